@@ -1,0 +1,1 @@
+"""Reinforcement learning guided by vision-language models."""

@@ -1,0 +1,298 @@
+"""The commands. Each reads its arguments, calls one function, and prints what came out.
+
+Everything heavy is imported inside the commands, so that `sightline --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sightline.errors import BadInput, RunFailed
+
+if TYPE_CHECKING:
+    from sightline.config import Recipe
+    from sightline.control.training import Setup
+    from sightline.runs.folder import RunFolder
+
+app = typer.Typer(
+    help="Reinforcement learning guided by vision-language models: say what you want to see.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, and nothing else there.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
+) -> None:
+    """Options of all commands."""
+    if debug:
+        os.environ["SIGHTLINE_DEBUG"] = "1"
+
+
+@app.command()
+def train(
+    recipe: Annotated[
+        list[str],
+        typer.Argument(metavar="[RECIPE] [key.sub=value]...", help="A bundled name or a YAML file, then overrides."),
+    ],
+    run_dir: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/<recipe>-<time>.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved recipe and stop.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a policy from words: sightline train cartpole, or env=Pendulum-v1 goal="a rod standing upright"."""
+    import yaml
+
+    from sightline.control.training import prepare
+    from sightline.tasks.completing import complete
+
+    name, wanted = _recipe(recipe)
+    completed = complete(wanted)
+    if dry_run:
+        document = completed.model_dump(mode="json")
+        typer.echo(json.dumps(document, indent=2) if as_json else yaml.safe_dump(document, sort_keys=False), nl=as_json)
+        return
+    setup = prepare(completed)
+    run = _run_folder(name, completed, run_dir, resume)
+    result = _train(setup, run, name, resume)
+    if as_json:
+        _print_json(result | {"run": str(run.path)})
+        return
+    from sightline.evaluation.episodes import describe
+
+    typer.echo(f"untrained   {describe(result['untrained'])}")
+    typer.echo(f"trained     {describe(result)}")
+    typer.echo(f"report      {run.report_file}")
+
+
+def _recipe(arguments: list[str]) -> tuple[str, Recipe]:
+    """Split `[RECIPE] key=value…`; gives the run's name and its recipe."""
+    from sightline.config import load_recipe
+
+    first, *rest = arguments
+    if "=" in first and not Path(first).is_file():
+        wanted = load_recipe(None, arguments)
+        return "".join(c if c.isalnum() else "-" for c in wanted.env.lower()), wanted
+    return Path(first).stem, load_recipe(first, rest)
+
+
+def _run_folder(name: str, recipe: Recipe, path: Path | None, resume: bool) -> RunFolder:
+    from sightline.runs.folder import check_same_recipe, create_run, default_run_path, latest_run, open_run
+
+    if not resume:
+        return create_run(path or default_run_path(name), recipe)
+    run = open_run(path or latest_run(name))
+    check_same_recipe(run, recipe)
+    return run
+
+
+def _train(setup: Setup, run: RunFolder, name: str, resume: bool) -> dict[str, Any]:
+    from sightline.control.training import train
+    from sightline.models.encoders import model_card
+    from sightline.reports.html import write_report
+    from sightline.runs.progress import ProgressBar
+
+    card = model_card(setup.reward_model.encoder.name) if setup.reward_model else None
+    if card:
+        run.write_text("model_card.md", card)
+    with ProgressBar(setup.recipe.steps, name) as progress:
+        result = train(setup, run, progress, resume)
+    write_report(run.path)
+    return result
+
+
+@app.command()
+def evaluate(
+    run: RunPath,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes of the panel.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="Which panel.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Play a panel of episodes with a run's chosen checkpoint."""
+    from sightline.control.evaluating import evaluate_run
+    from sightline.evaluation.episodes import describe
+
+    numbers = evaluate_run(_open(run), episodes, seed)
+    if as_json:
+        _print_json(numbers)
+    else:
+        typer.echo(f"{describe(numbers)} ({numbers['episodes']} episodes, panel {numbers['panel']})")
+
+
+@app.command()
+def report(run: RunPath) -> None:
+    """Write a run's report.html anew."""
+    from sightline.reports.html import write_report
+
+    typer.echo(write_report(_open(run).path))
+
+
+def _open(path: Path) -> RunFolder:
+    from sightline.runs.folder import open_run
+
+    return open_run(path)
+
+
+@app.command()
+def score(
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Images, folders of images, or one video.")],
+    goal: Annotated[list[str], typer.Option(help="What the picture should show; may be given several times.")],
+    goal2: Annotated[str | None, typer.Option(help="A second sentence for the same goal.")] = None,
+    baseline: Annotated[list[str] | None, typer.Option(help="What it shows anyway.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Strength of the regularisation, 0 to 1.")] = None,
+    model: Annotated[str, typer.Option(help="Encoder; see 'sightline models'.")] = "bundled",
+    csv: Annotated[Path | None, typer.Option(help="Write image,reward rows to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="For a video: write the curve to this PNG.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how well pictures match words: sightline score photos/ --goal "a red car"."""
+    import numpy as np
+
+    from sightline.rewards.scoring import score_files, write_csv
+    from sightline.rewards.zero_shot import Words
+
+    goals = (*goal, goal2) if goal2 is not None else tuple(goal)
+    rows, warning = score_files(images, Words(goals, tuple(baseline or ()), alpha), model)
+    if warning:
+        typer.echo(f"warning: {warning}", err=True)
+    if csv:
+        write_csv(csv, rows)
+    is_video = len(images) == 1 and len(rows) > 1 and images[0].is_file()
+    if is_video and (plot or not as_json):
+        from sightline.reports.plots import score_curve
+        from sightline.runs.folder import write_atomically
+
+        target = plot or images[0].with_suffix(".reward.png")
+        write_atomically(target, score_curve(np.array([row.reward for row in rows]), title="; ".join(goals)))
+        typer.echo(f"plot: {target}", err=True)
+    if as_json:
+        _print_json([{"image": row.image, "reward": row.reward} for row in rows])
+    else:
+        width = max(len(row.image) for row in rows)
+        for row in rows:
+            typer.echo(f"{row.image:<{width}}  {row.reward:+.4f}")
+
+
+@app.command()
+def recipes(as_json: AsJson = False) -> None:
+    """List the bundled recipes."""
+    from sightline.config import bundled_recipes, load_recipe
+
+    rows = [(name, load_recipe(name).description) for name in bundled_recipes()]
+    _print_rows(rows, ("recipe", "description"), as_json)
+
+
+@app.command()
+def tasks(as_json: AsJson = False) -> None:
+    """List the tasks that come with words; any Gymnasium id works as well."""
+    from sightline.tasks.declarations import TASKS
+
+    _print_rows([(task.name, task.summary) for task in TASKS], ("task", "description"), as_json)
+
+
+@app.command()
+def models(
+    family: Annotated[str | None, typer.Argument(help="List only open_clip names that contain this.")] = None,
+    fetch: Annotated[str | None, typer.Option(help="Load this encoder once, so that it is in the cache.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List encoders by name, or fetch one into the cache."""
+    if fetch:
+        from sightline.models.encoders import load_encoder
+
+        encoder = load_encoder(fetch)
+        typer.echo(f"{encoder.name}: ready, reads {encoder.image_size}x{encoder.image_size} pictures")
+        return
+    from sightline.models.listing import list_encoders
+
+    _print_rows(list_encoders(family), ("model", "description"), as_json)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Say what works on this machine, and how to mend what does not."""
+    from sightline.doctor import examine
+
+    findings = examine()
+    if as_json:
+        _print_json([vars(finding) for finding in findings])
+        return
+    for finding in findings:
+        mark = "ok " if finding.works else "-- "
+        typer.echo(
+            f"{mark} {finding.name:<22} {finding.detail}" + ("" if finding.works else f"\n{'':26} {finding.mend}")
+        )
+
+
+def _print_rows(rows: list[tuple[str, str]], names: tuple[str, str], as_json: bool) -> None:
+    if as_json:
+        _print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, text in rows:
+        typer.echo(f"{name:<{width}}  {text}")
+
+
+def _print_json(document: Any) -> None:
+    typer.echo(json.dumps(document, indent=2))
+
+
+@contextlib.contextmanager
+def _errors_in_one_line() -> Iterator[None]:
+    """Bad input ends with exit code 2, a failure with 1, a signal with 128 plus its number."""
+    from sightline.runs.stopping import Stopped
+
+    try:
+        yield
+    except BadInput as error:
+        _leave(str(error), 2, error)
+    except Stopped as stop:
+        saved = "nothing was collected yet" if stop.saved_step is None else f"saved at step {stop.saved_step}"
+        _leave(f"{stop}; {saved}; go on with the same command and --resume", 128 + stop.signal_number, None)
+    except typer.Exit as left:
+        sys.exit(left.exit_code)
+    except typer.Abort:
+        _leave("interrupted", 130, None)
+    except KeyboardInterrupt:
+        _leave("interrupted", 130, None)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except RunFailed as error:
+        _leave(str(error), 1, error)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # every way of misusing the command line
+            _leave(f"{error.format_message()} ('sightline --help' lists what there is)", 2, error)
+        reason = " ".join(str(error).split())
+        _leave(f"{type(error).__name__}: {reason} (--debug shows where)", 1, error)
+
+
+def _leave(message: str, code: int, error: BaseException | None) -> None:
+    if error is not None and os.environ.get("SIGHTLINE_DEBUG"):
+        raise error
+    print(f"sightline: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def main() -> None:
+    """Entry point of the `sightline` command."""
+    with _errors_in_one_line():
+        app(standalone_mode=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""What Stable-Baselines3 sees of our environments, and the frames that it does not see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.vec_env import VecEnv
+
+from sightline.envs.vector import FrameVectorEnv
+
+
+class EpisodeSums:
+    """Sums over the running episodes of N environments; gives them out as episodes end."""
+
+    def __init__(self, count: int) -> None:
+        self.returns = np.zeros(count)
+        self.lengths = np.zeros(count, int)
+        self.every = np.ones(count, bool)
+        self.any = np.zeros(count, bool)
+        self.knows_success = False
+
+    def add(self, rewards: np.ndarray, success: np.ndarray | None, ended: np.ndarray) -> list[dict[str, float]]:
+        """Count a step; returns the episodes that ended with it."""
+        self.returns += rewards
+        self.lengths += 1
+        if success is not None:
+            self.knows_success = True
+            self.every &= success
+            self.any |= success
+        finished = [
+            {
+                "return": float(self.returns[i]),
+                "length": int(self.lengths[i]),
+                "every": bool(self.every[i]),
+                "any": bool(self.any[i]),
+            }
+            for i in np.flatnonzero(ended)
+        ]
+        self.returns[ended], self.lengths[ended], self.every[ended], self.any[ended] = 0, 0, True, False
+        return finished
+
+
+class CollectingVecEnv(VecEnv):
+    """Adapts a `FrameVectorEnv` to SB3 and keeps the frames of the present chunk.
+
+    Two chunks' worth of frames are allocated once: one is filled while the other is being scored.
+
+    Args:
+        envs: what is stepped.
+        chunk: vector steps in a chunk.
+        frames: whether frames are wanted.
+    """
+
+    def __init__(self, envs: FrameVectorEnv, chunk: int, frames: bool) -> None:
+        self.envs = envs
+        self.sums = EpisodeSums(envs.count)
+        self.finished: list[dict[str, float]] = []
+        self._chunk = chunk
+        self._frames = (
+            [np.zeros((chunk, envs.count, *envs.frame_shape), np.uint8) for _ in range(2)] if frames else None
+        )
+        self._turn = 0
+        self._filled = 0
+        self._actions = np.empty(0)
+        super().__init__(envs.count, envs.state_space, envs.action_space)
+
+    def take_frames(self) -> np.ndarray | None:
+        """uint8[T, N, H, W, 3] of the steps since the last call, valid until the call after the next."""
+        if self._frames is None:
+            return None
+        taken = self._frames[self._turn][: self._filled]
+        self._turn, self._filled = 1 - self._turn, 0
+        return taken
+
+    def take_finished(self) -> list[dict[str, float]]:
+        """The episodes that ended since the last call."""
+        finished, self.finished = self.finished, []
+        return finished
+
+    def reset(self) -> np.ndarray:
+        return self.envs.reset()
+
+    def step_async(self, actions: np.ndarray) -> None:
+        self._actions = actions
+
+    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+        step = self.envs.step(self._actions)
+        if self._frames is not None and step.frames is not None:
+            self._frames[self._turn][self._filled] = step.frames
+            self._filled += 1
+        ended = step.ended
+        self.finished += self.sums.add(step.rewards, step.success, ended)
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        for i in np.flatnonzero(ended):
+            infos[i] = {
+                "terminal_observation": step.final_states[i],
+                "TimeLimit.truncated": bool(step.truncated[i] and not step.terminated[i]),
+            }
+        return step.states, step.rewards.astype(np.float32), ended, infos
+
+    def close(self) -> None:
+        self.envs.close()
+
+    # The rest of SB3's interface reaches into single environments, which nothing here needs.
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        if attr_name == "render_mode":
+            return [None] * self.num_envs
+        raise AttributeError(attr_name)
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        raise NotImplementedError
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        raise NotImplementedError
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        return [False] * self.num_envs
+
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """Episodes have their own seeds; nothing is left to seed here."""
+        return [None] * self.num_envs

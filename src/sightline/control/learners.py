@@ -1,0 +1,101 @@
+"""The algorithm that a recipe names: an off-policy class of Stable-Baselines3, or any that follows them."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.utils import LinearSchedule
+
+from sightline.config import DQNLearner, LearnerBase, Recipe, SACLearner
+from sightline.control.collection import CollectingVecEnv
+from sightline.control.replay import CommittedReplayBuffer
+from sightline.errors import BadInput, nearest
+
+_KNOWN = {"DQN": "stable_baselines3.DQN", "SAC": "stable_baselines3.SAC"}
+
+
+def build_learner(recipe: Recipe, env: CollectingVecEnv, embedding_size: int) -> OffPolicyAlgorithm:
+    """Make the algorithm of a completed recipe, with a replay buffer that waits for rewards.
+
+    Raises:
+        BadInput: no such class, or options that it does not take.
+    """
+    learner = recipe.learner
+    assert learner is not None, "complete(recipe) chooses a learner"
+    algorithm = algorithm_class(learner.algorithm)
+    arguments = _arguments(learner, recipe) | learner.options
+    arguments["policy_kwargs"] = {"net_arch": list(learner.hidden)} | learner.options.get("policy_kwargs", {})
+    _check_arguments(algorithm, arguments)
+    # The first chunk's rewards are committed at the end of the second.
+    first_rewards = 2 * learner.chunk * recipe.envs
+    arguments["learning_starts"] = max(learner.learning_starts, first_rewards - 1)
+    try:
+        return algorithm(
+            "MlpPolicy",
+            env,
+            train_freq=(learner.chunk, "step"),
+            replay_buffer_class=CommittedReplayBuffer,
+            replay_buffer_kwargs={"embedding_size": embedding_size},
+            seed=recipe.seed,
+            device=recipe.device,
+            **arguments,
+        )
+    except (TypeError, ValueError, AssertionError) as error:
+        raise BadInput(f"learner {learner.algorithm} cannot be built: {' '.join(str(error).split())}") from error
+
+
+def load_learner(recipe: Recipe, file: Path, env: CollectingVecEnv | None = None) -> OffPolicyAlgorithm:
+    """Read an algorithm as its `save` wrote it; with `env`, ready to go on learning."""
+    assert recipe.learner is not None
+    algorithm = algorithm_class(recipe.learner.algorithm)
+    return algorithm.load(file, env=env, device=recipe.device, force_reset=False)
+
+
+def algorithm_class(name: str) -> type[OffPolicyAlgorithm]:
+    """The class of that name.
+
+    Raises:
+        BadInput: it cannot be imported, or is no off-policy algorithm.
+    """
+    module_name, _, class_name = _KNOWN.get(name, name).rpartition(".")
+    try:
+        found: Any = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        message = f"there is no learner '{name}' ({error}); say DQN, SAC, or a class such as sb3_contrib.TQC"
+        raise BadInput(message) from error
+    if not (callable(found) and "replay_buffer_class" in inspect.signature(found).parameters):
+        raise BadInput(f"'{name}' is no off-policy algorithm in the manner of Stable-Baselines3")
+    algorithm: type[OffPolicyAlgorithm] = found
+    return algorithm
+
+
+def _arguments(learner: LearnerBase, recipe: Recipe) -> dict[str, Any]:
+    start = learner.learning_rate
+    arguments: dict[str, Any] = {
+        "learning_rate": LinearSchedule(start, start * learner.learning_rate_end, 1.0),
+        "buffer_size": learner.buffer_size,
+        "batch_size": learner.batch_size,
+        "gamma": learner.gamma,
+        "tau": learner.tau,
+        "gradient_steps": learner.gradient_steps,
+    }
+    if isinstance(learner, DQNLearner):
+        arguments |= {
+            "target_update_interval": learner.target_update_interval,
+            "exploration_fraction": learner.exploration_fraction,
+            "exploration_final_eps": learner.exploration_final_eps,
+        }
+    if isinstance(learner, SACLearner):
+        arguments |= {"ent_coef": learner.ent_coef, "use_sde": learner.use_sde}
+    return arguments
+
+
+def _check_arguments(algorithm: type[OffPolicyAlgorithm], arguments: dict[str, Any]) -> None:
+    known = set(inspect.signature(algorithm).parameters)
+    for name in arguments:
+        if name not in known:
+            raise BadInput(f"{algorithm.__name__} takes no option '{name}'{nearest(name, known)}")

@@ -1,0 +1,139 @@
+"""A replay buffer from which a transition can be drawn only once its reward is committed.
+
+Rewards are computed from frames after the transitions were collected, so every transition spends some time in the
+buffer without a reward. Stable-Baselines3 takes this buffer for any off-policy algorithm as `replay_buffer_class`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
+from stable_baselines3.common.vec_env import VecNormalize
+
+from sightline.errors import RunFailed
+
+
+class CommittedReplayBuffer(ReplayBuffer):
+    """SB3's replay buffer with a commit step between storing a transition and drawing it.
+
+    Rows are vector steps (ring order), columns are environments. `rewards` is NaN where nothing is committed;
+    `true_rewards` always holds the environment's own reward.
+
+    Args:
+        embedding_size: width of the frame embeddings to keep beside each transition (float16), 0 for none.
+    """
+
+    def __init__(self, *args: Any, embedding_size: int = 0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        shape = (self.buffer_size, self.n_envs)
+        self.committed = np.zeros(shape, bool)
+        self.true_rewards = np.zeros(shape, np.float32)
+        self.embeddings = np.zeros((*shape, embedding_size), np.float16) if embedding_size else None
+        self._new_rows: list[int] = []
+
+    def add(
+        self,
+        obs: np.ndarray,
+        next_obs: np.ndarray,
+        action: np.ndarray,
+        reward: np.ndarray,
+        done: np.ndarray,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """Store a vector step whose reward is still to come.
+
+        Raises:
+            RunFailed: the ring has come round to a transition that still waits for its reward.
+        """
+        row = self.pos
+        if self.full and not self.committed[row].all():
+            raise RunFailed(f"the replay buffer ({self.buffer_size} rows) is too small for what waits for its reward")
+        super().add(obs, next_obs, action, reward, done, infos)
+        self.committed[row] = False
+        self.rewards[row] = np.nan
+        self.true_rewards[row] = reward
+        self._new_rows.append(row)
+
+    def take_new_rows(self) -> np.ndarray:
+        """int[T]: the rows added since the last call, in order of time."""
+        rows, self._new_rows = np.asarray(self._new_rows, dtype=np.int64), []
+        return rows
+
+    def commit(self, rows: np.ndarray, rewards: np.ndarray, embeddings: np.ndarray | None = None) -> None:
+        """Give rows their rewards; from now on they can be drawn.
+
+        Args:
+            rows: int[T] as given by `take_new_rows`.
+            rewards: float[T, n_envs].
+            embeddings: float[T, n_envs, D], kept if the buffer was made to.
+
+        Raises:
+            RunFailed: a reward is NaN or infinite. Nothing is committed then.
+        """
+        if not np.isfinite(rewards).all():
+            bad = int(np.size(rewards) - np.isfinite(rewards).sum())
+            raise RunFailed(
+                f"the reward model gave {bad} rewards that are not finite numbers (of {np.size(rewards)}); "
+                "look at its frames with 'sightline score', or try reward.dtype=float32"
+            )
+        self.rewards[rows] = rewards
+        if self.embeddings is not None and embeddings is not None:
+            self.embeddings[rows] = embeddings
+        self.committed[rows] = True
+
+    def filled_rows(self) -> np.ndarray:
+        """int[T]: rows that hold committed transitions."""
+        return np.flatnonzero(self.committed.all(axis=1))
+
+    def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:
+        """Draw uniformly, with replacement, from all committed transitions.
+
+        Raises:
+            RunFailed: nothing is committed yet.
+        """
+        rows, columns = self._draw_committed(batch_size)
+        ended = self.dones[rows, columns] * (1 - self.timeouts[rows, columns])
+        data = (
+            self._normalize_obs(self.observations[rows, columns], env),
+            self.actions[rows, columns],
+            self._normalize_obs(self.next_observations[rows, columns], env),
+            ended.reshape(-1, 1),
+            self._normalize_reward(self.rewards[rows, columns].reshape(-1, 1), env),
+        )
+        return ReplayBufferSamples(*map(self.to_torch, data))
+
+    def _draw_committed(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rejection sampling: nearly all stored transitions are committed, so few draws are thrown away."""
+        stored_rows = self.buffer_size if self.full else self.pos
+        if not self.committed[:stored_rows].any():
+            raise RunFailed("no transition has a reward yet; raise learner.learning_starts")
+        drawn = np.empty(0, np.int64)
+        while len(drawn) < count:
+            cells = np.random.randint(0, stored_rows * self.n_envs, size=count - len(drawn))
+            drawn = np.concatenate([drawn, cells[self.committed.reshape(-1)[cells]]])
+        rows, columns = np.divmod(drawn, self.n_envs)
+        return rows, columns
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Everything stored, as arrays, for a checkpoint; rows never written are left out."""
+        stored = self.buffer_size if self.full else self.pos
+        names = ["observations", "next_observations", "actions", "rewards", "dones", "timeouts", "committed"]
+        names += ["true_rewards"] + (["embeddings"] if self.embeddings is not None else [])
+        arrays = {name: getattr(self, name)[:stored] for name in names}
+        cursor = {
+            "pos": np.array(self.pos),
+            "full": np.array(self.full),
+            "new_rows": np.array(self._new_rows, np.int64),
+        }
+        return arrays | cursor
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Take over what `state` gave."""
+        arrays = dict(state)
+        self.pos, self.full = int(arrays.pop("pos")), bool(arrays.pop("full"))
+        self._new_rows = arrays.pop("new_rows").tolist()
+        for name, array in arrays.items():
+            getattr(self, name)[: len(array)] = array

@@ -1,0 +1,439 @@
+"""Train a policy from a recipe: collect, score, learn, evaluate, save; and go on exactly where a run was left.
+
+One turn of the loop is a chunk: `learner.chunk` vector steps are collected, their frames are handed to the scorer, the
+rewards of the chunk before are committed, and the learner makes `learner.gradient_steps` updates. Evaluation and
+checkpoints happen between two chunks only.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+
+from sightline.config import Recipe
+from sightline.config import ZeroShotReward as ZeroShotConfig
+from sightline.control.collection import CollectingVecEnv
+from sightline.control.learners import build_learner, load_learner
+from sightline.control.replay import CommittedReplayBuffer
+from sightline.control.scoring import Scorer, Scores
+from sightline.envs.making import EnvMaker
+from sightline.envs.vector import FrameVectorEnv, episode_seeds
+from sightline.evaluation.episodes import Policy, describe, play_one, play_panel
+from sightline.evaluation.panels import Panel, make_panel
+from sightline.models.encoders import load_encoder
+from sightline.rewards.zero_shot import Words, ZeroShotReward, warn_of_unknown_words
+from sightline.runs.checkpoints import Checkpoint, CheckpointStore
+from sightline.runs.folder import RunFolder
+from sightline.runs.metrics import Metrics
+from sightline.runs.stopping import Stopped, StopRequests
+from sightline.tasks.completing import env_maker
+from sightline.tasks.declarations import Task, find_task
+
+MODEL, STATE, REPLAY, PENDING = "model.zip", "state.pkl", "replay.npz", "pending.npz"
+VIDEO_SIZE = (256, 256)
+
+
+class Progress(Protocol):
+    """Where a person sees how it goes."""
+
+    def update(self, step: int, values: dict[str, float | None]) -> None:
+        """Called after every chunk."""
+
+    def say(self, message: str) -> None:
+        """Called with one line now and then."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that a completed recipe stands for, apart from what learns."""
+
+    recipe: Recipe
+    task: Task
+    make: EnvMaker
+    make_for_display: EnvMaker
+    reward_model: ZeroShotReward | None
+    warnings: tuple[str, ...]
+
+    def panel(self, name: str, episodes: int, seed: int = 0) -> Panel:
+        return make_panel(name, self.make.env_id, episodes, seed)
+
+
+def prepare(recipe: Recipe) -> Setup:
+    """Load the models and find the environment of a completed recipe.
+
+    Raises:
+        BadInput, RunFailed: as the encoder, the words and the environment say.
+    """
+    torch.set_num_threads(recipe.threads)
+    reward_model, size, warnings = None, None, []
+    if isinstance(recipe.reward, ZeroShotConfig):
+        config = recipe.reward
+        encoder = load_encoder(config.encoder, config.device, config.dtype, config.batch_size)
+        reward_model = ZeroShotReward(encoder, Words(recipe.goal, recipe.baseline, config.alpha))
+        warning = warn_of_unknown_words(encoder, (*recipe.goal, *recipe.baseline))
+        warnings += [warning] if warning else []
+        encoder.free_text_tower()
+        size = (encoder.image_size, encoder.image_size)
+    make = env_maker(recipe, size, render=reward_model is not None)
+    return Setup(recipe, find_task(recipe.env), make, env_maker(recipe, VIDEO_SIZE), reward_model, tuple(warnings))
+
+
+def greedy(model: OffPolicyAlgorithm) -> Policy:
+    """The deterministic policy of a learner."""
+
+    def act(states: np.ndarray) -> np.ndarray:
+        actions, _ = model.predict(states, deterministic=True)
+        return actions
+
+    return act
+
+
+def train(setup: Setup, run: RunFolder, progress: Progress, resume: bool = False) -> dict[str, Any]:
+    """Carry out a recipe in a run folder.
+
+    Args:
+        setup: what to do.
+        run: where; created by `sightline.runs.folder.create_run`.
+        progress: is told how it goes.
+        resume: go on from the newest whole checkpoint; without one, start anew.
+
+    Returns:
+        The content of the run's `result.json`: the chosen checkpoint on the test panel, and the untrained policy.
+
+    Raises:
+        Stopped: SIGINT or SIGTERM came; what can be resumed is saved.
+        RunFailed: in one line; earlier checkpoints are whole.
+    """
+    for warning in setup.warnings:
+        progress.say(f"warning: {warning}")
+    run.write_json("warnings.json", list(setup.warnings))
+    with StopRequests() as stop:
+        session = Session(setup, run, progress, stop, resume)
+        try:
+            session.learn()
+            return session.conclude()
+        finally:
+            session.close()
+
+
+class Session:
+    """A run in progress: the parts that learn, and their state between two chunks."""
+
+    def __init__(
+        self, setup: Setup, run: RunFolder, progress: Progress, stop: StopRequests, resume: bool = False
+    ) -> None:
+        self.setup, self.run, self.progress, self.stop = setup, run, progress, stop
+        recipe = setup.recipe
+        assert recipe.learner is not None
+        self._checkpoints = CheckpointStore(run.checkpoints, "step", recipe.checkpoints.keep)
+        self._best = CheckpointStore(run.checkpoints, "best", keep=1)
+        self._validation = setup.panel("validation", recipe.evaluation.episodes)
+        self._started = time.monotonic()
+        self._earlier_seconds = 0.0
+        self._best_score = -np.inf
+        self._boundary_step = 0
+        self._pace = (time.monotonic(), 0)
+        sees = setup.reward_model is not None
+        envs = FrameVectorEnv(setup.make, recipe.envs, episode_seeds(recipe.seed), sees, recipe.workers)
+        self._env = CollectingVecEnv(envs, recipe.learner.chunk, frames=sees)
+        found = self._checkpoints.latest(progress.say) if resume else None
+        try:
+            self.model = self._fresh() if found is None else self._restored(found)
+            resume_step = (0 if found is None else found.step) if resume else None
+            self._metrics = Metrics(run, recipe.tensorboard, recipe.wandb, resume_step)
+        except BaseException:
+            self._env.close()
+            raise
+        self.model.set_logger(Logger(folder=None, output_formats=[]))
+
+    @property
+    def buffer(self) -> CommittedReplayBuffer:
+        assert isinstance(self.model.replay_buffer, CommittedReplayBuffer)
+        return self.model.replay_buffer
+
+    def learn(self) -> None:
+        """Collect and learn until the recipe's steps are made."""
+        remaining = self.setup.recipe.steps - self.model.num_timesteps
+        if remaining > 0:
+            self.model.learn(remaining, callback=_Hooks(self), log_interval=10**9, reset_num_timesteps=False)
+        scores = self._scorer.finish()
+        if scores is not None:
+            self._report_chunk(scores)
+        self.between_chunks(last=True)
+
+    def end_of_chunk(self) -> None:
+        """Score what was just collected; commit what was collected before."""
+        scores = self._scorer.end_of_chunk(self._env.take_frames())
+        if scores is not None:
+            self._report_chunk(scores)
+
+    def between_chunks(self, last: bool = False) -> None:
+        """Evaluate and save if it is time to, and stop here if asked to.
+
+        Raises:
+            Stopped: after saving.
+        """
+        recipe, before, now = self.setup.recipe, self._boundary_step, self.model.num_timesteps
+        if now > before:
+            due = last or _due(recipe.evaluation.every, before, now)
+            if due and not self._evaluate():
+                # Interrupted: the boundary is left open, so that the evaluation is made after resuming.
+                raise Stopped(self.stop.signal_number or 0, self.save().step)
+            self._boundary_step = now
+            if last or _due(recipe.checkpoints.every, before, now):
+                self.save()
+        if self.stop.requested():
+            saved = self.save() if now > 0 else None
+            raise Stopped(self.stop.signal_number or 0, saved.step if saved else None)
+
+    def give_up_chunk_if_overdue(self) -> None:
+        """Leave in mid-chunk if a stop was asked for and the chunk takes too long; the chunk is lost.
+
+        Raises:
+            Stopped: with the step of the last checkpoint.
+        """
+        if self.stop.overdue():
+            found = self._checkpoints.latest()
+            raise Stopped(self.stop.signal_number or 0, found.step if found else None)
+
+    def conclude(self) -> dict[str, Any]:
+        """Play the test panel with the chosen checkpoint and with the untrained policy, and write what came out."""
+        recipe, setup = self.setup.recipe, self.setup
+        best = self._best.latest(self.progress.say)
+        assert best is not None, "the last boundary evaluates"
+        chosen = greedy(load_learner(recipe, best.path / MODEL))
+        panel = setup.panel("test", recipe.evaluation.test_episodes)
+        self.progress.say(f"testing the checkpoint of step {best.step} on {len(panel.seeds)} episodes")
+        result: dict[str, Any] = {"chosen_step": best.step} | self._play(chosen, panel)
+        untrained = greedy(self._untrained())
+        result["untrained"] = self._play(untrained, panel)
+        if recipe.videos:
+            self._film({"untrained": untrained, "chosen": chosen}, panel.seeds[0])
+        landscape = reward_landscape(setup)
+        if landscape is not None:
+            self.run.write_json("landscape.json", landscape)
+        result["seconds"] = self._earlier_seconds + time.monotonic() - self._started
+        self.run.write_json("result.json", result)
+        return result
+
+    def save(self) -> Checkpoint:
+        """Write a checkpoint from which the run goes on exactly."""
+        return self._checkpoints.save(self.model.num_timesteps, self._write_state)
+
+    def close(self) -> None:
+        self._scorer.close()
+        self._env.close()
+        self._metrics.close()
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def _fresh(self) -> OffPolicyAlgorithm:
+        model = self._untrained()
+        self._scorer = Scorer(self.setup.reward_model, _buffer_of(model))
+        return model
+
+    def _untrained(self) -> OffPolicyAlgorithm:
+        """The learner as it is before the first step; equal seeds give equal weights."""
+        return build_learner(self.setup.recipe, self._env, self._embedding_size())
+
+    def _embedding_size(self) -> int:
+        config, model = self.setup.recipe.reward, self.setup.reward_model
+        if model is None or not isinstance(config, ZeroShotConfig) or not config.keep_embeddings:
+            return 0
+        return len(model.embed(np.zeros((1, *self._env.envs.frame_shape), np.uint8))[0])
+
+    def _write_state(self, folder: Path) -> None:
+        self.model.save(folder / MODEL)
+        _save_arrays(folder / REPLAY, self.buffer.state())
+        _save_arrays(folder / PENDING, self._scorer.state())
+        (folder / STATE).write_bytes(
+            pickle.dumps(
+                {
+                    "episodes": self._env.envs.episodes,
+                    "actions": self._env.envs.actions,
+                    "sums": self._env.sums,
+                    "finished": self._env.finished,
+                    "best_score": self._best_score,
+                    "boundary_step": self._boundary_step,
+                    "seconds": self._earlier_seconds + time.monotonic() - self._started,
+                    "random": random_state(self.model),
+                }
+            )
+        )
+
+    def _restored(self, checkpoint: Checkpoint) -> OffPolicyAlgorithm:
+        self.progress.say(f"resuming from step {checkpoint.step}")
+        state = pickle.loads((checkpoint.path / STATE).read_bytes())
+        model = load_learner(self.setup.recipe, checkpoint.path / MODEL, self._env)
+        _buffer_of(model).restore(dict(np.load(checkpoint.path / REPLAY)))
+        self._scorer = Scorer(self.setup.reward_model, _buffer_of(model))
+        self._scorer.restore(dict(np.load(checkpoint.path / PENDING)))
+        states = self._env.envs.restore(state["episodes"], state["actions"])
+        self._env.sums, self._env.finished = state["sums"], state["finished"]
+        self._best_score, self._boundary_step = state["best_score"], state["boundary_step"]
+        self._earlier_seconds = state["seconds"]
+        self._pace = (time.monotonic(), checkpoint.step)
+        if not np.array_equal(states, np.asarray(model._last_obs)):
+            self.progress.say(
+                "warning: this environment does not repeat itself from its seed; its unfinished episodes start anew"
+            )
+            model._last_obs = self._env.reset()
+            self._env.sums = type(self._env.sums)(self._env.num_envs)
+        set_random_state(model, state["random"])
+        return model
+
+    # -- measuring -----------------------------------------------------------------------------------------------
+
+    def _report_chunk(self, scores: Scores) -> None:
+        step, now = self.model.num_timesteps, time.monotonic()
+        finished = self._env.take_finished()
+        held = "every" if self.setup.task.success == "every" else "any"
+        knows_success = self._env.sums.knows_success
+        values: dict[str, float | None] = {
+            "rollout/reward": float(scores.rewards.mean()),
+            "rollout/return": _mean([episode["return"] for episode in finished]),
+            "rollout/success": _mean([episode[held] for episode in finished]) if knows_success else None,
+            "rollout/length": _mean([episode["length"] for episode in finished]),
+            "time/steps_per_second": (step - self._pace[1]) / max(now - self._pace[0], 1e-9),
+        }
+        logged = self.model.logger.name_to_value
+        values |= {name: float(value) for name, value in logged.items() if name.startswith("train/")}
+        self._pace = (now, step)
+        self._metrics.write(step, values)
+        self.progress.update(step, values)
+
+    def _evaluate(self) -> bool:
+        """Play the validation panel; keep the model if the words like it best so far. False if interrupted."""
+        step = self.model.num_timesteps
+        episodes = play_panel(
+            greedy(self.model),
+            self.setup.make,
+            self.setup.task,
+            self._validation,
+            self.setup.reward_model,
+            self.stop.requested,
+        )
+        if episodes is None:
+            return False
+        numbers = episodes.summary()
+        names = ("reward", "return", "success_rate", "ci_low", "ci_high")
+        self._metrics.write(step, {f"evaluation/{name}": numbers[name] for name in names})
+        score = numbers["return"] if numbers["reward"] is None else numbers["reward"]
+        self.progress.say(f"step {step}: {describe(numbers)}")
+        if score > self._best_score:
+            self._best_score = score
+            self._best.save(step, lambda folder: self.model.save(folder / MODEL))
+        return True
+
+    def _play(self, policy: Policy, panel: Panel) -> dict[str, Any]:
+        setup = self.setup
+        episodes = play_panel(policy, setup.make, setup.task, panel, setup.reward_model, self.stop.requested)
+        if episodes is None:
+            raise Stopped(self.stop.signal_number or 0, self.model.num_timesteps)
+        return episodes.summary()
+
+    def _film(self, policies: dict[str, Policy], seed: int) -> None:
+        """The same episode by each policy, with the reward drawn on one common scale."""
+        from sightline.reports.video import write_scored_video
+
+        setup = self.setup
+        films = {
+            name: play_one(policy, setup.make, seed, setup.reward_model, setup.make_for_display)
+            for name, policy in policies.items()
+        }
+        rewards = np.concatenate([rewards for _, rewards in films.values()])
+        limits = (float(rewards.min()), float(rewards.max()))
+        caption = "; ".join(setup.recipe.goal) or "the environment's own reward"
+        for name, (frames, film_rewards) in films.items():
+            write_scored_video(self.run.videos / f"{name}.mp4", frames, film_rewards, 30, caption, limits)
+
+
+class _Hooks(BaseCallback):
+    """Where SB3's loop calls the session."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+
+    def _on_rollout_start(self) -> None:
+        self._session.between_chunks()
+
+    def _on_step(self) -> bool:
+        self._session.give_up_chunk_if_overdue()
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self._session.end_of_chunk()
+
+
+def reward_landscape(setup: Setup) -> dict[str, Any] | None:
+    """The reward over the states of a small task; None where the task declares no axes or nothing reads frames.
+
+    Returns:
+        `{"axes": [{"name", "unit", "values"}], "reward": nested list}`; the first axis varies slowest.
+    """
+    task = setup.task
+    if setup.reward_model is None or not task.axes or task.state_at is None:
+        return None
+    env = setup.make()
+    try:
+        env.reset(seed=0)
+        values = [np.linspace(axis.low, axis.high, axis.points) for axis in task.axes]
+        frames = []
+        for point in np.stack(np.meshgrid(*values, indexing="ij"), axis=-1).reshape(-1, len(values)):
+            env.unwrapped.state = np.array(task.state_at(*point))  # type: ignore[attr-defined]
+            frames.append(np.asarray(env.render()))
+    finally:
+        env.close()
+    rewards = setup.reward_model.reward(np.stack(frames)).reshape([axis.points for axis in task.axes])
+    axes = [{"name": a.name, "unit": a.unit, "values": v.tolist()} for a, v in zip(task.axes, values, strict=True)]
+    return {"axes": axes, "reward": rewards.tolist()}
+
+
+def random_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
+    """States of all random number generators that training draws from."""
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+        "actions": model.action_space.np_random.bit_generator.state,
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def set_random_state(model: OffPolicyAlgorithm, state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    model.action_space.np_random.bit_generator.state = state["actions"]
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def _buffer_of(model: OffPolicyAlgorithm) -> CommittedReplayBuffer:
+    assert isinstance(model.replay_buffer, CommittedReplayBuffer)
+    return model.replay_buffer
+
+
+def _save_arrays(file: Path, arrays: dict[str, np.ndarray]) -> None:
+    np.savez(file, allow_pickle=False, **arrays)
+
+
+def _due(every: int | None, before: int, now: int) -> bool:
+    return every is not None and now // every > before // every
+
+
+def _mean(values: list[float]) -> float | None:
+    return float(np.mean(values)) if values else None

@@ -1,0 +1,133 @@
+"""What works on this machine, and how to mend what does not."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+
+_RENDER = (
+    "import mujoco; m = mujoco.MjModel.from_xml_string('<mujoco><worldbody><geom size=\".1\"/></worldbody></mujoco>');"
+    "d = mujoco.MjData(m); mujoco.mj_forward(m, d); r = mujoco.Renderer(m, 32, 32); r.update_scene(d); r.render()"
+)
+_GL_PACKAGES = {"egl": "libegl1 libgl1-mesa-dri", "osmesa": "libosmesa6", "glfw": "libglfw3 and a display"}
+_EXTRAS = {"sb3_contrib": "contrib", "wandb": "wandb"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    works: bool
+    detail: str
+    mend: str = ""
+
+
+def examine() -> list[Finding]:
+    """Look at Python, processor, GPU, pictures, rendering back ends, videos, models and extras."""
+    return [
+        Finding("python", True, f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+        _processor(),
+        _gpu(),
+        _own_pictures(),
+        _classic_control(),
+        *_mujoco_back_ends(),
+        _videos(),
+        _bundled_encoder(),
+        _model_cache(),
+        *_extras(),
+    ]
+
+
+def _processor() -> Finding:
+    import psutil
+    import torch
+
+    memory = psutil.virtual_memory()
+    detail = f"{os.cpu_count()} cores, {memory.available / 2**30:.0f} of {memory.total / 2**30:.0f} GiB free"
+    return Finding("processor", True, f"{detail}, torch {torch.__version__}")
+
+
+def _gpu() -> Finding:
+    import torch
+
+    if torch.cuda.is_available():
+        return Finding("gpu", True, f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}")
+    if torch.backends.mps.is_available():
+        return Finding("gpu", True, "Apple MPS")
+    return Finding(
+        "gpu", False, "none found", "not needed for the bundled recipes; large encoders are slow without one"
+    )
+
+
+def _own_pictures() -> Finding:
+    from sightline.envs.cartpole import LOOKS, draw_cartpole
+
+    frame = draw_cartpole(0.0, 0.0, (64, 64), LOOKS["plain"])
+    return Finding("own tasks", frame.shape == (64, 64, 3), "drawn by Pillow; no OpenGL needed")
+
+
+def _classic_control() -> Finding:
+    if importlib.util.find_spec("pygame") is None:
+        return Finding("classic control", False, "pygame is missing", "pip install 'gymnasium[classic-control]'")
+    return Finding("classic control", True, "Gymnasium's Pendulum, Acrobot and friends, by pygame")
+
+
+def _mujoco_back_ends() -> list[Finding]:
+    if importlib.util.find_spec("mujoco") is None:
+        return [Finding("mujoco", False, "not installed (an extra)", "pip install 'sightline[mujoco]'")]
+    return [_mujoco_back_end(name) for name in _GL_PACKAGES]
+
+
+def _mujoco_back_end(name: str) -> Finding:
+    """Rendering is tried in a process of its own: a missing library can end it."""
+    environment = os.environ | {"MUJOCO_GL": name}
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", _RENDER], env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Finding(f"mujoco with {name}", False, "hung", "use another back end: MUJOCO_GL=osmesa")
+    if tried.returncode == 0:
+        return Finding(f"mujoco with {name}", True, f"renders; chosen by MUJOCO_GL={name}")
+    reason = (tried.stderr.strip().splitlines() or [f"ended with code {tried.returncode}"])[-1][:90]
+    return Finding(f"mujoco with {name}", False, reason, f"on Debian or Ubuntu: apt-get install {_GL_PACKAGES[name]}")
+
+
+def _videos() -> Finding:
+    import imageio_ffmpeg
+
+    try:
+        return Finding("videos", True, f"ffmpeg {imageio_ffmpeg.get_ffmpeg_version()}")
+    except RuntimeError as error:
+        return Finding("videos", False, str(error), "pip install --force-reinstall imageio-ffmpeg, or say videos=false")
+
+
+def _bundled_encoder() -> Finding:
+    from sightline.models.encoders import BUNDLED, load_encoder
+
+    try:
+        encoder = load_encoder(BUNDLED, device="cpu")
+    except Exception as error:
+        return Finding("bundled encoder", False, str(error), "reinstall Sightline: its files are damaged")
+    return Finding("bundled encoder", True, f"reads {encoder.image_size}x{encoder.image_size} pictures")
+
+
+def _model_cache() -> Finding:
+    from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
+
+    network = "offline (HF_HUB_OFFLINE)" if HF_HUB_OFFLINE else "fetched when first used"
+    return Finding("model cache", True, f"{HF_HUB_CACHE}; other encoders are {network}")
+
+
+def _extras() -> list[Finding]:
+    findings = []
+    for module, extra in _EXTRAS.items():
+        there = importlib.util.find_spec(module) is not None
+        detail = "installed" if there else "not installed (an extra)"
+        findings.append(Finding(module, there, detail, f"pip install 'sightline[{extra}]'"))
+    return findings

@@ -1,0 +1,16 @@
+"""Our own Gymnasium environments, and how any environment is made, framed and stepped in numbers."""
+
+import gymnasium
+
+CARTPOLE_ID = "sightline/CartPole-v0"
+MOUNTAIN_CAR_ID = "sightline/MountainCar-v0"
+
+
+def register() -> None:
+    """Make our environments known to Gymnasium; calling it again changes nothing."""
+    for env_id, entry_point in (
+        (CARTPOLE_ID, "sightline.envs.cartpole:CartPole"),
+        (MOUNTAIN_CAR_ID, "sightline.envs.mountain_car:MountainCar"),
+    ):
+        if env_id not in gymnasium.registry:
+            gymnasium.register(env_id, entry_point=entry_point, max_episode_steps=200)

@@ -1,0 +1,156 @@
+"""CartPole for rewards that come from pictures: it never ends by itself and the pole may swing all the way round.
+
+The physics are those of Barto, Sutton and Anderson (1983) with the constants and the Euler integration of Gymnasium's
+`CartPole-v1`. The differences follow the task of "Vision-Language Models are Zero-Shot Reward Models" (Rocamonde et
+al., ICLR 2024): no termination, the angle wraps to [-pi, pi), the cart stops at the ends of its track.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from sightline.envs.drawing import Canvas, Colour, Size, texture, turn
+
+TRACK = 2.4
+"""The cart moves within [-TRACK, TRACK] metres."""
+UPRIGHT = math.radians(12)
+"""A pole within this angle of the vertical counts as upright (radians)."""
+
+
+@dataclass(frozen=True)
+class CartPoleLook:
+    """Colours and proportions of the picture; lengths are fractions of its height."""
+
+    background: Colour = (255, 255, 255)
+    horizon: Colour | None = None
+    """If given, the background runs from `background` at the top to this colour at the bottom."""
+    roughness: float = 0.0
+    noise_seed: int = 0
+    cart: Colour = (0, 0, 0)
+    pole: Colour = (202, 152, 101)
+    axle: Colour = (129, 132, 203)
+    rail: Colour = (0, 0, 0)
+    pole_length: float = 0.36
+    pole_width: float = 0.05
+    cart_width: float = 0.2
+    cart_height: float = 0.1
+    rail_height: float = 0.62
+    """Where the rail lies, from the top."""
+
+
+def draw_cartpole(position: float, angle: float, size: Size, look: CartPoleLook) -> np.ndarray:
+    """Picture of a state.
+
+    Args:
+        position: of the cart in metres, within [-2.4, 2.4].
+        angle: of the pole in radians, 0 is upright, positive leans to the right.
+        size: height and width in pixels.
+        look: colours and proportions.
+
+    Returns:
+        uint8[height, width, 3].
+    """
+    if look.horizon is None and look.roughness == 0:
+        canvas = Canvas(size, look.background)
+    else:
+        bottom = look.horizon or look.background
+        canvas = Canvas(size, texture(size, look.background, bottom, look.roughness, look.noise_seed))
+    aspect = size[1] / size[0]
+    half_cart = look.cart_width / 2 / aspect
+    margin = half_cart + 0.01
+    x = 0.5 + position / TRACK * (0.5 - margin)
+    rail = look.rail_height
+    canvas.rectangle(0, rail - 0.006, 1, rail + 0.006, look.rail)
+    top = rail - look.cart_height / 2
+    canvas.rectangle(x - half_cart, top, x + half_cart, rail + look.cart_height / 2, look.cart)
+    half_pole = look.pole_width / 2 / aspect
+    foot = look.pole_width / 2
+    pole = [
+        (x - half_pole, top + foot),
+        (x - half_pole, top - look.pole_length),
+        (x + half_pole, top - look.pole_length),
+        (x + half_pole, top + foot),
+    ]
+    canvas.polygon(turn(pole, angle, (x, top), aspect), look.pole)
+    canvas.disc((x, top), look.pole_width / 2.2, look.axle)
+    return canvas.pixels()
+
+
+LOOKS = {
+    "plain": CartPoleLook(),
+    "dusk": CartPoleLook(
+        background=(58, 66, 110), horizon=(214, 142, 108), roughness=12, cart=(38, 30, 46), pole=(250, 226, 140)
+    ),
+}
+
+
+class CartPole(gymnasium.Env[np.ndarray, np.int64]):
+    """Push a cart left or right so that the pole on it stays up.
+
+    Observation: float32[4], cart position (m) and velocity (m/s), pole angle (rad, 0 upright) and velocity (rad/s).
+    Action: 0 pushes left, 1 pushes right. Reward (the ground truth): 1 for each step that ends with the pole within
+    12 degrees of the vertical, otherwise 0. `info["success"]` says the same of the present state, and
+    `info["away_from_wall"]` whether the cart is off the ends of its track. The environment never terminates; the time
+    limit of its registration (200 steps) truncates.
+
+    Args:
+        render_mode: `"rgb_array"` or None.
+        render_size: height and width of the frames in pixels.
+        look: a name in `LOOKS`, or a :class:`CartPoleLook`.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}
+
+    def __init__(
+        self, render_mode: str | None = None, render_size: Size = (256, 256), look: str | CartPoleLook = "plain"
+    ) -> None:
+        self.render_mode = render_mode
+        self.render_size = (int(render_size[0]), int(render_size[1]))
+        self.look = LOOKS[look] if isinstance(look, str) else replace(look)
+        high = np.array([TRACK, np.inf, math.pi, np.inf], np.float32)
+        self.observation_space = spaces.Box(-high, high, dtype=np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.state = np.zeros(4)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.state = self.np_random.uniform(-0.05, 0.05, size=4)
+        return self._observation(), self._info()
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.state = _advance(self.state, 10.0 if action == 1 else -10.0)
+        info = self._info()
+        return self._observation(), float(info["success"]), False, False, info
+
+    def render(self) -> np.ndarray:
+        return draw_cartpole(self.state[0], self.state[2], self.render_size, self.look)
+
+    def _observation(self) -> np.ndarray:
+        return self.state.astype(np.float32)
+
+    def _info(self) -> dict[str, Any]:
+        position, _, angle, _ = self.state
+        return {"success": bool(abs(angle) <= UPRIGHT), "away_from_wall": bool(abs(position) < TRACK)}
+
+
+def _advance(state: np.ndarray, force: float) -> np.ndarray:
+    """One Euler step of 0.02 s."""
+    gravity, cart_mass, pole_mass, half_length, dt = 9.8, 1.0, 0.1, 0.5, 0.02
+    x, x_dot, theta, theta_dot = (float(value) for value in state)
+    cos, sin = math.cos(theta), math.sin(theta)
+    total_mass = cart_mass + pole_mass
+    moment = pole_mass * half_length
+    push = (force + moment * theta_dot**2 * sin) / total_mass
+    theta_acc = (gravity * sin - cos * push) / (half_length * (4.0 / 3.0 - pole_mass * cos**2 / total_mass))
+    x_acc = push - moment * theta_acc * cos / total_mass
+    x = min(max(x + dt * x_dot, -TRACK), TRACK)
+    theta = (theta + dt * theta_dot + math.pi) % (2 * math.pi) - math.pi
+    return np.array([x, x_dot + dt * x_acc, theta, theta_dot + dt * theta_acc])

@@ -1,0 +1,145 @@
+"""One environment from its name: ours, any Gymnasium id, or a user's own by `module:attribute`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+from gymnasium import spaces
+from gymnasium.wrappers import FlattenObservation, TimeLimit
+
+from sightline.envs import register
+from sightline.envs.drawing import Size
+from sightline.errors import BadInput, RunFailed, nearest
+
+DEFAULT_EPISODE_STEPS = 1000
+"""Time limit for environments that state none; without one an evaluation might never end."""
+
+
+@dataclass(frozen=True)
+class EnvMaker:
+    """Makes copies of one environment; it can be pickled, so worker processes can use it.
+
+    Attributes:
+        env_id: a Gymnasium id, or `module:attribute` of a class or function that returns an environment.
+        options: keyword arguments for the environment.
+        episode_steps: time limit instead of the environment's own.
+        frame_size: height and width of the frames that are wanted; an environment that takes `render_size` draws at
+            that size, one that takes `width` and `height` (MuJoCo's) likewise, others render as they like.
+        render: False makes an environment that is never asked for frames.
+        also_known: further names to suggest when `env_id` is unknown.
+    """
+
+    env_id: str
+    options: dict[str, Any] = field(default_factory=dict)
+    episode_steps: int | None = None
+    frame_size: Size | None = None
+    render: bool = True
+    also_known: tuple[str, ...] = ()
+
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        """Make one environment with flat observations and a time limit.
+
+        Raises:
+            BadInput: unknown environment, one without `rgb_array` frames, wrong options, an observation or action
+                space that no learner here can take.
+            RunFailed: the environment cannot be built on this machine (no OpenGL, a package missing).
+        """
+        register()
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+        # A simulator looks for a display before it looks for a GPU or for software rendering.
+        if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+            os.environ.setdefault("MUJOCO_GL", "egl")
+        env = _own(self) if ":" in self.env_id and self.env_id not in gymnasium.registry else _registered(self)
+        if self.render and env.render_mode != "rgb_array":
+            raise BadInput(
+                f"environment '{self.env_id}' gives no pictures: it does not support render_mode='rgb_array'"
+            )
+        if not isinstance(env.observation_space, spaces.Box):
+            env = FlattenObservation(env)
+        return env
+
+
+def _registered(maker: EnvMaker) -> gymnasium.Env[Any, Any]:
+    spec = _spec(maker)
+    options = dict(maker.options)
+    if maker.render:
+        options["render_mode"] = "rgb_array"
+        options |= _size_options(spec.entry_point, maker.frame_size)
+    limit = maker.episode_steps or spec.max_episode_steps or DEFAULT_EPISODE_STEPS
+    try:
+        return gymnasium.make(maker.env_id, max_episode_steps=limit, disable_env_checker=True, **options)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise RunFailed(f"environment '{maker.env_id}' needs a package that is not installed: {error}") from error
+    except TypeError as error:
+        raise BadInput(f"environment '{maker.env_id}' does not take these options: {error}") from error
+    except Exception as error:
+        raise _cannot_build(maker.env_id, error) from error
+
+
+def _spec(maker: EnvMaker) -> Any:
+    try:
+        return gymnasium.spec(maker.env_id)
+    except gymnasium.error.Error as error:
+        known = [*maker.also_known, *gymnasium.registry]
+        raise BadInput(f"there is no environment '{maker.env_id}'{nearest(maker.env_id, known)}") from error
+    except ModuleNotFoundError as error:
+        raise BadInput(f"environment '{maker.env_id}': {error}") from error
+
+
+def _own(maker: EnvMaker) -> gymnasium.Env[Any, Any]:
+    module_name, _, attribute = maker.env_id.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise BadInput(f"cannot import '{module_name}' ({error}); run from the folder that holds it") from error
+    build = getattr(module, attribute, None)
+    if build is None:
+        public = [name for name in vars(module) if not name.startswith("_")]
+        raise BadInput(f"module '{module_name}' has no '{attribute}'{nearest(attribute, public)}")
+    options = dict(maker.options)
+    if maker.render and "render_mode" in _parameters(build):
+        options["render_mode"] = "rgb_array"
+        options |= _size_options(build, maker.frame_size)
+    try:
+        env = build(**options)
+    except Exception as error:
+        raise _cannot_build(maker.env_id, error) from error
+    if not isinstance(env, gymnasium.Env):
+        raise BadInput(f"'{maker.env_id}' made a {type(env).__name__}, not a gymnasium.Env")
+    return TimeLimit(env, maker.episode_steps or DEFAULT_EPISODE_STEPS)
+
+
+def _size_options(entry_point: Any, size: Size | None) -> dict[str, Any]:
+    if size is None:
+        return {}
+    if isinstance(entry_point, str):
+        entry_point = gymnasium.envs.registration.load_env_creator(entry_point)
+    parameters = _parameters(entry_point)
+    if "render_size" in parameters:
+        return {"render_size": size}
+    if "mujoco" in getattr(entry_point, "__module__", ""):
+        return {"height": size[0], "width": size[1]}
+    return {}
+
+
+def _parameters(build: Any) -> set[str]:
+    try:
+        return set(inspect.signature(build).parameters)
+    except (TypeError, ValueError):
+        return set()
+
+
+def _cannot_build(env_id: str, error: Exception) -> RunFailed:
+    message = " ".join(str(error).split()) or type(error).__name__
+    if any(word in message for word in ("OpenGL", "EGL", "GLX", "GLFW", "OSMesa", "libGL")):
+        message += "; no OpenGL here: run 'sightline doctor' for what to install, or set MUJOCO_GL=osmesa"
+    return RunFailed(f"environment '{env_id}' cannot be built: {message}")

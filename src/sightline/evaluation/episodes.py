@@ -1,0 +1,223 @@
+"""Play a panel with a policy and measure the episodes: success, reward under the words, ground-truth return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sightline.envs.vector import FrameVectorEnv, MakeEnv, Transitions
+from sightline.evaluation.intervals import bootstrap_mean, wilson
+from sightline.evaluation.panels import Panel
+from sightline.rewards.zero_shot import ZeroShotReward
+from sightline.tasks.declarations import Task
+
+Policy = Callable[[np.ndarray], np.ndarray]
+"""States [N, …] -> actions [N, …]; deterministic."""
+
+PARALLEL = 25
+"""Environments stepped together. Fixed, so that results do not depend on the machine."""
+FRAMES_AT_ONCE = 512
+
+
+@dataclass
+class Episodes:
+    """What happened in each episode of a panel, in the panel's order.
+
+    Attributes:
+        returns: float[N], sums of the environment's own rewards.
+        lengths: int[N], steps.
+        success: bool[N], or None if the environment does not know success.
+        rewards: float[N], mean reward per step under the words; None without a reward model.
+        measures: name -> bool[N], whether a truth value held at every step.
+    """
+
+    panel: Panel
+    returns: np.ndarray
+    lengths: np.ndarray
+    success: np.ndarray | None
+    rewards: np.ndarray | None
+    measures: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, Any]:
+        """Plain numbers with 95 % intervals. `success_rate` is None where success is unknown."""
+        low, high = bootstrap_mean(self.returns)
+        numbers: dict[str, Any] = {
+            "success_rate": None,
+            "ci_low": None,
+            "ci_high": None,
+            "episodes": len(self.returns),
+            "panel": str(self.panel),
+            "return": float(self.returns.mean()),
+            "return_ci_low": low,
+            "return_ci_high": high,
+            "reward": None if self.rewards is None else float(self.rewards.mean()),
+            "measures": {name: float(held.mean()) for name, held in self.measures.items()},
+        }
+        if self.success is not None:
+            numbers["success_rate"] = float(self.success.mean())
+            numbers["ci_low"], numbers["ci_high"] = wilson(int(self.success.sum()), len(self.success))
+        return numbers
+
+
+def describe(numbers: dict[str, Any]) -> str:
+    """A summary of episodes in one line."""
+    parts = []
+    if numbers["success_rate"] is not None:
+        low, high = 100 * numbers["ci_low"], 100 * numbers["ci_high"]
+        parts.append(f"success {100 * numbers['success_rate']:.0f} % [{low:.0f}, {high:.0f}]")
+    parts.append(f"return {numbers['return']:.1f} [{numbers['return_ci_low']:.1f}, {numbers['return_ci_high']:.1f}]")
+    if numbers["reward"] is not None:
+        parts.append(f"reward under the words {numbers['reward']:.3f}")
+    return ", ".join(parts)
+
+
+class _Tally:
+    """Running account of the episodes; a column is an environment, and each plays its share of the panel."""
+
+    def __init__(self, panel: Panel, columns: int, measures: tuple[str, ...]) -> None:
+        self.count, self.columns = len(panel.seeds), columns
+        self.returns = np.zeros(self.count)
+        self.lengths = np.zeros(self.count, int)
+        self.every = np.ones(self.count, bool)
+        self.any = np.zeros(self.count, bool)
+        self.knows_success = False
+        self.measures = {name: np.ones(self.count, bool) for name in measures}
+        self.current = np.arange(columns)
+        """Index into the panel of the episode that each environment plays; beyond the panel's end: none."""
+
+    @property
+    def playing(self) -> np.ndarray:
+        return self.current < self.count
+
+    def add(self, step: Transitions) -> None:
+        playing = self.playing
+        episode = self.current[playing]
+        self.returns[episode] += step.rewards[playing]
+        self.lengths[episode] += 1
+        if step.success is not None:
+            self.knows_success = True
+            self.every[episode] &= step.success[playing]
+            self.any[episode] |= step.success[playing]
+        for name, held in self.measures.items():
+            flag = step.flag(name)
+            if flag is not None:
+                held[episode] &= flag[playing]
+        self.current[step.ended] += self.columns
+
+
+def play_panel(
+    policy: Policy,
+    make: MakeEnv,
+    task: Task,
+    panel: Panel,
+    reward_model: ZeroShotReward | None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Episodes | None:
+    """Play every seed of a panel once.
+
+    Args:
+        policy: chooses actions; must not draw random numbers.
+        make: makes one environment.
+        task: says what success is.
+        panel: the seeds.
+        reward_model: scores the frames; without one nothing is rendered.
+        should_stop: asked at every step; True gives up.
+
+    Returns:
+        The episodes, or None if given up.
+    """
+    columns = min(PARALLEL, len(panel.seeds))
+
+    def seed_of(env: int, episode: int) -> int:
+        index = env + episode * columns
+        return panel.seeds[index] if index < len(panel.seeds) else 0
+
+    envs = FrameVectorEnv(make, columns, seed_of, frames=reward_model is not None)
+    try:
+        tally = _Tally(panel, columns, task.measures)
+        scored = _ScoredFrames(reward_model, len(panel.seeds))
+        states = envs.reset()
+        while tally.playing.any():
+            if should_stop():
+                return None
+            playing, episode = tally.playing, tally.current[tally.playing]
+            step = envs.step(policy(states))
+            if step.frames is not None:
+                scored.add(step.frames[playing], episode)
+            tally.add(step)
+            states = step.states
+        success = tally.every if task.success == "every" else tally.any
+        return Episodes(
+            panel,
+            tally.returns,
+            tally.lengths,
+            success if tally.knows_success else None,
+            None if reward_model is None else scored.sums() / tally.lengths,
+            tally.measures,
+        )
+    finally:
+        envs.close()
+
+
+class _ScoredFrames:
+    """Scores frames in batches and adds the rewards up by episode."""
+
+    def __init__(self, reward_model: ZeroShotReward | None, episodes: int) -> None:
+        self._reward_model = reward_model
+        self._sums = np.zeros(episodes)
+        self._frames: list[np.ndarray] = []
+        self._episodes: list[np.ndarray] = []
+
+    def add(self, frames: np.ndarray, episodes: np.ndarray) -> None:
+        self._frames.append(frames.copy())
+        self._episodes.append(episodes)
+        if sum(map(len, self._frames)) >= FRAMES_AT_ONCE:
+            self._score()
+
+    def sums(self) -> np.ndarray:
+        self._score()
+        return self._sums
+
+    def _score(self) -> None:
+        if self._reward_model is not None and self._frames:
+            rewards = self._reward_model.reward(np.concatenate(self._frames))
+            np.add.at(self._sums, np.concatenate(self._episodes), rewards.astype(np.float64))
+        self._frames, self._episodes = [], []
+
+
+def play_one(
+    policy: Policy, make: MakeEnv, seed: int, reward_model: ZeroShotReward | None, make_for_display: MakeEnv
+) -> tuple[np.ndarray, np.ndarray]:
+    """One episode for a video: what the viewer sees, and what the reward model says of the frames that it sees.
+
+    Args:
+        make: makes the environment whose frames the reward model reads.
+        make_for_display: the same environment with frames for people; stepped with the same actions.
+
+    Returns:
+        uint8[T, H, W, 3] frames and float32[T] rewards (the environment's own without a reward model).
+    """
+    seen = FrameVectorEnv(make, 1, lambda env, episode: seed, frames=reward_model is not None)
+    shown = FrameVectorEnv(make_for_display, 1, lambda env, episode: seed)
+    try:
+        states = seen.reset()
+        shown.reset()
+        pictures, rewards = [], []
+        ended = False
+        while not ended:
+            actions = policy(states)
+            step, picture = seen.step(actions), shown.step(actions)
+            assert picture.frames is not None
+            pictures.append(picture.frames[0].copy())
+            if reward_model is None or step.frames is None:
+                rewards.append(step.rewards)
+            else:
+                rewards.append(reward_model.reward(step.frames))
+            states, ended = step.states, bool(step.ended[0])
+        return np.stack(pictures), np.concatenate(rewards).astype(np.float32)
+    finally:
+        seen.close()
+        shown.close()

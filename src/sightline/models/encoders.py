@@ -1,0 +1,303 @@
+"""Image-text encoders by name: the bundled one, open_clip's, and Hugging Face's CLIP and SigLIP families.
+
+Image size, mean and standard deviation, interpolation and tokenizer all come from the model's own files.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from sightline.errors import BadInput, RunFailed, nearest
+
+if TYPE_CHECKING:
+    import torch
+
+BUNDLED = "bundled"
+
+
+class Encoder(Protocol):
+    """An image tower and a text tower with a common embedding space."""
+
+    name: str
+    image_size: int
+    """Side of the square picture that the image tower reads, in pixels."""
+
+    def embed_frames(self, frames: np.ndarray) -> np.ndarray:
+        """uint8[N, H, W, 3] -> float32[N, D], each of length 1; any N, also 0."""
+
+    def embed_texts(self, sentences: Sequence[str]) -> np.ndarray:
+        """Sentences -> float32[N, D], each of length 1. Not available after `free_text_tower`."""
+
+    def unknown_words(self, sentences: Sequence[str]) -> list[str]:
+        """Words that the tokenizer maps to its unknown token; always empty for byte-level tokenizers."""
+
+    def free_text_tower(self) -> None:
+        """Give back the memory of the text tower, once all words are embedded."""
+
+
+def bundled_folder() -> Path:
+    """Folder of the encoder that comes with Sightline, in open_clip's format, with its model card."""
+    return Path(str(resources.files("sightline.models") / "bundled" / "encoder"))
+
+
+def load_encoder(name: str, device: str = "auto", dtype: str = "auto", batch_size: int = 256) -> Encoder:
+    """Load an encoder.
+
+    Args:
+        name: `bundled`; `Architecture/tag` of open_clip, e.g. `ViT-B-32/laion2b_s34b_b79k`; `hf:owner/name` or
+            `hf:/folder` for Hugging Face's CLIP, SigLIP and SigLIP 2; `local-dir:/folder` in open_clip's format.
+        device: a torch device, or `auto` for the first of CUDA, MPS and CPU that is there.
+        dtype: `float32`, `float16`, `bfloat16`, or `auto` for bfloat16 on CUDA and float32 elsewhere.
+        batch_size: frames per forward pass.
+
+    Raises:
+        BadInput: there is no model of that name.
+        RunFailed: the model cannot be fetched or its files are broken.
+    """
+    torch_device, torch_dtype = _place(device, dtype)
+    if name.startswith("hf:"):
+        return HuggingFaceEncoder(name, torch_device, torch_dtype, batch_size)
+    return OpenClipEncoder(name, torch_device, torch_dtype, batch_size)
+
+
+def _place(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
+    import torch
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise BadInput(f"device '{device}' is not available here; use device=auto or device=cpu") from error
+    if dtype == "auto":
+        dtype = "bfloat16" if place.type == "cuda" else "float32"
+    return place, getattr(torch, dtype)
+
+
+class _TowerPair:
+    """What both model sources share: batching over frames, and normalised float32 results."""
+
+    name: str
+    _batch_size: int
+
+    def embed_frames(self, frames: np.ndarray) -> np.ndarray:
+        import torch
+
+        if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8:
+            raise ValueError(f"frames must be uint8[N, H, W, 3], not {frames.dtype}{list(frames.shape)}")
+        parts = []
+        with torch.inference_mode():
+            for start in range(0, len(frames), self._batch_size):
+                embedded = self._image_tower(frames[start : start + self._batch_size])
+                parts.append(torch.nn.functional.normalize(embedded.float(), dim=-1).cpu().numpy())
+        return np.concatenate(parts) if parts else np.empty((0, self._dim()), np.float32)
+
+    def embed_texts(self, sentences: Sequence[str]) -> np.ndarray:
+        import torch
+
+        with torch.inference_mode():
+            embedded = self._text_tower(list(sentences))
+            return torch.nn.functional.normalize(embedded.float(), dim=-1).cpu().numpy()
+
+    def unknown_words(self, sentences: Sequence[str]) -> list[str]:
+        tokenizer = self._hf_tokenizer()
+        if tokenizer is None or tokenizer.unk_token_id is None:
+            return []
+        words = dict.fromkeys(re.findall(r"\w+", " ".join(sentences)))
+        return [w for w in words if tokenizer.unk_token_id in tokenizer(w, add_special_tokens=False)["input_ids"]]
+
+    def _dim(self) -> int:
+        return int(self.embed_frames(np.zeros((1, 8, 8, 3), np.uint8)).shape[1])
+
+    def _image_tower(self, frames: np.ndarray) -> torch.Tensor:
+        raise NotImplementedError
+
+    def _text_tower(self, sentences: list[str]) -> torch.Tensor:
+        raise NotImplementedError
+
+    def _hf_tokenizer(self) -> Any:
+        raise NotImplementedError
+
+
+class OpenClipEncoder(_TowerPair):
+    """Any model that open_clip can build."""
+
+    def __init__(self, name: str, device: torch.device, dtype: torch.dtype, batch_size: int) -> None:
+        import open_clip
+
+        self.name = name
+        self._device, self._dtype, self._batch_size = device, dtype, batch_size
+        model_name, tag = _open_clip_name(name)
+        try:
+            self._model, _, transform = open_clip.create_model_and_transforms(
+                model_name, pretrained=tag, device="cpu", require_pretrained=True
+            )
+            self._tokenizer = open_clip.get_tokenizer(model_name)
+        except Exception as error:
+            raise _cannot_load(name, error) from error
+        self._model = self._model.to(device=device, dtype=dtype).eval().requires_grad_(False)
+        self._visual = self._model.visual
+        self._transform = transform
+        preprocessing = self._visual.preprocess_cfg
+        size = preprocessing["size"]
+        self.image_size = int(size if isinstance(size, int) else size[0])
+        self._mean = _channels(preprocessing["mean"], device)
+        self._std = _channels(preprocessing["std"], device)
+
+    def preprocess(self, frames: np.ndarray) -> torch.Tensor:
+        """uint8[N, H, W, 3] -> float32[N, 3, S, S] on the model's device, equal to open_clip's own transform.
+
+        Frames that already have the model's size skip the resizing, which would leave them as they are.
+        """
+        import torch
+        from PIL import Image
+
+        if frames.shape[1:3] == (self.image_size, self.image_size):
+            pixels = torch.from_numpy(np.ascontiguousarray(frames)).to(self._device)
+            return pixels.permute(0, 3, 1, 2).float().div_(255).sub_(self._mean).div_(self._std)
+        return torch.stack([self._transform(Image.fromarray(frame)) for frame in frames]).to(self._device)
+
+    def free_text_tower(self) -> None:
+        self._model = None
+
+    def _image_tower(self, frames: np.ndarray) -> torch.Tensor:
+        features = self._visual(self.preprocess(frames).to(self._dtype))
+        pooled: torch.Tensor = features[0] if isinstance(features, tuple) else features
+        return pooled
+
+    def _text_tower(self, sentences: list[str]) -> torch.Tensor:
+        if self._model is None:
+            raise RuntimeError("the text tower was freed; load the encoder again to embed other words")
+        features: torch.Tensor = self._model.encode_text(self._tokenizer(sentences).to(self._device))
+        return features
+
+    def _hf_tokenizer(self) -> Any:
+        return getattr(self._tokenizer, "tokenizer", None)
+
+
+class HuggingFaceEncoder(_TowerPair):
+    """Any Hugging Face model with `get_image_features` and `get_text_features`."""
+
+    def __init__(self, name: str, device: torch.device, dtype: torch.dtype, batch_size: int) -> None:
+        from transformers import AutoModel, AutoProcessor
+
+        self.name = name
+        self._device, self._dtype, self._batch_size = device, dtype, batch_size
+        source = name.removeprefix("hf:")
+        try:
+            self._processor = AutoProcessor.from_pretrained(source)  # type: ignore[no-untyped-call]
+            model = AutoModel.from_pretrained(source, dtype=dtype)
+        except Exception as error:
+            raise _cannot_load(name, error) from error
+        if not (hasattr(model, "get_image_features") and hasattr(model, "get_text_features")):
+            raise BadInput(f"'{name}' is a {type(model).__name__}, which has no image and text towers to compare")
+        self._model = model.to(device).eval().requires_grad_(False)
+        self._context_length = int(model.config.text_config.max_position_embeddings)
+        self._has_text_tower = True
+        size = _image_processor_size(self._processor.image_processor)
+        self.image_size = size or int(model.config.vision_config.image_size)
+
+    def free_text_tower(self) -> None:
+        import torch
+
+        self._model.text_model = torch.nn.Identity()
+        self._has_text_tower = False
+
+    def _image_tower(self, frames: np.ndarray) -> torch.Tensor:
+        inputs = self._processor.image_processor(images=list(frames), return_tensors="pt").to(self._device)
+        inputs["pixel_values"] = inputs["pixel_values"].to(self._dtype)
+        return _pooled(self._model.get_image_features(**inputs))
+
+    def _text_tower(self, sentences: list[str]) -> torch.Tensor:
+        if not self._has_text_tower:
+            raise RuntimeError("the text tower was freed; load the encoder again to embed other words")
+        tokens = self._processor.tokenizer(
+            sentences, padding="max_length", max_length=self._context_length, truncation=True, return_tensors="pt"
+        )
+        accepted = {k: v for k, v in tokens.items() if k in ("input_ids", "attention_mask")}
+        return _pooled(self._model.get_text_features(**{k: v.to(self._device) for k, v in accepted.items()}))
+
+    def _hf_tokenizer(self) -> Any:
+        return self._processor.tokenizer
+
+
+def _pooled(output: Any) -> torch.Tensor:
+    pooled: torch.Tensor = getattr(output, "pooler_output", output)
+    return pooled
+
+
+def _image_processor_size(image_processor: Any) -> int | None:
+    size = getattr(image_processor, "crop_size", None) or getattr(image_processor, "size", None) or {}
+    for key in ("height", "shortest_edge"):
+        value = size.get(key) if isinstance(size, dict) else getattr(size, key, None)
+        if value:
+            return int(value)
+    return None
+
+
+def _channels(values: Sequence[float], device: torch.device) -> torch.Tensor:
+    import torch
+
+    return torch.tensor(values, dtype=torch.float32, device=device).view(1, 3, 1, 1)
+
+
+def _open_clip_name(name: str) -> tuple[str, str | None]:
+    """Our name -> open_clip's model name and pretrained tag."""
+    import open_clip
+
+    if name == BUNDLED:
+        return f"local-dir:{bundled_folder()}", None
+    if name.startswith("local-dir:"):
+        folder = Path(name.removeprefix("local-dir:")).expanduser()
+        if not (folder / "open_clip_config.json").is_file():
+            raise BadInput(
+                f"there is no open_clip_config.json in '{folder}'; for a Hugging Face folder say hf:{folder}"
+            )
+        return f"local-dir:{folder}", None
+    architecture, slash, tag = name.partition("/")
+    models = open_clip.list_models()
+    if not slash:
+        hint = nearest(name, [BUNDLED, *models])
+        raise BadInput(f"'{name}' is no encoder; say bundled, Architecture/tag, hf:owner/name or local-dir:/path{hint}")
+    if architecture not in models:
+        raise BadInput(f"open_clip has no architecture '{architecture}'{nearest(architecture, models)}")
+    tags = open_clip.list_pretrained_tags_by_model(architecture)
+    if tag not in tags:
+        raise BadInput(f"open_clip has no weights '{tag}' for {architecture}{nearest(tag, tags)}")
+    return architecture, tag
+
+
+def _cannot_load(name: str, error: Exception) -> Exception:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    source = name.removeprefix("hf:").removeprefix("local-dir:")
+    if name == BUNDLED or Path(source).expanduser().exists():
+        return RunFailed(f"the files of encoder '{name}' cannot be read: {reason}")
+    if name.startswith("hf:") and source.startswith(("/", ".", "~")):
+        return BadInput(f"there is no folder '{source}'")
+    return RunFailed(
+        f"encoder '{name}' is not in the cache {HF_HUB_CACHE} and could not be fetched; where there is a network, run "
+        f"'sightline models --fetch {name}' and copy that folder here (or set HF_HOME to where it is). {reason}"
+    )
+
+
+def model_card(name: str) -> str | None:
+    """Text of the model card, if the model is a folder that holds one."""
+    folder = bundled_folder() if name == BUNDLED else Path(name.removeprefix("local-dir:").removeprefix("hf:"))
+    card = folder / "README.md"
+    return card.read_text() if card.is_file() else None
+
+
+def bundled_card_numbers() -> dict[str, Any]:
+    """The held-out numbers of the bundled encoder, as its training wrote them."""
+    numbers: dict[str, Any] = json.loads((bundled_folder() / "metrics.json").read_text())
+    return numbers

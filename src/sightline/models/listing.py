@@ -1,0 +1,18 @@
+"""Names of the encoders that can be asked for."""
+
+from __future__ import annotations
+
+
+def list_encoders(containing: str | None = None) -> list[tuple[str, str]]:
+    """(name, description) of every encoder whose name contains a text; the general forms first."""
+    import open_clip
+
+    forms = [
+        ("bundled", "ours, tiny, offline: for trying Sightline, not for science"),
+        ("hf:owner/name", "any Hugging Face CLIP, SigLIP or SigLIP 2; also hf:/folder"),
+        ("local-dir:/folder", "a folder in open_clip's format"),
+    ]
+    named = [(f"{architecture}/{tag}", "open_clip") for architecture, tag in open_clip.list_pretrained()]
+    if containing is None:
+        return [*forms, *named]
+    return [row for row in [*forms, *named] if containing.lower() in row[0].lower()]

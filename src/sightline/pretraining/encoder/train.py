@@ -1,0 +1,143 @@
+"""Train the bundled image-text encoder from scratch and write it in open_clip's format.
+
+    python -m sightline.pretraining.encoder.train --out FOLDER --seed 0
+
+The loss is the sigmoid loss of SigLIP (Zhai et al., 2023), with one change: the label of a pair is whether the
+sentence is *true* of the picture, for every sentence and every picture of the batch. With captions made from states
+that is known exactly, so there are no false negatives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from sightline.pretraining.encoder.captions import UNKNOWN, sample_captions, vocabulary
+from sightline.pretraining.encoder.scenes import Scenes, sample_scenes
+
+PAD, END = "[PAD]", "[END]"
+IMAGE_SIZE, CONTEXT_LENGTH = 64, 20
+
+
+def model_config(vocabulary_size: int) -> dict[str, object]:
+    """The `model_cfg` of open_clip: a small modified ResNet with attention pooling, and a small causal transformer."""
+    return {
+        "embed_dim": 128,
+        "vision_cfg": {"image_size": IMAGE_SIZE, "layers": [1, 1, 1, 1], "width": 8, "head_width": 32},
+        "text_cfg": {
+            "context_length": CONTEXT_LENGTH,
+            "vocab_size": vocabulary_size,
+            "hf_tokenizer_name": "tokenizer.json beside this file",
+            "width": 96,
+            "heads": 4,
+            "layers": 2,
+        },
+        "init_logit_bias": -3.0,
+    }
+
+
+PREPROCESSING = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "interpolation": "bicubic", "resize_mode": "squash"}
+
+
+def save_tokenizer(folder: Path) -> int:
+    """Write a word-level tokenizer over the captions' vocabulary; returns the number of its tokens.
+
+    The end token has the highest id, which is where open_clip's text tower reads its output.
+    """
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    words = [PAD, UNKNOWN, *vocabulary(), END]
+    ids = {word: i for i, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation(behavior="removed")]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, ids[END])])
+    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer, pad_token=PAD, unk_token=UNKNOWN, eos_token=END
+    )
+    fast.save_pretrained(folder)
+    return len(words)
+
+
+def save_encoder(model: nn.Module, config: dict[str, object], folder: Path) -> None:
+    """Write weights (float16) and configuration as open_clip's `local-dir:` loader reads them."""
+    from safetensors.torch import save_file
+
+    weights = {
+        name: (value.half() if value.is_floating_point() else value).contiguous()
+        for name, value in model.state_dict().items()
+    }
+    save_file(weights, str(folder / "open_clip_model.safetensors"))
+    document = {"model_cfg": config, "preprocess_cfg": PREPROCESSING}
+    (folder / "open_clip_config.json").write_text(json.dumps(document, indent=2) + "\n")
+
+
+def to_pixels(frames: np.ndarray) -> torch.Tensor:
+    """uint8[N, S, S, 3] to the float32[N, 3, S, S] in [-1, 1] that the image tower reads."""
+    return torch.from_numpy(frames).permute(0, 3, 1, 2).float().div_(127.5).sub_(1.0)
+
+
+def batches(count: int, batch_size: int, seed: int) -> Iterator[tuple[Scenes, list[str], np.ndarray]]:
+    """Endless fresh scenes and sentences with their truth table, bool[sentences, pictures]."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        scenes = sample_scenes(batch_size, IMAGE_SIZE, rng)
+        captions = sample_captions(batch_size, rng)
+        yield scenes, [c.text for c in captions], np.stack([c.holds(scenes) for c in captions])
+
+
+def train(out: Path, seed: int, updates: int, batch_size: int = 256, learning_rate: float = 2e-3) -> None:
+    import open_clip
+    from open_clip.model import CLIP
+    from rich.progress import track
+
+    torch.manual_seed(seed)
+    out.mkdir(parents=True, exist_ok=True)
+    config = model_config(save_tokenizer(out))
+    model = CLIP(**config)
+    save_encoder(model, config, out)
+    tokenizer = open_clip.get_tokenizer(f"local-dir:{out}")
+    optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.02)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, total_steps=updates, pct_start=0.1)
+    started, losses = time.monotonic(), []
+    for step, (scenes, sentences, truth) in enumerate(
+        track(batches(updates, batch_size, seed + 1), description="encoder", total=updates)
+    ):
+        images = model.encode_image(to_pixels(scenes.frames), normalize=True)
+        texts = model.encode_text(tokenizer(sentences), normalize=True)
+        logits = model.logit_scale.exp() * texts @ images.T + model.logit_bias
+        loss = nn.functional.binary_cross_entropy_with_logits(logits, torch.from_numpy(truth).float())
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        schedule.step()
+        with torch.no_grad():
+            model.logit_scale.clamp_(0, np.log(100))
+        losses.append(loss.item())
+        if (step + 1) % 100 == 0:
+            print(
+                f"update {step + 1}: loss {np.mean(losses[-100:]):.4f}, {time.monotonic() - started:.0f} s", flush=True
+            )
+    model.eval()
+    save_encoder(model, config, out)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--updates", type=int, default=1500)
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    train(arguments.out, arguments.seed, arguments.updates)

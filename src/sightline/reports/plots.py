@@ -1,0 +1,229 @@
+"""Plots as SVG text or PNG bytes: learning curves, reward landscapes, the reward along a video.
+
+Figures are made without pyplot, so nothing global changes and no display is needed. SVG text stays text: the page that
+holds a plot chooses the font.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Metrics = Sequence[Mapping[str, Any]]
+"""Lines of `metrics.jsonl`: each has "step" and any of the other keys."""
+Series = tuple[np.ndarray, np.ndarray]
+"""Steps and values: float64[N] each."""
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart.
+BLUE, ORANGE, INK, GREY = "#0072B2", "#D55E00", "#334155", "#A3AEBB"
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8.5,
+    "text.color": INK,
+    "axes.edgecolor": "#CBD5E1",
+    "axes.labelcolor": INK,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,
+    "grid.color": "#E9EEF3",
+    "grid.linewidth": 0.8,
+    "xtick.color": "#CBD5E1",
+    "ytick.color": "#CBD5E1",
+    "xtick.labelcolor": "#64748B",
+    "ytick.labelcolor": "#64748B",
+    "legend.frameon": False,
+    "lines.solid_capstyle": "round",
+    "lines.solid_joinstyle": "round",
+    "image.cmap": "viridis",
+    "text.parse_math": False,  # words may contain dollars
+    "svg.fonttype": "none",
+    "svg.hashsalt": "sightline",  # equal data give equal files
+}
+
+
+def learning_curves(metrics: Metrics, chosen_step: int | None = None) -> str:
+    """Reward under the words, success rate and ground-truth return over training, side by side.
+
+    Without any success rate there are two panels. Missing keys leave gaps; values that are not finite are left out.
+
+    Args:
+        metrics: `rollout/…` are drawn as thin lines, `evaluation/…` with markers.
+        chosen_step: marked by a dashed line.
+
+    Returns:
+        SVG text.
+    """
+    with _figure(8.4, 2.75) as figure:
+        knows_success = any(len(_series(metrics, key)[0]) for key in ("rollout/success", "evaluation/success_rate"))
+        axes = list(figure.subplots(1, 3 if knows_success else 2, squeeze=False)[0])
+        _panel(axes[0], "Reward under the words", metrics, ("rollout/reward", "evaluation/reward"))
+        if knows_success:
+            band = ("evaluation/ci_low", "evaluation/ci_high")
+            _panel(axes[1], "Success rate", metrics, ("rollout/success", "evaluation/success_rate"), band)
+            _as_percentages(axes[1])
+        band = ("evaluation/return_ci_low", "evaluation/return_ci_high")
+        _panel(axes[-1], "Ground-truth return", metrics, ("rollout/return", "evaluation/return"), band)
+        last_step = max((float(line["step"]) for line in metrics if _is_number(line.get("step"))), default=1.0)
+        for panel in axes:
+            panel.set_xlim(0, max(last_step, 1.0) * 1.02)
+            if chosen_step is not None:
+                panel.axvline(
+                    chosen_step, color=ORANGE, linestyle=(0, (4, 3)), linewidth=1.1, label="chosen checkpoint"
+                )
+        _shared_legend(figure, axes)
+        return _svg(figure)
+
+
+def landscape(data: Mapping[str, Any]) -> str:
+    """The reward over states of the environment: a curve over one axis, a heat map over two.
+
+    Args:
+        data: `{"axes": [{"name", "unit", "values": [A]}, …], "reward": nested list}`; the first axis is horizontal, the
+            second vertical, and `reward[i][j]` belongs to the i-th value of the first and the j-th of the second.
+
+    Returns:
+        SVG text.
+    """
+    axes = [np.asarray(axis["values"], np.float64) for axis in data["axes"]]
+    reward = np.asarray(data["reward"], np.float64)
+    if len(axes) not in (1, 2) or reward.shape != tuple(len(axis) for axis in axes):
+        raise ValueError(f"a landscape of {len(axes)} axes and reward of shape {reward.shape} cannot be drawn")
+    with _figure(5.6, 2.6 if len(axes) == 1 else 3.6) as figure:
+        plot = figure.subplots()
+        plot.set_xlabel(_axis_label(data["axes"][0]))
+        if len(axes) == 1:
+            plot.plot(axes[0], reward, color=BLUE, linewidth=1.8)
+            plot.set_ylabel("reward")
+            if np.isfinite(reward).any():
+                best = int(np.nanargmax(reward))
+                plot.plot(axes[0][best], reward[best], "o", color=ORANGE, markersize=5.5)
+            plot.margins(x=0.01)
+        else:
+            plot.set_ylabel(_axis_label(data["axes"][1]))
+            plot.grid(False)
+            # As pixels: thousands of vector cells would make the page slow and show seams.
+            image = plot.pcolormesh(axes[0], axes[1], reward.T, shading="nearest", rasterized=True)
+            bar = figure.colorbar(image, ax=plot, pad=0.02, aspect=28)
+            bar.outline.set_visible(False)
+            bar.set_label("reward")
+            if np.isfinite(reward).any():
+                i, j = np.unravel_index(int(np.nanargmax(reward)), reward.shape)
+                plot.plot(axes[0][i], axes[1][j], "o", markersize=7, markerfacecolor="none", markeredgecolor="white")
+        return _svg(figure)
+
+
+def score_curve(rewards: np.ndarray, title: str) -> bytes:
+    """The reward of each frame of a video.
+
+    Args:
+        rewards: float[T].
+
+    Returns:
+        A PNG, 1280 pixels wide.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    with _figure(6.4, 2.8) as figure:
+        plot = figure.subplots()
+        plot.plot(np.arange(len(rewards)), rewards, color=BLUE, linewidth=1.6, marker="o" if len(rewards) == 1 else "")
+        plot.set(title=title, xlabel="frame", ylabel="reward")
+        plot.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+        plot.margins(x=0.01)
+        return _saved(figure, "png", dpi=200)
+
+
+def _panel(
+    axes: Axes, title: str, metrics: Metrics, keys: tuple[str, str], band: tuple[str, str] | None = None
+) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    rollout, evaluation = (_series(metrics, key) for key in keys)
+    axes.plot(*rollout, color=GREY, linewidth=0.9, label="training")
+    if band is not None:
+        low, high = (_series(metrics, key) for key in band)
+        if len(low[0]) and np.array_equal(low[0], high[0]):
+            axes.fill_between(low[0], low[1], high[1], color=BLUE, alpha=0.16, linewidth=0, label="95 % interval")
+    axes.plot(*evaluation, color=BLUE, linewidth=1.6, marker="o", markersize=3.6, label="evaluation")
+    axes.set(title=title, xlabel="step")
+    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if not len(rollout[0]) and not len(evaluation[0]):
+        axes.set_yticks([])
+        axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center", color="#94A3B8")
+
+
+def _as_percentages(axes: Axes) -> None:
+    from matplotlib.ticker import MultipleLocator, PercentFormatter
+
+    axes.set_ylim(-0.03, 1.03)
+    axes.yaxis.set_major_locator(MultipleLocator(0.25))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
+
+
+def _shared_legend(figure: Figure, panels: Sequence[Axes]) -> None:
+    """One legend below all panels, each kind of line once."""
+    entries: dict[str, Any] = {}
+    for panel in panels:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    figure.legend(
+        list(entries.values()), list(entries), loc="outside lower center", ncols=len(entries), handlelength=1.8
+    )
+
+
+def _series(metrics: Metrics, key: str) -> Series:
+    """One metric in order of steps; where a resumed run wrote a step again, the later line counts."""
+    points = {
+        float(line["step"]): float(line[key])
+        for line in metrics
+        if _is_number(line.get("step")) and _is_number(line.get(key))
+    }
+    steps = sorted(points)
+    return np.array(steps), np.array([points[step] for step in steps])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def _axis_label(axis: Mapping[str, Any]) -> str:
+    return f"{axis['name']} ({axis['unit']})" if axis.get("unit") else str(axis["name"])
+
+
+@contextmanager
+def _figure(width: float, height: float) -> Iterator[Figure]:
+    """An empty figure of that size in inches; the style holds until it was saved."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def _svg(figure: Figure) -> str:
+    metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    text = _saved(figure, "svg", dpi=200, metadata=metadata).decode()
+    # Neither the prologue nor ids that name nothing may stand in a page that holds several plots.
+    return re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :])
+
+
+def _saved(figure: Figure, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, **options)
+    return buffer.getvalue()

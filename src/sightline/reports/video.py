@@ -1,0 +1,207 @@
+"""Videos: a policy's frames with the reward running below them, and frames from any video file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sightline.errors import BadInput
+
+OVERSAMPLING = 2
+"""The strip is drawn this much larger and averaged down, which smooths its lines and letters."""
+MIN_HEIGHT = 384
+"""Smaller pictures are enlarged by a whole factor to at least this height in pixels."""
+MIN_WIDTH = 256
+"""Narrower pictures get margins, so that the caption has room."""
+PAPER, RULE, INK, MUTED, AHEAD, PAST, NOW = "#FFFFFF", "#DCE2E8", "#334155", "#64748B", "#CDD5DE", "#0072B2", "#D55E00"
+
+
+def write_scored_video(
+    path: Path,
+    frames: np.ndarray,
+    rewards: np.ndarray,
+    fps: int,
+    caption: str,
+    limits: tuple[float, float] | None = None,
+) -> None:
+    """Write an H.264 video that shows each frame above the curve of its rewards.
+
+    The video is written beside `path` and renamed when it is whole, so a killed process leaves no half video there.
+
+    Args:
+        path: of the video, `….mp4`; its folder is made if need be.
+        frames: uint8[T, H, W, 3], T >= 1.
+        rewards: float[T]; those that are not finite leave gaps in the curve.
+        caption: one line below the picture, cut where it is too long.
+        limits: rewards at the bottom and at the top of the strip; equal limits make two videos comparable. Default:
+            the lowest and the highest of `rewards`.
+    """
+    import imageio.v2 as imageio
+
+    if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3 or len(frames) == 0:
+        raise ValueError(f"frames must be uint8[T, H, W, 3] with T >= 1, not {frames.dtype}{list(frames.shape)}")
+    if rewards.shape != (len(frames),):
+        raise ValueError(f"{len(frames)} frames need as many rewards, not an array of shape {list(rewards.shape)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.stem}.part.mp4")
+    try:
+        writer: Any = imageio.get_writer(
+            part,
+            format="FFMPEG",
+            fps=fps,
+            codec="libx264",
+            pixelformat="yuv420p",
+            quality=7,
+            macro_block_size=2,
+            output_params=["-movflags", "+faststart", "-threads", "1"],
+        )
+        # Used as a context itself, imageio's writer would leave FFmpeg running after an error.
+        with closing(writer):
+            for picture in _scored_pictures(frames, rewards, caption, limits or _limits(rewards)):
+                writer.append_data(picture)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def read_frames(path: Path) -> Iterator[np.ndarray]:
+    """The frames of a video file or an animated GIF, one after the other.
+
+    Yields:
+        uint8[H, W, 3], RGB.
+
+    Raises:
+        BadInput: at the first frame, if there is no such file or it is no video; later, if it breaks off.
+    """
+    if not path.is_file():
+        raise BadInput(f"there is no video '{path}'")
+    # FFmpeg would repeat or drop frames of a GIF to make its rate constant.
+    frames = _gif_frames(path) if path.suffix.lower() == ".gif" else _video_frames(path)
+    count = 0
+    try:
+        for frame in frames:
+            yield frame
+            count += 1
+    except (OSError, RuntimeError, ValueError, SyntaxError) as error:
+        raise BadInput(f"'{path}' cannot be read as a video (after {count} frames)") from error
+    if count == 0:
+        raise BadInput(f"'{path}' holds no frames")
+
+
+def _gif_frames(path: Path) -> Iterator[np.ndarray]:
+    from PIL import Image, ImageSequence
+
+    with Image.open(path) as image:
+        for frame in ImageSequence.Iterator(image):
+            yield np.asarray(frame.convert("RGB"))
+
+
+def _video_frames(path: Path) -> Iterator[np.ndarray]:
+    import imageio.v2 as imageio
+
+    reader: Any = imageio.get_reader(path, format="FFMPEG")
+    with closing(reader):
+        for frame in reader:
+            yield np.asarray(frame, np.uint8)
+
+
+def _limits(rewards: np.ndarray) -> tuple[float, float]:
+    finite = rewards[np.isfinite(rewards)]
+    return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+
+
+def _scored_pictures(
+    frames: np.ndarray, rewards: np.ndarray, caption: str, limits: tuple[float, float]
+) -> Iterator[np.ndarray]:
+    """Each frame, enlarged, above its strip: uint8[H', W', 3] with even sides."""
+    height, width = frames.shape[1:3]
+    factor = -(-MIN_HEIGHT // height)
+    full_width = _even(max(width * factor, MIN_WIDTH))
+    full_height = _even(height * factor)
+    top, left = (full_height - height * factor) // 2, (full_width - width * factor) // 2
+    strip = _Strip(full_width, rewards, caption, limits)
+    for index, frame in enumerate(frames):
+        picture = np.full((full_height, full_width, 3), 255, np.uint8)
+        enlarged = frame.repeat(factor, axis=0).repeat(factor, axis=1)
+        picture[top : top + height * factor, left : left + width * factor] = enlarged
+        yield np.concatenate([picture, strip.at(index)])
+
+
+def _even(size: int) -> int:
+    return size + size % 2
+
+
+class _Strip:
+    """The reward as a curve that grows from frame to frame; the range is fixed in advance.
+
+    Only what is new is drawn for each frame: the curve so far stays on one canvas.
+    """
+
+    def __init__(self, width: int, rewards: np.ndarray, caption: str, limits: tuple[float, float]) -> None:
+        from PIL import Image, ImageDraw
+
+        self._rewards = rewards
+        self._unit = width * OVERSAMPLING / 384  # all lengths below are for a strip 384 pixels wide
+        self._font = _font(round(15 * self._unit))
+        size = width * OVERSAMPLING, _even(round(width * 0.27)) * OVERSAMPLING
+        self._canvas = Image.new("RGB", size, PAPER)
+        self._points = self._place(size, limits)
+        draw = ImageDraw.Draw(self._canvas)
+        draw.line((0, 0, size[0], 0), fill=RULE, width=round(2 * self._unit))
+        for index in range(1, len(rewards)):
+            self._segment(draw, index, AHEAD, 1.5)
+        room = size[0] - 28 * self._unit - self._font.getlength("−0.0000")
+        draw.text((14 * self._unit, 9 * self._unit), _shortened(caption, self._font, room), fill=MUTED, font=self._font)
+
+    def at(self, index: int) -> np.ndarray:
+        """The strip at a frame: uint8[height, width, 3]; frames must be asked for in order."""
+        from PIL import ImageDraw
+
+        self._segment(ImageDraw.Draw(self._canvas), index, PAST, 2.5)
+        now = self._canvas.copy()
+        draw = ImageDraw.Draw(now)
+        reward, (x, y), radius = self._rewards[index], self._points[index], 4.5 * self._unit
+        text = f"{reward:.3f}".replace("-", "−") if np.isfinite(reward) else "no value"
+        right = now.width - 14 * self._unit
+        draw.text((right, 9 * self._unit), text, fill=INK, font=self._font, anchor="ra")
+        if np.isfinite(reward):
+            draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=NOW)
+        return np.asarray(now.reduce(OVERSAMPLING))
+
+    def _place(self, size: tuple[int, int], limits: tuple[float, float]) -> list[tuple[float, float]]:
+        """Where each reward lies on the canvas."""
+        low, high = limits
+        up = np.full(len(self._rewards), 0.5)
+        if high > low:
+            up = ((self._rewards - low) / (high - low)).clip(0, 1)
+        left, right = 16 * self._unit, size[0] - 16 * self._unit
+        top, bottom = 40 * self._unit, size[1] - 14 * self._unit
+        across = np.linspace(left, right, len(self._rewards))
+        return list(zip(across.tolist(), (bottom - up * (bottom - top)).tolist(), strict=True))
+
+    def _segment(self, draw: Any, index: int, colour: str, width: float) -> None:
+        """The line from the reward before to this one."""
+        if index > 0 and np.isfinite(self._rewards[index - 1 : index + 1]).all():
+            draw.line((self._points[index - 1], self._points[index]), fill=colour, width=round(width * self._unit))
+
+
+def _font(size: int) -> Any:
+    """DejaVu Sans, which comes with matplotlib and knows most alphabets."""
+    import matplotlib
+    from PIL import ImageFont
+
+    return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", size)
+
+
+def _shortened(text: str, font: Any, room: float) -> str:
+    text = " ".join(text.split())
+    if font.getlength(text) <= room:
+        return text
+    while text and font.getlength(text + "…") > room:
+        text = text[:-1]
+    return text.rstrip() + "…"

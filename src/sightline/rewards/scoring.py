@@ -1,0 +1,108 @@
+"""Score pictures that lie on disk: images, folders of images, or a video frame by frame."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sightline.errors import BadInput
+from sightline.models.encoders import load_encoder
+from sightline.rewards.zero_shot import Words, ZeroShotReward, warn_of_unknown_words
+from sightline.runs.folder import write_atomically
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
+VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".gif")
+FRAMES_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Row:
+    """A picture and its reward; frames of a video are named `video.mp4#17`."""
+
+    image: str
+    reward: float
+
+
+def score_files(paths: Sequence[Path], words: Words, model: str) -> tuple[list[Row], str | None]:
+    """Reward of every picture, in the order given (folders by name).
+
+    Returns:
+        The rows, and a warning if the encoder does not know some of the words.
+
+    Raises:
+        BadInput: a path that is missing, unreadable or no picture; an empty folder; words that make no reward.
+    """
+    files = list(itertools.chain.from_iterable(_files(path) for path in paths))
+    encoder = load_encoder(model)
+    reward_model = ZeroShotReward(encoder, words)
+    warning = warn_of_unknown_words(encoder, (*words.goal, *words.baseline))
+    rows: list[Row] = []
+    pictures = itertools.chain.from_iterable(_pictures(file) for file in files)
+    while batch := list(itertools.islice(pictures, FRAMES_AT_ONCE)):
+        rows += [Row(name, value) for name, value in zip(*_score(reward_model, batch), strict=True)]
+    return rows, warning
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
+    """Write `image,reward` lines."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["image", "reward"])
+    writer.writerows([row.image, f"{row.reward:.6f}"] for row in rows)
+    write_atomically(path, text.getvalue().encode())
+
+
+def _score(reward_model: ZeroShotReward, batch: list[tuple[str, np.ndarray]]) -> tuple[list[str], list[float]]:
+    """Pictures of different sizes cannot share an array, so each size is scored by itself."""
+    rewards = np.empty(len(batch), np.float32)
+    sizes = {frame.shape for _, frame in batch}
+    for size in sizes:
+        members = [i for i, (_, frame) in enumerate(batch) if frame.shape == size]
+        rewards[members] = reward_model.reward(np.stack([batch[i][1] for i in members]))
+    return [name for name, _ in batch], [float(reward) for reward in rewards]
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        found = sorted(file for file in path.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
+        if not found:
+            raise BadInput(f"folder '{path}' holds no images ({', '.join(IMAGE_SUFFIXES)})")
+        return found
+    if not path.is_file():
+        raise BadInput(f"there is no file '{path}'")
+    return [path]
+
+
+def _pictures(file: Path) -> Iterator[tuple[str, np.ndarray]]:
+    if file.suffix.lower() in VIDEO_SUFFIXES:
+        from sightline.reports.video import read_frames
+
+        for i, frame in enumerate(read_frames(file)):
+            yield f"{file}#{i}", frame
+    else:
+        yield str(file), read_image(file)
+
+
+def read_image(file: Path) -> np.ndarray:
+    """A picture as uint8[H, W, 3]; greyscale is spread over the channels, transparency is laid on white.
+
+    Raises:
+        BadInput: it cannot be read as a picture, or would take absurd amounts of memory.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(file) as image:
+            if image.has_transparency_data:
+                rgba = image.convert("RGBA")
+                white = Image.new("RGBA", rgba.size, "white")
+                return np.asarray(Image.alpha_composite(white, rgba).convert("RGB"))
+            return np.asarray(image.convert("RGB"))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise BadInput(f"'{file}' cannot be read as a picture: {' '.join(str(error).split())}") from error

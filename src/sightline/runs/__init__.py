@@ -1,0 +1,1 @@
+"""A run: one folder that holds everything a recipe produced."""

@@ -1,0 +1,57 @@
+"""Ctrl-C and SIGTERM: noticed, then obeyed at the next point where the run can be saved."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class Stopped(Exception):
+    """The run was asked to stop, and did.
+
+    Attributes:
+        signal_number: which signal asked.
+        saved_step: transitions in the checkpoint to resume from, None if there is none.
+    """
+
+    def __init__(self, signal_number: int, saved_step: int | None) -> None:
+        super().__init__(f"stopped by {signal.Signals(signal_number).name}")
+        self.signal_number, self.saved_step = signal_number, saved_step
+
+
+class StopRequests:
+    """While entered, SIGINT and SIGTERM only raise a flag. A second Ctrl-C interrupts at once.
+
+    Python allows signal handlers in the main thread only; elsewhere nothing is caught.
+    """
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None
+        self._asked_at = 0.0
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> StopRequests:
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def requested(self) -> bool:
+        return self.signal_number is not None
+
+    def overdue(self, seconds: float = 5.0) -> bool:
+        """Whether the request has waited for so long that unsaved work must be given up."""
+        return self.requested() and time.monotonic() - self._asked_at > seconds
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.signal_number is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal_number, self._asked_at = number, time.monotonic()

@@ -1,0 +1,1 @@
+"""Tasks: an environment, the words for its goal, and what success is."""

@@ -1,0 +1,62 @@
+"""From what a recipe says to what a run needs: the task's words, a learner that fits its actions, its environment."""
+
+from __future__ import annotations
+
+from gymnasium import spaces
+
+from sightline.config import DQNLearner, Learner, Recipe, SACLearner, ZeroShotReward, check_words, validate_recipe
+from sightline.envs.drawing import Size
+from sightline.envs.making import EnvMaker
+from sightline.errors import BadInput
+from sightline.tasks.declarations import TASKS, find_task
+
+
+def env_maker(recipe: Recipe, frame_size: Size | None, render: bool = True) -> EnvMaker:
+    """How to make the recipe's environment.
+
+    Args:
+        frame_size: height and width of the frames that are wanted, None for the environment's own.
+        render: False if no frames are needed.
+    """
+    task = find_task(recipe.env)
+    options = task.env_options | recipe.env_options
+    known = [t.name for t in TASKS]
+    return EnvMaker(task.env, options, recipe.episode_steps, frame_size, render, also_known=tuple(known))
+
+
+def complete(recipe: Recipe) -> Recipe:
+    """Fill in what the recipe leaves to its environment; the result says everything.
+
+    Raises:
+        BadInput: no goal for an environment that is no task of ours; an environment that cannot be made or seen.
+    """
+    document = recipe.model_dump(mode="json")
+    task = find_task(recipe.env)
+    needs_words = isinstance(recipe.reward, ZeroShotReward)
+    if needs_words and not recipe.goal:
+        document["goal"] = list(task.goal)
+        document["baseline"] = list(recipe.baseline or task.baseline)
+    if needs_words:
+        try:
+            check_words(document["goal"], document["baseline"], recipe.reward.alpha)  # type: ignore[union-attr]
+        except ValueError as error:
+            raise BadInput(str(error)) from error
+    env = env_maker(recipe, frame_size=None, render=needs_words)()
+    try:
+        discrete = isinstance(env.action_space, spaces.Discrete)
+    finally:
+        env.close()
+    learner: Learner = recipe.learner or (DQNLearner() if discrete else SACLearner())
+    _check_fit(learner, discrete)
+    document["learner"] = learner.model_dump(mode="json")
+    tenth = max(recipe.steps // 10, 1)
+    document["evaluation"]["every"] = recipe.evaluation.every or tenth
+    document["checkpoints"]["every"] = recipe.checkpoints.every or tenth
+    return validate_recipe(document)
+
+
+def _check_fit(learner: Learner, discrete: bool) -> None:
+    if learner.algorithm == "DQN" and not discrete:
+        raise BadInput("DQN needs discrete actions and this environment's are continuous; say learner.algorithm=SAC")
+    if learner.algorithm == "SAC" and discrete:
+        raise BadInput("SAC needs continuous actions and this environment's are discrete; say learner.algorithm=DQN")

@@ -1,0 +1,102 @@
+"""Our tasks, declared in a few lines each. Any other environment is a task as soon as somebody gives it words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sightline.envs import CARTPOLE_ID, MOUNTAIN_CAR_ID
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One quantity of a small state, to be swept over."""
+
+    name: str
+    unit: str
+    low: float
+    high: float
+    points: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """An environment with words and a rule for success.
+
+    Attributes:
+        name: by which recipes and commands call it.
+        env: a Gymnasium id, or `module:attribute`.
+        goal, baseline: the default words; empty if the user must give them.
+        success: whether an episode succeeds when `info["success"]` is true at `every` step of it, or at `any`.
+        env_options: keyword arguments for the environment.
+        measures: further truth values of the infos that are reported as the share of episodes that keep them true.
+        axes: one or two quantities that make up what can be seen, for a picture of the reward over them.
+        state_at: values of the axes -> the environment's `state` attribute.
+        summary: one line for lists.
+    """
+
+    name: str
+    env: str
+    goal: tuple[str, ...] = ()
+    baseline: tuple[str, ...] = ()
+    success: Literal["every", "any"] = "any"
+    env_options: dict[str, Any] = field(default_factory=dict)
+    measures: tuple[str, ...] = ()
+    axes: tuple[Axis, ...] = ()
+    state_at: Callable[..., list[float]] | None = None
+    summary: str = ""
+
+
+_AT_THE_FLAG = ("a car at the peak of the mountain, next to the yellow flag",)
+_IN_THE_MOUNTAIN = ("a car in the mountain",)
+
+TASKS: tuple[Task, ...] = (
+    Task(
+        name="cartpole",
+        env=CARTPOLE_ID,
+        goal=("pole vertically upright on top of the cart",),
+        baseline=("pole and cart",),
+        success="every",
+        measures=("away_from_wall",),
+        axes=(Axis("pole angle", "degrees", -180, 180, 61), Axis("cart position", "m", -2.4, 2.4, 25)),
+        state_at=lambda angle, position: [position, 0.0, angle * 3.141592653589793 / 180, 0.0],
+        summary="Balance a pole on a cart; success: within 12 degrees of upright through the whole episode.",
+    ),
+    Task(
+        name="mountain-car",
+        env=MOUNTAIN_CAR_ID,
+        goal=_AT_THE_FLAG,
+        baseline=_IN_THE_MOUNTAIN,
+        axes=(Axis("car position", "", -1.2, 0.6, 91),),
+        state_at=lambda position: [position, 0.0],
+        summary="Swing a weak car up to the flag; success: the flag is reached. Plain look.",
+    ),
+    Task(
+        name="mountain-car-textured",
+        env=MOUNTAIN_CAR_ID,
+        goal=_AT_THE_FLAG,
+        baseline=_IN_THE_MOUNTAIN,
+        env_options={"look": "textured"},
+        axes=(Axis("car position", "", -1.2, 0.6, 91),),
+        state_at=lambda position: [position, 0.0],
+        summary="The same under a sky, on a green mountain.",
+    ),
+    Task(
+        name="pendulum",
+        env="Pendulum-v1",
+        goal=("a rod standing upright",),
+        baseline=("a rod",),
+        axes=(Axis("angle", "degrees", -180, 180, 91),),
+        state_at=lambda angle: [angle * 3.141592653589793 / 180, 0.0],
+        summary="Gymnasium's Pendulum-v1 with its own pictures; it states no success, so returns are reported.",
+    ),
+)
+
+
+def find_task(env: str) -> Task:
+    """The task of that name; for any other environment a task without words."""
+    for task in TASKS:
+        if env == task.name:
+            return task
+    return Task(name=env, env=env)
