@@ -165,6 +165,8 @@ class Recipe(Strict):
     """Environments stepped together."""
     workers: Literal["inline", "processes"] = "inline"
     """`inline` steps all environments in this process; `processes` gives each its own (for heavy simulators)."""
+    rescale_observations: bool = False
+    """Show the learner observations that are scaled to [-1, 1] by the bounds of the environment's space."""
     episode_steps: PositiveInt | None = None
     """Time limit of an episode, instead of the environment's own."""
     reward: Reward = ZeroShotReward()

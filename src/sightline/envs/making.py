@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium import spaces
-from gymnasium.wrappers import FlattenObservation, TimeLimit
+from gymnasium.wrappers import FlattenObservation, RescaleObservation, TimeLimit
 
 from sightline.envs import register
 from sightline.envs.drawing import Size
@@ -32,6 +33,7 @@ class EnvMaker:
         frame_size: height and width of the frames that are wanted; an environment that takes `render_size` draws at
             that size, one that takes `width` and `height` (MuJoCo's) likewise, others render as they like.
         render: False makes an environment that is never asked for frames.
+        rescale: scale observations to [-1, 1] by the bounds of their space.
         also_known: further names to suggest when `env_id` is unknown.
     """
 
@@ -40,6 +42,7 @@ class EnvMaker:
     episode_steps: int | None = None
     frame_size: Size | None = None
     render: bool = True
+    rescale: bool = False
     also_known: tuple[str, ...] = ()
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
@@ -63,7 +66,14 @@ class EnvMaker:
             )
         if not isinstance(env.observation_space, spaces.Box):
             env = FlattenObservation(env)
-        return env
+        return _rescaled(env, self.env_id) if self.rescale else env
+
+
+def _rescaled(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[Any, Any]:
+    space = env.observation_space
+    if not (isinstance(space, spaces.Box) and np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        raise BadInput(f"observations of '{env_id}' have no finite bounds; leave out rescale_observations")
+    return RescaleObservation(env, np.float32(-1), np.float32(1))
 
 
 def _registered(maker: EnvMaker) -> gymnasium.Env[Any, Any]:

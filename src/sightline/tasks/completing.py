@@ -21,7 +21,9 @@ def env_maker(recipe: Recipe, frame_size: Size | None, render: bool = True) -> E
     task = find_task(recipe.env)
     options = task.env_options | recipe.env_options
     known = [t.name for t in TASKS]
-    return EnvMaker(task.env, options, recipe.episode_steps, frame_size, render, also_known=tuple(known))
+    return EnvMaker(
+        task.env, options, recipe.episode_steps, frame_size, render, recipe.rescale_observations, tuple(known)
+    )
 
 
 def complete(recipe: Recipe) -> Recipe:

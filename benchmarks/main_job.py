@@ -1,0 +1,149 @@
+"""Does the main job work? Every claim of the README about learning, measured and printed by one command.
+
+    python benchmarks/main_job.py --second-encoder FOLDER --jobs 2
+
+Each row is several whole `sightline train … --json` commands with different training seeds; success is ground truth on
+the test panel of 100 seeds, by the checkpoint that the words' reward chose on another panel. FOLDER holds an encoder of
+another training seed: `python -m sightline.pretraining.encoder.train --out FOLDER --seed 1`. An untrained one is made
+here. Results go to benchmarks/results/main_job.json and, as a table, to stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results" / "main_job.json"
+NONSENSE = (
+    "a bowl of soup on the moon",
+    "quarterly earnings report",
+    "purple elephants dancing",
+    "seven wonders of chess",
+    "midnight jazz trumpet",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a command, repeated with several seeds."""
+
+    name: str
+    arguments: tuple[str, ...]
+    seeds: int
+
+
+def rows(second_encoder: Path | None, untrained: Path) -> Iterator[Row]:
+    yield Row("cartpole", ("cartpole",), 5)
+    if second_encoder:
+        yield Row("cartpole, encoder of seed 1", ("cartpole", f"reward.encoder=local-dir:{second_encoder}"), 5)
+    yield Row("mountain-car", ("mountain-car",), 3)
+    yield Row("mountain-car, textured", ("mountain-car", "env=mountain-car-textured"), 3)
+    for goal in NONSENSE:
+        yield Row(f"control: nonsense '{goal}'", ("cartpole", f"goal={goal}"), 3)
+    yield Row(
+        "control: baseline words as goal", ("cartpole", "goal=pole and cart", "baseline=[]", "reward.alpha=null"), 3
+    )
+    yield Row("control: untrained encoder", ("cartpole", f"reward.encoder=local-dir:{untrained}"), 3)
+    yield Row("other words: cart at the right edge", ("cartpole", "goal=the cart at the right edge"), 3)
+
+
+def run(row: Row, seed: int, folder: Path) -> dict[str, Any]:
+    """One training run in a process of its own."""
+    target = folder / f"{abs(hash(row.name))}-{seed}"
+    command = [sys.executable, "-m", "sightline", "train", *row.arguments, f"seed={seed}", "videos=false"]
+    started = time.monotonic()
+    done = subprocess.run([*command, "--run-dir", str(target), "--json"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{row.name}, seed {seed}: {done.stderr[-500:]}")
+    result: dict[str, Any] = json.loads(done.stdout)
+    result["wall_seconds"] = time.monotonic() - started
+    result["final_position"] = final_position(target) if row.name.startswith("other words") else None
+    print(f"{row.name}, seed {seed}: {100 * result['success_rate']:.0f} %, {result['wall_seconds']:.0f} s", flush=True)
+    return result
+
+
+def final_position(run_folder: Path) -> float:
+    """Mean cart position (m) over the last 50 steps of 20 test episodes of the chosen checkpoint."""
+    import numpy as np
+
+    from sightline.control.learners import load_learner
+    from sightline.control.training import MODEL, greedy
+    from sightline.envs.cartpole import CartPole
+    from sightline.runs.checkpoints import CheckpointStore
+    from sightline.runs.folder import open_run
+
+    opened = open_run(run_folder)
+    best = CheckpointStore(opened.checkpoints, "best", 1).latest()
+    assert best is not None
+    policy = greedy(load_learner(opened.recipe(), best.path / MODEL))
+    positions = []
+    for seed in range(20):
+        env = CartPole()
+        state, _ = env.reset(seed=seed)
+        for step in range(200):
+            state, *_ = env.step(policy(state[None])[0])
+            if step >= 150:
+                positions.append(float(state[0]))
+    return float(np.mean(positions))
+
+
+def table(results: dict[str, list[dict[str, Any]]]) -> str:
+    """The results in Markdown."""
+    lines = [
+        "| run | seeds | untrained | success of each seed | worst 95 % interval | off the wall | seconds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, runs in results.items():
+        each = " ".join(f"{100 * r['success_rate']:.0f}" for r in runs)
+        worst = min(runs, key=lambda r: r["success_rate"])
+        best = max(runs, key=lambda r: r["success_rate"])
+        shown = best if name.startswith("control") else worst
+        interval = f"{100 * shown['ci_low']:.0f}–{100 * shown['ci_high']:.0f}"
+        before = max(100 * r["untrained"]["success_rate"] for r in runs)
+        wall = " ".join(f"{100 * m:.0f}" for r in runs for m in r["measures"].values()) or "–"
+        seconds = f"{min(r['wall_seconds'] for r in runs):.0f}–{max(r['wall_seconds'] for r in runs):.0f}"
+        lines.append(f"| {name} | {len(runs)} | {before:.0f} | {each} | {interval} | {wall} | {seconds} |")
+    positions = [r["final_position"] for runs in results.values() for r in runs if r["final_position"] is not None]
+    lines.append("")
+    lines.append(
+        f"'the cart at the right edge': mean final position {', '.join(f'{p:+.2f}' for p in positions)} m of 2.4"
+    )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--second-encoder", type=Path)
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--only", default="", help="only rows whose name contains this")
+    arguments = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(arguments.jobs) as pool:
+        folder = Path(name)
+        untrained = folder / "untrained"
+        train = [sys.executable, "-m", "sightline.pretraining.encoder.train", "--updates", "0", "--out", str(untrained)]
+        subprocess.run(train, check=True, capture_output=True)
+        wanted = [row for row in rows(arguments.second_encoder, untrained) if arguments.only in row.name]
+        futures = {row.name: [pool.submit(run, row, seed, folder) for seed in range(row.seeds)] for row in wanted}
+        results = {name: [future.result() for future in runs] for name, runs in futures.items()}
+    known = json.loads(RESULTS.read_text())["rows"] if arguments.only and RESULTS.is_file() else {}
+    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, jobs={arguments.jobs}"
+    document = {"date": time.strftime("%Y-%m-%d"), "machine": machine, "rows": known | results}
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"\n{document['date']}, {machine}\n\n{table(document['rows'])}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""How fast is the path from simulator to policy, stage by stage and whole, and against the published design?
+
+    python benchmarks/zero_shot.py
+
+The published design (vlmrm, 2024) is rebuilt here from public parts: Stable-Baselines3's SubprocVecEnv, Gymnasium's
+CartPole rendered at its native 400x600, frames fetched through pipes in a second round trip, kept in a list, stacked
+when the rollout ends, and scored strictly after it. Encoder, learner and update schedule are the same as ours.
+
+Timings on shared machines are noisy: whole runs alternate (ours, theirs, ours, …) and the median ratio is reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+
+import gymnasium
+import numpy as np
+import psutil
+import torch
+from stable_baselines3 import DQN
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import SubprocVecEnv
+
+from sightline.config import Recipe, load_recipe
+from sightline.control.training import Session, prepare
+from sightline.envs.vector import FrameVectorEnv, episode_seeds
+from sightline.models.encoders import OpenClipEncoder, load_encoder
+from sightline.rewards.zero_shot import Words, ZeroShotReward
+from sightline.runs.folder import create_run
+from sightline.runs.metrics import read_metrics
+from sightline.runs.stopping import StopRequests
+from sightline.tasks.completing import complete
+
+RESULTS = Path(__file__).parent / "results" / "zero_shot.json"
+
+
+def timed(action: Callable[[], Any], frames: int, repeats: int = 5) -> float:
+    """Frames per second: the median over repeats, after one for warming up."""
+    action()
+    rates = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        action()
+        rates.append(frames / (time.perf_counter() - started))
+    return statistics.median(rates)
+
+
+class Quiet:
+    """A progress that says nothing."""
+
+    def update(self, step: int, values: dict[str, float | None]) -> None: ...
+
+    def say(self, message: str) -> None: ...
+
+
+def recipe(steps: int, **changes: Any) -> Recipe:
+    overrides = [f"steps={steps}", "videos=false", "tensorboard=false", "evaluation.episodes=1"]
+    overrides += [f"evaluation.every={steps}", f"checkpoints.every={steps}"]
+    return complete(load_recipe("cartpole", [*overrides, *(f"{key}={value}" for key, value in changes.items())]))
+
+
+def stages(steps: int) -> dict[str, float]:
+    """Frames per second of each stage by itself, one thread each."""
+    wanted = recipe(steps)
+    learner = wanted.learner
+    assert learner is not None
+    setup = prepare(wanted)
+    chunk, frames = learner.chunk, learner.chunk * wanted.envs
+    actions = np.zeros(wanted.envs, np.int64)
+    blind = FrameVectorEnv(setup.make, wanted.envs, episode_seeds(0), frames=False)
+    seeing = FrameVectorEnv(setup.make, wanted.envs, episode_seeds(0), frames=True)
+    blind.reset()
+    seeing.reset()
+    simulate = timed(lambda: [blind.step(actions) for _ in range(chunk)], frames)
+    both = timed(lambda: [seeing.step(actions) for _ in range(chunk)], frames)
+    pictures = seeing.step(actions).frames
+    assert pictures is not None
+    store = np.zeros((chunk, *pictures.shape), np.uint8)
+
+    def move() -> None:
+        for row in store:
+            row[:] = pictures
+
+    encoder = load_encoder("bundled", batch_size=512)
+    assert isinstance(encoder, OpenClipEncoder)
+    flat = np.ascontiguousarray(store.reshape(-1, *pictures.shape[1:]))
+    preprocess = timed(lambda: encoder.preprocess(flat), frames)
+    encode_all = timed(lambda: encoder.embed_frames(flat), frames)
+    with tempfile.TemporaryDirectory() as folder, StopRequests() as stop:
+        session = Session(setup, create_run(Path(folder) / "run", wanted), Quiet(), stop)
+        session.learn()
+        model = session.model
+        observations = np.zeros((wanted.envs, *setup.make().observation_space.shape), np.float32)
+        act = timed(lambda: [model.predict(observations) for _ in range(chunk)], frames)
+        learn = timed(lambda: model.train(learner.gradient_steps, learner.batch_size), frames)
+        session.close()
+    blind.close()
+    seeing.close()
+    return {
+        "simulate": simulate,
+        "draw": 1 / max(1 / both - 1 / simulate, 1e-9),
+        "move": timed(move, frames),
+        "preprocess": preprocess,
+        "encode": 1 / max(1 / encode_all - 1 / preprocess, 1e-9),
+        "act": act,
+        "learn": learn,
+    }
+
+
+def allowed(rates: dict[str, float]) -> dict[str, float]:
+    """Frames per second if nothing but the stages took time.
+
+    `one core`: one after the other. `two cores`: scoring (preprocess, encode) beside all the rest.
+    """
+    seconds = {name: 1 / rate for name, rate in rates.items()}
+    scoring = seconds["preprocess"] + seconds["encode"]
+    rest = sum(seconds.values()) - scoring
+    return {"one core": 1 / (scoring + rest), "two cores": 1 / max(scoring, rest)}
+
+
+def ours(steps: int) -> tuple[float, float]:
+    """Frames per second of whole chunks while learning (median), and the resident memory at the end (MiB)."""
+    wanted = recipe(steps)
+    with tempfile.TemporaryDirectory() as folder, StopRequests() as stop:
+        run = create_run(Path(folder) / "run", wanted)
+        session = Session(prepare(wanted), run, Quiet(), stop)
+        session.learn()
+        session.close()
+        records = read_metrics(run.metrics_file)
+    rates = [r["time/steps_per_second"] for r in records if "time/steps_per_second" in r and r["step"] > 3000]
+    return statistics.median(rates), psutil.Process().memory_info().rss / 2**20
+
+
+class NeverEnding(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """CartPole that goes on after the pole fell, as in the published task."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        state, reward, _, truncated, info = self.env.step(action)
+        self.env.unwrapped.steps_beyond_terminated = None
+        return state, reward, False, truncated, info
+
+
+def native_cartpole() -> gymnasium.Env[Any, Any]:
+    return NeverEnding(gymnasium.make("CartPole-v1", render_mode="rgb_array", max_episode_steps=200))
+
+
+class ScoreAfterRollout(BaseCallback):
+    """Frames in a list, stacked and scored when the rollout ends; then the learner goes on."""
+
+    def __init__(self, reward_model: ZeroShotReward) -> None:
+        super().__init__()
+        self._reward_model = reward_model
+        self._frames: list[np.ndarray] = []
+        self._started = time.perf_counter()
+        self.rates: list[float] = []
+
+    def _on_step(self) -> bool:
+        self._frames.append(np.stack(self.training_env.env_method("render")))
+        return True
+
+    def _on_rollout_end(self) -> None:
+        frames = np.stack(self._frames)
+        rewards = self._reward_model.reward(frames.reshape(-1, *frames.shape[2:])).reshape(frames.shape[:2])
+        buffer = self.model.replay_buffer  # type: ignore[attr-defined]
+        rows = (buffer.pos - len(frames) + np.arange(len(frames))) % buffer.buffer_size
+        buffer.rewards[rows] = rewards
+        self._frames = []
+        now = time.perf_counter()
+        if self.num_timesteps > 3000:
+            self.rates.append(rewards.size / (now - self._started))
+        self._started = now
+
+
+def theirs(steps: int) -> float:
+    """Frames per second of whole rollouts of the published design while learning (median)."""
+    wanted = recipe(steps)
+    learner = wanted.learner
+    assert learner is not None
+    reward_model = ZeroShotReward(load_encoder("bundled"), Words(wanted.goal, wanted.baseline, 0.5))
+    env = SubprocVecEnv([native_cartpole] * wanted.envs)
+    try:
+        model = DQN(
+            "MlpPolicy",
+            env,
+            learning_rate=learner.learning_rate,
+            buffer_size=learner.buffer_size,
+            batch_size=learner.batch_size,
+            learning_starts=learner.learning_starts,
+            train_freq=(learner.chunk, "step"),
+            gradient_steps=learner.gradient_steps,
+            policy_kwargs={"net_arch": list(learner.hidden)},
+            seed=0,
+        )
+        callback = ScoreAfterRollout(reward_model)
+        model.learn(steps, callback=callback)
+    finally:
+        env.close()
+    return statistics.median(callback.rates)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=8000)
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    rates = stages(arguments.steps)
+    bounds = allowed(rates)
+    pairs, memory = [], []
+    for _ in range(arguments.repeats):
+        rate, resident = ours(arguments.steps)
+        pairs.append((rate, theirs(arguments.steps)))
+        memory.append(resident)
+    longer = [ours(4 * arguments.steps)[1], ours(4 * arguments.steps)[1]]
+    rate = statistics.median(a for a, _ in pairs)
+    result = {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "stages_frames_per_second": rates,
+        "allowed_frames_per_second": bounds,
+        "ours_frames_per_second": [a for a, _ in pairs],
+        "published_design_frames_per_second": [b for _, b in pairs],
+        "ratio_to_published_design": statistics.median(a / b for a, b in pairs),
+        "share_of_one_core": rate / bounds["one core"],
+        "share_of_two_cores": rate / bounds["two cores"],
+        "memory_mib": {f"{arguments.steps} steps": memory, f"{4 * arguments.steps} steps": longer},
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""What several test files share: tiny random encoders, the bundled encoder, small environments, and the command."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import numpy as np
+import pytest
+import torch
+
+TESTS = Path(__file__).parent
+SENTENCES = ("a pole upright on the cart", "the cart at the left edge", "pole and cart", "a car in the mountain")
+
+SIZES: dict[str, dict[str, Any]] = {
+    "small": {"embed_dim": 16, "vision_cfg": {"image_size": 16, "layers": 1, "width": 16, "patch_size": 8}},
+    "middle": {"embed_dim": 64, "vision_cfg": {"image_size": 40, "layers": 2, "width": 32, "patch_size": 10}},
+    "large": {"embed_dim": 192, "vision_cfg": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 8}},
+}
+"""Two vision transformers and a residual network, of different picture sizes and embedding widths."""
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def bundled() -> Any:
+    from sightline.models.encoders import load_encoder
+
+    return load_encoder("bundled", device="cpu")
+
+
+def write_open_clip_encoder(folder: Path, config: dict[str, Any], preprocessing: dict[str, Any] | None = None) -> None:
+    """A random encoder in open_clip's format, with the word tokenizer of the bundled one."""
+    from open_clip.model import CLIP
+
+    from sightline.pretraining.encoder.train import PREPROCESSING, save_encoder, save_tokenizer
+
+    folder.mkdir(parents=True)
+    text = {"context_length": 24, "width": 32, "heads": 2, "layers": 2, "vocab_size": save_tokenizer(folder)}
+    text["hf_tokenizer_name"] = "tokenizer.json beside this file"
+    vision = {"head_width": 16, **config["vision_cfg"]}
+    model_config: dict[str, Any] = {"embed_dim": config["embed_dim"], "vision_cfg": vision, "text_cfg": text}
+    torch.manual_seed(config["embed_dim"])
+    model = CLIP(**model_config)
+    with torch.no_grad():  # a fresh text tower puts all sentences on nearly the same point
+        model.token_embedding.weight.mul_(50)
+        if hasattr(model.visual, "attnpool"):  # and a fresh residual network all pictures
+            model.visual.attnpool.positional_embedding.zero_()
+            model.visual.attnpool.v_proj.bias.zero_()
+            model.visual.attnpool.c_proj.bias.zero_()
+    save_encoder(model, model_config, folder)
+    document = {"model_cfg": model_config, "preprocess_cfg": PREPROCESSING | (preprocessing or {})}
+    (folder / "open_clip_config.json").write_text(json.dumps(document))
+
+
+@pytest.fixture(scope="session")
+def encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Name of a size -> folder of a random encoder in open_clip's format."""
+    root = tmp_path_factory.mktemp("encoders")
+
+    def folder(size: str) -> Path:
+        if not (root / size).exists():
+            write_open_clip_encoder(root / size, SIZES[size])
+        return root / size
+
+    return folder
+
+
+@pytest.fixture
+def frames_of() -> Callable[..., np.ndarray]:
+    """`frames_of(N, H, W)`: random frames, smooth in part, so that resizing them is not all noise."""
+
+    def make(count: int, height: int = 50, width: int = 70, seed: int = 0) -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        frames = rng.integers(0, 256, (count, height, width, 3), np.uint8)
+        frames[:, : height // 2] = rng.integers(0, 256, (count, 1, 1, 3), np.uint8)
+        return frames
+
+    return make
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """What it said on stderr."""
+        return self.err.splitlines()
+
+
+@pytest.fixture
+def sightline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Finished]:
+    """The command, in this process and in an empty working folder: `sightline("train", "cartpole", …)`."""
+    from sightline.cli import main
+
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.delenv("SIGHTLINE_DEBUG", raising=False)
+
+    def call(*arguments: Any) -> Finished:
+        monkeypatch.setattr(sys, "argv", ["sightline", *map(str, arguments)])
+        out, err, code = io.StringIO(), io.StringIO(), 0
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                main()
+            except SystemExit as left:
+                code = int(left.code or 0)
+        return Finished(code, out.getvalue(), err.getvalue())
+
+    return call
+
+
+def start_sightline(*arguments: Any, cwd: Path, **environment: str) -> subprocess.Popen[str]:
+    """The command as a process of its own, in a session of its own."""
+    paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "-m", "sightline", *map(str, arguments)],
+        cwd=cwd,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.fixture
+def sightline_process(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """`start_sightline` in an empty folder; whatever still runs at the end of the test is ended."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: Any, cwd: Path = tmp_path, **environment: str) -> subprocess.Popen[str]:
+        started.append(start_sightline(*arguments, cwd=cwd, **environment))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()

@@ -1,0 +1,309 @@
+"""The replay buffer that waits for rewards, and relabelling from kept embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from sightline.control.relabelling import relabel
+from sightline.control.replay import CommittedReplayBuffer
+from sightline.control.scoring import Scorer
+from sightline.errors import BadInput, RunFailed
+from sightline.models.encoders import load_encoder
+from sightline.rewards.zero_shot import Words, ZeroShotReward, embed_words
+
+ENVS = 3
+
+
+def make(rows: int, envs: int = ENVS, embedding_size: int = 0, **options: Any) -> CommittedReplayBuffer:
+    space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    return CommittedReplayBuffer(
+        rows * envs, space, spaces.Discrete(5), "cpu", n_envs=envs, embedding_size=embedding_size, **options
+    )
+
+
+def add(buffer: CommittedReplayBuffer, step: int, done: bool = False, timeout: bool = False) -> None:
+    """A transition says in its states which one it is: (step, env) -> (step + 0.5, env)."""
+    envs = np.arange(buffer.n_envs)
+    states = np.stack([np.full(buffer.n_envs, step), envs], axis=1).astype(np.float32)
+    infos: list[dict[str, Any]] = [{"TimeLimit.truncated": timeout} for _ in envs]
+    actions = (step + envs)[:, None] % 5
+    buffer.add(states, states + [0.5, 0], actions, -envs.astype(np.float32) - 1, np.full(len(envs), done), infos)
+
+
+def reward_of(step: Any, env: Any) -> Any:
+    return np.asarray(step) * 10.0 + env
+
+
+def commit(buffer: CommittedReplayBuffer, steps: list[int], rows: np.ndarray) -> None:
+    buffer.commit(rows, reward_of(np.array(steps)[:, None], np.arange(buffer.n_envs)[None]))
+
+
+def check_sample(buffer: CommittedReplayBuffer, committed: set[int], count: int = 64) -> None:
+    drawn = buffer.sample(count)
+    states = drawn.observations.numpy()
+    assert set(states[:, 0].astype(int)) <= committed, "drawn before its reward was committed, or overwritten"
+    assert drawn.observations.shape == (count, 2) and drawn.rewards.shape == drawn.dones.shape == (count, 1)
+    np.testing.assert_array_equal(drawn.rewards.numpy()[:, 0], reward_of(states[:, 0], states[:, 1]))
+    np.testing.assert_array_equal(drawn.next_observations.numpy(), states + [0.5, 0])
+    np.testing.assert_array_equal(drawn.actions.numpy()[:, 0], (states[:, 0] + states[:, 1]) % 5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(2, 9),
+    doings=st.lists(st.sampled_from(["add", "add", "take", "commit", "sample"]), max_size=70),
+    seed=st.integers(0, 1000),
+)
+def test_only_committed_transitions_are_drawn(rows: int, doings: list[str], seed: int) -> None:
+    """A model of the buffer: which steps wait to be taken, which were taken, which are committed and still stored."""
+    np.random.seed(seed)
+    buffer = make(rows)
+    stored: dict[int, int] = {}
+    fresh: list[int] = []
+    taken: list[tuple[list[int], np.ndarray]] = []
+    committed: set[int] = set()
+    step = 0
+    for doing in doings:
+        if doing == "add":
+            overwritten = stored.get(step % rows)
+            if overwritten is not None and overwritten not in committed:
+                with pytest.raises(RunFailed, match="too small"):
+                    add(buffer, step)
+                continue
+            add(buffer, step)
+            committed.discard(-1 if overwritten is None else overwritten)
+            stored[step % rows] = step
+            fresh.append(step)
+            step += 1
+        elif doing == "take" and fresh:
+            taken.append((fresh, buffer.take_new_rows()))
+            assert taken[-1][1].tolist() == [s % rows for s in fresh]
+            fresh = []
+        elif doing == "commit" and taken:
+            steps, places = taken.pop(0)
+            commit(buffer, steps, places)
+            committed |= set(steps)
+        elif committed:
+            check_sample(buffer, committed)
+        else:
+            with pytest.raises(RunFailed, match="no transition has a reward yet"):
+                buffer.sample(4)
+    assert len(buffer.filled_rows()) == len(committed)
+
+
+def test_drawing_is_uniform_over_what_is_committed() -> None:
+    np.random.seed(0)
+    buffer = make(10)
+    for step in range(14):  # rows 0 to 3 hold steps 10 to 13
+        add(buffer, step)
+        if step < 11:
+            commit(buffer, [step], buffer.take_new_rows())
+    states = buffer.sample(20_000).observations.numpy()
+    which, counts = np.unique(states, axis=0, return_counts=True)
+    assert sorted(set(which[:, 0])) == [4, 5, 6, 7, 8, 9, 10] and len(which) == 7 * ENVS
+    assert chisquare(counts).pvalue > 1e-3
+    # and it notices what is not uniform: twice the weight on one of 21
+    assert chisquare(counts + (np.arange(len(counts)) == 0) * 900).pvalue < 1e-6
+
+
+def test_wrapping_onto_an_uncommitted_row_is_refused_and_harms_nothing() -> None:
+    buffer = make(4)
+    for step in range(4):
+        add(buffer, step)
+    rows = buffer.take_new_rows()
+    commit(buffer, [0, 1], rows[:2])
+    for step in (4, 5):
+        add(buffer, step)
+    with pytest.raises(RunFailed, match="too small") as caught:
+        add(buffer, 6)
+    assert "\n" not in str(caught.value)
+    commit(buffer, [2, 3], rows[2:])
+    check_sample(buffer, {2, 3})
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_rewards_that_are_no_numbers_are_refused(bad: float) -> None:
+    buffer = make(5)
+    add(buffer, 0)
+    commit(buffer, [0], buffer.take_new_rows())
+    add(buffer, 1)
+    add(buffer, 2)
+    rewards = np.zeros((2, ENVS))
+    rewards[1, 2] = bad
+    with pytest.raises(RunFailed, match="1 rewards that are not finite") as caught:
+        buffer.commit(buffer.take_new_rows(), rewards)
+    assert "\n" not in str(caught.value)
+    assert buffer.filled_rows().tolist() == [0]
+    check_sample(buffer, {0})
+
+
+def test_state_and_restore() -> None:
+    def fill(steps: int) -> CommittedReplayBuffer:
+        buffer = make(6, embedding_size=4)
+        for step in range(steps):
+            add(buffer, step, done=step % 3 == 2, timeout=step % 2 == 0)
+            if step < steps - 2:
+                rows = buffer.take_new_rows()
+                commit(buffer, [step], rows)
+        return buffer
+
+    for steps in (3, 6, 10):
+        buffer, other = fill(steps), make(6, embedding_size=4)
+        other.restore({name: array.copy() for name, array in buffer.state().items()})
+        for name, array in buffer.state().items():
+            np.testing.assert_array_equal(other.state()[name], array)
+        for one in (buffer, other):  # what was pending goes on
+            np.random.seed(1)
+            commit(one, [steps - 2, steps - 1], one.take_new_rows())
+            add(one, steps)
+        assert buffer.pos == other.pos and buffer.full == other.full and buffer.size() == other.size()
+        np.random.seed(1)
+        drawn = buffer.sample(50)
+        np.random.seed(1)
+        for one, two in zip(drawn, other.sample(50), strict=True):
+            assert (one is None and two is None) or (one == two).all()
+
+
+def test_time_limits_bootstrap_and_true_ends_do_not() -> None:
+    buffer = make(4)
+    for step, (done, timeout) in enumerate([(False, False), (True, False), (True, True)]):
+        add(buffer, step, done, timeout)
+    commit(buffer, [0, 1, 2], buffer.take_new_rows())
+    drawn = buffer.sample(200)
+    expected = {0: 0.0, 1: 1.0, 2: 0.0}
+    assert {(int(s), float(d)) for s, d in zip(drawn.observations[:, 0], drawn.dones[:, 0], strict=True)} == set(
+        expected.items()
+    )
+
+
+def test_ground_truth_is_kept_beside_the_reward() -> None:
+    buffer = make(4)
+    add(buffer, 0)
+    assert np.isnan(buffer.rewards[0]).all()
+    commit(buffer, [0], buffer.take_new_rows())
+    np.testing.assert_array_equal(buffer.true_rewards[0], [-1, -2, -3])
+    np.testing.assert_array_equal(buffer.rewards[0], [0, 1, 2])
+
+
+# -- scoring one chunk behind -----------------------------------------------------------------------------------------
+
+
+class Brightness:
+    """A reward model whose reward is the frame's first pixel: it shows where each frame's reward ends up."""
+
+    def embed(self, frames: np.ndarray) -> np.ndarray:
+        return frames[:, 0, 0, :2].astype(np.float32)
+
+    def score(self, embeddings: np.ndarray) -> np.ndarray:
+        return reward_of(embeddings[:, 0], embeddings[:, 1]).astype(np.float32)
+
+
+def frames_of_steps(steps: list[int]) -> np.ndarray:
+    frames = np.zeros((len(steps), ENVS, 2, 2, 3), np.uint8)
+    frames[..., 0] = np.array(steps)[:, None, None, None]
+    frames[..., 1] = np.arange(ENVS)[None, :, None, None]
+    return frames
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 5])
+def test_rewards_land_on_their_transitions_when_the_ring_wraps(chunk: int) -> None:
+    buffer = make(13)
+    scorer = Scorer(Brightness(), buffer)  # type: ignore[arg-type]
+    step, committed = 0, set[int]()
+    for turn in range(20):
+        steps = list(range(step, step + chunk))
+        for s in steps:
+            add(buffer, s)
+            committed.discard(s - 13)
+        step += chunk
+        before = scorer.end_of_chunk(frames_of_steps(steps))
+        assert (before is None) == (turn == 0)
+        if turn:
+            committed |= set(range(step - 2 * chunk, step - chunk))
+            check_sample(buffer, committed)
+    scorer.finish()
+    check_sample(buffer, set(range(step - 13, step)))
+    scorer.close()
+
+
+def test_a_pending_chunk_survives_saving() -> None:
+    buffer = make(8)
+    scorer = Scorer(Brightness(), buffer)  # type: ignore[arg-type]
+    for s in range(3):
+        add(buffer, s)
+    scorer.end_of_chunk(frames_of_steps([0, 1, 2]))
+    state = scorer.state()
+    scorer.close()
+    assert len(buffer.filled_rows()) == 0
+    other = Scorer(Brightness(), buffer)  # type: ignore[arg-type]
+    other.restore(state)
+    other.finish()
+    other.close()
+    check_sample(buffer, {0, 1, 2})
+
+
+def test_an_error_while_scoring_comes_out() -> None:
+    class Broken(Brightness):
+        def embed(self, frames: np.ndarray) -> np.ndarray:
+            raise RuntimeError("out of memory")
+
+    buffer = make(8)
+    scorer = Scorer(Broken(), buffer)  # type: ignore[arg-type]
+    add(buffer, 0)
+    scorer.end_of_chunk(frames_of_steps([0]))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        scorer.finish()
+    scorer.close()
+
+
+# -- relabelling ------------------------------------------------------------------------------------------------------
+
+FIRST = Words(("pole vertically upright on top of the cart",), ("pole and cart",), 0.5)
+OTHERS = [
+    Words(FIRST.goal, FIRST.baseline, 0.9),
+    Words(("the cart at the right edge",), ("pole and cart",), 0.25),
+    Words(("the cart at the left edge", "cart on the far left")),
+]
+
+
+@pytest.mark.parametrize("words", OTHERS)
+@pytest.mark.parametrize("steps", [5, 17])
+def test_relabelling_equals_encoding_again(steps: int, words: Words, frames_of: Callable[..., np.ndarray]) -> None:
+    encoder = load_encoder("bundled", device="cpu")
+    first = ZeroShotReward(encoder, FIRST)
+    buffer = make(8, embedding_size=128)
+    scorer = Scorer(first, buffer)
+    frames = frames_of(steps * ENVS, 64, 64).reshape(steps, ENVS, 64, 64, 3)
+    for step in range(steps):
+        add(buffer, step)
+        scorer.end_of_chunk(frames[step : step + 1])
+    scorer.close()  # the last chunk stays uncommitted
+    rewards = relabel(buffer, embed_words(encoder, words))
+    fresh = ZeroShotReward(encoder, words)
+    kept = [step for step in range(steps - 1) if step >= steps - 8]
+    assert rewards.shape == (len(kept), ENVS)
+    for step in kept:
+        np.testing.assert_allclose(buffer.rewards[step % 8], fresh.reward(frames[step]), rtol=0, atol=1e-3)
+    assert np.isnan(buffer.rewards[(steps - 1) % 8]).all(), "what waits for its first reward goes on waiting"
+    np.testing.assert_array_equal(rewards, buffer.rewards[np.sort([step % 8 for step in kept])])
+    drawn = set(buffer.sample(200).observations[:, 0].numpy().astype(int).tolist())
+    assert drawn == set(kept)
+
+
+def test_relabelling_needs_embeddings_of_the_same_encoder(bundled: Any, encoder_folder: Callable[[str], Path]) -> None:
+    words = embed_words(bundled, FIRST)
+    with pytest.raises(BadInput, match="keep_embeddings") as caught:
+        relabel(make(4), words)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(BadInput, match="different encoders"):
+        relabel(make(4, embedding_size=16), words)
+    assert relabel(make(4, embedding_size=128), words).shape == (0, ENVS)
