@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sightline.control.learners import load_learner
-from sightline.control.training import MODEL, greedy, prepare
+from sightline.control.snapshot import load_policy
+from sightline.control.training import greedy, prepare
 from sightline.errors import BadInput
 from sightline.evaluation.episodes import play_panel
 from sightline.runs.checkpoints import CheckpointStore
@@ -30,7 +30,7 @@ def evaluate_run(run: RunFolder, episodes: int, seed: int) -> dict[str, Any]:
     if best is None:
         raise BadInput(f"'{run.path}' has no chosen checkpoint yet; let it train until its first evaluation")
     setup = prepare(run.recipe())
-    policy = greedy(load_learner(setup.recipe, best.path / MODEL))
+    policy = greedy(load_policy(setup.recipe, best.path))
     panel = setup.panel("test", episodes, seed)
     played = play_panel(policy, setup.make, setup.task, panel, setup.reward_model)
     assert played is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from pathlib import Path
 from typing import Any
 
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
@@ -46,13 +45,6 @@ def build_learner(recipe: Recipe, env: CollectingVecEnv, embedding_size: int) ->
         )
     except (TypeError, ValueError, AssertionError) as error:
         raise BadInput(f"learner {learner.algorithm} cannot be built: {' '.join(str(error).split())}") from error
-
-
-def load_learner(recipe: Recipe, file: Path, env: CollectingVecEnv | None = None) -> OffPolicyAlgorithm:
-    """Read an algorithm as its `save` wrote it; with `env`, ready to go on learning."""
-    assert recipe.learner is not None
-    algorithm = algorithm_class(recipe.learner.algorithm)
-    return algorithm.load(file, env=env, device=recipe.device, force_reset=False)
 
 
 def algorithm_class(name: str) -> type[OffPolicyAlgorithm]:

@@ -7,8 +7,7 @@ checkpoints happen between two chunks only.
 
 from __future__ import annotations
 
-import pickle
-import random
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +22,22 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from sightline.config import Recipe
 from sightline.config import ZeroShotReward as ZeroShotConfig
 from sightline.control.collection import CollectingVecEnv
-from sightline.control.learners import build_learner, load_learner
-from sightline.control.replay import CommittedReplayBuffer
+from sightline.control.learners import build_learner
 from sightline.control.scoring import Scorer, Scores
+from sightline.control.snapshot import (
+    BEST_MODEL,
+    MODEL,
+    Counters,
+    buffer_of,
+    load_learner,
+    load_policy,
+    restore_session,
+    write_snapshot,
+)
 from sightline.envs.making import EnvMaker
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.evaluation.episodes import Policy, describe, play_one, play_panel
+from sightline.evaluation.landscape import reward_landscape
 from sightline.evaluation.panels import Panel, make_panel
 from sightline.models.encoders import load_encoder
 from sightline.rewards.zero_shot import Words, ZeroShotReward, warn_of_unknown_words
@@ -39,7 +48,6 @@ from sightline.runs.stopping import Stopped, StopRequests
 from sightline.tasks.completing import env_maker
 from sightline.tasks.declarations import Task, find_task
 
-MODEL, STATE, REPLAY, PENDING = "model.zip", "state.pkl", "replay.npz", "pending.npz"
 VIDEO_SIZE = (256, 256)
 
 
@@ -139,9 +147,7 @@ class Session:
         self._best = CheckpointStore(run.checkpoints, "best", keep=1)
         self._validation = setup.panel("validation", recipe.evaluation.episodes)
         self._started = time.monotonic()
-        self._earlier_seconds = 0.0
-        self._best_score = -np.inf
-        self._boundary_step = 0
+        self._counters = Counters()
         self._pace = (time.monotonic(), 0)
         sees = setup.reward_model is not None
         envs = FrameVectorEnv(setup.make, recipe.envs, episode_seeds(recipe.seed), sees, recipe.workers)
@@ -154,12 +160,8 @@ class Session:
         except BaseException:
             self._env.close()
             raise
+        self._earlier_seconds = self._counters.seconds
         self.model.set_logger(Logger(folder=None, output_formats=[]))
-
-    @property
-    def buffer(self) -> CommittedReplayBuffer:
-        assert isinstance(self.model.replay_buffer, CommittedReplayBuffer)
-        return self.model.replay_buffer
 
     def learn(self) -> None:
         """Collect and learn until the recipe's steps are made."""
@@ -183,13 +185,13 @@ class Session:
         Raises:
             Stopped: after saving.
         """
-        recipe, before, now = self.setup.recipe, self._boundary_step, self.model.num_timesteps
+        recipe, before, now = self.setup.recipe, self._counters.boundary_step, self.model.num_timesteps
         if now > before:
             due = last or _due(recipe.evaluation.every, before, now)
             if due and not self._evaluate():
                 # Interrupted: the boundary is left open, so that the evaluation is made after resuming.
                 raise Stopped(self.stop.signal_number or 0, self.save().step)
-            self._boundary_step = now
+            self._counters.boundary_step = now
             if last or _due(recipe.checkpoints.every, before, now):
                 self.save()
         if self.stop.requested():
@@ -211,7 +213,7 @@ class Session:
         recipe, setup = self.setup.recipe, self.setup
         best = self._best.latest(self.progress.say)
         assert best is not None, "the last boundary evaluates"
-        chosen = greedy(load_learner(recipe, best.path / MODEL))
+        chosen = greedy(load_policy(recipe, best.path))
         panel = setup.panel("test", recipe.evaluation.test_episodes)
         self.progress.say(f"testing the checkpoint of step {best.step} on {len(panel.seeds)} episodes")
         result: dict[str, Any] = {"chosen_step": best.step} | self._play(chosen, panel)
@@ -219,16 +221,25 @@ class Session:
         result["untrained"] = self._play(untrained, panel)
         if recipe.videos:
             self._film({"untrained": untrained, "chosen": chosen}, panel.seeds[0])
-        landscape = reward_landscape(setup)
-        if landscape is not None:
-            self.run.write_json("landscape.json", landscape)
-        result["seconds"] = self._earlier_seconds + time.monotonic() - self._started
+        if setup.reward_model is not None:
+            landscape = reward_landscape(setup.task, setup.make, setup.reward_model)
+            if landscape is not None:
+                self.run.write_json("landscape.json", landscape)
+        result["seconds"] = self._seconds()
         self.run.write_json("result.json", result)
         return result
 
     def save(self) -> Checkpoint:
         """Write a checkpoint from which the run goes on exactly."""
-        return self._checkpoints.save(self.model.num_timesteps, self._write_state)
+        self._counters.seconds = self._seconds()
+
+        def write(folder: Path) -> None:
+            write_snapshot(folder, self.model, self._scorer, self._env, self._counters)
+            best = self._best.latest()
+            if best is not None:
+                _copy(best.path / MODEL, folder / BEST_MODEL)
+
+        return self._checkpoints.save(self.model.num_timesteps, write)
 
     def close(self) -> None:
         self._scorer.close()
@@ -239,7 +250,7 @@ class Session:
 
     def _fresh(self) -> OffPolicyAlgorithm:
         model = self._untrained()
-        self._scorer = Scorer(self.setup.reward_model, _buffer_of(model))
+        self._scorer = Scorer(self.setup.reward_model, buffer_of(model))
         return model
 
     def _untrained(self) -> OffPolicyAlgorithm:
@@ -252,45 +263,25 @@ class Session:
             return 0
         return len(model.embed(np.zeros((1, *self._env.envs.frame_shape), np.uint8))[0])
 
-    def _write_state(self, folder: Path) -> None:
-        self.model.save(folder / MODEL)
-        _save_arrays(folder / REPLAY, self.buffer.state())
-        _save_arrays(folder / PENDING, self._scorer.state())
-        (folder / STATE).write_bytes(
-            pickle.dumps(
-                {
-                    "episodes": self._env.envs.episodes,
-                    "actions": self._env.envs.actions,
-                    "sums": self._env.sums,
-                    "finished": self._env.finished,
-                    "best_score": self._best_score,
-                    "boundary_step": self._boundary_step,
-                    "seconds": self._earlier_seconds + time.monotonic() - self._started,
-                    "random": random_state(self.model),
-                }
-            )
-        )
-
     def _restored(self, checkpoint: Checkpoint) -> OffPolicyAlgorithm:
         self.progress.say(f"resuming from step {checkpoint.step}")
-        state = pickle.loads((checkpoint.path / STATE).read_bytes())
-        model = load_learner(self.setup.recipe, checkpoint.path / MODEL, self._env)
-        _buffer_of(model).restore(dict(np.load(checkpoint.path / REPLAY)))
-        self._scorer = Scorer(self.setup.reward_model, _buffer_of(model))
-        self._scorer.restore(dict(np.load(checkpoint.path / PENDING)))
-        states = self._env.envs.restore(state["episodes"], state["actions"])
-        self._env.sums, self._env.finished = state["sums"], state["finished"]
-        self._best_score, self._boundary_step = state["best_score"], state["boundary_step"]
-        self._earlier_seconds = state["seconds"]
-        self._pace = (time.monotonic(), checkpoint.step)
-        if not np.array_equal(states, np.asarray(model._last_obs)):
+        model = load_learner(self.setup.recipe, checkpoint.path, self._env)
+        self._scorer = Scorer(self.setup.reward_model, buffer_of(model))
+        self._counters, same = restore_session(checkpoint.path, model, self._scorer, self._env)
+        if not same:
             self.progress.say(
                 "warning: this environment does not repeat itself from its seed; its unfinished episodes start anew"
             )
-            model._last_obs = self._env.reset()
-            self._env.sums = type(self._env.sums)(self._env.num_envs)
-        set_random_state(model, state["random"])
+        self._best.clear()
+        if self._counters.best_step is not None:
+            best_model = checkpoint.path / BEST_MODEL
+            self._best.save(self._counters.best_step, lambda folder: _copy(best_model, folder / MODEL))
+        self._pace = (time.monotonic(), checkpoint.step)
         return model
+
+    def _seconds(self) -> float:
+        """Time spent on this run, over all sessions."""
+        return self._earlier_seconds + time.monotonic() - self._started
 
     # -- measuring -----------------------------------------------------------------------------------------------
 
@@ -330,8 +321,8 @@ class Session:
         self._metrics.write(step, {f"evaluation/{name}": numbers[name] for name in names})
         score = numbers["return"] if numbers["reward"] is None else numbers["reward"]
         self.progress.say(f"step {step}: {describe(numbers)}")
-        if score > self._best_score:
-            self._best_score = score
+        if score > self._counters.best_score:
+            self._counters.best_score, self._counters.best_step = score, step
             self._best.save(step, lambda folder: self.model.save(folder / MODEL))
         return True
 
@@ -376,59 +367,8 @@ class _Hooks(BaseCallback):
         self._session.end_of_chunk()
 
 
-def reward_landscape(setup: Setup) -> dict[str, Any] | None:
-    """The reward over the states of a small task; None where the task declares no axes or nothing reads frames.
-
-    Returns:
-        `{"axes": [{"name", "unit", "values"}], "reward": nested list}`; the first axis varies slowest.
-    """
-    task = setup.task
-    if setup.reward_model is None or not task.axes or task.state_at is None:
-        return None
-    env = setup.make()
-    try:
-        env.reset(seed=0)
-        values = [np.linspace(axis.low, axis.high, axis.points) for axis in task.axes]
-        frames = []
-        for point in np.stack(np.meshgrid(*values, indexing="ij"), axis=-1).reshape(-1, len(values)):
-            env.unwrapped.state = np.array(task.state_at(*point))  # type: ignore[attr-defined]
-            frames.append(np.asarray(env.render()))
-    finally:
-        env.close()
-    rewards = setup.reward_model.reward(np.stack(frames)).reshape([axis.points for axis in task.axes])
-    axes = [{"name": a.name, "unit": a.unit, "values": v.tolist()} for a, v in zip(task.axes, values, strict=True)]
-    return {"axes": axes, "reward": rewards.tolist()}
-
-
-def random_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
-    """States of all random number generators that training draws from."""
-    state: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": np.random.get_state(),
-        "torch": torch.get_rng_state(),
-        "actions": model.action_space.np_random.bit_generator.state,
-    }
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state_all()
-    return state
-
-
-def set_random_state(model: OffPolicyAlgorithm, state: dict[str, Any]) -> None:
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
-    torch.set_rng_state(state["torch"])
-    model.action_space.np_random.bit_generator.state = state["actions"]
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
-
-
-def _buffer_of(model: OffPolicyAlgorithm) -> CommittedReplayBuffer:
-    assert isinstance(model.replay_buffer, CommittedReplayBuffer)
-    return model.replay_buffer
-
-
-def _save_arrays(file: Path, arrays: dict[str, np.ndarray]) -> None:
-    np.savez(file, allow_pickle=False, **arrays)
+def _copy(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
 
 
 def _due(every: int | None, before: int, now: int) -> bool:

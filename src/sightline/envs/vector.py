@@ -195,7 +195,7 @@ class FrameVectorEnv:
         """Bring back unfinished episodes: reset each to its seed and repeat its actions. Returns the states."""
         self.episodes = list(episodes)
         self.actions = [list(history) for history in actions]
-        states = np.empty(0)
+        states = self._reset(np.ones(self.count, bool), {})
         for i in range(self.count):
             mask = np.zeros(self.count, bool)
             mask[i] = True

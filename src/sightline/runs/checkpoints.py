@@ -91,6 +91,11 @@ class CheckpointStore:
             warn(f"checkpoint {checkpoint.path.name} is damaged ({damage}); falling back to the one before")
         return None
 
+    def clear(self) -> None:
+        """Remove all of them."""
+        for checkpoint in self._all():
+            shutil.rmtree(checkpoint.path, ignore_errors=True)
+
     def _all(self) -> Iterator[Checkpoint]:
         """Newest first."""
         for path in sorted(self._folder.glob(f"{self._kind}-*"), reverse=True):

@@ -108,7 +108,7 @@ def train(out: Path, seed: int, updates: int, batch_size: int = 256, learning_ra
     save_encoder(model, config, out)
     tokenizer = open_clip.get_tokenizer(f"local-dir:{out}")
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.02)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, total_steps=updates, pct_start=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, total_steps=max(updates, 1), pct_start=0.1)
     started, losses = time.monotonic(), []
     for step, (scenes, sentences, truth) in enumerate(
         track(batches(updates, batch_size, seed + 1), description="encoder", total=updates)

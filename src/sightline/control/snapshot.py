@@ -1,0 +1,130 @@
+"""The state of a run between two chunks, as files: all that is needed to go on as if nothing had happened."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+
+from sightline.config import Recipe
+from sightline.control.collection import CollectingVecEnv, EpisodeSums
+from sightline.control.learners import algorithm_class
+from sightline.control.replay import CommittedReplayBuffer
+from sightline.control.scoring import Scorer
+
+MODEL, BEST_MODEL = "model.zip", "best_model.zip"
+REPLAY, PENDING, REST = "replay.npz", "pending.npz", "rest.pkl"
+
+
+@dataclass
+class Counters:
+    """What a run remembers apart from its learner, its environments and its random numbers.
+
+    Attributes:
+        best_score: the best reward under the words on the validation panel so far.
+        best_step: when that was.
+        boundary_step: the last step at which evaluation and checkpoints were seen to.
+        seconds: time spent so far, over all sessions.
+    """
+
+    best_score: float = -np.inf
+    best_step: int | None = None
+    boundary_step: int = 0
+    seconds: float = 0.0
+
+
+def write_snapshot(
+    folder: Path, model: OffPolicyAlgorithm, scorer: Scorer, env: CollectingVecEnv, counters: Counters
+) -> None:
+    """Fill a folder. Unfinished episodes are kept as their actions, from which any environment can be brought back."""
+    model.save(folder / MODEL)
+    _save_arrays(folder / REPLAY, buffer_of(model).state())
+    _save_arrays(folder / PENDING, scorer.state())
+    rest = {
+        "episodes": env.envs.episodes,
+        "actions": env.envs.actions,
+        "sums": env.sums,
+        "finished": env.finished,
+        "counters": asdict(counters),
+        "random": _random_state(model),
+    }
+    (folder / REST).write_bytes(pickle.dumps(rest))
+
+
+def load_policy(recipe: Recipe, folder: Path) -> OffPolicyAlgorithm:
+    """The learner of a checkpoint, for acting only."""
+    return _load_model(recipe, folder, env=None)
+
+
+def load_learner(recipe: Recipe, folder: Path, env: CollectingVecEnv | None = None) -> OffPolicyAlgorithm:
+    """The learner of a checkpoint with its replay buffer; with an environment, ready to go on."""
+    model = _load_model(recipe, folder, env)
+    with np.load(folder / REPLAY) as arrays:
+        buffer_of(model).restore(dict(arrays))
+    return model
+
+
+def restore_session(
+    folder: Path, model: OffPolicyAlgorithm, scorer: Scorer, env: CollectingVecEnv
+) -> tuple[Counters, bool]:
+    """Bring back the rest: pending rewards, unfinished episodes, counters, random numbers.
+
+    Returns:
+        The counters, and whether the environments came back in the very states that they had been left in. If not,
+        their episodes were begun anew.
+    """
+    with np.load(folder / PENDING) as arrays:
+        scorer.restore(dict(arrays))
+    rest = pickle.loads((folder / REST).read_bytes())
+    states = env.envs.restore(rest["episodes"], rest["actions"])
+    env.sums, env.finished = rest["sums"], rest["finished"]
+    same = np.array_equal(states, np.asarray(model._last_obs))
+    if not same:
+        model._last_obs = env.reset()
+        env.sums = EpisodeSums(env.num_envs)
+    _set_random_state(model, rest["random"])
+    return Counters(**rest["counters"]), same
+
+
+def buffer_of(model: OffPolicyAlgorithm) -> CommittedReplayBuffer:
+    """The learner's replay buffer, which is always one of ours."""
+    assert isinstance(model.replay_buffer, CommittedReplayBuffer)
+    return model.replay_buffer
+
+
+def _load_model(recipe: Recipe, folder: Path, env: CollectingVecEnv | None) -> OffPolicyAlgorithm:
+    assert recipe.learner is not None
+    algorithm = algorithm_class(recipe.learner.algorithm)
+    return algorithm.load(folder / MODEL, env=env, device=recipe.device, force_reset=False)
+
+
+def _save_arrays(file: Path, arrays: dict[str, np.ndarray]) -> None:
+    np.savez(file, allow_pickle=False, **arrays)
+
+
+def _random_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
+    """States of all random number generators that training draws from."""
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+        "actions": model.action_space.np_random.bit_generator.state,
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def _set_random_state(model: OffPolicyAlgorithm, state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    model.action_space.np_random.bit_generator.state = state["actions"]
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
