@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from sightline.errors import BadInput, RunFailed, nearest
+from sightline.models.hub import quiet_hub
 
 if TYPE_CHECKING:
     import torch
@@ -62,9 +63,11 @@ def load_encoder(name: str, device: str = "auto", dtype: str = "auto", batch_siz
         RunFailed: the model cannot be fetched or its files are broken.
     """
     torch_device, torch_dtype = _place(device, dtype)
-    if name.startswith("hf:"):
-        return HuggingFaceEncoder(name, torch_device, torch_dtype, batch_size)
-    return OpenClipEncoder(name, torch_device, torch_dtype, batch_size)
+    local = name == BUNDLED or name.startswith(("local-dir:", "hf:/", "hf:.", "hf:~"))
+    with quiet_hub(offline=local):
+        if name.startswith("hf:"):
+            return HuggingFaceEncoder(name, torch_device, torch_dtype, batch_size)
+        return OpenClipEncoder(name, torch_device, torch_dtype, batch_size)
 
 
 def _place(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
@@ -278,7 +281,7 @@ def _open_clip_name(name: str) -> tuple[str, str | None]:
 def _cannot_load(name: str, error: Exception) -> Exception:
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    reason = " ".join(str(error).split())[:120] or type(error).__name__
     source = name.removeprefix("hf:").removeprefix("local-dir:")
     if name == BUNDLED or Path(source).expanduser().exists():
         return RunFailed(f"the files of encoder '{name}' cannot be read: {reason}")

@@ -1,0 +1,38 @@
+"""Talking to the model hub without noise, and without a minute of retries where there is no network."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+
+@contextlib.contextmanager
+def quiet_hub(offline: bool) -> Iterator[None]:
+    """Within, the hub's client logs nothing, and only looks into its cache if told so or if the hub cannot be reached."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or offline or not _reachable(constants.ENDPOINT)
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        constants.HF_HUB_OFFLINE = before
+
+
+def _reachable(endpoint: str, seconds: float = 3.0) -> bool:
+    """Whether the host of the hub can be reached; a proxy is trusted."""
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True
+    parts = urlsplit(endpoint)
+    port = parts.port or (80 if parts.scheme == "http" else 443)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=seconds).close()
+    except OSError:
+        return False
+    return True

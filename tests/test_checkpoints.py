@@ -1,0 +1,155 @@
+"""Checkpoints: whole or not there, damage is noticed, nothing saved before is lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sightline.errors import RunFailed
+from sightline.runs.checkpoints import MANIFEST, CheckpointStore
+from sightline.runs.folder import write_atomically
+
+
+def writing(content: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / "model.zip").write_text(content)
+        (folder / "replay.npz").write_bytes(content.encode() * 1000)
+
+    return write
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    store = CheckpointStore(tmp_path / "checkpoints", "step", keep=3)
+    for step in (100, 200, 300):
+        store.save(step, writing(str(step)))
+    return store
+
+
+def read(store: CheckpointStore) -> tuple[int, str] | None:
+    found = store.latest()
+    return None if found is None else (found.step, (found.path / "model.zip").read_text())
+
+
+def names(tmp_path: Path) -> list[str]:
+    return sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+
+
+def test_the_newest_is_found(store: CheckpointStore) -> None:
+    assert read(store) == (300, "300")
+    store.save(12_345_678_901, writing("later"))
+    assert read(store) == (12_345_678_901, "later")
+
+
+def test_nothing_saved_yet(tmp_path: Path) -> None:
+    assert CheckpointStore(tmp_path / "none", "step", 2).latest() is None
+
+
+def test_only_the_latest_are_kept_and_kinds_do_not_mix(store: CheckpointStore, tmp_path: Path) -> None:
+    best = CheckpointStore(tmp_path / "checkpoints", "best", keep=1)
+    for step in (150, 250):
+        best.save(step, writing(f"best {step}"))
+    store.save(400, writing("400"))
+    kept = [f"step-{step:012d}" for step in (200, 300, 400)]
+    assert names(tmp_path) == ["best-000000000250", *kept]
+    assert read(best) == (250, "best 250") and read(store) == (400, "400")
+
+
+def test_saving_the_same_step_again_replaces_it(store: CheckpointStore) -> None:
+    store.save(300, writing("again"))
+    assert read(store) == (300, "again")
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_full_disk_leaves_earlier_checkpoints_whole(store: CheckpointStore, tmp_path: Path, after: int) -> None:
+    def full(folder: Path) -> None:
+        for i in range(after):
+            (folder / f"file{i}").write_text("part")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(RunFailed, match="No space left on device") as caught:
+        store.save(400, full)
+    assert "\n" not in str(caught.value) and "--resume" in str(caught.value) and str(tmp_path) in str(caught.value)
+    assert read(store) == (300, "300") and names(tmp_path) == [f"step-{s:012d}" for s in (100, 200, 300)]
+    assert all(checkpoint.damage() is None for checkpoint in store._all())
+
+
+def test_a_full_disk_while_replacing_a_step_leaves_the_old_one(store: CheckpointStore) -> None:
+    def full(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(RunFailed):
+        store.save(300, full)
+    assert read(store) == (300, "300")
+
+
+def test_any_other_error_leaves_earlier_checkpoints_whole(store: CheckpointStore) -> None:
+    def interrupted(folder: Path) -> None:
+        (folder / "model.zip").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.save(400, interrupted)
+    assert read(store) == (300, "300")
+    store.save(400, writing("400"))
+    assert read(store) == (400, "400")
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered", "emptied", "missing", "no manifest", "manifest cut"])
+def test_damage_falls_back_to_the_one_before_and_says_so(store: CheckpointStore, damage: str) -> None:
+    newest = store.latest()
+    assert newest is not None
+    file = newest.path / (MANIFEST if "manifest" in damage else "replay.npz")
+    content = file.read_bytes()
+    if damage in ("missing", "no manifest"):
+        file.unlink()
+    else:
+        kinds = {"truncated": content[:-7], "altered": b"4" + content[1:], "emptied": b"", "manifest cut": content[:9]}
+        file.write_bytes(kinds[damage])
+    said: list[str] = []
+    found = store.latest(said.append)
+    assert found is not None and found.step == 200
+    (line,) = said
+    assert "step-000000000300" in line and "falling back" in line and "\n" not in line
+    assert file.name in line or "manifest" in line
+
+
+def test_when_all_are_damaged_there_is_none(store: CheckpointStore, tmp_path: Path) -> None:
+    for folder in (tmp_path / "checkpoints").iterdir():
+        (folder / "model.zip").unlink()
+    said: list[str] = []
+    assert store.latest(said.append) is None and len(said) == 3
+
+
+def test_what_a_kill_left_behind_is_ignored_and_cleared(store: CheckpointStore, tmp_path: Path) -> None:
+    left = tmp_path / "checkpoints" / ".writing-step-000000000400"
+    left.mkdir()
+    (left / "model.zip").write_text("half")
+    assert read(store) == (300, "300")
+    store.save(400, writing("400"))
+    found = store.latest()
+    assert found is not None and found.step == 400 and found.damage() is None and not left.exists()
+
+
+def test_the_manifest_names_every_file(store: CheckpointStore) -> None:
+    found = store.latest()
+    assert found is not None
+    manifest = json.loads((found.path / MANIFEST).read_text())
+    assert sorted(manifest) == ["model.zip", "replay.npz"] and all(len(digest) == 64 for digest in manifest.values())
+
+
+def test_files_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "result.json"
+    write_atomically(target, b"before")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(target, b"after")
+    assert target.read_bytes() == b"before" and list(tmp_path.iterdir()) == [target]

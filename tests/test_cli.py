@@ -1,0 +1,367 @@
+"""The command: bad input is one line and exit code 2, failures one line and 1, JSON alone on stdout."""
+
+from __future__ import annotations
+
+import csv
+import json
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import TINY, Finished
+from PIL import Image
+
+from sightline.config import bundled_recipes
+from sightline.reports.video import write_scored_video
+
+Sightline = Callable[..., Finished]
+GOAL = ("--goal", "pole vertically upright on top of the cart")
+
+
+def check_one_line(done: Finished, code: int, *expected: str) -> None:
+    assert done.code == code, done.err
+    (line,) = done.lines
+    assert line.startswith("sightline: ") and "Traceback" not in line and done.out == ""
+    for text in expected:
+        assert text in line, line
+
+
+# -- bad input --------------------------------------------------------------------------------------------------------
+
+BAD_TRAINING: list[tuple[list[str], tuple[str, ...]]] = [
+    (["cartpol"], ("'cartpole'",)),
+    (["cartpole", "stepz=3"], ("stepz", "'steps'")),
+    (["cartpole", "reward.alfa=0.5"], ("reward.alfa", "'alpha'")),
+    (["cartpole", "learner.gama=0.5"], ("learner.gama", "'gamma'")),
+    (["env=Pendulm-v1", "goal=a rod"], ("'Pendulum-v1'",)),
+    (["env=cartpol", "goal=a pole"], ("'cartpole'",)),
+    (["env=small_envs:Clok", "goal=a clock"], ("'Clock'",)),
+    (["env=no_such_module:Env", "goal=a clock"], ("no_such_module",)),
+    (["cartpole", "reward.encoder=bundeld"], ("'bundled'",)),
+    (["cartpole", "reward.encoder=ViT-B-33/openai"], ("'ViT-B-32'",)),
+    (["cartpole", "reward.encoder=ViT-B-32/opnai"], ("'openai'",)),
+    (["cartpole", "reward.encoder=local-dir:/no/such/folder"], ("/no/such/folder",)),
+    (["env=small_envs:Blind", "goal=a clock"], ("rgb_array",)),
+    (["cartpole", "goal="], ("empty",)),
+    (["cartpole", "baseline= "], ("empty",)),
+    (["cartpole", "goal=pole and cart"], ("same words",)),
+    (["env=Pendulum-v1"], ("no goal",)),
+    (["cartpole", "reward.alpha=1.5"], ("alpha",)),
+    (["cartpole", "reward.alpha=-1"], ("alpha",)),
+    (["cartpole", "steps=none"], ("steps",)),
+    (["cartpole", "learner.algorithm=SAC"], ("learner.algorithm=DQN",)),
+    (["cartpole", "learner.algorithm=sb3_contrib.TQCC"], ("TQCC",)),
+    (["cartpole", "learner.algorithm=stable_baselines3.PPO"], ("PPO",)),
+    (["cartpole", "learner.options={gradient_stepz: 3}"], ("gradient_stepz",)),
+    (["cartpole", "reward.device=gpu"], ("device 'gpu'",)),
+    (["cartpole", "device=gpu"], ("gpu",)),
+    (["goal=a pole"], ("no environment",)),
+    (["cartpole", "notakey"], ("key=value",)),
+    (["cartpole", "--no-such-option"], ("--no-such-option", "--help")),
+    ([], ("--help",)),
+]
+
+LATE = {"learner.algorithm=sb3_contrib.TQCC", "learner.algorithm=stable_baselines3.PPO", "device=gpu"}
+LATE |= {"learner.options={gradient_stepz: 3}"}
+
+
+@pytest.mark.parametrize(("arguments", "expected"), BAD_TRAINING, ids=lambda value: " ".join(value) or "nothing")
+def test_bad_training_input(sightline: Sightline, arguments: list[str], expected: tuple[str, ...]) -> None:
+    check_one_line(sightline("train", *arguments), 2, *expected)
+    assert not list(Path.cwd().iterdir()), "bad input leaves no run folder behind"
+
+
+def test_a_run_folder_that_exists(sightline: Sightline, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    check_one_line(sightline("train", "cartpole", "--run-dir", tmp_path / "mine"), 2, "exists already", "--resume")
+    assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+    file = tmp_path / "mine" / "thesis.txt"
+    check_one_line(sightline("train", "cartpole", "--run-dir", file), 2, "exists already")
+    assert file.read_text() == "precious"
+
+
+def test_resuming_what_is_not_there(sightline: Sightline, tmp_path: Path) -> None:
+    check_one_line(sightline("train", "cartpole", "--resume"), 2, "cartpole")
+    check_one_line(sightline("train", "cartpole", "--resume", "--run-dir", tmp_path / "none"), 2, "not a run folder")
+    assert not list(Path.cwd().iterdir()) and not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("command", ["evaluate", "report"])
+def test_what_is_no_run_folder(sightline: Sightline, tmp_path: Path, command: str) -> None:
+    check_one_line(sightline(command, tmp_path / "none"), 2, "not a run folder")
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "recipe.yaml").write_text("{[")
+    if command == "evaluate":
+        check_one_line(sightline(command, tmp_path / "half"), 2)
+
+
+def test_an_encoder_that_cannot_be_fetched(sightline: Sightline) -> None:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    name = "ViT-B-32/laion2b_s34b_b79k"
+    done = sightline("train", "cartpole", f"reward.encoder={name}")
+    check_one_line(done, 1, str(HF_HUB_CACHE), f"sightline models --fetch {name}")
+    assert not list(Path.cwd().iterdir())
+
+
+PROCESS_CASES = {
+    "unknown environment": (["train", "env=Pendulm-v1", "goal=a rod"], 2),
+    "deprecated environment": (["train", "env=CartPole-v0", "goal=a pole", "steps=none"], 2),
+    "no encoder": (["train", "cartpole", "reward.encoder=hf:no-one/nothing"], 1),
+    "breaks in a worker": (["train", "env=small_envs:Raising", "goal=a pole", "workers=processes", *TINY, "envs=2"], 1),
+    "grey in a worker": (["train", "env=small_envs:Grey", "goal=a pole", "workers=processes", *TINY, "envs=2"], 1),
+    "big picture": (["score", "big.png", *GOAL], 2),
+}
+
+
+@pytest.mark.parametrize("case", list(PROCESS_CASES))
+def test_nothing_else_reaches_stderr(
+    sightline_process: Callable[..., subprocess.Popen[str]], tmp_path: Path, case: str
+) -> None:
+    """As a process of its own: warnings of libraries and last words of worker processes would show here."""
+    arguments, code = PROCESS_CASES[case]
+    (tmp_path / "big.png").write_bytes(png_header(12_000, 12_000))
+    process = sightline_process(*arguments)
+    out, err = process.communicate(timeout=120)
+    said = [line for line in err.splitlines() if not line.startswith("warning: encoder 'bundled'")]
+    check_one_line(Finished(process.returncode, out, "\n".join(said)), code)
+    (run,) = [*tmp_path.glob("runs/*"), None][:1]
+    assert run is None or code == 1
+
+
+def test_debug_shows_where(tmp_path: Path, sightline_process: Callable[..., subprocess.Popen[str]]) -> None:
+    process = sightline_process("--debug", "score", "none.png", *GOAL)
+    _, err = process.communicate(timeout=120)
+    assert "Traceback" in err and "BadInput" in err and process.returncode == 1
+
+
+# -- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def parsed(done: Finished) -> Any:
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_lists(sightline: Sightline) -> None:
+    listed = parsed(sightline("recipes", "--json"))
+    assert [row["recipe"] for row in listed] == bundled_recipes() and all(row["description"] for row in listed)
+    assert {"cartpole", "mountain-car"} <= {row["task"] for row in parsed(sightline("tasks", "--json"))}
+    names = [row["model"] for row in parsed(sightline("models", "ViT-B-32", "--json"))]
+    assert "ViT-B-32/laion2b_s34b_b79k" in names
+    for command in ("recipes", "tasks"):
+        assert "cartpole" in sightline(command).out
+
+
+def test_doctor(sightline: Sightline) -> None:
+    findings = parsed(sightline("doctor", "--json"))
+    assert {"python", "bundled encoder", "videos"} <= {finding["name"] for finding in findings}
+    assert all(finding["works"] or finding["mend"] for finding in findings)
+
+
+def test_train_evaluate_report(sightline: Sightline, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trained = sightline("train", "cartpole", *TINY, "--run-dir", run, "--json")
+    result = parsed(trained)
+    expected = {"success_rate", "ci_low", "ci_high", "episodes", "panel", "return", "reward", "untrained", "run"}
+    assert expected <= result.keys() and result["episodes"] == 3 and result["run"] == str(run)
+    assert "Traceback" not in trained.err
+    for name in ("recipe.yaml", "versions.json", "metrics.jsonl", "result.json", "report.html", "command.txt"):
+        assert (run / name).stat().st_size > 0, name
+    stored = json.loads((run / "result.json").read_text())
+    assert {key: result[key] for key in stored} == stored
+    evaluated = parsed(sightline("evaluate", run, "--episodes", "3", "--json"))
+    for key in ("success_rate", "ci_low", "ci_high", "panel", "return", "reward", "chosen_step", "episodes"):
+        assert evaluated[key] == result[key], key
+    other = parsed(sightline("evaluate", run, "--episodes", "5", "--seed", "1", "--json"))
+    assert other["episodes"] == 5 and other["panel"] != result["panel"]
+    assert "success" in sightline("evaluate", run, "--episodes", "2").out
+    (run / "report.html").unlink()
+    assert sightline("report", run).out.strip() == str(run / "report.html") and (run / "report.html").is_file()
+    check_one_line(sightline("evaluate", run, "--episodes", "0"), 2)
+    check_one_line(sightline("train", "cartpole", *TINY, "--run-dir", run), 2, "exists already")
+    for model in run.glob("checkpoints/best-*/*.zip"):
+        model.write_bytes(model.read_bytes()[:-100])
+    check_one_line(sightline("evaluate", run), 2, "checkpoint")
+
+
+@pytest.mark.parametrize("name", bundled_recipes())
+def test_dry_run_prints_the_resolved_recipe_and_does_nothing(sightline: Sightline, name: str) -> None:
+    import yaml
+
+    from sightline.config import load_recipe
+    from sightline.tasks.completing import complete
+
+    expected = complete(load_recipe(name, ["seed=3"])).model_dump(mode="json")
+    done = sightline("train", name, "seed=3", "--dry-run")
+    assert done.code == 0 and done.err == "" and yaml.safe_load(done.out) == expected
+    assert parsed(sightline("train", name, "seed=3", "--dry-run", "--json")) == expected
+    assert not list(Path.cwd().iterdir())
+    Path("resolved.yaml").write_text(done.out)
+    assert parsed(sightline("train", "resolved.yaml", "--dry-run", "--json")) == expected
+
+
+# -- score ------------------------------------------------------------------------------------------------------------
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG that promises a huge picture and holds none."""
+    body = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + body + struct.pack(">I", zlib.crc32(body))
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """A cart with its pole up, leaning and down, and the first one again in other modes."""
+    from sightline.envs.cartpole import LOOKS, draw_cartpole
+
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for name, angle in (("a_up", 0.0), ("b_leaning", 0.8), ("c_down", 3.0)):
+        Image.fromarray(draw_cartpole(0, angle, (96, 96), LOOKS["plain"])).save(folder / f"{name}.png")
+    return folder
+
+
+def test_score_images_and_folders(sightline: Sightline, pictures: Path) -> None:
+    rows = parsed(sightline("score", pictures, *GOAL, "--baseline", "pole and cart", "--json"))
+    assert [set(row) for row in rows] == [{"image", "reward"}] * 3
+    assert [Path(row["image"]).name for row in rows] == ["a_up.png", "b_leaning.png", "c_down.png"]
+    rewards = [row["reward"] for row in rows]
+    assert rewards[0] > rewards[1] and rewards[0] > rewards[2]
+    one = parsed(sightline("score", pictures / "a_up.png", *GOAL, "--baseline", "pole and cart", "--json"))
+    assert one[0]["reward"] == pytest.approx(rewards[0], abs=1e-5)
+    table = sightline("score", pictures, *GOAL, "--baseline", "pole and cart")
+    assert table.code == 0 and [f"{reward:+.4f}" in table.out for reward in rewards] == [True] * 3
+    Image.new("RGB", (33, 20), "red").save(pictures / "d_other_size.jpg")
+    (pictures / "notes.txt").write_text("no picture")
+    assert len(parsed(sightline("score", pictures, *GOAL, "--json"))) == 4
+
+
+def test_score_takes_alpha_several_goals_and_writes_csv(sightline: Sightline, pictures: Path, tmp_path: Path) -> None:
+    def score(*options: str) -> list[float]:
+        return [row["reward"] for row in parsed(sightline("score", pictures, *GOAL, *options, "--json"))]
+
+    base = ("--baseline", "pole and cart")
+    assert score(*base) == score(*base, "--alpha", "0.5") != score(*base, "--alpha", "0.9")
+    two = score("--goal2", "pole standing up")
+    assert two == pytest.approx(score("--goal", "pole standing up"), abs=1e-6) and two != score()
+    done = sightline("score", pictures, *GOAL, "--csv", tmp_path / "scores.csv", "--json")
+    with (tmp_path / "scores.csv").open() as file:
+        written = list(csv.DictReader(file))
+    for row, expected in zip(written, parsed(done), strict=True):
+        assert row["image"] == expected["image"]
+        assert float(row["reward"]) == pytest.approx(expected["reward"], abs=1e-6)
+
+
+def test_score_takes_other_modes(sightline: Sightline, pictures: Path) -> None:
+    with Image.open(pictures / "a_up.png") as image:
+        image.convert("L").save(pictures / "grey.png")
+        image.convert("L").convert("RGB").save(pictures / "grey_rgb.png")
+        image.convert("RGBA").save(pictures / "opaque.png")
+        holes = np.asarray(image.convert("RGBA")).copy()
+        holes[(holes[:, :, :3] == 255).all(axis=2)] = (0, 255, 0, 0)  # green, but wholly transparent
+        Image.fromarray(holes).save(pictures / "holes.png")
+        Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257).save(pictures / "deep.png")
+        image.convert("CMYK").save(pictures / "cmyk.jpg", quality=100)
+        image.convert("P", palette=Image.Palette.ADAPTIVE).save(pictures / "palette.png")
+        image.convert("1").save(pictures / "bits.png")
+    rows = parsed(sightline("score", pictures, *GOAL, "--baseline", "pole and cart", "--json"))
+    rewards = {Path(row["image"]).stem: row["reward"] for row in rows}
+    assert rewards["grey"] == pytest.approx(rewards["grey_rgb"], abs=1e-6) != rewards["a_up"]
+    assert rewards["opaque"] == rewards["holes"] == pytest.approx(rewards["a_up"], abs=1e-6)
+    assert rewards["palette"] == pytest.approx(rewards["a_up"], abs=0.02)
+    assert all(np.isfinite(reward) for reward in rewards.values())
+
+
+def test_sixteen_bit_grey_is_scaled_not_clipped(sightline: Sightline, pictures: Path) -> None:
+    with Image.open(pictures / "a_up.png") as image:
+        grey = np.asarray(image.convert("L"))
+    Image.fromarray(grey).save(pictures / "grey.png")
+    Image.fromarray(grey.astype(np.uint16) * 257).save(pictures / "deep.png")
+    rows = parsed(sightline("score", pictures / "grey.png", pictures / "deep.png", *GOAL, "--json"))
+    assert rows[0]["reward"] == pytest.approx(rows[1]["reward"], abs=1e-3)
+
+
+def test_pictures_that_cannot_be_read(sightline: Sightline, pictures: Path, tmp_path: Path) -> None:
+    files = {
+        "broken.png": (pictures / "a_up.png").read_bytes()[:200],
+        "text.png": b"this is text",
+        "empty.jpg": b"",
+        "bomb.png": png_header(60_000, 60_000),
+        "broken.mp4": b"this is no video",
+        "broken.gif": b"GIF89a",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        check_one_line(sightline("score", tmp_path / name, *GOAL, "--json"), 2, name)
+    check_one_line(sightline("score", tmp_path / "none.png", *GOAL), 2, "none.png")
+    (tmp_path / "bare").mkdir()
+    check_one_line(sightline("score", tmp_path / "bare", *GOAL), 2, "bare")
+
+
+def test_bad_words_to_score(sightline: Sightline, pictures: Path) -> None:
+    for options, expected in (
+        (("--goal", ""), "empty"),
+        (("--goal", "pole", "--baseline", "pole"), "same words"),
+        (("--goal", "pole", "--baseline", "cart", "--alpha", "1.5"), "outside"),
+        (("--goal", "pole", "--baseline", "cart", "--alpha", "x"), "alpha"),
+        (("--goal", "pole", "--alpha", "0.5"), "baseline"),
+        (("--goal", "pole", "--model", "bundeld"), "'bundled'"),
+        ((), "goal"),
+    ):
+        check_one_line(sightline("score", pictures, *options), 2, expected)
+
+
+def test_unknown_words_are_warned_of(sightline: Sightline, pictures: Path) -> None:
+    done = sightline("score", pictures, "--goal", "a wombat", "--json")
+    assert len(parsed(done)) == 3 and done.err.startswith("warning: ") and "'wombat'" in done.err
+    assert len(done.lines) == 1
+    assert sightline("score", pictures, *GOAL, "--json").err == ""
+
+
+@pytest.mark.parametrize("suffix", ["gif", "mp4"])
+def test_score_a_video_with_its_plot(sightline: Sightline, pictures: Path, tmp_path: Path, suffix: str) -> None:
+    frames = [np.asarray(Image.open(file)) for file in sorted(pictures.iterdir())]
+    video = tmp_path / f"clip.{suffix}"
+    if suffix == "gif":
+        stills = [Image.fromarray(frame) for frame in frames]
+        stills[0].save(video, save_all=True, append_images=stills[1:], duration=100)
+    else:
+        write_scored_video(video, np.stack(frames), np.zeros(3), 10, "")
+    done = sightline("score", video, *GOAL, "--baseline", "pole and cart", "--plot", tmp_path / "plot.png", "--json")
+    rows = parsed(done)
+    assert [row["image"] for row in rows] == [f"{video}#{i}" for i in range(3)]
+    assert max(rows, key=lambda row: row["reward"]) is rows[0] or suffix == "mp4"
+    with Image.open(tmp_path / "plot.png") as plot:
+        assert plot.format == "PNG" and plot.width > 300
+    assert sightline("score", video, *GOAL, "--json").err == "" and not video.with_suffix(".reward.png").exists()
+    assert sightline("score", video, *GOAL).code == 0 and video.with_suffix(".reward.png").is_file()
+
+
+# -- lightness --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["recipes"], ["tasks"]])
+def test_answers_at_once_without_torch(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom sightline.cli import main\n"
+        f"sys.argv = ['sightline', *{arguments!r}]\n"
+        "try: main()\nexcept SystemExit as left: assert not left.code\n"
+        "heavy = {'torch', 'transformers', 'open_clip', 'stable_baselines3', 'matplotlib'} & set(sys.modules)\n"
+        "print('heavy:', sorted(heavy))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "heavy: []" and done.stderr == ""
+
+
+def test_help_when_nothing_is_asked(sightline: Sightline) -> None:
+    done = sightline()
+    assert "Usage" in done.out + done.err and "train" in done.out + done.err and "Traceback" not in done.err
+    check_one_line(sightline("trian"), 2, "trian")

@@ -1,0 +1,247 @@
+"""Recipes: the bundled ones, overrides, and what a wrong one is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sightline.config import DQNLearner, SACLearner, bundled_recipes, leaves, load_recipe, validate_recipe
+from sightline.errors import BadInput, nearest
+from sightline.tasks.completing import complete
+from sightline.tasks.declarations import TASKS
+
+WORDS = ("env=Pendulum-v1", "goal=a rod standing upright", "baseline=a rod")
+
+
+@pytest.mark.parametrize("name", bundled_recipes())
+def test_every_bundled_recipe_is_complete_and_survives_yaml(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.description and recipe.goal and recipe.env in {task.name for task in TASKS}
+    completed = complete(recipe)
+    assert completed.learner is not None and completed.evaluation.every and completed.checkpoints.every
+    document = yaml.safe_load(yaml.safe_dump(completed.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+    assert validate_recipe(document) == completed and complete(completed) == completed
+
+
+def test_the_bundled_recipes_are_there() -> None:
+    assert {"cartpole", "mountain-car"} <= set(bundled_recipes())
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_every_task_completes_from_its_name_alone(task: Any) -> None:
+    completed = complete(load_recipe(None, [f"env={task.name}"]))
+    assert completed.goal == task.goal and completed.baseline == task.baseline and completed.learner is not None
+
+
+@pytest.mark.parametrize(("env", "algorithm"), [("cartpole", "DQN"), ("mountain-car", "SAC"), ("Pendulum-v1", "SAC")])
+def test_the_learner_fits_the_actions(env: str, algorithm: str) -> None:
+    completed = complete(load_recipe(None, [f"env={env}", "goal=a rod"]))
+    assert completed.learner is not None and completed.learner.algorithm == algorithm
+    other = {"DQN": "SAC", "SAC": "DQN"}[algorithm]
+    with pytest.raises(BadInput, match=f"learner.algorithm={algorithm}"):
+        complete(load_recipe(None, [f"env={env}", "goal=a rod", f"learner.algorithm={other}"]))
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("steps=123", "steps", 123),
+        ("seed=7", "seed", 7),
+        ("videos=false", "videos", False),
+        ("reward.alpha=0.25", "reward.alpha", 0.25),
+        ("learner.learning_rate=1e-4", "learner.learning_rate", 1e-4),
+        ("learner.hidden=[8, 16]", "learner.hidden", [8, 16]),
+        ("evaluation.episodes=3", "evaluation.episodes", 3),
+        ("learner.options.max_grad_norm=5", "learner.options.max_grad_norm", 5),
+        ("env_options={look: dusk}", "env_options.look", "dusk"),
+        ("goal=a pole", "goal", ["a pole"]),
+        ('goal=["a pole", "a stick, upright"]', "goal", ["a pole", "a stick, upright"]),
+        ("goal=a pole, upright", "goal", ["a pole, upright"]),
+        ("goal=this: a pole", "goal", ["this: a pole"]),
+        ("goal=a pole = a stick", "goal", ["a pole = a stick"]),
+        ("goal='quoted: words'", "goal", ["quoted: words"]),
+        ("goal=it's a pole # upright", "goal", None),
+        ("goal= padded ", "goal", ["padded"]),
+        ("learner.algorithm=sb3_contrib.TQC", "learner.algorithm", "sb3_contrib.TQC"),
+    ],
+)
+def test_overrides(override: str, key: str, value: Any) -> None:
+    flat = leaves(load_recipe("cartpole", [override]))
+    if value is None:
+        assert "it's a pole" in flat[key][0]
+    else:
+        assert flat[key] == value
+
+
+@pytest.mark.parametrize("sentence", ["no", "yes: a pole", "12", "true", "null", "[a pole", "a: b: c", "-", "*pole"])
+def test_sentences_that_look_like_yaml(sentence: str) -> None:
+    """Whatever the words are, they are words or one clear line; never something else without a word about it."""
+    try:
+        recipe = load_recipe("cartpole", [f"goal={sentence}"])
+    except BadInput as error:
+        assert "goal" in str(error) and "\n" not in str(error)
+    else:
+        assert recipe.goal == (sentence,)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.from_regex(r"[a-z][a-z0-9 ,.;!?()-]{0,30}[a-z]", fullmatch=True))
+def test_plain_sentences_are_taken_as_they_are(sentence: str) -> None:
+    if sentence in ("true", "false", "yes", "no", "on", "off", "null"):
+        return
+    assert load_recipe("cartpole", [f"goal={sentence}"]).goal == (sentence,)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("stepz=3", "'steps'"),
+        ("reward.alfa=0.5", "'alpha'"),
+        ("reward.encodr=bundled", "'encoder'"),
+        ("learner.gama=0.5", "'gamma'"),
+        ("learner.exploration_fractoin=0.5", "'exploration_fraction'"),
+        ("evaluation.episode=3", "'episodes'"),
+        ("checkpoints.kep=3", "'keep'"),
+    ],
+)
+def test_unknown_keys_name_the_nearest(override: str, expected: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        load_recipe("cartpole", [override])
+    message = str(caught.value)
+    assert override.partition("=")[0] in message and f"did you mean {expected}" in message and "\n" not in message
+
+
+def test_unknown_keys_of_other_learners_name_the_nearest() -> None:
+    for override, expected in (("learner.ent_coeff=0.1", "'ent_coef'"), ("learner.use_sda=true", "'use_sde'")):
+        with pytest.raises(BadInput, match=f"did you mean {expected}"):
+            load_recipe("mountain-car", [override])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["reward.alpha=1.5"], "alpha"),
+        (["reward.alpha=-0.1"], "alpha"),
+        (["reward.alpha=.nan"], "alpha"),
+        (["goal="], "empty"),
+        (["goal=[]", "env=Pendulum-v1"], "goal"),
+        (["baseline=[pole, '']"], "empty"),
+        (["goal=pole and cart"], "same words"),
+        (["goal={a: b}"], "goal"),
+        (["steps=0"], "steps"),
+        (["steps=many"], "steps"),
+        (["seed=-1"], "seed"),
+        (["envs=0"], "envs"),
+        (["reward.kind=learned"], "reward"),
+        (["reward.dtype=int8"], "dtype"),
+        (["workers=threads"], "workers"),
+        (["learner.algorithm=PPO"], "algorithm"),
+        (["learner.gamma=2"], "gamma"),
+        (["learner.buffer_size=10"], "buffer_size"),
+        (["steps"], "key=value"),
+        (["=3"], "key=value"),
+    ],
+)
+def test_wrong_values_are_refused_in_one_line(overrides: list[str], expected: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        complete(load_recipe("cartpole", overrides))
+    assert expected in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_sub_key_of_something_that_is_no_map() -> None:
+    for override in ("steps.more=3", "goal.first=a pole"):
+        with pytest.raises(BadInput) as caught:
+            load_recipe("cartpole", [override])
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["cartpol", "CARTPOLE", "/no/such/recipe.yaml"])
+def test_unknown_recipes(name: str) -> None:
+    with pytest.raises(BadInput, match="no recipe") as caught:
+        load_recipe(name)
+    assert "cartpole" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_no_environment() -> None:
+    with pytest.raises(BadInput, match="no environment"):
+        load_recipe(None, ["goal=a pole"])
+
+
+@pytest.mark.parametrize("text", ["[1, 2", "just text", "- a\n- b", "\x00\x01", "", "env: [1]\n", "1: 2\nenv: cartpole"])
+def test_files_that_are_no_recipes(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(text)
+    with pytest.raises(BadInput) as caught:
+        load_recipe(str(file))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_bytes(b"\xff\xfe\x00env: \xba")
+    with pytest.raises(BadInput) as caught:
+        load_recipe(str(tmp_path / "recipe.yaml"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("env: cartpole\ngoal:\n  - ein Stab, aufrecht\n  - 杆\nseed: 4\n", encoding="utf-8")
+    recipe = load_recipe(str(file), ["seed=5"])
+    assert recipe.goal == ("ein Stab, aufrecht", "杆") and recipe.seed == 5
+
+
+def test_switching_the_algorithm_keeps_what_both_know() -> None:
+    before = load_recipe("cartpole").learner
+    assert isinstance(before, DQNLearner)
+    other = load_recipe("cartpole", ["learner.algorithm=SAC"]).learner
+    assert isinstance(other, SACLearner)
+    shared = set(DQNLearner.model_fields) & set(SACLearner.model_fields) - {"algorithm"}
+    assert {"gamma", "chunk", "hidden", "learning_starts"} <= shared
+    assert all(getattr(before, key) == getattr(other, key) for key in shared - {"tau"})
+    assert other.learning_rate_end == 0.0, "not a default of either"
+    named = load_recipe("cartpole", ["learner.algorithm=sb3_contrib.TQC", "learner.gamma=0.77"]).learner
+    assert named is not None and named.algorithm == "sb3_contrib.TQC"
+    assert named.gamma == 0.77 and named.hidden == before.hidden and named.buffer_size == before.buffer_size
+    assert load_recipe("cartpole", ["learner.algorithm=DQN"]).learner == before
+
+
+def test_switching_the_reward() -> None:
+    recipe = load_recipe("cartpole", ["reward.kind=ground_truth"])
+    assert recipe.reward.model_dump() == {"kind": "ground_truth"}
+    assert complete(recipe).reward.kind == "ground_truth"
+
+
+def test_any_environment_from_words_alone() -> None:
+    completed = complete(load_recipe(None, WORDS))
+    assert completed.goal == ("a rod standing upright",) and completed.baseline == ("a rod",)
+    with pytest.raises(BadInput, match="no goal"):
+        complete(load_recipe(None, ["env=MountainCar-v0"]))
+
+
+def test_nothing_changes_after_checking() -> None:
+    recipe = load_recipe("cartpole")
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.steps = 3  # type: ignore[misc]
+
+
+def test_leaves_are_flat() -> None:
+    flat = leaves(load_recipe("cartpole"))
+    assert flat["learner.algorithm"] == "DQN" and flat["reward.alpha"] == 0.5 and "learner" not in flat
+
+
+@pytest.mark.parametrize(
+    ("wanted", "known", "expected"),
+    [
+        ("cartpol", ["cartpole", "mountain-car"], "; did you mean 'cartpole'?"),
+        ("CartPole", ["cartpole"], "; did you mean 'cartpole'?"),
+        ("zzz", ["b", "a"], "; known: a, b"),
+        ("zzz", [], ""),
+    ],
+)
+def test_nearest(wanted: str, known: list[str], expected: str) -> None:
+    assert nearest(wanted, known) == expected

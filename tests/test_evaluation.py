@@ -1,0 +1,206 @@
+"""Intervals, panels, and episodes played on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from sightline.envs.making import EnvMaker
+from sightline.evaluation import episodes as episodes_module
+from sightline.evaluation.episodes import describe, play_one, play_panel
+from sightline.evaluation.intervals import bootstrap_mean, wilson
+from sightline.evaluation.panels import Panel, make_panel
+from sightline.rewards.zero_shot import Words, ZeroShotReward
+from sightline.tasks.declarations import Task, find_task
+
+CLOCK = EnvMaker("small_envs:Clock", frame_size=(8, 8))
+TASK = Task("clock", "small_envs:Clock")
+
+
+def zeros(states: np.ndarray) -> np.ndarray:
+    return np.zeros(len(states), int)
+
+
+# -- intervals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    [
+        (0, 10, 0.0, 0.2775328),
+        (10, 10, 0.7224672, 1.0),
+        (5, 10, 0.2365931, 0.7634069),
+        (95, 100, 0.8882495, 0.9784563),
+        (100, 100, 0.9630065, 1.0),
+        (0, 100, 0.0, 0.0369935),
+    ],
+)
+def test_wilson_golden_numbers(successes: int, trials: int, low: float, high: float) -> None:
+    assert wilson(successes, trials) == pytest.approx((low, high), abs=1e-6)
+
+
+@given(st.integers(1, 300), st.floats(0, 1))
+def test_wilson_equals_scipy(trials: int, share: float) -> None:
+    successes = round(share * trials)
+    expected = binomtest(successes, trials).proportion_ci(method="wilson")
+    low, high = wilson(successes, trials)
+    assert (low, high) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    assert 0 <= low <= successes / trials <= high <= 1
+
+
+def test_wilson_of_nothing() -> None:
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_bootstrap_of_a_mean() -> None:
+    values = np.random.default_rng(3).normal(10, 2, 400)
+    low, high = bootstrap_mean(values)
+    half = 1.96 * values.std() / np.sqrt(400)
+    assert low == pytest.approx(values.mean() - half, abs=0.03)
+    assert high == pytest.approx(values.mean() + half, abs=0.03)
+    assert bootstrap_mean(values) == (low, high), "a fixed seed of its own"
+    assert bootstrap_mean(np.full(5, 7.0)) == (7.0, 7.0) and bootstrap_mean(np.array([3.0])) == (3.0, 3.0)
+
+
+# -- panels -----------------------------------------------------------------------------------------------------------
+
+
+def test_panel_golden_values() -> None:
+    """The same on every machine, for ever: published numbers refer to these hashes."""
+    panel = make_panel("test", "sightline/CartPole-v0", 100)
+    assert panel.seeds[:3] == (3493900832, 2796862943, 1305543424)
+    assert str(panel) == "test-100-852b9400fe99"
+
+
+def test_panels_differ_by_name_seed_environment_and_length() -> None:
+    panels = [
+        make_panel("test", "a", 5),
+        make_panel("validation", "a", 5),
+        make_panel("test", "a", 5, seed=1),
+        make_panel("test", "b", 5),
+        make_panel("test", "a", 6),
+    ]
+    assert len({panel.digest for panel in panels}) == len(panels)
+    test, validation, other, _, longer = panels
+    assert not set(test.seeds) & set(validation.seeds) and not set(test.seeds) & set(other.seeds)
+    assert longer.seeds[:5] == test.seeds and make_panel("test", "a", 5) == test
+    assert len(set(make_panel("test", "a", 1000).seeds)) == 1000
+
+
+# -- episodes ---------------------------------------------------------------------------------------------------------
+
+
+def lengths_of(panel: Panel) -> list[int]:
+    """How long the clock's episodes last, by an environment of its own."""
+    env: Any = CLOCK()
+    return [int(env.reset(seed=seed)[0][1]) for seed in panel.seeds]
+
+
+@pytest.mark.parametrize("count", [1, 7, 25, 60])
+def test_each_seed_is_played_once_in_order(count: int) -> None:
+    panel = make_panel("test", "clock", count)
+    played = play_panel(zeros, CLOCK, TASK, panel, None)
+    assert played is not None and played.rewards is None
+    lengths = np.array(lengths_of(panel))
+    assert np.array_equal(played.lengths, lengths)
+    assert np.array_equal(played.returns, lengths * (lengths + 1) / 2)
+    assert played.success is not None and played.success.all(), "the clock succeeds at its last step"
+
+
+@pytest.mark.parametrize("parallel", [1, 3, 25])
+def test_results_do_not_depend_on_how_many_play_at_once(
+    monkeypatch: pytest.MonkeyPatch, bundled: Any, parallel: int
+) -> None:
+    panel = make_panel("test", "cartpole", 8)
+    task = find_task("cartpole")
+    model = ZeroShotReward(bundled, Words(task.goal, task.baseline))
+    maker = EnvMaker(task.env, episode_steps=20, frame_size=(64, 64))
+
+    def leaning(states: np.ndarray) -> np.ndarray:
+        return (states[:, 2] + 0.3 * states[:, 3] > 0).astype(int)
+
+    usual = play_panel(leaning, maker, task, panel, model)
+    monkeypatch.setattr(episodes_module, "PARALLEL", parallel)
+    other = play_panel(leaning, maker, task, panel, model)
+    assert usual is not None and other is not None and usual.rewards is not None and other.rewards is not None
+    for name in ("returns", "lengths", "success"):
+        assert np.array_equal(getattr(usual, name), getattr(other, name)), name
+    np.testing.assert_allclose(usual.rewards, other.rewards, atol=1e-5)
+
+
+def test_rewards_are_means_over_the_frames_of_the_very_episode() -> None:
+    class Brightness:
+        def reward(self, frames: np.ndarray) -> np.ndarray:
+            return frames[:, 0, 0, 0].astype(np.float32)
+
+    panel = make_panel("test", "clock", 30)
+    played = play_panel(zeros, CLOCK, TASK, panel, Brightness())  # type: ignore[arg-type]
+    assert played is not None and played.rewards is not None
+    np.testing.assert_allclose(played.rewards, (np.array(lengths_of(panel)) + 1) / 2, atol=1e-6)
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("any", True), ("every", False)])
+def test_success_rules(rule: Any, expected: bool) -> None:
+    played = play_panel(zeros, CLOCK, Task("clock", "c", success=rule), make_panel("test", "clock", 5), None)
+    assert played is not None and played.success is not None and (played.success == expected).all()
+
+
+def test_one_bad_step_breaks_every(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CartPole pushed one way: it succeeds at first, so `any` holds and `every` does not."""
+    maker = EnvMaker("sightline/CartPole-v0", episode_steps=60, render=False)
+    panel = make_panel("test", "cartpole", 4)
+    for rule, expected in (("every", 0.0), ("any", 1.0)):
+        played = play_panel(zeros, maker, Task("c", "c", success=rule), panel, None)  # type: ignore[arg-type]
+        assert played is not None and played.summary()["success_rate"] == expected
+
+
+def test_summary_and_its_line() -> None:
+    panel = make_panel("test", "clock", 20)
+    played = play_panel(zeros, CLOCK, TASK, panel, None)
+    assert played is not None
+    numbers = played.summary()
+    assert numbers["success_rate"] == 1.0 and (numbers["ci_low"], numbers["ci_high"]) == wilson(20, 20)
+    assert numbers["return_ci_low"] <= numbers["return"] <= numbers["return_ci_high"]
+    assert numbers["episodes"] == 20 and numbers["panel"] == str(panel) and numbers["reward"] is None
+    assert "success 100 %" in describe(numbers) and "\n" not in describe(numbers)
+
+
+def test_where_success_is_unknown_it_is_not_invented() -> None:
+    maker = EnvMaker("Pendulum-v1", episode_steps=5, render=False)
+
+    def still(states: np.ndarray) -> np.ndarray:
+        return np.zeros((len(states), 1), np.float32)
+
+    played = play_panel(still, maker, find_task("pendulum"), make_panel("test", "p", 3), None)
+    assert played is not None and played.success is None
+    numbers = played.summary()
+    assert numbers["success_rate"] is None and numbers["ci_low"] is None and "success" not in describe(numbers)
+
+
+def test_measures() -> None:
+    maker = EnvMaker("sightline/CartPole-v0", render=False)
+    played = play_panel(zeros, maker, find_task("cartpole"), make_panel("test", "cartpole", 3), None)
+    assert played is not None
+    assert played.summary()["measures"] == {"away_from_wall": 0.0}, "always to the left ends at the wall"
+
+
+def test_giving_up() -> None:
+    asked = iter([False, False, True])
+    assert play_panel(zeros, CLOCK, TASK, make_panel("test", "clock", 5), None, lambda: next(asked)) is None
+
+
+def test_one_episode_for_a_video(bundled: Any) -> None:
+    shown = EnvMaker("small_envs:Clock", frame_size=(12, 14))
+    model = ZeroShotReward(bundled, Words(("a pole",)))
+    frames, rewards = play_one(zeros, CLOCK, 5, model, shown)
+    (length,) = lengths_of(Panel("p", "c", (5,)))
+    assert frames.shape == (length, 12, 14, 3) and frames[:, 0, 0, 0].tolist() == list(range(1, length + 1))
+    expected = [model.reward(np.full((1, 8, 8, 3), t, np.uint8))[0] for t in range(1, length + 1)]
+    np.testing.assert_allclose(rewards, expected, atol=1e-5)
+    _, own = play_one(zeros, CLOCK, 5, None, shown)
+    assert own.tolist() == list(range(1, length + 1))

@@ -1,0 +1,145 @@
+"""The bundled encoder's making: captions that are true, scenes that show them, and a training that runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sightline.models.encoders import load_encoder
+from sightline.pretraining.encoder import captions
+from sightline.pretraining.encoder.captions import ALL_PHRASES, UNKNOWN, plain_wording, sample_captions, vocabulary
+from sightline.pretraining.encoder.scenes import CARTPOLE, MOUNTAIN_CAR, ROD, Scenes, fit, sample_scenes
+from sightline.pretraining.encoder.train import train
+
+TRAINED = [plain_wording(w) for phrases in ALL_PHRASES.values() for phrase in phrases for w in phrase.wordings]
+HELD_OUT = [plain_wording(w) for phrases in ALL_PHRASES.values() for phrase in phrases for w in phrase.held_out]
+
+
+def words_of(sentence: str) -> set[str]:
+    return set(re.findall(r"[a-z]+", sentence.replace(UNKNOWN, "")))
+
+
+def test_every_training_word_is_in_the_vocabulary() -> None:
+    known = set(vocabulary())
+    drawn = [caption.text for caption in sample_captions(2000, np.random.default_rng(0))]
+    for sentence in [*TRAINED, *drawn]:
+        assert words_of(sentence) <= known, sentence
+    assert not any("{" in sentence for sentence in drawn)
+
+
+def test_held_out_wordings_are_new_sentences_of_known_words() -> None:
+    known = set(vocabulary())
+    assert len(HELD_OUT) >= 5 and not set(HELD_OUT) & set(TRAINED)
+    assert all(words_of(sentence) <= known for sentence in HELD_OUT)
+    drawn = {caption.text for caption in sample_captions(5000, np.random.default_rng(1))}
+    bare = {re.sub(r"\b(a|the) ", "", text) for text in drawn}
+    assert not bare & {re.sub(r"\b(a|the) ", "", text) for text in HELD_OUT}, "the trainer never says them"
+
+
+def scene(world: int, position: float = 0.0, degrees: float = 0.0) -> Scenes:
+    frames = np.zeros((1, 4, 4, 3), np.uint8)
+    return Scenes(np.array([world]), np.array([position]), np.array([np.deg2rad(degrees)]), frames)
+
+
+UPRIGHT, DOWN = "pole standing upright on top of the cart", "pole pointing straight down"
+RIGHT, LEFT, MIDDLE = "cart at the right edge", "cart at the left edge", "cart in the middle"
+FLAG, VALLEY, ROD_UP = "car at the flag", "car at the bottom of the valley", "rod standing upright"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "shown", "truth"),
+    [
+        (UPRIGHT, scene(CARTPOLE, 0.5, 0), True),
+        (UPRIGHT, scene(CARTPOLE, 0.5, -3), True),
+        (UPRIGHT, scene(CARTPOLE, 0.5, 91), False),
+        (UPRIGHT, scene(CARTPOLE, 0.5, 180), False),
+        (UPRIGHT, scene(ROD, 0, 0), False),
+        (UPRIGHT, scene(MOUNTAIN_CAR, 0.45), False),
+        (DOWN, scene(CARTPOLE, 0, -180), True),
+        (DOWN, scene(CARTPOLE, 0, 178), True),
+        (DOWN, scene(CARTPOLE, 0, 0), False),
+        ("pole leaning to the left", scene(CARTPOLE, 0, -45), True),
+        ("pole leaning to the left", scene(CARTPOLE, 0, 45), False),
+        ("pole leaning to the right", scene(CARTPOLE, 0, 45), True),
+        (RIGHT, scene(CARTPOLE, 1.0, 100), True),
+        (RIGHT, scene(CARTPOLE, -1.0, 0), False),
+        (LEFT, scene(CARTPOLE, -1.0, 0), True),
+        (LEFT, scene(CARTPOLE, 1.0, 0), False),
+        (MIDDLE, scene(CARTPOLE, 0.0, 20), True),
+        (MIDDLE, scene(CARTPOLE, 0.9, 20), False),
+        (FLAG, scene(MOUNTAIN_CAR, 0.5), True),
+        (FLAG, scene(MOUNTAIN_CAR, -1.2), False),
+        (VALLEY, scene(MOUNTAIN_CAR, -0.52), True),
+        (VALLEY, scene(MOUNTAIN_CAR, 0.5), False),
+        (ROD_UP, scene(ROD, 0, 2), True),
+        (ROD_UP, scene(ROD, 0, 180), False),
+        (ROD_UP, scene(CARTPOLE, 0, 0), False),
+    ],
+)
+def test_truth_table(sentence: str, shown: Scenes, truth: bool) -> None:
+    """Regions are drawn anew each time a sentence is said; at their centres and far from them nothing is open."""
+    (phrase,) = [p for ps in ALL_PHRASES.values() for p in ps if sentence in map(plain_wording, p.wordings)]
+    (world,) = [w for w, ps in ALL_PHRASES.items() if phrase in ps]
+    assert phrase.region is not None
+    rng = np.random.default_rng(0)
+    said = [bool((shown.world[0] == world) and phrase.region.draw(rng)(shown)[0]) for _ in range(200)]
+    assert np.mean(said) == truth
+
+
+def test_captions_say_the_truth_as_a_whole() -> None:
+    """The rule that goes with a drawn caption: only its own world, and nonsense of everything."""
+    rng = np.random.default_rng(2)
+    everything = sample_scenes(300, 16, rng)
+    seen = {"nonsense": 0, "generic": 0, "state": 0}
+    for caption in sample_captions(600, rng):
+        truth = caption.holds(everything)
+        assert truth.dtype == bool and truth.shape == (300,)
+        if words_of(caption.text) <= set(captions.FUNCTION_WORDS):
+            assert truth.all() and UNKNOWN in caption.text
+            seen["nonsense"] += 1
+            continue
+        worlds = set(everything.world[truth].tolist())
+        assert len(worlds) <= 1, caption.text
+        whole = worlds and np.array_equal(truth, everything.world == next(iter(worlds)))
+        seen["generic" if whole else "state"] += 1
+    assert seen["nonsense"] > 10 and seen["generic"] > 30 and seen["state"] > 300
+
+
+def test_upright_is_truer_the_nearer_to_the_vertical() -> None:
+    region = captions.CARTPOLE_ANGLES[0].region
+    assert region is not None
+    rng = np.random.default_rng(0)
+    inside = [region.draw(rng) for _ in range(2000)]
+    shares = [np.mean([i(scene(CARTPOLE, 0, degrees))[0] for i in inside]) for degrees in (3, 10, 25, 60, 95)]
+    assert shares[0] == 1 and shares[-1] == 0 and all(a > b for a, b in zip(shares, shares[1:], strict=False))
+
+
+@pytest.mark.parametrize("size", [32, 64])
+def test_scenes(size: int) -> None:
+    scenes = sample_scenes(120, size, np.random.default_rng(0))
+    assert scenes.frames.dtype == np.uint8 and scenes.frames.shape == (120, size, size, 3)
+    assert set(scenes.world.tolist()) == {CARTPOLE, MOUNTAIN_CAR, ROD}
+    assert (np.abs(scenes.angle) <= np.pi).all() and (np.abs(scenes.position) <= 1.2).all()
+    assert (scenes.angle[scenes.world == MOUNTAIN_CAR] == 0).all()
+    assert min(np.ptp(frame) for frame in scenes.frames) > 30, "something can be seen in each"
+    again = sample_scenes(120, size, np.random.default_rng(0))
+    assert np.array_equal(scenes.frames, again.frames) and np.array_equal(scenes.angle, again.angle)
+    other = sample_scenes(120, size, np.random.default_rng(1))
+    assert not np.array_equal(scenes.angle, other.angle)
+
+
+def test_frames_are_fitted_as_the_encoder_would() -> None:
+    frame = np.random.default_rng(0).integers(0, 256, (48, 96, 3), np.uint8)
+    assert fit(frame, 32).shape == (32, 32, 3) and fit(fit(frame, 32), 32).shape == (32, 32, 3)
+
+
+def test_a_few_updates_run_and_give_an_encoder(tmp_path: Path) -> None:
+    train(tmp_path / "encoder", seed=3, updates=5, batch_size=24)
+    encoder = load_encoder(f"local-dir:{tmp_path / 'encoder'}", device="cpu")
+    frames = sample_scenes(4, 64, np.random.default_rng(0)).frames
+    for embedded in (encoder.embed_frames(frames), encoder.embed_texts(["a pole", "a cart at the left edge", "??"])):
+        np.testing.assert_allclose(np.linalg.norm(embedded, axis=1), 1, atol=1e-5)
+    assert encoder.unknown_words(["the upright pole and a wombat"]) == ["wombat"]
