@@ -122,6 +122,7 @@ def sightline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., 
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.delenv("SIGHTLINE_DEBUG", raising=False)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # `main` sets its own
 
     def call(*arguments: Any) -> Finished:
         monkeypatch.setattr(sys, "argv", ["sightline", *map(str, arguments)])

@@ -56,7 +56,8 @@ def test_only_the_latest_are_kept_and_kinds_do_not_mix(store: CheckpointStore, t
     store.save(400, writing("400"))
     kept = [f"step-{step:012d}" for step in (200, 300, 400)]
     assert names(tmp_path) == ["best-000000000250", *kept]
-    assert read(best) == (250, "best 250") and read(store) == (400, "400")
+    assert read(best) == (250, "best 250")
+    assert read(store) == (400, "400")
 
 
 def test_saving_the_same_step_again_replaces_it(store: CheckpointStore) -> None:
@@ -73,8 +74,11 @@ def test_a_full_disk_leaves_earlier_checkpoints_whole(store: CheckpointStore, tm
 
     with pytest.raises(RunFailed, match="No space left on device") as caught:
         store.save(400, full)
-    assert "\n" not in str(caught.value) and "--resume" in str(caught.value) and str(tmp_path) in str(caught.value)
-    assert read(store) == (300, "300") and names(tmp_path) == [f"step-{s:012d}" for s in (100, 200, 300)]
+    assert "\n" not in str(caught.value)
+    assert "--resume" in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+    assert read(store) == (300, "300")
+    assert names(tmp_path) == [f"step-{s:012d}" for s in (100, 200, 300)]
     assert all(checkpoint.damage() is None for checkpoint in store._all())
 
 
@@ -112,9 +116,12 @@ def test_damage_falls_back_to_the_one_before_and_says_so(store: CheckpointStore,
         file.write_bytes(kinds[damage])
     said: list[str] = []
     found = store.latest(said.append)
-    assert found is not None and found.step == 200
+    assert found is not None
+    assert found.step == 200
     (line,) = said
-    assert "step-000000000300" in line and "falling back" in line and "\n" not in line
+    assert "step-000000000300" in line
+    assert "falling back" in line
+    assert "\n" not in line
     assert file.name in line or "manifest" in line
 
 
@@ -122,7 +129,8 @@ def test_when_all_are_damaged_there_is_none(store: CheckpointStore, tmp_path: Pa
     for folder in (tmp_path / "checkpoints").iterdir():
         (folder / "model.zip").unlink()
     said: list[str] = []
-    assert store.latest(said.append) is None and len(said) == 3
+    assert store.latest(said.append) is None
+    assert len(said) == 3
 
 
 def test_what_a_kill_left_behind_is_ignored_and_cleared(store: CheckpointStore, tmp_path: Path) -> None:
@@ -132,14 +140,18 @@ def test_what_a_kill_left_behind_is_ignored_and_cleared(store: CheckpointStore, 
     assert read(store) == (300, "300")
     store.save(400, writing("400"))
     found = store.latest()
-    assert found is not None and found.step == 400 and found.damage() is None and not left.exists()
+    assert found is not None
+    assert found.step == 400
+    assert found.damage() is None
+    assert not left.exists()
 
 
 def test_the_manifest_names_every_file(store: CheckpointStore) -> None:
     found = store.latest()
     assert found is not None
     manifest = json.loads((found.path / MANIFEST).read_text())
-    assert sorted(manifest) == ["model.zip", "replay.npz"] and all(len(digest) == 64 for digest in manifest.values())
+    assert sorted(manifest) == ["model.zip", "replay.npz"]
+    assert all(len(digest) == 64 for digest in manifest.values())
 
 
 def test_files_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,4 +164,5 @@ def test_files_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_atomically(target, b"after")
-    assert target.read_bytes() == b"before" and list(tmp_path.iterdir()) == [target]
+    assert target.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [target]

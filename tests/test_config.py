@@ -21,11 +21,16 @@ WORDS = ("env=Pendulum-v1", "goal=a rod standing upright", "baseline=a rod")
 @pytest.mark.parametrize("name", bundled_recipes())
 def test_every_bundled_recipe_is_complete_and_survives_yaml(name: str) -> None:
     recipe = load_recipe(name)
-    assert recipe.description and recipe.goal and recipe.env in {task.name for task in TASKS}
+    assert recipe.description
+    assert recipe.goal
+    assert recipe.env in {task.name for task in TASKS}
     completed = complete(recipe)
-    assert completed.learner is not None and completed.evaluation.every and completed.checkpoints.every
+    assert completed.learner is not None
+    assert completed.evaluation.every
+    assert completed.checkpoints.every
     document = yaml.safe_load(yaml.safe_dump(completed.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
-    assert validate_recipe(document) == completed and complete(completed) == completed
+    assert validate_recipe(document) == completed
+    assert complete(completed) == completed
 
 
 def test_the_bundled_recipes_are_there() -> None:
@@ -35,13 +40,16 @@ def test_the_bundled_recipes_are_there() -> None:
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_every_task_completes_from_its_name_alone(task: Any) -> None:
     completed = complete(load_recipe(None, [f"env={task.name}"]))
-    assert completed.goal == task.goal and completed.baseline == task.baseline and completed.learner is not None
+    assert completed.goal == task.goal
+    assert completed.baseline == task.baseline
+    assert completed.learner is not None
 
 
 @pytest.mark.parametrize(("env", "algorithm"), [("cartpole", "DQN"), ("mountain-car", "SAC"), ("Pendulum-v1", "SAC")])
 def test_the_learner_fits_the_actions(env: str, algorithm: str) -> None:
     completed = complete(load_recipe(None, [f"env={env}", "goal=a rod"]))
-    assert completed.learner is not None and completed.learner.algorithm == algorithm
+    assert completed.learner is not None
+    assert completed.learner.algorithm == algorithm
     other = {"DQN": "SAC", "SAC": "DQN"}[algorithm]
     with pytest.raises(BadInput, match=f"learner.algorithm={algorithm}"):
         complete(load_recipe(None, [f"env={env}", "goal=a rod", f"learner.algorithm={other}"]))
@@ -82,11 +90,10 @@ def test_overrides(override: str, key: str, value: Any) -> None:
 def test_sentences_that_look_like_yaml(sentence: str) -> None:
     """Whatever the words are, they are words or one clear line; never something else without a word about it."""
     try:
-        recipe = load_recipe("cartpole", [f"goal={sentence}"])
+        taken: Any = load_recipe("cartpole", [f"goal={sentence}"]).goal
     except BadInput as error:
-        assert "goal" in str(error) and "\n" not in str(error)
-    else:
-        assert recipe.goal == (sentence,)
+        taken = str(error)
+    assert taken == (sentence,) or ("goal" in taken and "\n" not in taken)
 
 
 @settings(max_examples=100, deadline=None)
@@ -113,7 +120,9 @@ def test_unknown_keys_name_the_nearest(override: str, expected: str) -> None:
     with pytest.raises(BadInput) as caught:
         load_recipe("cartpole", [override])
     message = str(caught.value)
-    assert override.partition("=")[0] in message and f"did you mean {expected}" in message and "\n" not in message
+    assert override.partition("=")[0] in message
+    assert f"did you mean {expected}" in message
+    assert "\n" not in message
 
 
 def test_unknown_keys_of_other_learners_name_the_nearest() -> None:
@@ -150,7 +159,8 @@ def test_unknown_keys_of_other_learners_name_the_nearest() -> None:
 def test_wrong_values_are_refused_in_one_line(overrides: list[str], expected: str) -> None:
     with pytest.raises(BadInput) as caught:
         complete(load_recipe("cartpole", overrides))
-    assert expected in str(caught.value) and "\n" not in str(caught.value)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_sub_key_of_something_that_is_no_map() -> None:
@@ -164,7 +174,8 @@ def test_a_sub_key_of_something_that_is_no_map() -> None:
 def test_unknown_recipes(name: str) -> None:
     with pytest.raises(BadInput, match="no recipe") as caught:
         load_recipe(name)
-    assert "cartpole" in str(caught.value) and "\n" not in str(caught.value)
+    assert "cartpole" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_no_environment() -> None:
@@ -172,7 +183,9 @@ def test_no_environment() -> None:
         load_recipe(None, ["goal=a pole"])
 
 
-@pytest.mark.parametrize("text", ["[1, 2", "just text", "- a\n- b", "\x00\x01", "", "env: [1]\n", "1: 2\nenv: cartpole"])
+@pytest.mark.parametrize(
+    "text", ["[1, 2", "just text", "- a\n- b", "\x00\x01", "", "env: [1]\n", "1: 2\nenv: cartpole"]
+)
 def test_files_that_are_no_recipes(tmp_path: Path, text: str) -> None:
     file = tmp_path / "recipe.yaml"
     file.write_text(text)
@@ -192,7 +205,8 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("env: cartpole\ngoal:\n  - ein Stab, aufrecht\n  - 杆\nseed: 4\n", encoding="utf-8")
     recipe = load_recipe(str(file), ["seed=5"])
-    assert recipe.goal == ("ein Stab, aufrecht", "杆") and recipe.seed == 5
+    assert recipe.goal == ("ein Stab, aufrecht", "杆")
+    assert recipe.seed == 5
 
 
 def test_switching_the_algorithm_keeps_what_both_know() -> None:
@@ -205,8 +219,11 @@ def test_switching_the_algorithm_keeps_what_both_know() -> None:
     assert all(getattr(before, key) == getattr(other, key) for key in shared - {"tau"})
     assert other.learning_rate_end == 0.0, "not a default of either"
     named = load_recipe("cartpole", ["learner.algorithm=sb3_contrib.TQC", "learner.gamma=0.77"]).learner
-    assert named is not None and named.algorithm == "sb3_contrib.TQC"
-    assert named.gamma == 0.77 and named.hidden == before.hidden and named.buffer_size == before.buffer_size
+    assert named is not None
+    assert named.algorithm == "sb3_contrib.TQC"
+    assert named.gamma == 0.77
+    assert named.hidden == before.hidden
+    assert named.buffer_size == before.buffer_size
     assert load_recipe("cartpole", ["learner.algorithm=DQN"]).learner == before
 
 
@@ -218,9 +235,18 @@ def test_switching_the_reward() -> None:
 
 def test_any_environment_from_words_alone() -> None:
     completed = complete(load_recipe(None, WORDS))
-    assert completed.goal == ("a rod standing upright",) and completed.baseline == ("a rod",)
+    assert completed.goal == ("a rod standing upright",)
+    assert completed.baseline == ("a rod",)
     with pytest.raises(BadInput, match="no goal"):
         complete(load_recipe(None, ["env=MountainCar-v0"]))
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: 'learner.algorithm: Field required', though the learner has a default")
+@pytest.mark.parametrize(("env", "algorithm"), [("cartpole", "DQN"), ("Pendulum-v1", "SAC")])
+def test_one_key_of_the_default_learner_can_be_set(env: str, algorithm: str) -> None:
+    learner = complete(load_recipe(None, [f"env={env}", "goal=a rod", "learner.gamma=0.9"])).learner
+    assert learner is not None
+    assert (learner.algorithm, learner.gamma) == (algorithm, 0.9)
 
 
 def test_nothing_changes_after_checking() -> None:
@@ -231,7 +257,9 @@ def test_nothing_changes_after_checking() -> None:
 
 def test_leaves_are_flat() -> None:
     flat = leaves(load_recipe("cartpole"))
-    assert flat["learner.algorithm"] == "DQN" and flat["reward.alpha"] == 0.5 and "learner" not in flat
+    assert flat["learner.algorithm"] == "DQN"
+    assert flat["reward.alpha"] == 0.5
+    assert "learner" not in flat
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, SIZES, write_open_clip_encoder
 from PIL import Image
 from scipy.stats import spearmanr
 
+from conftest import SENTENCES, SIZES, write_open_clip_encoder
 from sightline.config import bundled_recipes, load_recipe
 from sightline.envs.cartpole import LOOKS, draw_cartpole
 from sightline.envs.mountain_car import LOOKS as CAR_LOOKS
@@ -107,7 +107,9 @@ def word_tokenizer() -> Any:
     ids = {word: i for i, word in enumerate(words)}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A [END]", special_tokens=[("[END]", ids["[END]"])])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A [END]", special_tokens=[("[END]", ids["[END]"])]
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", eos_token="[END]", model_max_length=16
     )
@@ -123,7 +125,9 @@ def byte_tokenizer() -> Any:
     tokenizer = Tokenizer(models.BPE(ids, [], unk_token="<end>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A <end>", special_tokens=[("<end>", ids["<end>"])])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <end>", special_tokens=[("<end>", ids["<end>"])]
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<end>", eos_token="<end>", model_max_length=40
     )
@@ -227,7 +231,8 @@ def test_a_hugging_face_model_without_two_towers_is_refused(tmp_path: Path) -> N
 def test_unknown_names_list_the_nearest(name: str, expected: str) -> None:
     with pytest.raises(BadInput) as caught:
         load_encoder(name, device="cpu")
-    assert expected in str(caught.value) and "\n" not in str(caught.value)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_unknown_device() -> None:
@@ -272,7 +277,9 @@ def test_an_encoder_that_cannot_be_fetched_names_the_cache(tmp_path: Path, name:
     environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache"), "PATH": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     (line,) = done.stdout.splitlines()
-    assert str(tmp_path / "cache") in line and f"sightline models --fetch {name}" in line and "HF_HOME" in line
+    assert str(tmp_path / "cache") in line
+    assert f"sightline models --fetch {name}" in line
+    assert "HF_HOME" in line
 
 
 # -- words ------------------------------------------------------------------------------------------------------------
@@ -282,7 +289,9 @@ def test_unknown_words_of_the_bundled_tokenizer(bundled: Any) -> None:
     assert bundled.unknown_words(["a Pole, upright on the cart!"]) == []
     assert bundled.unknown_words(["a wombat on the cart", "wombat quux"]) == ["wombat", "quux"]
     warning = warn_of_unknown_words(bundled, ["a wombat"])
-    assert warning is not None and "'wombat'" in warning and "\n" not in warning
+    assert warning is not None
+    assert "'wombat'" in warning
+    assert "\n" not in warning
     assert warn_of_unknown_words(bundled, ["pole and cart"]) is None
 
 
@@ -309,7 +318,8 @@ def test_byte_level_tokenizers_know_every_word(tmp_path: Path, hugging_face_fold
 
 def test_list_of_encoders() -> None:
     names = [name for name, _ in list_encoders()]
-    assert names[0] == "bundled" and "ViT-B-32/laion2b_s34b_b79k" in names
+    assert names[0] == "bundled"
+    assert "ViT-B-32/laion2b_s34b_b79k" in names
     assert all("siglip" in name.lower() for name, _ in list_encoders("siglip"))
 
 
@@ -319,7 +329,9 @@ def test_list_of_encoders() -> None:
 def test_the_bundled_encoder_is_small_and_in_open_clips_format() -> None:
     files = list(bundled_folder().iterdir())
     assert sum(file.stat().st_size for file in files) <= 10e6
-    assert {"model_cfg", "preprocess_cfg"} <= json.loads((bundled_folder() / "open_clip_config.json").read_text()).keys()
+    assert {"model_cfg", "preprocess_cfg"} <= json.loads(
+        (bundled_folder() / "open_clip_config.json").read_text()
+    ).keys()
 
 
 def cartpole_frames(position: np.ndarray, angle: np.ndarray, look: str = "plain") -> np.ndarray:

@@ -13,8 +13,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from sightline.envs import CARTPOLE_ID, MOUNTAIN_CAR_ID, register
-from sightline.envs.cartpole import CartPole
 from sightline.envs.cartpole import LOOKS as CARTPOLE_LOOKS
+from sightline.envs.cartpole import CartPole
 from sightline.envs.making import EnvMaker
 from sightline.envs.mountain_car import LOOKS as MOUNTAIN_CAR_LOOKS
 from sightline.envs.mountain_car import MountainCar
@@ -48,7 +48,9 @@ def test_equal_seeds_give_equal_episodes(env_id: str) -> None:
     for _ in range(50):
         action = first.action_space.sample()
         one, other = first.step(action), second.step(action)
-        assert np.array_equal(one[0], other[0]) and one[1:4] == other[1:4] and one[4] == other[4]
+        assert np.array_equal(one[0], other[0])
+        assert one[1:4] == other[1:4]
+        assert one[4] == other[4]
         assert np.array_equal(first.render(), second.render())
 
 
@@ -99,14 +101,19 @@ def test_cartpole_angle_wraps_and_the_cart_stops_at_the_ends() -> None:
     env.reset(seed=0)
     env.state = np.array([2.39, 3.0, math.pi - 1e-3, 4.0])
     state, _, terminated, truncated, info = env.step(np.int64(1))
-    assert state[0] == np.float32(2.4) and -math.pi <= state[2] < -3 and not (terminated or truncated)
+    assert state[0] == np.float32(2.4)
+    assert -math.pi <= state[2] < -3
+    assert not terminated
+    assert not truncated
     assert info == {"success": False, "away_from_wall": False}
     env.state = np.array([-2.39, -3.0, -math.pi + 1e-3, -4.0])
     state, *_ = env.step(np.int64(0))
-    assert state[0] == np.float32(-2.4) and 3 < state[2] < math.pi
+    assert state[0] == np.float32(-2.4)
+    assert 3 < state[2] < math.pi
     for _ in range(500):
         state, *_ = env.step(np.int64(0))
-        assert abs(state[0]) <= np.float32(2.4) and -math.pi <= env.state[2] < math.pi
+        assert abs(state[0]) <= np.float32(2.4)
+        assert -math.pi <= env.state[2] < math.pi
 
 
 @pytest.mark.parametrize(("degrees", "success"), [(0, True), (11.9, True), (-11.9, True), (12.1, False), (180, False)])
@@ -115,7 +122,8 @@ def test_cartpole_success_is_twelve_degrees(degrees: float, success: bool) -> No
     env.reset(seed=0)
     env.state = np.array([0, 0, math.radians(degrees), 0])
     _, reward, _, _, info = env.step(np.int64(0))  # positions move one step later than speeds
-    assert info["success"] is success and reward == float(success)
+    assert info["success"] is success
+    assert reward == float(success)
 
 
 # -- MountainCar ------------------------------------------------------------------------------------------------------
@@ -158,8 +166,11 @@ def test_mountain_car_pays_once_and_a_reset_clears_success() -> None:
         steps = drive_to_the_flag(env)
         rewards, success = np.array([reward for reward, _ in steps]), np.array([s for _, s in steps])
         (paid,) = np.flatnonzero(rewards > 50)
-        assert rewards[paid] == pytest.approx(99.9) and rewards.sum() == pytest.approx(100 - 0.1 * 200)
-        assert not success[:paid].any() and success[paid:].all() and 20 < paid < 199
+        assert rewards[paid] == pytest.approx(99.9)
+        assert rewards.sum() == pytest.approx(100 - 0.1 * 200)
+        assert not success[:paid].any()
+        assert success[paid:].all()
+        assert 20 < paid < 199
         env.reset(seed=episode)
         assert env.step(np.zeros(1, np.float32))[4]["success"] is False
 
@@ -186,9 +197,11 @@ def test_frames_have_the_size_asked_for_and_show_the_state(kind: Any, look: str,
     env = kind(render_mode="rgb_array", render_size=size, look=look)
     env.reset(seed=0)
     first = env.render()
-    assert first.dtype == np.uint8 and first.shape == (*size, 3) and np.array_equal(first, env.render())
+    assert first.dtype == np.uint8
+    assert first.shape == (*size, 3)
+    assert np.array_equal(first, env.render())
     assert len(np.unique(first.reshape(-1, 3), axis=0)) > 3
-    env.state = env.state + [0.3, *([0] * (len(env.state) - 1))]
+    env.state[0] += 0.3
     assert np.abs(env.render().astype(int) - first).max() > 60
     if kind is CartPole:
         upright = env.render()
@@ -216,7 +229,9 @@ def test_the_cart_and_the_pole_are_where_the_state_says() -> None:
         env.state = np.array([position, 0, 0, 0])
         dark = (env.render()[66] < 50).all(axis=1)  # the cart is black and reaches below the rail
         columns.append(np.flatnonzero(dark).mean())
-    assert columns[0] < 20 and columns[1] == pytest.approx(49.5, abs=1) and columns[2] > 80
+    assert columns[0] < 20
+    assert columns[1] == pytest.approx(49.5, abs=1)
+    assert columns[2] > 80
     env.state = np.array([0, 0, math.radians(60), 0])
     pole = (np.abs(env.render().astype(int) - (202, 152, 101)) < 20).all(axis=2)
     assert np.argwhere(pole)[:, 1].mean() > 55
@@ -236,7 +251,8 @@ def test_every_task_can_be_made_and_swept(task: Any) -> None:
         env.unwrapped.state = np.array(state)  # type: ignore[attr-defined]
         frames.append(np.asarray(env.render()))
     env.close()
-    assert frames[0].dtype == np.uint8 and (frames[0] != frames[1]).any()
+    assert frames[0].dtype == np.uint8
+    assert (frames[0] != frames[1]).any()
 
 
 def test_module_and_attribute() -> None:
@@ -269,7 +285,8 @@ def test_dictionaries_of_observations_are_flattened() -> None:
     assert env.observation_space.shape == state.shape == (7,)
     np.testing.assert_allclose(np.sort(state), [0, 0, 0.5, 0.5, 0.5, 0.5, 1])
     env = EnvMaker("FrozenLake-v1")()
-    assert env.reset(seed=0)[0].sum() == 1 and env.observation_space.shape == (16,)
+    assert env.reset(seed=0)[0].sum() == 1
+    assert env.observation_space.shape == (16,)
     env.close()
 
 
@@ -293,9 +310,7 @@ def test_environments_that_render_as_they_like(size: tuple[int, int] | None) -> 
         (EnvMaker("small_envs:no_environment"), "str"),
         (EnvMaker("Pendulum-v1", {"gravityy": 3}), "gravityy"),
         # BUG: wrong options of module:attribute environments are RunFailed (exit code 1), not BadInput.
-        pytest.param(
-            EnvMaker("small_envs:Clock", {"shortestt": 3}), "shortestt", marks=pytest.mark.xfail(strict=True)
-        ),
+        pytest.param(EnvMaker("small_envs:Clock", {"shortestt": 3}), "shortestt", marks=pytest.mark.xfail(strict=True)),
         (EnvMaker("no_such_module:Clock-v0"), "no_such_module"),
         (EnvMaker("no_such/Env-v0"), "no_such/Env-v0"),
         # BUG: an unknown look says only "cannot be built: 'shiny'", as RunFailed, and names no nearest look.
@@ -305,7 +320,8 @@ def test_environments_that_render_as_they_like(size: tuple[int, int] | None) -> 
 def test_what_cannot_be_made_is_said_in_one_line(maker: EnvMaker, expected: str) -> None:
     with pytest.raises((BadInput, RunFailed)) as caught:
         maker()
-    assert expected in str(caught.value) and "\n" not in str(caught.value)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
     assert isinstance(caught.value, BadInput), "the user can mend it by writing something else"
 
 

@@ -64,7 +64,8 @@ def test_bootstrap_of_a_mean() -> None:
     assert low == pytest.approx(values.mean() - half, abs=0.03)
     assert high == pytest.approx(values.mean() + half, abs=0.03)
     assert bootstrap_mean(values) == (low, high), "a fixed seed of its own"
-    assert bootstrap_mean(np.full(5, 7.0)) == (7.0, 7.0) and bootstrap_mean(np.array([3.0])) == (3.0, 3.0)
+    assert bootstrap_mean(np.full(5, 7.0)) == (7.0, 7.0)
+    assert bootstrap_mean(np.array([3.0])) == (3.0, 3.0)
 
 
 # -- panels -----------------------------------------------------------------------------------------------------------
@@ -87,8 +88,10 @@ def test_panels_differ_by_name_seed_environment_and_length() -> None:
     ]
     assert len({panel.digest for panel in panels}) == len(panels)
     test, validation, other, _, longer = panels
-    assert not set(test.seeds) & set(validation.seeds) and not set(test.seeds) & set(other.seeds)
-    assert longer.seeds[:5] == test.seeds and make_panel("test", "a", 5) == test
+    assert not set(test.seeds) & set(validation.seeds)
+    assert not set(test.seeds) & set(other.seeds)
+    assert longer.seeds[:5] == test.seeds
+    assert make_panel("test", "a", 5) == test
     assert len(set(make_panel("test", "a", 1000).seeds)) == 1000
 
 
@@ -105,11 +108,13 @@ def lengths_of(panel: Panel) -> list[int]:
 def test_each_seed_is_played_once_in_order(count: int) -> None:
     panel = make_panel("test", "clock", count)
     played = play_panel(zeros, CLOCK, TASK, panel, None)
-    assert played is not None and played.rewards is None
+    assert played is not None
+    assert played.rewards is None
     lengths = np.array(lengths_of(panel))
     assert np.array_equal(played.lengths, lengths)
     assert np.array_equal(played.returns, lengths * (lengths + 1) / 2)
-    assert played.success is not None and played.success.all(), "the clock succeeds at its last step"
+    assert played.success is not None
+    assert played.success.all(), "the clock succeeds at its last step"
 
 
 @pytest.mark.parametrize("parallel", [1, 3, 25])
@@ -127,7 +132,10 @@ def test_results_do_not_depend_on_how_many_play_at_once(
     usual = play_panel(leaning, maker, task, panel, model)
     monkeypatch.setattr(episodes_module, "PARALLEL", parallel)
     other = play_panel(leaning, maker, task, panel, model)
-    assert usual is not None and other is not None and usual.rewards is not None and other.rewards is not None
+    assert usual is not None
+    assert other is not None
+    assert usual.rewards is not None
+    assert other.rewards is not None
     for name in ("returns", "lengths", "success"):
         assert np.array_equal(getattr(usual, name), getattr(other, name)), name
     np.testing.assert_allclose(usual.rewards, other.rewards, atol=1e-5)
@@ -140,14 +148,17 @@ def test_rewards_are_means_over_the_frames_of_the_very_episode() -> None:
 
     panel = make_panel("test", "clock", 30)
     played = play_panel(zeros, CLOCK, TASK, panel, Brightness())  # type: ignore[arg-type]
-    assert played is not None and played.rewards is not None
+    assert played is not None
+    assert played.rewards is not None
     np.testing.assert_allclose(played.rewards, (np.array(lengths_of(panel)) + 1) / 2, atol=1e-6)
 
 
 @pytest.mark.parametrize(("rule", "expected"), [("any", True), ("every", False)])
 def test_success_rules(rule: Any, expected: bool) -> None:
     played = play_panel(zeros, CLOCK, Task("clock", "c", success=rule), make_panel("test", "clock", 5), None)
-    assert played is not None and played.success is not None and (played.success == expected).all()
+    assert played is not None
+    assert played.success is not None
+    assert (played.success == expected).all()
 
 
 def test_one_bad_step_breaks_every(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +167,8 @@ def test_one_bad_step_breaks_every(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = make_panel("test", "cartpole", 4)
     for rule, expected in (("every", 0.0), ("any", 1.0)):
         played = play_panel(zeros, maker, Task("c", "c", success=rule), panel, None)  # type: ignore[arg-type]
-        assert played is not None and played.summary()["success_rate"] == expected
+        assert played is not None
+        assert played.summary()["success_rate"] == expected
 
 
 def test_summary_and_its_line() -> None:
@@ -164,10 +176,14 @@ def test_summary_and_its_line() -> None:
     played = play_panel(zeros, CLOCK, TASK, panel, None)
     assert played is not None
     numbers = played.summary()
-    assert numbers["success_rate"] == 1.0 and (numbers["ci_low"], numbers["ci_high"]) == wilson(20, 20)
+    assert numbers["success_rate"] == 1.0
+    assert (numbers["ci_low"], numbers["ci_high"]) == wilson(20, 20)
     assert numbers["return_ci_low"] <= numbers["return"] <= numbers["return_ci_high"]
-    assert numbers["episodes"] == 20 and numbers["panel"] == str(panel) and numbers["reward"] is None
-    assert "success 100 %" in describe(numbers) and "\n" not in describe(numbers)
+    assert numbers["episodes"] == 20
+    assert numbers["panel"] == str(panel)
+    assert numbers["reward"] is None
+    assert "success 100 %" in describe(numbers)
+    assert "\n" not in describe(numbers)
 
 
 def test_where_success_is_unknown_it_is_not_invented() -> None:
@@ -177,9 +193,12 @@ def test_where_success_is_unknown_it_is_not_invented() -> None:
         return np.zeros((len(states), 1), np.float32)
 
     played = play_panel(still, maker, find_task("pendulum"), make_panel("test", "p", 3), None)
-    assert played is not None and played.success is None
+    assert played is not None
+    assert played.success is None
     numbers = played.summary()
-    assert numbers["success_rate"] is None and numbers["ci_low"] is None and "success" not in describe(numbers)
+    assert numbers["success_rate"] is None
+    assert numbers["ci_low"] is None
+    assert "success" not in describe(numbers)
 
 
 def test_measures() -> None:
@@ -199,7 +218,8 @@ def test_one_episode_for_a_video(bundled: Any) -> None:
     model = ZeroShotReward(bundled, Words(("a pole",)))
     frames, rewards = play_one(zeros, CLOCK, 5, model, shown)
     (length,) = lengths_of(Panel("p", "c", (5,)))
-    assert frames.shape == (length, 12, 14, 3) and frames[:, 0, 0, 0].tolist() == list(range(1, length + 1))
+    assert frames.shape == (length, 12, 14, 3)
+    assert frames[:, 0, 0, 0].tolist() == list(range(1, length + 1))
     expected = [model.reward(np.full((1, 8, 8, 3), t, np.uint8))[0] for t in range(1, length + 1)]
     np.testing.assert_allclose(rewards, expected, atol=1e-5)
     _, own = play_one(zeros, CLOCK, 5, None, shown)

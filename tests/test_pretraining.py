@@ -32,7 +32,8 @@ def test_every_training_word_is_in_the_vocabulary() -> None:
 
 def test_held_out_wordings_are_new_sentences_of_known_words() -> None:
     known = set(vocabulary())
-    assert len(HELD_OUT) >= 5 and not set(HELD_OUT) & set(TRAINED)
+    assert len(HELD_OUT) >= 5
+    assert not set(HELD_OUT) & set(TRAINED)
     assert all(words_of(sentence) <= known for sentence in HELD_OUT)
     drawn = {caption.text for caption in sample_captions(5000, np.random.default_rng(1))}
     bare = {re.sub(r"\b(a|the) ", "", text) for text in drawn}
@@ -96,16 +97,20 @@ def test_captions_say_the_truth_as_a_whole() -> None:
     seen = {"nonsense": 0, "generic": 0, "state": 0}
     for caption in sample_captions(600, rng):
         truth = caption.holds(everything)
-        assert truth.dtype == bool and truth.shape == (300,)
+        assert truth.dtype == bool
+        assert truth.shape == (300,)
         if words_of(caption.text) <= set(captions.FUNCTION_WORDS):
-            assert truth.all() and UNKNOWN in caption.text
+            assert truth.all()
+            assert UNKNOWN in caption.text
             seen["nonsense"] += 1
             continue
         worlds = set(everything.world[truth].tolist())
         assert len(worlds) <= 1, caption.text
         whole = worlds and np.array_equal(truth, everything.world == next(iter(worlds)))
         seen["generic" if whole else "state"] += 1
-    assert seen["nonsense"] > 10 and seen["generic"] > 30 and seen["state"] > 300
+    assert seen["nonsense"] > 10
+    assert seen["generic"] > 30
+    assert seen["state"] > 300
 
 
 def test_upright_is_truer_the_nearer_to_the_vertical() -> None:
@@ -114,26 +119,32 @@ def test_upright_is_truer_the_nearer_to_the_vertical() -> None:
     rng = np.random.default_rng(0)
     inside = [region.draw(rng) for _ in range(2000)]
     shares = [np.mean([i(scene(CARTPOLE, 0, degrees))[0] for i in inside]) for degrees in (3, 10, 25, 60, 95)]
-    assert shares[0] == 1 and shares[-1] == 0 and all(a > b for a, b in zip(shares, shares[1:], strict=False))
+    assert shares[0] == 1
+    assert shares[-1] == 0
+    assert (np.diff(shares) < 0).all()
 
 
 @pytest.mark.parametrize("size", [32, 64])
 def test_scenes(size: int) -> None:
     scenes = sample_scenes(120, size, np.random.default_rng(0))
-    assert scenes.frames.dtype == np.uint8 and scenes.frames.shape == (120, size, size, 3)
+    assert scenes.frames.dtype == np.uint8
+    assert scenes.frames.shape == (120, size, size, 3)
     assert set(scenes.world.tolist()) == {CARTPOLE, MOUNTAIN_CAR, ROD}
-    assert (np.abs(scenes.angle) <= np.pi).all() and (np.abs(scenes.position) <= 1.2).all()
+    assert (np.abs(scenes.angle) <= np.pi).all()
+    assert (np.abs(scenes.position) <= 1.2).all()
     assert (scenes.angle[scenes.world == MOUNTAIN_CAR] == 0).all()
     assert min(np.ptp(frame) for frame in scenes.frames) > 30, "something can be seen in each"
     again = sample_scenes(120, size, np.random.default_rng(0))
-    assert np.array_equal(scenes.frames, again.frames) and np.array_equal(scenes.angle, again.angle)
+    assert np.array_equal(scenes.frames, again.frames)
+    assert np.array_equal(scenes.angle, again.angle)
     other = sample_scenes(120, size, np.random.default_rng(1))
     assert not np.array_equal(scenes.angle, other.angle)
 
 
 def test_frames_are_fitted_as_the_encoder_would() -> None:
     frame = np.random.default_rng(0).integers(0, 256, (48, 96, 3), np.uint8)
-    assert fit(frame, 32).shape == (32, 32, 3) and fit(fit(frame, 32), 32).shape == (32, 32, 3)
+    assert fit(frame, 32).shape == (32, 32, 3)
+    assert fit(fit(frame, 32), 32).shape == (32, 32, 3)
 
 
 def test_a_few_updates_run_and_give_an_encoder(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from sightline.models.encoders import load_encoder
 from sightline.rewards.zero_shot import Words, ZeroShotReward, embed_words
 
 ENVS = 3
+HALF_A_STEP = np.array([0.5, 0], np.float32)
 
 
 def make(rows: int, envs: int = ENVS, embedding_size: int = 0, **options: Any) -> CommittedReplayBuffer:
@@ -36,7 +37,7 @@ def add(buffer: CommittedReplayBuffer, step: int, done: bool = False, timeout: b
     states = np.stack([np.full(buffer.n_envs, step), envs], axis=1).astype(np.float32)
     infos: list[dict[str, Any]] = [{"TimeLimit.truncated": timeout} for _ in envs]
     actions = (step + envs)[:, None] % 5
-    buffer.add(states, states + [0.5, 0], actions, -envs.astype(np.float32) - 1, np.full(len(envs), done), infos)
+    buffer.add(states, states + HALF_A_STEP, actions, -envs.astype(np.float32) - 1, np.full(len(envs), done), infos)
 
 
 def reward_of(step: Any, env: Any) -> Any:
@@ -51,9 +52,10 @@ def check_sample(buffer: CommittedReplayBuffer, committed: set[int], count: int 
     drawn = buffer.sample(count)
     states = drawn.observations.numpy()
     assert set(states[:, 0].astype(int)) <= committed, "drawn before its reward was committed, or overwritten"
-    assert drawn.observations.shape == (count, 2) and drawn.rewards.shape == drawn.dones.shape == (count, 1)
+    assert drawn.observations.shape == (count, 2)
+    assert drawn.rewards.shape == drawn.dones.shape == (count, 1)
     np.testing.assert_array_equal(drawn.rewards.numpy()[:, 0], reward_of(states[:, 0], states[:, 1]))
-    np.testing.assert_array_equal(drawn.next_observations.numpy(), states + [0.5, 0])
+    np.testing.assert_array_equal(drawn.next_observations.numpy(), states + HALF_A_STEP)
     np.testing.assert_array_equal(drawn.actions.numpy()[:, 0], (states[:, 0] + states[:, 1]) % 5)
 
 
@@ -109,7 +111,8 @@ def test_drawing_is_uniform_over_what_is_committed() -> None:
             commit(buffer, [step], buffer.take_new_rows())
     states = buffer.sample(20_000).observations.numpy()
     which, counts = np.unique(states, axis=0, return_counts=True)
-    assert sorted(set(which[:, 0])) == [4, 5, 6, 7, 8, 9, 10] and len(which) == 7 * ENVS
+    assert sorted(set(which[:, 0])) == [4, 5, 6, 7, 8, 9, 10]
+    assert len(which) == 7 * ENVS
     assert chisquare(counts).pvalue > 1e-3
     # and it notices what is not uniform: twice the weight on one of 21
     assert chisquare(counts + (np.arange(len(counts)) == 0) * 900).pvalue < 1e-6
@@ -165,7 +168,9 @@ def test_state_and_restore() -> None:
             np.random.seed(1)
             commit(one, [steps - 2, steps - 1], one.take_new_rows())
             add(one, steps)
-        assert buffer.pos == other.pos and buffer.full == other.full and buffer.size() == other.size()
+        assert buffer.pos == other.pos
+        assert buffer.full == other.full
+        assert buffer.size() == other.size()
         np.random.seed(1)
         drawn = buffer.sample(50)
         np.random.seed(1)

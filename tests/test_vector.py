@@ -57,10 +57,12 @@ def test_a_frame_shows_the_state_that_the_step_led_to(count: int) -> None:
     envs = FrameVectorEnv(CLOCK, count, episode_seeds(0))
     ends = 0
     for step in play(envs, 60):
-        assert step.frames is not None and step.frames.shape == (count, 6, 8, 3)
+        assert step.frames is not None
+        assert step.frames.shape == (count, 6, 8, 3)
         times = step.frames[:, 0, 0, 0]
         assert (step.frames == times[:, None, None, None]).all()
-        assert np.array_equal(step.final_states[:, 0], times) and np.array_equal(step.rewards, times)
+        assert np.array_equal(step.final_states[:, 0], times)
+        assert np.array_equal(step.rewards, times)
         assert np.array_equal(step.ended, step.final_states[:, 0] == step.final_states[:, 1])
         assert np.array_equal(step.states[:, 0], np.where(step.ended, 0, times)), "an ended episode begins anew"
         ends += int(step.ended.sum())
@@ -116,14 +118,17 @@ def test_what_the_learner_sees_of_an_end() -> None:
         states, rewards, dones, infos = env.step(np.zeros(3, int))
         for i in np.flatnonzero(dones):
             time_, length = infos[i]["terminal_observation"][:2]
-            assert states[i, 0] == 0 and rewards[i] == time_
+            assert states[i, 0] == 0
+            assert rewards[i] == time_
             assert infos[i]["TimeLimit.truncated"] is bool(time_ < length)
             seen.add(bool(time_ < length))
         assert all("terminal_observation" not in infos[i] for i in np.flatnonzero(~dones))
     assert seen == {True, False}
     finished = env.take_finished()
-    assert finished and all(e["return"] == e["length"] * (e["length"] + 1) / 2 for e in finished)
-    assert all(e["any"] == (e["length"] < 6) or e["length"] == 6 for e in finished) and not env.take_finished()
+    assert finished
+    assert all(e["return"] == e["length"] * (e["length"] + 1) / 2 for e in finished)
+    assert all(e["any"] == (e["length"] < 6) or e["length"] == 6 for e in finished)
+    assert not env.take_finished()
     env.close()
 
 
@@ -136,7 +141,8 @@ def test_chunks_of_frames_stay_valid_for_one_more_chunk() -> None:
         expected.append(rewards)
         if i % 5 == 4:
             taken = env.take_frames()
-            assert taken is not None and taken.shape == (5, 2, 6, 8, 3)
+            assert taken is not None
+            assert taken.shape == (5, 2, 6, 8, 3)
             chunks.append(taken)
             for past in chunks[-2:]:
                 start = 5 * (len(chunks) - (1 if past is taken else 2))
@@ -153,7 +159,8 @@ def test_episode_seeds_do_not_depend_on_the_number_of_environments() -> None:
         return np.stack(states).T.tolist()
 
     two, five = lengths(2), lengths(5)
-    assert two == five[:2] and five[0] != five[1]
+    assert two == five[:2]
+    assert five[0] != five[1]
     seeds = [episode_seeds(run)(env, episode) for run in range(5) for env in range(5) for episode in range(20)]
     assert len(set(seeds)) == len(seeds)
 
@@ -164,15 +171,19 @@ def test_restore_brings_back_unfinished_episodes_exactly(env_id: str) -> None:
     envs = FrameVectorEnv(maker, 3, episode_seeds(2))
     last = play(envs, 31)[-1]
     episodes, actions = list(envs.episodes), [list(history) for history in envs.actions]
-    assert 0 < max(len(history) for history in actions) <= 13 and min(episodes) > 0
+    assert 0 < max(len(history) for history in actions) <= 13
+    assert min(episodes) > 0
     other = FrameVectorEnv(maker, 3, episode_seeds(2))
     assert np.array_equal(other.restore(episodes, actions), last.states)
     rng = np.random.default_rng(4)
     for _ in range(30):
         drawn = rng.integers(0, 2, 3) if envs.action_space.shape == () else rng.uniform(-1, 1, (3, 1)).astype("f4")
         one, two = envs.step(drawn), other.step(drawn)
-        assert np.array_equal(one.final_states, two.final_states) and np.array_equal(one.states, two.states)
-        assert one.frames is not None and two.frames is not None and np.array_equal(one.frames, two.frames)
+        assert np.array_equal(one.final_states, two.final_states)
+        assert np.array_equal(one.states, two.states)
+        assert one.frames is not None
+        assert two.frames is not None
+        assert np.array_equal(one.frames, two.frames)
         assert np.array_equal(one.ended, two.ended), "the time limit goes on where it was"
     envs.close()
     other.close()
@@ -217,6 +228,7 @@ def test_a_picture_without_colours_is_said_in_one_line(workers: Any) -> None:
 def test_actions_that_no_learner_takes() -> None:
     import gymnasium
     from gymnasium import spaces
+
     from small_envs import Clock
 
     class Odd(Clock):

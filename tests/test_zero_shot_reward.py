@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SENTENCES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import SENTENCES
 from sightline.errors import BadInput
 from sightline.models.encoders import load_encoder
 from sightline.rewards.zero_shot import GoalBaseline, Words, ZeroShotReward, embed_words
@@ -62,11 +62,13 @@ def test_reward_equals_both_definitions(
     folder, frames = encoder_folder(size), frames_of(7)
     x, texts = embeddings_in_float64(folder, frames, (*goal, *baseline))
     g, b = texts[: len(goal)].mean(axis=0), texts[len(goal) :].mean(axis=0)
-    assert np.linalg.norm(g - b) > 0.01 and np.ptp(x @ g) > 1e-3
+    assert np.linalg.norm(g - b) > 0.01
+    assert np.ptp(x @ g) > 1e-3
     encoder = load_encoder(f"local-dir:{folder}", device="cpu", dtype="float32")
     for alpha in ALPHAS:
         reward = ZeroShotReward(encoder, Words(goal, baseline, alpha)).reward(frames)
-        assert reward.dtype == np.float32 and reward.shape == (7,)
+        assert reward.dtype == np.float32
+        assert reward.shape == (7,)
         for definition in (by_projection_on_the_line, by_matrix):
             np.testing.assert_allclose(reward, definition(x, g, b, alpha), rtol=0, atol=1e-5)
 
@@ -113,7 +115,8 @@ def test_too_far_along_the_line_is_punished_too() -> None:
     scores = GoalBaseline(np.array([0.5, 0], np.float32), np.array([0, 0], np.float32), 1.0).score(
         np.array([[0.5, 0], [0.9, 0], [0.1, 0]])
     )
-    assert scores[0] == 1 and scores[1] == pytest.approx(scores[2])
+    assert scores[0] == 1
+    assert scores[1] == pytest.approx(scores[2])
 
 
 unit_vectors = st.integers(0, 2**32 - 1).map(np.random.default_rng).map(lambda rng: rng.standard_normal((9, 6)))
@@ -130,7 +133,8 @@ def test_properties(vectors: np.ndarray, alpha: float, goals: int, shuffle: Any)
 
     goal, baseline = list(texts[:goals]), list(texts[goals:])
     reward = score(goal, baseline, x)
-    assert (reward <= 1 + 1e-6).all() and np.isfinite(reward).all()
+    assert (reward <= 1 + 1e-6).all()
+    assert np.isfinite(reward).all()
     shuffle.shuffle(goal)
     shuffle.shuffle(baseline)
     np.testing.assert_allclose(score(goal, baseline, x), reward, atol=1e-5)
@@ -157,7 +161,8 @@ def test_batches_change_nothing(bundled: Any, frames_of: Callable[..., np.ndarra
 @pytest.mark.parametrize("shape", [(0, 64, 64, 3), (0, 10, 20, 3)])
 def test_no_frames_give_no_rewards(bundled: Any, shape: tuple[int, ...]) -> None:
     reward = ZeroShotReward(bundled, Words(*ONE)).reward(np.zeros(shape, np.uint8))
-    assert reward.shape == (0,) and reward.dtype == np.float32
+    assert reward.shape == (0,)
+    assert reward.dtype == np.float32
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON o
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from sightline import __version__
+
+        typer.echo(f"sightline {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
 ) -> None:
     """Options of all commands."""
@@ -162,7 +173,7 @@ def score(
     """Say how well pictures match words: sightline score photos/ --goal "a red car"."""
     import numpy as np
 
-    from sightline.rewards.scoring import score_files, write_csv
+    from sightline.evaluation.pictures import score_files, write_csv
     from sightline.rewards.zero_shot import Words
 
     goals = (*goal, goal2) if goal2 is not None else tuple(goal)
@@ -290,6 +301,9 @@ def _leave(message: str, code: int, error: BaseException | None) -> None:
 
 def main() -> None:
     """Entry point of the `sightline` command."""
+    if not os.environ.get("SIGHTLINE_DEBUG"):
+        # Renderers that failed to start complain once more when they are collected.
+        sys.unraisablehook = lambda unraisable: None
     with _errors_in_one_line():
         app(standalone_mode=False)
 

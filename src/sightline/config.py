@@ -101,10 +101,12 @@ class DQNLearner(LearnerBase):
 
 
 class SACLearner(LearnerBase):
+    """The defaults differ from SB3's: rewards from words vary by tenths only, and an entropy coefficient that starts at
+    1 drowns them."""
+
     algorithm: Literal["SAC"] = "SAC"
-    learning_rate: float = Field(default=3e-4, gt=0)
-    tau: float = Field(default=0.005, gt=0, le=1)
-    ent_coef: float | str = "auto"
+    tau: float = Field(default=0.02, gt=0, le=1)
+    ent_coef: float | str = "auto_0.05"
     use_sde: bool = False
 
 

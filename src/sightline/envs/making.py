@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+import multiprocessing
 import os
 import sys
 from dataclasses import dataclass, field
@@ -59,6 +61,8 @@ class EnvMaker:
         # A simulator looks for a display before it looks for a GPU or for software rendering.
         if sys.platform == "linux" and not os.environ.get("DISPLAY"):
             os.environ.setdefault("MUJOCO_GL", "egl")
+        if self.render:
+            _load_triton_before_opengl()
         env = _own(self) if ":" in self.env_id and self.env_id not in gymnasium.registry else _registered(self)
         if self.render and env.render_mode != "rgb_array":
             raise BadInput(
@@ -67,6 +71,14 @@ class EnvMaker:
         if not isinstance(env.observation_space, spaces.Box):
             env = FlattenObservation(env)
         return _rescaled(env, self.env_id) if self.rescale else env
+
+
+def _load_triton_before_opengl() -> None:
+    """Mesa's software OpenGL and Triton (which torch imports late) each bring an LLVM, and the process dies by a
+    segmentation fault if Mesa's comes first. Workers that only simulate never load Triton."""
+    if multiprocessing.parent_process() is None:
+        with contextlib.suppress(ImportError):
+            importlib.import_module("triton")
 
 
 def _rescaled(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[Any, Any]:
@@ -150,6 +162,6 @@ def _parameters(build: Any) -> set[str]:
 
 def _cannot_build(env_id: str, error: Exception) -> RunFailed:
     message = " ".join(str(error).split()) or type(error).__name__
-    if any(word in message for word in ("OpenGL", "EGL", "GLX", "GLFW", "OSMesa", "libGL")):
+    if any(word in message for word in ("OpenGL", "EGL", "GLX", "GLFW", "OSMesa", "libGL", "glGet")):
         message += "; no OpenGL here: run 'sightline doctor' for what to install, or set MUJOCO_GL=osmesa"
     return RunFailed(f"environment '{env_id}' cannot be built: {message}")

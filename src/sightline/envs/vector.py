@@ -76,7 +76,10 @@ def rgb_frame(env: gymnasium.Env[Any, Any]) -> np.ndarray:
     try:
         frame = np.asarray(env.render())
     except Exception as error:
-        raise RunFailed(f"the environment could not render: {' '.join(str(error).split())}") from error
+        raise RunFailed(
+            f"the environment could not render: {' '.join(str(error).split())}; "
+            "'sightline doctor' says which rendering back ends work here"
+        ) from error
     if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
         raise RunFailed(f"the environment rendered {frame.dtype}{list(frame.shape)}; frames must be uint8[H, W, 3]")
     return np.ascontiguousarray(frame)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 @contextlib.contextmanager
 def quiet_hub(offline: bool) -> Iterator[None]:
-    """Within, the hub's client logs nothing, and only looks into its cache if told so or if the hub cannot be reached."""
+    """Within, the hub's client logs nothing, and looks only into its cache if told so or if there is no network."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE

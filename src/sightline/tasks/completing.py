@@ -7,6 +7,7 @@ from gymnasium import spaces
 from sightline.config import DQNLearner, Learner, Recipe, SACLearner, ZeroShotReward, check_words, validate_recipe
 from sightline.envs.drawing import Size
 from sightline.envs.making import EnvMaker
+from sightline.envs.vector import rgb_frame
 from sightline.errors import BadInput
 from sightline.tasks.declarations import TASKS, find_task
 
@@ -30,7 +31,8 @@ def complete(recipe: Recipe) -> Recipe:
     """Fill in what the recipe leaves to its environment; the result says everything.
 
     Raises:
-        BadInput: no goal for an environment that is no task of ours; an environment that cannot be made or seen.
+        BadInput: no goal for an environment that is no task of ours; an environment that cannot be made.
+        RunFailed: an environment that cannot be built or rendered on this machine.
     """
     document = recipe.model_dump(mode="json")
     task = find_task(recipe.env)
@@ -45,6 +47,9 @@ def complete(recipe: Recipe) -> Recipe:
             raise BadInput(str(error)) from error
     env = env_maker(recipe, frame_size=None, render=needs_words)()
     try:
+        if needs_words:
+            env.reset(seed=0)
+            rgb_frame(env)
         discrete = isinstance(env.action_space, spaces.Discrete)
     finally:
         env.close()

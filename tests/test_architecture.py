@@ -1,0 +1,66 @@
+"""The house stands as docs/architecture.md says: imports point down its layers, and its tree is the real one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "sightline"
+DOCUMENT = (ROOT / "docs" / "architecture.md").read_text()
+
+
+def layers() -> dict[str, int]:
+    """Room -> its floor, 0 at the top, as the document's second block lists them."""
+    listed = re.findall(r"```\n(.*?)```", DOCUMENT, flags=re.DOTALL)[1]
+    return {room.strip(): floor for floor, line in enumerate(listed.strip().splitlines()) for room in line.split(",")}
+
+
+def imports(module: Path) -> Iterator[str]:
+    """Rooms of sightline that a module imports, wherever in it; those for type checking only are left out."""
+    tree = ast.parse(module.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            node.body = []
+    for node in ast.walk(tree):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        for name in names:
+            if name.startswith("sightline."):
+                yield name.split(".")[1]
+
+
+def room(module: Path) -> str:
+    return module.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def test_imports_point_down() -> None:
+    floors = layers()
+    modules = [m for m in PACKAGE.rglob("*.py") if room(m) not in ("__init__", "__main__")]
+    arrows = [(module, target) for module in modules for target in imports(module) if target != room(module)]
+    wrong = [(str(module), target) for module, target in arrows if floors[target] < floors[room(module)]]
+    assert not wrong
+
+
+def test_rooms_of_one_floor_do_not_go_in_circles() -> None:
+    wanted = {(room(module), target) for module in PACKAGE.rglob("*.py") for target in imports(module)}
+    both_ways = {(a, b) for a, b in wanted if a != b and (b, a) in wanted}
+    assert not both_ways
+
+
+def test_the_tree_is_documented() -> None:
+    rooms = {room(module) for module in PACKAGE.rglob("*.py")} - {"__init__", "__main__"}
+    tree = re.findall(r"```\n(.*?)```", DOCUMENT, flags=re.DOTALL)[0]
+    documented = {name.removesuffix(".py").removesuffix("/") for name in re.findall(r"^  (\S+)", tree, re.MULTILINE)}
+    assert rooms == documented
+
+
+def test_heavy_libraries_are_not_needed_for_help() -> None:
+    heavy = {"torch", "transformers", "open_clip", "matplotlib", "stable_baselines3", "gymnasium", "pydantic", "numpy"}
+    tree = ast.parse((PACKAGE / "cli.py").read_text())
+    at_import = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {alias.name.split(".")[0] for node in at_import if isinstance(node, ast.Import) for alias in node.names}
+    names |= {(node.module or "").split(".")[0] for node in at_import if isinstance(node, ast.ImportFrom)}
+    assert not names & heavy

@@ -1,0 +1,62 @@
+"""What the documents tell people to do works."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+COMMANDS = [
+    line.split("   #")[0].strip()
+    for line in README.splitlines()
+    if line.startswith("sightline train") and "my_module" not in line and "--resume" not in line
+]
+
+
+def sightline(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sightline", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_of_the_readme_are_understood(command: str, tmp_path: Path) -> None:
+    done = sightline([*shlex.split(command)[1:], "--dry-run"], tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_there_are_commands_to_check() -> None:
+    assert len(COMMANDS) >= 5
+
+
+def test_links_of_the_documents_lead_somewhere() -> None:
+    for document in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+            if not target.startswith("http"):
+                assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_the_environment_of_the_guide_can_be_trained(tmp_path: Path) -> None:
+    guide = (ROOT / "docs" / "your-environment.md").read_text()
+    (tmp_path / "reacher.py").write_text(re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)[0])
+    small = ["steps=600", "envs=2", "learner.algorithm=SAC", "learner.chunk=16", "learner.gradient_steps=2"]
+    small += ["evaluation.episodes=2", "evaluation.test_episodes=4", "videos=false", "tensorboard=false"]
+    words = ["goal=a red square in the top left corner", "baseline=a red square"]
+    arguments = ["train", "env=reacher:Point", "episode_steps=50", *words, *small, "--run-dir", "run", "--json"]
+    done = sightline(arguments, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["episodes"] == 4
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    assert "<!-- tests -->" in script
+    block = README.split("<!-- tests -->")[1].split("```")[1]
+    assert "pytest" in block

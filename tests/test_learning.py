@@ -1,0 +1,49 @@
+"""Does a policy learn from the words alone, and not from other words? (Minutes; deselect with `-m "not learning"`.)"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Finished
+
+pytestmark = pytest.mark.learning
+
+BUDGET = (
+    *("steps=20000", "seed=1", "videos=false", "tensorboard=false", "checkpoints.every=20000"),
+    *("evaluation.every=2000", "evaluation.episodes=10", "evaluation.test_episodes=40"),
+)
+"""Half of the recipe's steps; with the encoder of 21 November, seeds 0, 1 and 2 all reach 100 %."""
+GOAL, BASELINE = "pole vertically upright on top of the cart", "pole and cart"
+
+
+def learn(sightline: Callable[..., Finished], run: Path, goal: str, baseline: str) -> dict[str, Any]:
+    arguments = ("train", "cartpole", f"goal={goal}", f"baseline={baseline}", *BUDGET, "--run-dir", run, "--json")
+    done = sightline(*arguments)
+    assert done.code == 0, done.err
+    result: dict[str, Any] = json.loads(done.out)
+    return result
+
+
+def test_the_words_teach(sightline: Callable[..., Finished], tmp_path: Path) -> None:
+    result = learn(sightline, tmp_path / "run", GOAL, BASELINE)
+    assert result["success_rate"] >= 0.8
+    assert result["untrained"]["success_rate"] <= 0.1
+    assert result["reward"] > result["untrained"]["reward"] + 0.05, "the words see it too"
+
+
+@pytest.mark.parametrize(
+    ("goal", "baseline"),
+    [
+        pytest.param(BASELINE, GOAL, id="swapped"),
+        pytest.param("a car at the peak of the mountain, next to the yellow flag", BASELINE, id="unrelated"),
+    ],
+)
+def test_other_words_do_not(sightline: Callable[..., Finished], tmp_path: Path, goal: str, baseline: str) -> None:
+    """Everything else is the same: were it not the words that teach, this would succeed as well."""
+    result = learn(sightline, tmp_path / "run", goal, baseline)
+    assert result["success_rate"] <= 0.1

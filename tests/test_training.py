@@ -1,0 +1,470 @@
+"""Whole runs, tiny: determinism, every kind of reward and learner, and exact resumption after any end."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from conftest import TINY, Finished, start_sightline
+from sightline.rewards.zero_shot import GoalBaseline, Words, ZeroShotReward
+from sightline.runs.metrics import read_metrics
+
+Sightline = Callable[..., Finished]
+CLOCK = ("env=small_envs:Clock", "goal=pole", "baseline=cart", "learner.algorithm=DQN")
+PENDULUM = (
+    *("env=Pendulum-v1", "goal=a rod standing upright", "baseline=a rod"),
+    *("envs=2", "steps=160", "learner.algorithm=SAC"),
+)
+
+
+def numbers(run: Path) -> list[dict[str, Any]]:
+    """All metrics but those of time."""
+    return [{k: v for k, v in record.items() if not k.startswith("time/")} for record in read_metrics(metrics_of(run))]
+
+
+def metrics_of(run: Path) -> Path:
+    return run / "metrics.jsonl"
+
+
+def result_of(run: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((run / "result.json").read_text())
+    return {key: value for key, value in result.items() if not key.startswith("seconds")}
+
+
+def replay_of(run: Path) -> dict[str, np.ndarray]:
+    newest = max((run / "checkpoints").glob("step-*"))
+    return dict(np.load(newest / "replay.npz"))
+
+
+@pytest.fixture
+def train(sightline: Sightline, tmp_path: Path) -> Callable[..., Path]:
+    """A run that must succeed: `train("cartpole", …)` -> its folder."""
+
+    def run(*arguments: str, name: str = "run") -> Path:
+        done = sightline("train", arguments[0], *TINY, *arguments[1:], "--run-dir", tmp_path / name)
+        assert done.code == 0, done.err
+        return tmp_path / name
+
+    return run
+
+
+# -- what is learned from ---------------------------------------------------------------------------------------------
+
+
+def test_equal_seeds_give_equal_runs_and_others_do_not(train: Callable[..., Path]) -> None:
+    first, second = train("cartpole", name="first"), train("cartpole", name="second")
+    assert numbers(first) == numbers(second)
+    assert result_of(first) == result_of(second)
+    other = train("cartpole", "seed=1", name="other")
+    assert numbers(first) != numbers(other)
+    steps = [record["step"] for record in numbers(first)]
+    assert steps == sorted(steps)
+    assert steps[-1] >= 256
+    keys = set().union(*numbers(first))
+    assert {"rollout/reward", "rollout/return", "rollout/success", "train/loss", "evaluation/reward"} <= keys
+
+
+def test_every_reward_in_the_replay_is_that_of_its_own_frame(train: Callable[..., Path], bundled: Any) -> None:
+    """The clock's frames show the state, so each transition's reward can be computed anew: terminal frames,
+    ragged episodes and the ring's wrap-around included."""
+    run = train(*CLOCK, "envs=3", "episode_steps=7")
+    replay = replay_of(run)
+    assert replay["full"]
+    assert replay["observations"].shape[1] == 3
+    times = replay["next_observations"][..., 0]
+    model = ZeroShotReward(bundled, Words(("pole",), ("cart",)))
+    table = np.array([model.reward(np.full((1, 64, 64, 3), t, np.uint8))[0] for t in range(8)])
+    assert len(np.unique(table.round(5))) == 8
+    np.testing.assert_allclose(replay["rewards"], table[times.astype(int)], atol=1e-5)
+    np.testing.assert_array_equal(replay["true_rewards"], times)
+    lengths = replay["next_observations"][..., 1]
+    np.testing.assert_array_equal(replay["dones"], (times == 7) | (times == lengths))
+    np.testing.assert_array_equal(replay["timeouts"], (times == 7) & (lengths > 7))
+    assert replay["timeouts"].any()
+    assert (replay["dones"] > replay["timeouts"]).any()
+    assert len(set(lengths.ravel().tolist())) > 3, "episodes are ragged"
+
+
+def test_ground_truth_takes_the_same_path(train: Callable[..., Path]) -> None:
+    run = train("cartpole", "reward.kind=ground_truth")
+    replay = replay_of(run)
+    assert replay["committed"].all()
+    assert np.array_equal(replay["rewards"], replay["true_rewards"])
+    assert set(np.unique(replay["rewards"]).tolist()) <= {0.0, 1.0}
+    assert result_of(run)["reward"] is None
+    assert result_of(run)["success_rate"] is not None
+    assert numbers(train("cartpole", "reward.kind=ground_truth", name="again")) == numbers(run)
+
+
+def test_embeddings_are_kept_if_asked_for(train: Callable[..., Path], bundled: Any) -> None:
+    from sightline.rewards.zero_shot import embed_words
+
+    replay = replay_of(train("cartpole", "reward.keep_embeddings=true"))
+    assert replay["embeddings"].dtype == np.float16
+    assert replay["embeddings"].shape[2] == 128
+    head = embed_words(bundled, Words(("pole vertically upright on top of the cart",), ("pole and cart",)))
+    again = head.score(replay["embeddings"].reshape(-1, 128)).reshape(replay["rewards"].shape)
+    np.testing.assert_allclose(again, replay["rewards"], atol=1e-3)
+    assert "embeddings" not in replay_of(train("cartpole", name="without"))
+
+
+@pytest.mark.parametrize("envs", [1, 3, 5])
+def test_any_number_of_environments(train: Callable[..., Path], envs: int) -> None:
+    run = train(*CLOCK, f"envs={envs}")
+    assert replay_of(run)["observations"].shape[1] == envs
+    lengths = [record["rollout/length"] for record in numbers(run) if "rollout/length" in record]
+    assert lengths
+    assert all(3 <= length <= 9 for length in lengths)
+    assert result_of(run)["success_rate"] == 1.0
+
+
+def test_sac_on_any_gymnasium_id_from_words_alone(train: Callable[..., Path]) -> None:
+    run = train(*PENDULUM)
+    assert any("train/ent_coef" in record for record in numbers(run))
+    assert result_of(run)["success_rate"] is None
+    assert result_of(run)["reward"] is not None
+    assert replay_of(run)["actions"].shape[2] == 1
+
+
+def test_a_learner_by_dotted_name(train: Callable[..., Path]) -> None:
+    pytest.importorskip("sb3_contrib")
+    run = train("env=Pendulum-v1", "reward.kind=ground_truth", "learner.algorithm=sb3_contrib.TQC", "envs=2")
+    assert any("train/critic_loss" in record for record in numbers(run))
+    stored = (run / "recipe.yaml").read_text()
+    assert "sb3_contrib.TQC" in stored
+
+
+def test_processes_give_the_same_run_and_leave_none_behind(train: Callable[..., Path]) -> None:
+    inline = train("cartpole", "envs=2", name="inline")
+    processes = train("cartpole", "envs=2", "workers=processes", name="processes")
+    assert numbers(inline) == numbers(processes)
+    assert result_of(inline) == result_of(processes)
+    left = [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+    assert not [child for child in left if "resource_tracker" not in " ".join(child.cmdline())]
+
+
+def test_the_checkpoint_is_chosen_by_the_words_alone(train: Callable[..., Path]) -> None:
+    run = train("cartpole", "evaluation.every=32")
+    evaluations = [record for record in numbers(run) if "evaluation/reward" in record]
+    assert len(evaluations) >= 8
+    best = max(evaluations, key=lambda record: record["evaluation/reward"])
+    assert result_of(run)["chosen_step"] == best["step"]
+    assert [int(p.name.rpartition("-")[2]) for p in (run / "checkpoints").glob("best-*")] == [best["step"]]
+
+
+def test_videos_events_and_report(train: Callable[..., Path]) -> None:
+    run = train("cartpole", "videos=true", "tensorboard=true")
+    assert {file.name for file in (run / "videos").iterdir()} == {"untrained.mp4", "chosen.mp4"}
+    assert list((run / "tensorboard").iterdir())
+    page = (run / "report.html").read_text()
+    assert page.count("data:video/mp4;base64,") == 2
+    assert "pole vertically upright" in page
+    landscape = json.loads((run / "landscape.json").read_text())
+    assert [len(axis["values"]) for axis in landscape["axes"]] == list(np.shape(landscape["reward"]))
+
+
+def test_unknown_words_are_warned_of(sightline: Sightline, tmp_path: Path) -> None:
+    done = sightline("train", "cartpole", *TINY, "goal=a wombat", "--run-dir", tmp_path / "run")
+    assert done.code == 0
+    assert "warning: " in done.err
+    assert "'wombat'" in done.err
+    assert "wombat" in json.loads((tmp_path / "run" / "warnings.json").read_text())[0]
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_reward_that_is_no_number(
+    sightline: Sightline, train: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, calls, score = train("cartpole", name="whole"), [0], GoalBaseline.score
+
+    def broken(self: GoalBaseline, embeddings: np.ndarray) -> np.ndarray:
+        calls[0] += 1
+        rewards = score(self, embeddings)
+        return rewards if calls[0] < 6 else np.full_like(rewards, np.nan)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GoalBaseline, "score", broken)
+        done = sightline("train", "cartpole", *TINY, "--run-dir", tmp_path / "run")
+    assert done.code == 1
+    assert "not finite" in done.lines[-1]
+    assert "Traceback" not in done.err
+    assert sum(line.startswith("sightline: ") for line in done.lines) == 1
+    assert done.out == ""
+    assert list((tmp_path / "run" / "checkpoints").glob("step-*")), "what was saved before is kept"
+    mended = sightline("train", "cartpole", *TINY, "--run-dir", tmp_path / "run", "--resume")
+    assert mended.code == 0, mended.err
+    assert numbers(tmp_path / "run") == numbers(whole)
+    assert result_of(tmp_path / "run") == result_of(whole)
+
+
+def test_a_full_disk_while_saving(
+    sightline: Sightline, train: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, savez, calls = train("cartpole", name="whole"), np.savez, [0]
+
+    def full(*arguments: Any, **arrays: Any) -> None:
+        calls[0] += 1
+        if calls[0] > 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        savez(*arguments, **arrays)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez", full)
+        done = sightline("train", "cartpole", *TINY, "--run-dir", tmp_path / "run")
+    assert done.code == 1
+    assert "No space left" in done.lines[-1]
+    assert "--resume" in done.lines[-1]
+    assert not list((tmp_path / "run" / "checkpoints").glob(".writing*"))
+    resumed = sightline("train", "cartpole", *TINY, "--run-dir", tmp_path / "run", "--resume")
+    assert resumed.code == 0
+    assert "resuming from step" in resumed.err
+    assert numbers(tmp_path / "run") == numbers(whole)
+    assert result_of(tmp_path / "run") == result_of(whole)
+
+
+def test_an_environment_that_breaks(sightline: Sightline, tmp_path: Path) -> None:
+    words = ("env=small_envs:Raising", *CLOCK[1:])
+    done = sightline("train", words[0], *TINY, *words[1:], "--run-dir", tmp_path / "run")
+    assert done.code == 1
+    assert "exploded" in done.lines[-1]
+    assert "Traceback" not in done.err
+
+
+# -- resuming ---------------------------------------------------------------------------------------------------------
+
+LONG = [
+    *("cartpole", "steps=3000", "envs=4", "episode_steps=37", "videos=false", "tensorboard=false", "learner.chunk=8"),
+    *("learner.gradient_steps=16", "learner.batch_size=32", "learner.learning_starts=128", "learner.buffer_size=600"),
+    *("checkpoints.every=250", "evaluation.every=500", "evaluation.episodes=3", "evaluation.test_episodes=4"),
+]
+"""Long enough to be interrupted; the ring of the replay buffer wraps, chunks and episodes do not line up."""
+
+
+def wait_for_checkpoints(run: Path, count: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 90
+    while len(list((run / "checkpoints").glob("step-*/manifest.json"))) < count:
+        assert process.poll() is None, f"ended too early: {process.communicate()}"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def newest_step(run: Path) -> int:
+    return max(int(path.name.rpartition("-")[2]) for path in (run / "checkpoints").glob("step-*"))
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    process = start_sightline("train", *LONG, "--run-dir", folder / "run", cwd=folder)
+    _, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run after kill −9 in its middle; tests work on copies."""
+    folder = tmp_path_factory.mktemp("killed")
+    process = start_sightline("train", *LONG, "--run-dir", folder / "run", cwd=folder)
+    wait_for_checkpoints(folder / "run", 2, process)
+    kill_group(process)
+    assert process.returncode == -signal.SIGKILL
+    assert not (folder / "run" / "result.json").exists()
+    return folder / "run"
+
+
+@pytest.fixture
+def copy_of_killed(killed: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(killed, tmp_path / "copy"))
+
+
+def check_resumed(sightline: Sightline, run: Path, uninterrupted: Path) -> Finished:
+    done = sightline("train", *LONG, "--run-dir", run, "--resume")
+    assert done.code == 0, done.err
+    assert "resuming from step" in done.err
+    assert "does not repeat itself" not in done.err
+    assert numbers(run) == numbers(uninterrupted), "bit for bit"
+    assert result_of(run) == result_of(uninterrupted)
+    mine, theirs = replay_of(run), replay_of(uninterrupted)
+    assert all(np.array_equal(mine[name], theirs[name], equal_nan=name == "rewards") for name in theirs)
+    assert (run / "report.html").is_file()
+    return done
+
+
+def test_kill_nine_and_resume(sightline: Sightline, copy_of_killed: Path, uninterrupted: Path) -> None:
+    assert newest_step(copy_of_killed) < 2500
+    check_resumed(sightline, copy_of_killed, uninterrupted)
+
+
+def test_killed_twice(
+    sightline: Sightline, sightline_process: Callable[..., Any], copy_of_killed: Path, uninterrupted: Path
+) -> None:
+    before = newest_step(copy_of_killed)
+    process = sightline_process("train", *LONG, "--run-dir", copy_of_killed, "--resume")
+    while newest_step(copy_of_killed) == before:
+        assert process.poll() is None
+        time.sleep(0.005)
+    kill_group(process)
+    assert not (copy_of_killed / "result.json").exists()
+    check_resumed(sightline, copy_of_killed, uninterrupted)
+
+
+@pytest.mark.parametrize("damage", ["largest", "smallest", "manifest.json"])
+def test_a_truncated_newest_checkpoint_falls_back(
+    sightline: Sightline, copy_of_killed: Path, uninterrupted: Path, damage: str
+) -> None:
+    newest = max((copy_of_killed / "checkpoints").glob("step-*"))
+    files = sorted((f for f in newest.iterdir() if f.name != "manifest.json"), key=lambda file: file.stat().st_size)
+    file = {"largest": files[-1], "smallest": files[0]}.get(damage, newest / damage)
+    file.write_bytes(file.read_bytes()[:-20])
+    done = check_resumed(sightline, copy_of_killed, uninterrupted)
+    assert f"{newest.name} is damaged" in done.err
+    assert "falling back" in done.err
+
+
+def test_killed_before_the_first_checkpoint(sightline: Sightline, copy_of_killed: Path, uninterrupted: Path) -> None:
+    shutil.rmtree(copy_of_killed / "checkpoints")
+    (copy_of_killed / "checkpoints").mkdir()
+    done = sightline("train", *LONG, "--run-dir", copy_of_killed, "--resume")
+    assert done.code == 0, done.err
+    assert numbers(copy_of_killed) == numbers(uninterrupted)
+
+
+def test_a_half_written_line_of_metrics(sightline: Sightline, copy_of_killed: Path, uninterrupted: Path) -> None:
+    with metrics_of(copy_of_killed).open("a") as file:
+        file.write('{"step": 99999, "rollout/rew')
+    check_resumed(sightline, copy_of_killed, uninterrupted)
+
+
+@pytest.mark.parametrize("override", ["seed=1", "goal=a pole", "learner.gamma=0.5", "steps=4000"])
+def test_resuming_another_recipe_is_refused(sightline: Sightline, copy_of_killed: Path, override: str) -> None:
+    before = metrics_of(copy_of_killed).read_bytes()
+    done = sightline("train", *LONG, override, "--run-dir", copy_of_killed, "--resume")
+    assert done.code == 2
+    assert len(done.lines) == 1
+    assert override.partition("=")[0] in done.err
+    assert metrics_of(copy_of_killed).read_bytes() == before
+
+
+def test_an_interrupted_run_is_not_overwritten(sightline: Sightline, copy_of_killed: Path) -> None:
+    done = sightline("train", *LONG, "--run-dir", copy_of_killed)
+    assert done.code == 2
+    assert len(done.lines) == 1
+    assert "--resume" in done.err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signals_save_and_leave_in_seconds(
+    sightline: Sightline,
+    sightline_process: Callable[..., Any],
+    tmp_path: Path,
+    uninterrupted: Path,
+    number: int,
+    code: int,
+) -> None:
+    run = tmp_path / "run"
+    process = sightline_process("train", *LONG, "--run-dir", run)
+    wait_for_checkpoints(run, 1, process)
+    before, sent = newest_step(run), time.monotonic()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert time.monotonic() - sent < 10
+    assert process.returncode == code
+    assert out == ""
+    assert "Traceback" not in err
+    last = err.splitlines()[-1]
+    assert last.startswith("sightline: stopped by SIG")
+    assert "--resume" in last
+    assert "saved at step" in last
+    assert newest_step(run) >= before
+    assert not (run / "result.json").exists()
+    check_resumed(sightline, run, uninterrupted)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="BUG: workers die of the group's SIGINT, nothing is saved, and the exit code is 0"
+)
+def test_ctrl_c_with_worker_processes(sightline_process: Callable[..., Any], tmp_path: Path) -> None:
+    """A terminal sends Ctrl-C to the whole group: the workers must not die of it before the run is saved."""
+    run = tmp_path / "run"
+    process = sightline_process("train", *LONG, "envs=2", "workers=processes", "--run-dir", run)
+    wait_for_checkpoints(run, 1, process)
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) >= 2
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "saved at step" in err.splitlines()[-1]
+    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: Typer turns KeyboardInterrupt into an exit code that main() throws away")
+def test_a_second_ctrl_c_leaves_at_once_with_130(sightline: Sightline, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sightline.runs.folder.open_run", interrupted)
+    done = sightline("report", "run")
+    assert done.code == 130
+    assert done.lines == ["sightline: interrupted"]
+
+
+def test_kill_nine_leaves_no_workers(sightline_process: Callable[..., Any], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = sightline_process("train", *LONG, "envs=2", "workers=processes", "--run-dir", run)
+    wait_for_checkpoints(run, 1, process)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.kill()  # the parent alone
+    process.communicate()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+
+
+def test_resuming_a_finished_run_changes_nothing(sightline: Sightline, train: Callable[..., Path]) -> None:
+    run = train("cartpole")
+    before, result = numbers(run), result_of(run)
+    done = sightline("train", "cartpole", *TINY, "--run-dir", run, "--resume")
+    assert done.code == 0, done.err
+    assert numbers(run) == before
+    assert result_of(run) == result
+
+
+@pytest.mark.parametrize("words", [PENDULUM, CLOCK], ids=["Pendulum", "Clock"])
+def test_every_environment_resumes_exactly(
+    sightline: Sightline, train: Callable[..., Path], tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """The newest checkpoint and all that came after it are taken away, as a kill would have left it."""
+    arguments = (*words, "envs=3") if "envs=2" not in words else words
+    run = train(*arguments, "checkpoints.keep=9")
+    whole = Path(shutil.copytree(run, tmp_path / "whole"))
+    kept = sorted((run / "checkpoints").glob("step-*"))
+    assert len(kept) >= 2
+    for folder in kept[1:]:
+        shutil.rmtree(folder)
+    (run / "result.json").unlink()
+    options = (*TINY, *arguments[1:], "checkpoints.keep=9", "--run-dir", run)
+    done = sightline("train", arguments[0], *options, "--resume")
+    assert done.code == 0, done.err
+    assert "does not repeat itself" not in done.err
+    assert numbers(run) == numbers(whole)
+    assert result_of(run) == result_of(whole)
