@@ -75,7 +75,6 @@ def stages(steps: int) -> dict[str, float]:
     """Frames per second of each stage by itself, one thread each."""
     wanted = recipe(steps)
     learner = wanted.learner
-    assert learner is not None
     setup = prepare(wanted)
     chunk, frames = learner.chunk, learner.chunk * wanted.envs
     actions = np.zeros(wanted.envs, np.int64)
@@ -187,7 +186,6 @@ def theirs(steps: int) -> float:
     """Frames per second of whole rollouts of the published design while learning (median)."""
     wanted = recipe(steps)
     learner = wanted.learner
-    assert learner is not None
     reward_model = ZeroShotReward(load_encoder("bundled"), Words(wanted.goal, wanted.baseline, 0.5))
     env = SubprocVecEnv([native_cartpole] * wanted.envs)
     try:

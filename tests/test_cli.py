@@ -72,7 +72,6 @@ def test_bad_training_input(sightline: Sightline, arguments: list[str], expected
     assert not list(Path.cwd().iterdir()), "bad input leaves no run folder behind"
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: noticed only after the run folder was made, which is left behind")
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
@@ -132,16 +131,7 @@ PROCESS_CASES = {
 }
 
 
-BUGS = {"breaks in a worker": "BUG: Gymnasium prints the workers' tracebacks as warnings"}
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(c, marks=[pytest.mark.xfail(strict=True, reason=BUGS[c])] if c in BUGS else [])
-        for c in PROCESS_CASES
-    ],
-)
+@pytest.mark.parametrize("case", list(PROCESS_CASES))
 def test_nothing_else_reaches_stderr(
     sightline_process: Callable[..., subprocess.Popen[str]], tmp_path: Path, case: str
 ) -> None:
@@ -312,7 +302,6 @@ def test_score_takes_other_modes(sightline: Sightline, pictures: Path) -> None:
     assert all(np.isfinite(reward) for reward in rewards.values())
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: Pillow clips 16-bit grey to white; it should be scaled to 8 bits")
 def test_sixteen_bit_grey_is_scaled_not_clipped(sightline: Sightline, pictures: Path) -> None:
     with Image.open(pictures / "a_up.png") as image:
         grey = np.asarray(image.convert("L"))

@@ -305,7 +305,10 @@ def main() -> None:
         # Renderers that failed to start complain once more when they are collected.
         sys.unraisablehook = lambda unraisable: None
     with _errors_in_one_line():
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)  # Typer turns Ctrl-C into the code 130
+        if code == 130:
+            raise KeyboardInterrupt
+        sys.exit(code or 0)
 
 
 if __name__ == "__main__":

@@ -93,6 +93,12 @@ class LearnerBase(Strict):
     """Any further keyword arguments of the algorithm's class."""
 
 
+class AutoLearner(LearnerBase):
+    """DQN for discrete actions, SAC for continuous ones; what is set here goes to whichever it is."""
+
+    algorithm: Literal["auto"] = "auto"
+
+
 class DQNLearner(LearnerBase):
     algorithm: Literal["DQN"] = "DQN"
     target_update_interval: PositiveInt = 500
@@ -118,12 +124,15 @@ class OtherLearner(LearnerBase):
 
 
 def _learner_tag(value: Any) -> str:
-    algorithm = value.get("algorithm") if isinstance(value, dict) else getattr(value, "algorithm", None)
-    return algorithm if algorithm in ("DQN", "SAC") else "other"
+    algorithm = value.get("algorithm", "auto") if isinstance(value, dict) else getattr(value, "algorithm", None)
+    return algorithm if algorithm in ("auto", "DQN", "SAC") else "other"
 
 
 Learner = Annotated[
-    Annotated[DQNLearner, Tag("DQN")] | Annotated[SACLearner, Tag("SAC")] | Annotated[OtherLearner, Tag("other")],
+    Annotated[AutoLearner, Tag("auto")]
+    | Annotated[DQNLearner, Tag("DQN")]
+    | Annotated[SACLearner, Tag("SAC")]
+    | Annotated[OtherLearner, Tag("other")],
     Discriminator(_learner_tag),
 ]
 
@@ -172,8 +181,7 @@ class Recipe(Strict):
     episode_steps: PositiveInt | None = None
     """Time limit of an episode, instead of the environment's own."""
     reward: Reward = ZeroShotReward()
-    learner: Learner | None = None
-    """Default: DQN for discrete actions, SAC for continuous ones."""
+    learner: Learner = AutoLearner()
     evaluation: Evaluation = Evaluation()
     checkpoints: Checkpoints = Checkpoints()
     videos: bool = True
@@ -193,7 +201,7 @@ class Recipe(Strict):
 
     @model_validator(mode="after")
     def _buffer_holds_two_chunks(self) -> Recipe:
-        if self.learner is not None and self.learner.buffer_size < 2 * self.learner.chunk * self.envs:
+        if self.learner.buffer_size < 2 * self.learner.chunk * self.envs:
             raise ValueError(
                 f"learner.buffer_size={self.learner.buffer_size} is too small: it must hold two chunks of "
                 f"learner.chunk x envs = {self.learner.chunk * self.envs} transitions"
@@ -322,6 +330,7 @@ def _in_one_line(error: ValidationError) -> str:
 _BY_TAG: dict[str, type[Strict]] = {
     "zero_shot": ZeroShotReward,
     "ground_truth": GroundTruthReward,
+    "auto": AutoLearner,
     "DQN": DQNLearner,
     "SAC": SACLearner,
     "other": OtherLearner,

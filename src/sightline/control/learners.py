@@ -6,6 +6,7 @@ import importlib
 import inspect
 from typing import Any
 
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
 
@@ -13,38 +14,55 @@ from sightline.config import DQNLearner, LearnerBase, Recipe, SACLearner
 from sightline.control.collection import CollectingVecEnv
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.errors import BadInput, nearest
+from sightline.models.device import choose_device
 
 _KNOWN = {"DQN": "stable_baselines3.DQN", "SAC": "stable_baselines3.SAC"}
+
+
+def check_learner(recipe: Recipe) -> None:
+    """Refuse, before anything is begun, what `build_learner` could not build.
+
+    Raises:
+        BadInput: no such class, options that it does not take, no such device.
+    """
+    algorithm = algorithm_class(recipe.learner.algorithm)
+    known = set(inspect.signature(algorithm).parameters)
+    for name in _arguments(recipe.learner):
+        if name not in known:
+            raise BadInput(f"{algorithm.__name__} takes no option '{name}'{nearest(name, known)}")
+    choose_device(recipe.device)
 
 
 def build_learner(recipe: Recipe, env: CollectingVecEnv, embedding_size: int) -> OffPolicyAlgorithm:
     """Make the algorithm of a completed recipe, with a replay buffer that waits for rewards.
 
     Raises:
-        BadInput: no such class, or options that it does not take.
+        BadInput: the values of its options do not fit.
     """
     learner = recipe.learner
-    assert learner is not None, "complete(recipe) chooses a learner"
-    algorithm = algorithm_class(learner.algorithm)
-    arguments = _arguments(learner, recipe) | learner.options
-    arguments["policy_kwargs"] = {"net_arch": list(learner.hidden)} | learner.options.get("policy_kwargs", {})
-    _check_arguments(algorithm, arguments)
     # The first chunk's rewards are committed at the end of the second.
     first_rewards = 2 * learner.chunk * recipe.envs
-    arguments["learning_starts"] = max(learner.learning_starts, first_rewards - 1)
     try:
-        return algorithm(
+        model = algorithm_class(learner.algorithm)(
             "MlpPolicy",
             env,
             train_freq=(learner.chunk, "step"),
+            learning_starts=max(learner.learning_starts, first_rewards - 1),
             replay_buffer_class=CommittedReplayBuffer,
             replay_buffer_kwargs={"embedding_size": embedding_size},
             seed=recipe.seed,
             device=recipe.device,
-            **arguments,
+            **_arguments(learner),
         )
     except (TypeError, ValueError, AssertionError) as error:
         raise BadInput(f"learner {learner.algorithm} cannot be built: {' '.join(str(error).split())}") from error
+    keep_log_in_memory(model)
+    return model
+
+
+def keep_log_in_memory(model: OffPolicyAlgorithm) -> None:
+    """SB3 logs to its own files by default; ours reads the values and writes them with all others."""
+    model.set_logger(Logger(folder=None, output_formats=[]))
 
 
 def algorithm_class(name: str) -> type[OffPolicyAlgorithm]:
@@ -65,7 +83,7 @@ def algorithm_class(name: str) -> type[OffPolicyAlgorithm]:
     return algorithm
 
 
-def _arguments(learner: LearnerBase, recipe: Recipe) -> dict[str, Any]:
+def _arguments(learner: LearnerBase) -> dict[str, Any]:
     start = learner.learning_rate
     arguments: dict[str, Any] = {
         "learning_rate": LinearSchedule(start, start * learner.learning_rate_end, 1.0),
@@ -83,11 +101,5 @@ def _arguments(learner: LearnerBase, recipe: Recipe) -> dict[str, Any]:
         }
     if isinstance(learner, SACLearner):
         arguments |= {"ent_coef": learner.ent_coef, "use_sde": learner.use_sde}
-    return arguments
-
-
-def _check_arguments(algorithm: type[OffPolicyAlgorithm], arguments: dict[str, Any]) -> None:
-    known = set(inspect.signature(algorithm).parameters)
-    for name in arguments:
-        if name not in known:
-            raise BadInput(f"{algorithm.__name__} takes no option '{name}'{nearest(name, known)}")
+    policy = {"net_arch": list(learner.hidden)} | learner.options.get("policy_kwargs", {})
+    return arguments | learner.options | {"policy_kwargs": policy}

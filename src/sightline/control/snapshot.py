@@ -14,9 +14,12 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sightline.config import Recipe
 from sightline.control.collection import CollectingVecEnv, EpisodeSums
-from sightline.control.learners import algorithm_class
+from sightline.control.learners import algorithm_class, keep_log_in_memory
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.scoring import Scorer
+from sightline.errors import BadInput
+from sightline.runs.checkpoints import CheckpointStore
+from sightline.runs.folder import RunFolder
 
 MODEL, BEST_MODEL = "model.zip", "best_model.zip"
 REPLAY, PENDING, REST = "replay.npz", "pending.npz", "rest.pkl"
@@ -53,6 +56,7 @@ def write_snapshot(
         "finished": env.finished,
         "counters": asdict(counters),
         "random": _random_state(model),
+        "logged": dict(model.logger.name_to_value),
     }
     (folder / REST).write_bytes(pickle.dumps(rest))
 
@@ -68,6 +72,18 @@ def load_learner(recipe: Recipe, folder: Path, env: CollectingVecEnv | None = No
     with np.load(folder / REPLAY) as arrays:
         buffer_of(model).restore(dict(arrays))
     return model
+
+
+def latest_learner(run: RunFolder) -> OffPolicyAlgorithm:
+    """The learner of a run's newest whole checkpoint, with its replay buffer: to relabel it, or to look into it.
+
+    Raises:
+        BadInput: the run has no whole checkpoint.
+    """
+    found = CheckpointStore(run.checkpoints, "step", keep=1).latest()
+    if found is None:
+        raise BadInput(f"'{run.path}' has no whole checkpoint yet")
+    return load_learner(run.recipe(), found.path)
 
 
 def restore_session(
@@ -88,6 +104,7 @@ def restore_session(
     if not same:
         model._last_obs = env.reset()
         env.sums = EpisodeSums(env.num_envs)
+    model.logger.name_to_value.update(rest["logged"])
     _set_random_state(model, rest["random"])
     return Counters(**rest["counters"]), same
 
@@ -99,9 +116,10 @@ def buffer_of(model: OffPolicyAlgorithm) -> CommittedReplayBuffer:
 
 
 def _load_model(recipe: Recipe, folder: Path, env: CollectingVecEnv | None) -> OffPolicyAlgorithm:
-    assert recipe.learner is not None
     algorithm = algorithm_class(recipe.learner.algorithm)
-    return algorithm.load(folder / MODEL, env=env, device=recipe.device, force_reset=False)
+    model = algorithm.load(folder / MODEL, env=env, device=recipe.device, force_reset=False)
+    keep_log_in_memory(model)
+    return model
 
 
 def _save_arrays(file: Path, arrays: dict[str, np.ndarray]) -> None:

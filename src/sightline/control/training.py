@@ -16,13 +16,12 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sightline.config import Recipe
 from sightline.config import ZeroShotReward as ZeroShotConfig
 from sightline.control.collection import CollectingVecEnv
-from sightline.control.learners import build_learner
+from sightline.control.learners import build_learner, check_learner
 from sightline.control.scoring import Scorer, Scores
 from sightline.control.snapshot import (
     BEST_MODEL,
@@ -80,9 +79,10 @@ def prepare(recipe: Recipe) -> Setup:
     """Load the models and find the environment of a completed recipe.
 
     Raises:
-        BadInput, RunFailed: as the encoder, the words and the environment say.
+        BadInput, RunFailed: as the learner, the encoder, the words and the environment say.
     """
     torch.set_num_threads(recipe.threads)
+    check_learner(recipe)
     reward_model, size, warnings = None, None, []
     if isinstance(recipe.reward, ZeroShotConfig):
         config = recipe.reward
@@ -142,7 +142,6 @@ class Session:
     ) -> None:
         self.setup, self.run, self.progress, self.stop = setup, run, progress, stop
         recipe = setup.recipe
-        assert recipe.learner is not None
         self._checkpoints = CheckpointStore(run.checkpoints, "step", recipe.checkpoints.keep)
         self._best = CheckpointStore(run.checkpoints, "best", keep=1)
         self._validation = setup.panel("validation", recipe.evaluation.episodes)
@@ -161,7 +160,6 @@ class Session:
             self._env.close()
             raise
         self._earlier_seconds = self._counters.seconds
-        self.model.set_logger(Logger(folder=None, output_formats=[]))
 
     def learn(self) -> None:
         """Collect and learn until the recipe's steps are made."""
@@ -295,7 +293,7 @@ class Session:
             "rollout/return": _mean([episode["return"] for episode in finished]),
             "rollout/success": _mean([episode[held] for episode in finished]) if knows_success else None,
             "rollout/length": _mean([episode["length"] for episode in finished]),
-            "time/steps_per_second": (step - self._pace[1]) / max(now - self._pace[0], 1e-9),
+            "time/steps_per_second": (step - self._pace[1]) / (now - self._pace[0]) if step > self._pace[1] else None,
         }
         logged = self.model.logger.name_to_value
         values |= {name: float(value) for name, value in logged.items() if name.startswith("train/")}

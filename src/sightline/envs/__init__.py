@@ -7,7 +7,8 @@ MOUNTAIN_CAR_ID = "sightline/MountainCar-v0"
 
 
 def register() -> None:
-    """Make our environments known to Gymnasium; calling it again changes nothing."""
+    """Make our environments known to Gymnasium, and keep its own log off stderr; calling it again changes nothing."""
+    gymnasium.logger.min_level = gymnasium.logger.ERROR + 1
     for env_id, entry_point in (
         (CARTPOLE_ID, "sightline.envs.cartpole:CartPole"),
         (MOUNTAIN_CAR_ID, "sightline.envs.mountain_car:MountainCar"),

@@ -8,7 +8,7 @@ al., ICLR 2024): no termination, the angle wraps to [-pi, pi), the cart stops at
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from sightline.envs.drawing import Canvas, Colour, Size, texture, turn
+from sightline.errors import BadInput, nearest
 
 TRACK = 2.4
 """The cart moves within [-TRACK, TRACK] metres."""
@@ -112,7 +113,9 @@ class CartPole(gymnasium.Env[np.ndarray, np.int64]):
     ) -> None:
         self.render_mode = render_mode
         self.render_size = (int(render_size[0]), int(render_size[1]))
-        self.look = LOOKS[look] if isinstance(look, str) else replace(look)
+        if isinstance(look, str) and look not in LOOKS:
+            raise BadInput(f"there is no look '{look}'{nearest(look, LOOKS)}")
+        self.look = LOOKS[look] if isinstance(look, str) else look
         high = np.array([TRACK, np.inf, math.pi, np.inf], np.float32)
         self.observation_space = spaces.Box(-high, high, dtype=np.float32)
         self.action_space = spaces.Discrete(2)

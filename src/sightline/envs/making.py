@@ -99,6 +99,8 @@ def _registered(maker: EnvMaker) -> gymnasium.Env[Any, Any]:
         return gymnasium.make(maker.env_id, max_episode_steps=limit, disable_env_checker=True, **options)
     except gymnasium.error.DependencyNotInstalled as error:
         raise RunFailed(f"environment '{maker.env_id}' needs a package that is not installed: {error}") from error
+    except BadInput:
+        raise
     except TypeError as error:
         raise BadInput(f"environment '{maker.env_id}' does not take these options: {error}") from error
     except Exception as error:
@@ -133,6 +135,10 @@ def _own(maker: EnvMaker) -> gymnasium.Env[Any, Any]:
         options |= _size_options(build, maker.frame_size)
     try:
         env = build(**options)
+    except BadInput:
+        raise
+    except TypeError as error:
+        raise BadInput(f"environment '{maker.env_id}' does not take these options: {error}") from error
     except Exception as error:
         raise _cannot_build(maker.env_id, error) from error
     if not isinstance(env, gymnasium.Env):

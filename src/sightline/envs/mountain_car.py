@@ -8,7 +8,7 @@ and once the flag was reached the car cannot pass the peak. Every reset clears t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from sightline.envs.drawing import Canvas, Colour, Point, Size, texture, turn
+from sightline.errors import BadInput, nearest
 
 LEFT, RIGHT, FLAG = -1.2, 0.6, 0.45
 """Ends of the road and position of the flag."""
@@ -144,7 +145,9 @@ class MountainCar(gymnasium.Env[np.ndarray, np.ndarray]):
     ) -> None:
         self.render_mode = render_mode
         self.render_size = (int(render_size[0]), int(render_size[1]))
-        self.look = LOOKS[look] if isinstance(look, str) else replace(look)
+        if isinstance(look, str) and look not in LOOKS:
+            raise BadInput(f"there is no look '{look}'{nearest(look, LOOKS)}")
+        self.look = LOOKS[look] if isinstance(look, str) else look
         low = np.array([LEFT, -MAX_SPEED], np.float32)
         high = np.array([RIGHT, MAX_SPEED], np.float32)
         self.observation_space = spaces.Box(low, high, dtype=np.float32)

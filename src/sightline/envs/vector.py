@@ -8,6 +8,8 @@ Every episode has a seed of its own, so an unfinished episode can be brought bac
 
 from __future__ import annotations
 
+import multiprocessing
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -219,4 +221,6 @@ class _Builder:
     frames: bool
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
+        if multiprocessing.parent_process() is not None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
         return FrameAndState(self.make(), self.frames)

@@ -99,6 +99,9 @@ def read_image(file: Path) -> np.ndarray:
 
     try:
         with Image.open(file) as image:
+            if image.mode.startswith("I;16"):
+                eight_bits = (np.asarray(image) >> 8).astype(np.uint8)
+                return np.repeat(eight_bits[:, :, None], 3, axis=2)
             if image.has_transparency_data:
                 rgba = image.convert("RGBA")
                 white = Image.new("RGBA", rgba.size, "white")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from sightline.errors import BadInput, RunFailed, nearest
+from sightline.models.device import choose_device
 from sightline.models.hub import quiet_hub
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def load_encoder(name: str, device: str = "auto", dtype: str = "auto", batch_siz
         BadInput: there is no model of that name.
         RunFailed: the model cannot be fetched or its files are broken.
     """
-    torch_device, torch_dtype = _place(device, dtype)
+    torch_device = choose_device(device)
+    torch_dtype = _dtype_for(dtype, torch_device)
     local = name == BUNDLED or name.startswith(("local-dir:", "hf:/", "hf:.", "hf:~"))
     with quiet_hub(offline=local):
         if name.startswith("hf:"):
@@ -70,19 +72,13 @@ def load_encoder(name: str, device: str = "auto", dtype: str = "auto", batch_siz
         return OpenClipEncoder(name, torch_device, torch_dtype, batch_size)
 
 
-def _place(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
+def _dtype_for(dtype: str, device: torch.device) -> torch.dtype:
     import torch
 
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        place = torch.device(device)
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError) as error:
-        raise BadInput(f"device '{device}' is not available here; use device=auto or device=cpu") from error
     if dtype == "auto":
-        dtype = "bfloat16" if place.type == "cuda" else "float32"
-    return place, getattr(torch, dtype)
+        dtype = "bfloat16" if device.type == "cuda" else "float32"
+    found: torch.dtype = getattr(torch, dtype)
+    return found
 
 
 class _TowerPair:

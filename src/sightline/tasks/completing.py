@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from gymnasium import spaces
 
-from sightline.config import DQNLearner, Learner, Recipe, SACLearner, ZeroShotReward, check_words, validate_recipe
+from sightline.config import (
+    AutoLearner,
+    DQNLearner,
+    Learner,
+    Recipe,
+    SACLearner,
+    ZeroShotReward,
+    check_words,
+    validate_recipe,
+)
 from sightline.envs.drawing import Size
 from sightline.envs.making import EnvMaker
 from sightline.envs.vector import rgb_frame
@@ -53,8 +62,7 @@ def complete(recipe: Recipe) -> Recipe:
         discrete = isinstance(env.action_space, spaces.Discrete)
     finally:
         env.close()
-    learner: Learner = recipe.learner or (DQNLearner() if discrete else SACLearner())
-    _check_fit(learner, discrete)
+    learner = _chosen(recipe.learner, discrete)
     document["learner"] = learner.model_dump(mode="json")
     tenth = max(recipe.steps // 10, 1)
     document["evaluation"]["every"] = recipe.evaluation.every or tenth
@@ -62,8 +70,13 @@ def complete(recipe: Recipe) -> Recipe:
     return validate_recipe(document)
 
 
-def _check_fit(learner: Learner, discrete: bool) -> None:
+def _chosen(learner: Learner, discrete: bool) -> Learner:
+    """The learner that was asked for, or the one that fits the actions."""
+    if isinstance(learner, AutoLearner):
+        given = learner.model_dump(exclude_unset=True, exclude={"algorithm"})
+        return DQNLearner(**given) if discrete else SACLearner(**given)
     if learner.algorithm == "DQN" and not discrete:
         raise BadInput("DQN needs discrete actions and this environment's are continuous; say learner.algorithm=SAC")
     if learner.algorithm == "SAC" and discrete:
         raise BadInput("SAC needs continuous actions and this environment's are discrete; say learner.algorithm=DQN")
+    return learner
