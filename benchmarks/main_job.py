@@ -24,14 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sightline.pretraining.encoder.card import NONSENSE
+
 RESULTS = Path(__file__).parent / "results" / "main_job.json"
-NONSENSE = (
-    "a bowl of soup on the moon",
-    "quarterly earnings report",
-    "purple elephants dancing",
-    "seven wonders of chess",
-    "midnight jazz trumpet",
-)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from sightline.envs.drawing import Canvas, Colour, Size, texture, turn
-from sightline.errors import BadInput, nearest
+from sightline.envs.drawing import Canvas, Colour, Size, choose_look, texture, turn
 
 TRACK = 2.4
 """The cart moves within [-TRACK, TRACK] metres."""
@@ -113,9 +112,7 @@ class CartPole(gymnasium.Env[np.ndarray, np.int64]):
     ) -> None:
         self.render_mode = render_mode
         self.render_size = (int(render_size[0]), int(render_size[1]))
-        if isinstance(look, str) and look not in LOOKS:
-            raise BadInput(f"there is no look '{look}'{nearest(look, LOOKS)}")
-        self.look = LOOKS[look] if isinstance(look, str) else look
+        self.look = choose_look(look, LOOKS)
         high = np.array([TRACK, np.inf, math.pi, np.inf], np.float32)
         self.observation_space = spaces.Box(-high, high, dtype=np.float32)
         self.action_space = spaces.Discrete(2)

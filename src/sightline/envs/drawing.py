@@ -6,10 +6,14 @@ all edges. Coordinates are fractions of the picture: (0, 0) is the top left corn
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image, ImageDraw
+
+from sightline.errors import BadInput, nearest
 
 Colour = tuple[int, int, int]
 Point = tuple[float, float]
@@ -55,6 +59,22 @@ class Canvas:
     def pixels(self) -> np.ndarray:
         """The finished picture: uint8[height, width, 3]."""
         return np.asarray(self._image.reduce(OVERSAMPLING))
+
+
+Look = TypeVar("Look")
+
+
+def choose_look(look: str | Look, looks: Mapping[str, Look]) -> Look:
+    """A look by its name, or the look itself.
+
+    Raises:
+        BadInput: there is no look of that name.
+    """
+    if not isinstance(look, str):
+        return look
+    if look not in looks:
+        raise BadInput(f"there is no look '{look}'{nearest(look, looks)}")
+    return looks[look]
 
 
 def turn(points: list[Point], angle: float, about: Point, aspect: float = 1.0) -> list[Point]:

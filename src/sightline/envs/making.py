@@ -8,6 +8,7 @@ import inspect
 import multiprocessing
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,16 +96,8 @@ def _registered(maker: EnvMaker) -> gymnasium.Env[Any, Any]:
         options["render_mode"] = "rgb_array"
         options |= _size_options(spec.entry_point, maker.frame_size)
     limit = maker.episode_steps or spec.max_episode_steps or DEFAULT_EPISODE_STEPS
-    try:
+    with _errors_of_building(maker.env_id):
         return gymnasium.make(maker.env_id, max_episode_steps=limit, disable_env_checker=True, **options)
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise RunFailed(f"environment '{maker.env_id}' needs a package that is not installed: {error}") from error
-    except BadInput:
-        raise
-    except TypeError as error:
-        raise BadInput(f"environment '{maker.env_id}' does not take these options: {error}") from error
-    except Exception as error:
-        raise _cannot_build(maker.env_id, error) from error
 
 
 def _spec(maker: EnvMaker) -> Any:
@@ -133,14 +126,8 @@ def _own(maker: EnvMaker) -> gymnasium.Env[Any, Any]:
     if maker.render and "render_mode" in _parameters(build):
         options["render_mode"] = "rgb_array"
         options |= _size_options(build, maker.frame_size)
-    try:
+    with _errors_of_building(maker.env_id):
         env = build(**options)
-    except BadInput:
-        raise
-    except TypeError as error:
-        raise BadInput(f"environment '{maker.env_id}' does not take these options: {error}") from error
-    except Exception as error:
-        raise _cannot_build(maker.env_id, error) from error
     if not isinstance(env, gymnasium.Env):
         raise BadInput(f"'{maker.env_id}' made a {type(env).__name__}, not a gymnasium.Env")
     return TimeLimit(env, maker.episode_steps or DEFAULT_EPISODE_STEPS)
@@ -166,8 +153,19 @@ def _parameters(build: Any) -> set[str]:
         return set()
 
 
-def _cannot_build(env_id: str, error: Exception) -> RunFailed:
-    message = " ".join(str(error).split()) or type(error).__name__
-    if any(word in message for word in ("OpenGL", "EGL", "GLX", "GLFW", "OSMesa", "libGL", "glGet")):
-        message += "; no OpenGL here: run 'sightline doctor' for what to install, or set MUJOCO_GL=osmesa"
-    return RunFailed(f"environment '{env_id}' cannot be built: {message}")
+@contextlib.contextmanager
+def _errors_of_building(env_id: str) -> Iterator[None]:
+    """Whatever a constructor raises, in one line."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise RunFailed(f"environment '{env_id}' needs a package that is not installed: {error}") from error
+    except TypeError as error:
+        raise BadInput(f"environment '{env_id}' does not take these options: {error}") from error
+    except Exception as error:
+        message = " ".join(str(error).split()) or type(error).__name__
+        if any(word in message for word in ("OpenGL", "EGL", "GLX", "GLFW", "OSMesa", "libGL", "glGet")):
+            message += "; no OpenGL here: 'sightline doctor' says what to install, or set MUJOCO_GL=osmesa"
+        raise RunFailed(f"environment '{env_id}' cannot be built: {message}") from error

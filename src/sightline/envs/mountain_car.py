@@ -16,8 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from sightline.envs.drawing import Canvas, Colour, Point, Size, texture, turn
-from sightline.errors import BadInput, nearest
+from sightline.envs.drawing import Canvas, Colour, Point, Size, choose_look, texture, turn
 
 LEFT, RIGHT, FLAG = -1.2, 0.6, 0.45
 """Ends of the road and position of the flag."""
@@ -145,9 +144,7 @@ class MountainCar(gymnasium.Env[np.ndarray, np.ndarray]):
     ) -> None:
         self.render_mode = render_mode
         self.render_size = (int(render_size[0]), int(render_size[1]))
-        if isinstance(look, str) and look not in LOOKS:
-            raise BadInput(f"there is no look '{look}'{nearest(look, LOOKS)}")
-        self.look = LOOKS[look] if isinstance(look, str) else look
+        self.look = choose_look(look, LOOKS)
         low = np.array([LEFT, -MAX_SPEED], np.float32)
         high = np.array([RIGHT, MAX_SPEED], np.float32)
         self.observation_space = spaces.Box(low, high, dtype=np.float32)
