@@ -62,6 +62,7 @@ def run(row: Row, seed: int, folder: Path) -> dict[str, Any]:
     if done.returncode:
         raise SystemExit(f"{row.name}, seed {seed}: {done.stderr[-500:]}")
     result: dict[str, Any] = json.loads(done.stdout)
+    del result["run"]
     result["wall_seconds"] = time.monotonic() - started
     result["final_position"] = final_position(target) if row.name.startswith("other words") else None
     print(f"{row.name}, seed {seed}: {100 * result['success_rate']:.0f} %, {result['wall_seconds']:.0f} s", flush=True)

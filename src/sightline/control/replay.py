@@ -108,12 +108,13 @@ class CommittedReplayBuffer(ReplayBuffer):
     def _draw_committed(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Rejection sampling: nearly all stored transitions are committed, so few draws are thrown away."""
         stored_rows = self.buffer_size if self.full else self.pos
-        if not self.committed[:stored_rows].any():
-            raise RunFailed("no transition has a reward yet; raise learner.learning_starts")
+        committed = self.committed.reshape(-1)
         drawn = np.empty(0, np.int64)
         while len(drawn) < count:
+            if len(drawn) == 0 and not committed.any():
+                raise RunFailed("no transition has a reward yet; raise learner.learning_starts")
             cells = np.random.randint(0, stored_rows * self.n_envs, size=count - len(drawn))
-            drawn = np.concatenate([drawn, cells[self.committed.reshape(-1)[cells]]])
+            drawn = np.concatenate([drawn, cells[committed[cells]]])
         rows, columns = np.divmod(drawn, self.n_envs)
         return rows, columns
 
