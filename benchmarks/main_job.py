@@ -44,6 +44,8 @@ def rows(second_encoder: Path | None, untrained: Path) -> Iterator[Row]:
         yield Row("cartpole, encoder of seed 1", ("cartpole", f"reward.encoder=local-dir:{second_encoder}"), 5)
     yield Row("mountain-car", ("mountain-car",), 3)
     yield Row("mountain-car, textured", ("mountain-car", "env=mountain-car-textured"), 3)
+    pendulum = ("env=Pendulum-v1", "goal=a rod standing upright", "baseline=a rod")
+    yield Row("Gymnasium's Pendulum-v1 from words alone", pendulum, 3)
     for goal in NONSENSE:
         yield Row(f"control: nonsense '{goal}'", ("cartpole", f"goal={goal}"), 3)
     yield Row(
@@ -65,7 +67,10 @@ def run(row: Row, seed: int, folder: Path) -> dict[str, Any]:
     del result["run"]
     result["wall_seconds"] = time.monotonic() - started
     result["final_position"] = final_position(target) if row.name.startswith("other words") else None
-    print(f"{row.name}, seed {seed}: {100 * result['success_rate']:.0f} %, {result['wall_seconds']:.0f} s", flush=True)
+    outcome = f"return {result['return']:.0f}"
+    if result["success_rate"] is not None:
+        outcome = f"{100 * result['success_rate']:.0f} %"
+    print(f"{row.name}, seed {seed}: {outcome}, {result['wall_seconds']:.0f} s", flush=True)
     return result
 
 
@@ -101,6 +106,14 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for name, runs in results.items():
+        seconds = f"{min(r['wall_seconds'] for r in runs):.0f}–{max(r['wall_seconds'] for r in runs):.0f}"
+        if runs[0]["success_rate"] is None:
+            returns = " ".join(f"{r['return']:.0f}" for r in runs)
+            worst = min(runs, key=lambda r: r["return"])
+            interval = f"{worst['return_ci_low']:.0f} to {worst['return_ci_high']:.0f}"
+            before = min(r["untrained"]["return"] for r in runs)
+            lines.append(f"| {name}: returns | {len(runs)} | {before:.0f} | {returns} | {interval} | – | {seconds} |")
+            continue
         each = " ".join(f"{100 * r['success_rate']:.0f}" for r in runs)
         worst = min(runs, key=lambda r: r["success_rate"])
         best = max(runs, key=lambda r: r["success_rate"])
@@ -108,7 +121,6 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
         interval = f"{100 * shown['ci_low']:.0f}–{100 * shown['ci_high']:.0f}"
         before = max(100 * r["untrained"]["success_rate"] for r in runs)
         wall = " ".join(f"{100 * m:.0f}" for r in runs for m in r["measures"].values()) or "–"
-        seconds = f"{min(r['wall_seconds'] for r in runs):.0f}–{max(r['wall_seconds'] for r in runs):.0f}"
         lines.append(f"| {name} | {len(runs)} | {before:.0f} | {each} | {interval} | {wall} | {seconds} |")
     positions = [r["final_position"] for runs in results.values() for r in runs if r["final_position"] is not None]
     lines.append("")

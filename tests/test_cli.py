@@ -62,7 +62,9 @@ BAD_TRAINING: list[tuple[list[str], tuple[str, ...]]] = [
     (["goal=a pole"], ("no environment",)),
     (["cartpole", "notakey"], ("key=value",)),
     (["cartpole", "--no-such-option"], ("--no-such-option", "--help")),
-    ([], ("--help",)),
+    ([], ("sightline recipes",)),
+    (["steps=10", "cartpole"], ("recipe comes first",)),
+    (["cartpole", "learner.algorithm=PPO"], ("sb3_contrib.TQC",)),
 ]
 
 

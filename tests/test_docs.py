@@ -31,6 +31,19 @@ def test_commands_of_the_readme_are_understood(command: str, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
 
 
+GUIDE = (ROOT / "docs" / "your-environment.md").read_text()
+
+
+def test_the_commands_of_the_guide_are_understood(tmp_path: Path) -> None:
+    (tmp_path / "reacher.py").write_text(re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)[0])
+    text = GUIDE.replace("\\\n", " ")
+    commands = [line for line in text.splitlines() if line.startswith("sightline train")]
+    assert commands
+    for command in commands:
+        done = sightline([*shlex.split(command)[1:], "--dry-run"], tmp_path)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+
+
 def test_there_are_commands_to_check() -> None:
     assert len(COMMANDS) >= 5
 
@@ -43,8 +56,7 @@ def test_links_of_the_documents_lead_somewhere() -> None:
 
 
 def test_the_environment_of_the_guide_can_be_trained(tmp_path: Path) -> None:
-    guide = (ROOT / "docs" / "your-environment.md").read_text()
-    (tmp_path / "reacher.py").write_text(re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)[0])
+    (tmp_path / "reacher.py").write_text(re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)[0])
     small = ["steps=600", "envs=2", "learner.algorithm=SAC", "learner.chunk=16", "learner.gradient_steps=2"]
     small += ["evaluation.episodes=2", "evaluation.test_episodes=4", "videos=false", "tensorboard=false"]
     words = ["goal=a red square in the top left corner", "baseline=a red square"]

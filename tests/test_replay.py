@@ -142,7 +142,7 @@ def test_rewards_that_are_no_numbers_are_refused(bad: float) -> None:
     add(buffer, 2)
     rewards = np.zeros((2, ENVS))
     rewards[1, 2] = bad
-    with pytest.raises(RunFailed, match="1 rewards that are not finite") as caught:
+    with pytest.raises(RunFailed, match="1 of 6 rewards are not finite") as caught:
         buffer.commit(buffer.take_new_rows(), rewards)
     assert "\n" not in str(caught.value)
     assert buffer.filled_rows().tolist() == [0]

@@ -400,16 +400,72 @@ def test_signals_save_and_leave_in_seconds(
     check_resumed(sightline, run, uninterrupted)
 
 
-def test_ctrl_c_with_worker_processes(sightline_process: Callable[..., Any], tmp_path: Path) -> None:
-    """A terminal sends Ctrl-C to the whole group: the workers must not die of it before the run is saved."""
+def test_resume_is_exact_with_state_dependent_exploration(
+    train: Callable[..., Path], sightline: Sightline, tmp_path: Path
+) -> None:
+    """gSDE draws its noise once for a chunk, before the place where runs are saved."""
+    whole = train("mountain-car", "envs=2", "steps=512", "checkpoints.keep=20", name="whole")
+    part = Path(shutil.copytree(whole, tmp_path / "part"))
+    *_, newest = saved = sorted((part / "checkpoints").glob("step-*"))
+    for checkpoint in [path for path in saved if path > saved[len(saved) // 2]]:
+        shutil.rmtree(checkpoint)
+    assert not newest.exists()
+    (part / "result.json").unlink()
+    done = sightline("train", "--run-dir", part, "--resume")
+    assert done.code == 0, done.err
+    assert numbers(part) == numbers(whole)
+    assert result_of(part) == result_of(whole)
+
+
+def test_resume_needs_no_overrides_and_refuses_others(train: Callable[..., Path], sightline: Sightline) -> None:
+    run = train("cartpole", "seed=3")
+    assert sightline("train", "cartpole", "--run-dir", run, "--resume").code == 0
+    refused = sightline("train", "cartpole", "seed=4", "--run-dir", run, "--resume")
+    assert refused.code == 2
+    assert "seed=3" in refused.err
+
+
+def test_a_failing_video_does_not_cost_the_result(
+    sightline: Sightline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise OSError("no codec")
+
+    monkeypatch.setattr("sightline.reports.video.write_scored_video", fail)
+    done = sightline("train", "cartpole", *TINY, "videos=true", "--run-dir", tmp_path / "run")
+    assert done.code == 0, done.err
+    assert "no codec" in done.err
+    assert result_of(tmp_path / "run")["episodes"] == 3
+    assert "no codec" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_dead_worker_is_named(sightline_process: Callable[..., Any], tmp_path: Path) -> None:
+    """As when the system kills a process for its memory."""
+    run = tmp_path / "run"
+    process = sightline_process("train", *LONG, "envs=2", "workers=processes", "--run-dir", run)
+    wait_for_checkpoints(run, 1, process)
+    children = [c for c in psutil.Process(process.pid).children(recursive=True) if "spawn_main" in str(c.cmdline())]
+    children[0].kill()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert "process of an environment died" in err.splitlines()[-1]
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_to_the_group_with_worker_processes(
+    sightline_process: Callable[..., Any], tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    """Terminals and job managers signal the whole group: the workers must not die before the run is saved."""
     run = tmp_path / "run"
     process = sightline_process("train", *LONG, "envs=2", "workers=processes", "--run-dir", run)
     wait_for_checkpoints(run, 1, process)
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) >= 2
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     _, err = process.communicate(timeout=30)
-    assert process.returncode == 130, err
+    assert process.returncode == code, err
     assert "Traceback" not in err
     assert "saved at step" in err.splitlines()[-1]
     _, alive = psutil.wait_procs(children, timeout=10)

@@ -57,9 +57,9 @@ def _options(
 @app.command()
 def train(
     recipe: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(metavar="[RECIPE] [key.sub=value]...", help="A bundled name or a YAML file, then overrides."),
-    ],
+    ] = None,
     run_dir: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/<recipe>-<time>.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved recipe and stop.")] = False,
@@ -69,16 +69,27 @@ def train(
     import yaml
 
     from sightline.control.training import prepare
+    from sightline.runs.folder import check_free, create_run, default_run_path
     from sightline.tasks.completing import complete
 
-    name, wanted = _recipe(recipe)
-    completed = complete(wanted)
+    arguments = recipe or []
+    if resume:
+        run = _run_to_resume(arguments, run_dir)
+        name, completed = run.path.name, run.recipe()
+    else:
+        name, wanted = _recipe(arguments)
+        completed = complete(wanted)
     if dry_run:
         document = completed.model_dump(mode="json")
         typer.echo(json.dumps(document, indent=2) if as_json else yaml.safe_dump(document, sort_keys=False), nl=as_json)
         return
-    setup = prepare(completed)
-    run = _run_folder(name, completed, run_dir, resume)
+    if not resume:
+        path = run_dir or default_run_path(name)
+        check_free(path)
+        setup = prepare(completed)
+        run = create_run(path, completed)
+    else:
+        setup = prepare(completed)
     result = _train(setup, run, name, resume)
     if as_json:
         _print_json(result | {"run": str(run.path)})
@@ -94,6 +105,8 @@ def _recipe(arguments: list[str]) -> tuple[str, Recipe]:
     """Split `[RECIPE] key=value…`; gives the run's name and its recipe."""
     from sightline.config import load_recipe
 
+    if not arguments:
+        raise BadInput("say what to train: a recipe (see 'sightline recipes') or env=… goal=…")
     first, *rest = arguments
     if "=" in first and not Path(first).is_file():
         wanted = load_recipe(None, arguments)
@@ -101,13 +114,17 @@ def _recipe(arguments: list[str]) -> tuple[str, Recipe]:
     return Path(first).stem, load_recipe(first, rest)
 
 
-def _run_folder(name: str, recipe: Recipe, path: Path | None, resume: bool) -> RunFolder:
-    from sightline.runs.folder import check_same_recipe, create_run, default_run_path, latest_run, open_run
+def _run_to_resume(arguments: list[str], path: Path | None) -> RunFolder:
+    """The run that is named, or the newest of that recipe; what else the command line says must agree with it."""
+    from sightline.runs.folder import check_same_recipe, latest_run, open_run
 
-    if not resume:
-        return create_run(path or default_run_path(name), recipe)
+    if not arguments:
+        if path is None:
+            raise BadInput("say which run to resume: the same command as before, or --run-dir")
+        return open_run(path)
+    name, wanted = _recipe(arguments)
     run = open_run(path or latest_run(name))
-    check_same_recipe(run, recipe)
+    check_same_recipe(run, wanted, ["env", *(text.partition("=")[0] for text in arguments if "=" in text)])
     return run
 
 
@@ -167,7 +184,7 @@ def score(
     alpha: Annotated[float | None, typer.Option(help="Strength of the regularisation, 0 to 1.")] = None,
     model: Annotated[str, typer.Option(help="Encoder; see 'sightline models'.")] = "bundled",
     csv: Annotated[Path | None, typer.Option(help="Write image,reward rows to this file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="For a video: write the curve to this PNG.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write the curve to this PNG (default: beside a video).")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say how well pictures match words: sightline score photos/ --goal "a red car"."""
@@ -183,7 +200,7 @@ def score(
     if csv:
         write_csv(csv, rows)
     is_video = len(images) == 1 and len(rows) > 1 and images[0].is_file()
-    if is_video and (plot or not as_json):
+    if plot or (is_video and not as_json):
         from sightline.reports.plots import score_curve
         from sightline.runs.folder import write_atomically
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import datetime
+import re
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -69,7 +72,15 @@ class GroundTruthReward(Strict):
     kind: Literal["ground_truth"]
 
 
-Reward = Annotated[ZeroShotReward | GroundTruthReward, Field(discriminator="kind")]
+def _reward_tag(value: Any) -> str:
+    kind = value.get("kind", "zero_shot") if isinstance(value, dict) else getattr(value, "kind", None)
+    return str(kind)
+
+
+Reward = Annotated[
+    Annotated[ZeroShotReward, Tag("zero_shot")] | Annotated[GroundTruthReward, Tag("ground_truth")],
+    Discriminator(_reward_tag),
+]
 
 
 class LearnerBase(Strict):
@@ -116,10 +127,16 @@ class SACLearner(LearnerBase):
     use_sde: bool = False
 
 
+def _dotted(name: str) -> str:
+    if not re.fullmatch(r"\w+(\.\w+)+", name):
+        raise ValueError(f"'{name}' is not auto, DQN, SAC, or the dotted name of a class such as sb3_contrib.TQC")
+    return name
+
+
 class OtherLearner(LearnerBase):
     """Any class that follows Stable-Baselines3's off-policy algorithms, by dotted name: `sb3_contrib.TQC`."""
 
-    algorithm: Annotated[str, Field(pattern=r"^\w+(\.\w+)+$")]
+    algorithm: Annotated[str, AfterValidator(_dotted)]
     tau: float = Field(default=0.005, gt=0, le=1)
 
 
@@ -170,7 +187,7 @@ class Recipe(Strict):
     baseline: Sentences = ()
     """The same for what it shows anyway."""
     steps: PositiveInt = 40_000
-    """Transitions to collect, summed over environments."""
+    """Transitions to collect, summed over environments; rounded up to whole chunks (`learner.chunk` x `envs`)."""
     seed: NonNegativeInt = 0
     envs: PositiveInt = 8
     """Environments stepped together."""
@@ -247,7 +264,8 @@ def load_recipe(name_or_path: str | None, overrides: Sequence[str] = ()) -> Reci
         BadInput: in one line, with the nearest valid name where a name is unknown.
     """
     document = _read(name_or_path) if name_or_path else {}
-    for override in overrides:
+    # What a block is comes first, for it decides which of its keys there are.
+    for override in sorted(overrides, key=lambda text: not text.startswith(("learner.algorithm=", "reward.kind="))):
         _apply(document, override)
     if "env" not in document:
         raise BadInput("no environment: name a recipe (see 'sightline recipes') or say env=… goal=…")
@@ -288,14 +306,15 @@ def _read(name_or_path: str) -> dict[str, Any]:
 def _apply(document: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise BadInput(f"'{override}' is not of the form key=value")
+        hint = "; the recipe comes first" if override in bundled_recipes() else ""
+        raise BadInput(f"'{override}' is not of the form key=value{hint}")
     *parents, last = key.split(".")
     place = document
     for parent in parents:
         if not isinstance(place.get(parent), dict):
             place[parent] = {}
         place = place[parent]
-    value = _parse_value(text)
+    value = _parse_value(text, is_sentence=key in ("goal", "baseline", "description"))
     if (key == "learner.algorithm" or key == "reward.kind") and place.get(last, value) != value:
         # Another algorithm keeps what it shares with the one before; the rest would be unknown to it.
         known = _BY_TAG.get(value, OtherLearner).model_fields
@@ -304,14 +323,19 @@ def _apply(document: dict[str, Any], override: str) -> None:
     place[last] = value
 
 
-def _parse_value(text: str) -> Any:
+def _parse_value(text: str, is_sentence: bool) -> Any:
+    """Numbers, booleans, null, lists and maps as YAML reads them; everything else is the text as it stands."""
+    quoted = text.lstrip().startswith(("'", '"'))
+    if is_sentence and not (quoted or text.lstrip().startswith("[")):
+        return text
+    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+", text.strip()):
+        return float(text)
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         return text
-    if not text.strip():
-        return text
-    return text if isinstance(value, dict) and not text.lstrip().startswith("{") else value
+    is_text = not quoted and (isinstance(value, str | datetime.date) or not text.strip())
+    return text if is_text or (isinstance(value, dict) and not text.lstrip().startswith("{")) else value
 
 
 def _in_one_line(error: ValidationError) -> str:

@@ -13,8 +13,8 @@ _RENDER = (
     "import mujoco; m = mujoco.MjModel.from_xml_string('<mujoco><worldbody><geom size=\".1\"/></worldbody></mujoco>');"
     "d = mujoco.MjData(m); mujoco.mj_forward(m, d); r = mujoco.Renderer(m, 32, 32); r.update_scene(d); r.render()"
 )
-_GL_PACKAGES = {"egl": "libegl1 libgl1-mesa-dri", "osmesa": "libosmesa6", "glfw": "libglfw3 and a display"}
-_EXTRAS = {"sb3_contrib": "contrib", "wandb": "wandb"}
+_GL_PACKAGES = {"egl": "libegl1 libgl1-mesa-dri", "osmesa": "libosmesa6", "glfw": "libglfw3 (and it needs a display)"}
+_EXTRAS = {"sb3_contrib": "sb3-contrib", "wandb": "wandb"}
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _classic_control() -> Finding:
 
 def _mujoco_back_ends() -> list[Finding]:
     if importlib.util.find_spec("mujoco") is None:
-        return [Finding("mujoco", False, "not installed (an extra)", "pip install 'sightline[mujoco]'")]
+        return [Finding("mujoco", False, "not installed (an extra)", "pip install 'gymnasium[mujoco]'")]
     return [_mujoco_back_end(name) for name in _GL_PACKAGES]
 
 
@@ -126,8 +126,8 @@ def _model_cache() -> Finding:
 
 def _extras() -> list[Finding]:
     findings = []
-    for module, extra in _EXTRAS.items():
+    for module, package in _EXTRAS.items():
         there = importlib.util.find_spec(module) is not None
         detail = "installed" if there else "not installed (an extra)"
-        findings.append(Finding(module, there, detail, f"pip install 'sightline[{extra}]'"))
+        findings.append(Finding(module, there, detail, f"pip install {package}"))
     return findings

@@ -19,7 +19,7 @@ def relabel(buffer: CommittedReplayBuffer, reward: GoalBaseline) -> np.ndarray:
         reward: the new words, as embedded by the same encoder (`sightline.rewards.zero_shot.embed_words`).
 
     Returns:
-        float32[T, n_envs]: the new rewards of the committed rows, oldest row index first.
+        float32[T, n_envs]: the new rewards of the committed rows, in the order of the ring.
 
     Raises:
         BadInput: the buffer keeps no embeddings, or those of another encoder.

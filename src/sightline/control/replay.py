@@ -76,8 +76,8 @@ class CommittedReplayBuffer(ReplayBuffer):
         if not np.isfinite(rewards).all():
             bad = int(np.size(rewards) - np.isfinite(rewards).sum())
             raise RunFailed(
-                f"the reward model gave {bad} rewards that are not finite numbers (of {np.size(rewards)}); "
-                "look at its frames with 'sightline score', or try reward.dtype=float32"
+                f"{bad} of {np.size(rewards)} rewards are not finite numbers; if a model gave them, look at its frames "
+                "with 'sightline score' or try reward.dtype=float32"
             )
         self.rewards[rows] = rewards
         if self.embeddings is not None and embeddings is not None:

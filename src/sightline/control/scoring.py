@@ -82,8 +82,9 @@ class Scorer:
             self._pending = _Pending(state["rows"], done)
 
     def _score(self, frames: np.ndarray | None, true_rewards: np.ndarray) -> Scores:
-        if self._reward_model is None or frames is None:
+        if self._reward_model is None:
             return Scores(true_rewards.copy(), None)
+        assert frames is not None, "an environment that a reward model looks at renders frames"
         chunk = frames.shape[:2]
         embeddings = self._reward_model.embed(frames.reshape(-1, *frames.shape[2:]))
         return Scores(self._reward_model.score(embeddings).reshape(chunk), embeddings.reshape(*chunk, -1))

@@ -88,12 +88,12 @@ def latest_learner(run: RunFolder) -> OffPolicyAlgorithm:
 
 def restore_session(
     folder: Path, model: OffPolicyAlgorithm, scorer: Scorer, env: CollectingVecEnv
-) -> tuple[Counters, bool]:
-    """Bring back the rest: pending rewards, unfinished episodes, counters, random numbers.
+) -> tuple[Counters, bool, dict[str, Any]]:
+    """Bring back the rest: pending rewards, unfinished episodes, counters.
 
     Returns:
-        The counters, and whether the environments came back in the very states that they had been left in. If not,
-        their episodes were begun anew.
+        The counters; whether the environments came back in the very states that they had been left in (if not, their
+        episodes were begun anew); and what `set_random_state` takes, to be set at the beginning of the next chunk.
     """
     with np.load(folder / PENDING) as arrays:
         scorer.restore(dict(arrays))
@@ -105,8 +105,7 @@ def restore_session(
         model._last_obs = env.reset()
         env.sums = EpisodeSums(env.num_envs)
     model.logger.name_to_value.update(rest["logged"])
-    _set_random_state(model, rest["random"])
-    return Counters(**rest["counters"]), same
+    return Counters(**rest["counters"]), same, rest["random"]
 
 
 def buffer_of(model: OffPolicyAlgorithm) -> CommittedReplayBuffer:
@@ -123,7 +122,7 @@ def _load_model(recipe: Recipe, folder: Path, env: CollectingVecEnv | None) -> O
 
 
 def _save_arrays(file: Path, arrays: dict[str, np.ndarray]) -> None:
-    np.savez(file, allow_pickle=False, **arrays)
+    np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def _random_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
@@ -136,13 +135,27 @@ def _random_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
     }
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state_all()
+    if getattr(model, "use_sde", False):
+        # The exploration noise of this chunk was drawn already, just before SB3's callback.
+        noise = _exploration(model)
+        state["noise"] = noise.exploration_mat.detach(), noise.exploration_matrices.detach()
     return state
 
 
-def _set_random_state(model: OffPolicyAlgorithm, state: dict[str, Any]) -> None:
+def set_random_state(model: OffPolicyAlgorithm, state: dict[str, Any]) -> None:
+    """Go on drawing random numbers, and exploring, as when the snapshot was written."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
     model.action_space.np_random.bit_generator.state = state["actions"]
     if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
+        torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
+    if "noise" in state:
+        noise = _exploration(model)
+        noise.exploration_mat, noise.exploration_matrices = state["noise"]
+
+
+def _exploration(model: OffPolicyAlgorithm) -> Any:
+    """Where SB3's state-dependent exploration keeps its noise."""
+    actor: Any = model.policy.actor
+    return actor.action_dist

@@ -7,6 +7,7 @@ checkpoints happen between two chunks only.
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import time
 from dataclasses import dataclass
@@ -31,10 +32,12 @@ from sightline.control.snapshot import (
     load_learner,
     load_policy,
     restore_session,
+    set_random_state,
     write_snapshot,
 )
 from sightline.envs.making import EnvMaker
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
+from sightline.errors import BadInput
 from sightline.evaluation.episodes import Policy, describe, play_one, play_panel
 from sightline.evaluation.landscape import reward_landscape
 from sightline.evaluation.panels import Panel, make_panel
@@ -83,6 +86,8 @@ def prepare(recipe: Recipe) -> Setup:
     """
     torch.set_num_threads(recipe.threads)
     check_learner(recipe)
+    if recipe.wandb and importlib.util.find_spec("wandb") is None:
+        raise BadInput("wandb is not installed; run 'pip install wandb', or leave out the recipe key wandb")
     reward_model, size, warnings = None, None, []
     if isinstance(recipe.reward, ZeroShotConfig):
         config = recipe.reward
@@ -147,6 +152,7 @@ class Session:
         self._validation = setup.panel("validation", recipe.evaluation.episodes)
         self._started = time.monotonic()
         self._counters = Counters()
+        self._random_state: dict[str, Any] | None = None
         self._pace = (time.monotonic(), 0)
         sees = setup.reward_model is not None
         envs = FrameVectorEnv(setup.make, recipe.envs, episode_seeds(recipe.seed), sees, recipe.workers)
@@ -183,7 +189,12 @@ class Session:
         Raises:
             Stopped: after saving.
         """
+        if self._random_state is not None:
+            # SB3 draws the noise of a chunk before it calls here; a resumed run must not draw it twice.
+            set_random_state(self.model, self._random_state)
+            self._random_state = None
         recipe, before, now = self.setup.recipe, self._counters.boundary_step, self.model.num_timesteps
+        saved = None
         if now > before:
             due = last or _due(recipe.evaluation.every, before, now)
             if due and not self._evaluate():
@@ -191,9 +202,9 @@ class Session:
                 raise Stopped(self.stop.signal_number or 0, self.save().step)
             self._counters.boundary_step = now
             if last or _due(recipe.checkpoints.every, before, now):
-                self.save()
+                saved = self.save()
         if self.stop.requested():
-            saved = self.save() if now > 0 else None
+            saved = saved or (self.save() if now > 0 else None)
             raise Stopped(self.stop.signal_number or 0, saved.step if saved else None)
 
     def give_up_chunk_if_overdue(self) -> None:
@@ -217,15 +228,24 @@ class Session:
         result: dict[str, Any] = {"chosen_step": best.step} | self._play(chosen, panel)
         untrained = greedy(self._untrained())
         result["untrained"] = self._play(untrained, panel)
-        if recipe.videos:
-            self._film({"untrained": untrained, "chosen": chosen}, panel.seeds[0])
-        if setup.reward_model is not None:
-            landscape = reward_landscape(setup.task, setup.make, setup.reward_model)
-            if landscape is not None:
-                self.run.write_json("landscape.json", landscape)
         result["seconds"] = self._seconds()
         self.run.write_json("result.json", result)
+        self._illustrate({"untrained": untrained, "chosen": chosen}, panel.seeds[0])
         return result
+
+    def _illustrate(self, policies: dict[str, Policy], seed: int) -> None:
+        """Videos and the landscape. If they fail, the numbers stand all the same."""
+        try:
+            if self.setup.recipe.videos:
+                self._film(policies, seed)
+            if self.setup.reward_model is not None:
+                landscape = reward_landscape(self.setup.task, self.setup.make, self.setup.reward_model)
+                if landscape is not None:
+                    self.run.write_json("landscape.json", landscape)
+        except Exception as error:
+            warning = f"the pictures of the report are not complete: {' '.join(str(error).split())[:200]}"
+            self.progress.say(f"warning: {warning}")
+            self.run.write_json("warnings.json", [*self.setup.warnings, warning])
 
     def save(self) -> Checkpoint:
         """Write a checkpoint from which the run goes on exactly."""
@@ -265,7 +285,8 @@ class Session:
         self.progress.say(f"resuming from step {checkpoint.step}")
         model = load_learner(self.setup.recipe, checkpoint.path, self._env)
         self._scorer = Scorer(self.setup.reward_model, buffer_of(model))
-        self._counters, same = restore_session(checkpoint.path, model, self._scorer, self._env)
+        restored = restore_session(checkpoint.path, model, self._scorer, self._env)
+        self._counters, same, self._random_state = restored
         if not same:
             self.progress.say(
                 "warning: this environment does not repeat itself from its seed; its unfinished episodes start anew"
@@ -315,7 +336,7 @@ class Session:
         if episodes is None:
             return False
         numbers = episodes.summary()
-        names = ("reward", "return", "success_rate", "ci_low", "ci_high")
+        names = ("reward", "return", "return_ci_low", "return_ci_high", "success_rate", "ci_low", "ci_high")
         self._metrics.write(step, {f"evaluation/{name}": numbers[name] for name in names})
         score = numbers["return"] if numbers["reward"] is None else numbers["reward"]
         self.progress.say(f"step {step}: {describe(numbers)}")
@@ -342,9 +363,10 @@ class Session:
         }
         rewards = np.concatenate([rewards for _, rewards in films.values()])
         limits = (float(rewards.min()), float(rewards.max()))
+        fps = self._env.envs.frames_per_second
         caption = "; ".join(setup.recipe.goal) or "the environment's own reward"
         for name, (frames, film_rewards) in films.items():
-            write_scored_video(self.run.videos / f"{name}.mp4", frames, film_rewards, 30, caption, limits)
+            write_scored_video(self.run.videos / f"{name}.mp4", frames, film_rewards, fps, caption, limits)
 
 
 class _Hooks(BaseCallback):

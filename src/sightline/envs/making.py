@@ -67,7 +67,7 @@ class EnvMaker:
         env = _own(self) if ":" in self.env_id and self.env_id not in gymnasium.registry else _registered(self)
         if self.render and env.render_mode != "rgb_array":
             raise BadInput(
-                f"environment '{self.env_id}' gives no pictures: it does not support render_mode='rgb_array'"
+                f"environment '{self.env_id}' gives no pictures; its constructor must take render_mode='rgb_array'"
             )
         if not isinstance(env.observation_space, spaces.Box):
             env = FlattenObservation(env)
@@ -123,7 +123,7 @@ def _own(maker: EnvMaker) -> gymnasium.Env[Any, Any]:
         public = [name for name in vars(module) if not name.startswith("_")]
         raise BadInput(f"module '{module_name}' has no '{attribute}'{nearest(attribute, public)}")
     options = dict(maker.options)
-    if maker.render and "render_mode" in _parameters(build):
+    if maker.render and _parameters(build) & {"render_mode", "**"}:
         options["render_mode"] = "rgb_array"
         options |= _size_options(build, maker.frame_size)
     with _errors_of_building(maker.env_id):
@@ -138,19 +138,20 @@ def _size_options(entry_point: Any, size: Size | None) -> dict[str, Any]:
         return {}
     if isinstance(entry_point, str):
         entry_point = gymnasium.envs.registration.load_env_creator(entry_point)
-    parameters = _parameters(entry_point)
-    if "render_size" in parameters:
+    if "render_size" in _parameters(entry_point):
         return {"render_size": size}
-    if "mujoco" in getattr(entry_point, "__module__", ""):
+    if any(base.__name__ == "MujocoEnv" for base in getattr(entry_point, "__mro__", ())):
         return {"height": size[0], "width": size[1]}
     return {}
 
 
 def _parameters(build: Any) -> set[str]:
+    """Names of what a constructor takes; `**` if it takes any further keywords."""
     try:
-        return set(inspect.signature(build).parameters)
+        parameters = inspect.signature(build).parameters.values()
     except (TypeError, ValueError):
         return set()
+    return {"**" if p.kind is inspect.Parameter.VAR_KEYWORD else p.name for p in parameters}
 
 
 @contextlib.contextmanager

@@ -8,9 +8,11 @@ Every episode has a seed of its own, so an unfinished episode can be brought bac
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import multiprocessing
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -60,7 +62,11 @@ class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._with(state, self._blank), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        state, reward, terminated, truncated, info = self.env.step(action)
+        try:
+            state, reward, terminated, truncated, info = self.env.step(action)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise RunFailed(f"the environment failed in step(): {reason}; mend it and go on with --resume") from error
         frame = None if self._blank is None else rgb_frame(self.env)
         return self._with(state, frame), reward, terminated, truncated, info
 
@@ -150,6 +156,8 @@ class FrameVectorEnv:
             self._envs: Any = AsyncVectorEnv(
                 builders, context="spawn", copy=False, autoreset_mode=AutoresetMode.DISABLED
             )
+            # Before multiprocessing's own clean-up, which would wait for workers that ignore SIGTERM.
+            atexit.register(self.close)
         else:
             self._envs = SyncVectorEnv(builders, copy=False, autoreset_mode=AutoresetMode.DISABLED)
         self.state_space: spaces.Box = self._envs.single_observation_space["state"]
@@ -165,6 +173,11 @@ class FrameVectorEnv:
         """Height, width and 3, as rendered."""
         return tuple(self._envs.single_observation_space["frame"].shape)
 
+    @property
+    def frames_per_second(self) -> int:
+        """At which speed the environment wants to be shown."""
+        return int(self._envs.metadata.get("render_fps") or 30)
+
     def reset(self) -> np.ndarray:
         """Begin a new episode everywhere; returns the states, [N, …]."""
         return self._begin(np.ones(self.count, bool))
@@ -173,7 +186,8 @@ class FrameVectorEnv:
         """Step every environment; where an episode ends, the next one begins."""
         for history, action in zip(self.actions, actions, strict=True):
             history.append(action)
-        observation, rewards, terminated, truncated, info = self._envs.step(actions)
+        with _workers_alive():
+            observation, rewards, terminated, truncated, info = self._envs.step(actions)
         final_states = observation["state"].copy()
         frames = observation.get("frame")
         ended = terminated | truncated
@@ -192,7 +206,8 @@ class FrameVectorEnv:
 
     def _reset(self, mask: np.ndarray, options: dict[str, Any]) -> np.ndarray:
         seeds = [self._seed_of(i, episode) if mask[i] else None for i, episode in enumerate(self.episodes)]
-        observation, _ = self._envs.reset(seed=seeds, options={"reset_mask": mask.copy(), **options})
+        with _workers_alive():
+            observation, _ = self._envs.reset(seed=seeds, options={"reset_mask": mask.copy(), **options})
         states: np.ndarray = observation["state"].copy()
         return states
 
@@ -209,8 +224,26 @@ class FrameVectorEnv:
 
     def close(self) -> None:
         """End all workers; calling it again does nothing."""
-        if not self._envs.closed:
+        if self._envs.closed:
+            return
+        # The pipe to a worker that died is broken, which must not hide why it died.
+        with contextlib.suppress(Exception):
             self._envs.close()
+        self._envs.closed = True
+        for process in getattr(self._envs, "processes", ()):
+            process.kill()
+            process.join()
+        atexit.unregister(self.close)
+
+
+@contextlib.contextmanager
+def _workers_alive() -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, ConnectionError) as error:
+        raise RunFailed(
+            "the process of an environment died (too little memory?); go on from the last checkpoint with --resume"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -222,5 +255,7 @@ class _Builder:
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         if multiprocessing.parent_process() is not None:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
+            # Ctrl-C and a job manager's SIGTERM reach the whole group; the parent saves and then ends its workers.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
         return FrameAndState(self.make(), self.frames)

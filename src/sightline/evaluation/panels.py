@@ -35,7 +35,7 @@ class Panel:
 
 
 def make_panel(name: str, env: str, episodes: int, seed: int = 0) -> Panel:
-    """The panel of that name: the same on every machine, and never the training seeds of any run."""
+    """The panel of that name: the same on every machine, and apart from the training seeds (by other hashes)."""
     sequence = np.random.SeedSequence([zlib.crc32(name.encode()), seed])
     seeds = sequence.generate_state(episodes, np.uint32)
     return Panel(name, env, tuple(int(s) for s in seeds))

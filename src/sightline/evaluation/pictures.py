@@ -55,6 +55,7 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["image", "reward"])
     writer.writerows([row.image, f"{row.reward:.6f}"] for row in rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text.getvalue().encode())
 
 

@@ -202,7 +202,7 @@ class HuggingFaceEncoder(_TowerPair):
         self._context_length = int(model.config.text_config.max_position_embeddings)
         self._has_text_tower = True
         size = _image_processor_size(self._processor.image_processor)
-        self.image_size = size or int(model.config.vision_config.image_size)
+        self.image_size = size or _vision_size(model.config.vision_config)
 
     def free_text_tower(self) -> None:
         import torch
@@ -242,6 +242,13 @@ def _image_processor_size(image_processor: Any) -> int | None:
     return None
 
 
+def _vision_size(config: Any) -> int:
+    """Side of the picture that a vision tower reads; SigLIP 2's flexible towers state patches instead of pixels."""
+    if getattr(config, "image_size", None):
+        return int(config.image_size)
+    return int(config.num_patches**0.5) * int(config.patch_size)
+
+
 def _channels(values: Sequence[float], device: torch.device) -> torch.Tensor:
     import torch
 
@@ -277,15 +284,17 @@ def _open_clip_name(name: str) -> tuple[str, str | None]:
 def _cannot_load(name: str, error: Exception) -> Exception:
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    reason = " ".join(str(error).split())[:120] or type(error).__name__
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
     source = name.removeprefix("hf:").removeprefix("local-dir:")
     if name == BUNDLED or Path(source).expanduser().exists():
         return RunFailed(f"the files of encoder '{name}' cannot be read: {reason}")
     if name.startswith("hf:") and source.startswith(("/", ".", "~")):
         return BadInput(f"there is no folder '{source}'")
+    if not any(word in reason.lower() for word in ("connect", "download", "offline", "cache", "resolve", "locate")):
+        return RunFailed(f"encoder '{name}' could not be loaded: {type(error).__name__}: {reason}")
     return RunFailed(
         f"encoder '{name}' is not in the cache {HF_HUB_CACHE} and could not be fetched; where there is a network, run "
-        f"'sightline models --fetch {name}' and copy that folder here (or set HF_HOME to where it is). {reason}"
+        f"'sightline models --fetch {name}' and copy that folder here (or set HF_HOME to where it is)"
     )
 
 

@@ -72,7 +72,7 @@ def write_report(run: Path) -> Path:
         numbers=numbers[1:],
         panel=_panel_sentence(result),
         facts=_facts(recipe, result),
-        curves=plots.learning_curves(metrics, result.get("chosen_step")) if metrics else "",
+        curves=plots.learning_curves(metrics, result.get("chosen_step"), _reward_name(recipe)) if metrics else "",
         chosen_step=_whole(result.get("chosen_step")),
         landscape=plots.landscape(landscape) if landscape else "",
         landscape_axes=len(landscape.get("axes", ())),
@@ -108,6 +108,13 @@ def _numbers(result: Mapping[str, Any]) -> list[Number]:
     for name, rate in (result.get("measures") or {}).items():
         numbers.append(Number(name.replace("_", " ").capitalize(), _percent(before.get(name)), _percent(rate)))
     return numbers
+
+
+def _reward_name(recipe: Mapping[str, Any]) -> str:
+    """What the learner was paid, as a heading."""
+    reward = recipe.get("reward")
+    from_words = not isinstance(reward, dict) or reward.get("kind") != "ground_truth"
+    return "Reward under the words" if from_words else "Environment reward"
 
 
 def _panel_sentence(result: Mapping[str, Any]) -> str:

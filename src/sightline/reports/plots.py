@@ -56,14 +56,17 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def learning_curves(metrics: Metrics, chosen_step: int | None = None) -> str:
-    """Reward under the words, success rate and ground-truth return over training, side by side.
+def learning_curves(
+    metrics: Metrics, chosen_step: int | None = None, reward_name: str = "Reward under the words"
+) -> str:
+    """Reward, success rate and ground-truth return over training, side by side.
 
     Without any success rate there are two panels. Missing keys leave gaps; values that are not finite are left out.
 
     Args:
         metrics: `rollout/…` are drawn as thin lines, `evaluation/…` with markers.
         chosen_step: marked by a dashed line.
+        reward_name: what the learner was paid.
 
     Returns:
         SVG text.
@@ -71,7 +74,7 @@ def learning_curves(metrics: Metrics, chosen_step: int | None = None) -> str:
     with _figure(8.4, 2.75) as figure:
         knows_success = any(len(_series(metrics, key)[0]) for key in ("rollout/success", "evaluation/success_rate"))
         axes = list(figure.subplots(1, 3 if knows_success else 2, squeeze=False)[0])
-        _panel(axes[0], "Reward under the words", metrics, ("rollout/reward", "evaluation/reward"))
+        _panel(axes[0], reward_name, metrics, ("rollout/reward", "evaluation/reward"))
         if knows_success:
             band = ("evaluation/ci_low", "evaluation/ci_high")
             _panel(axes[1], "Success rate", metrics, ("rollout/success", "evaluation/success_rate"), band)

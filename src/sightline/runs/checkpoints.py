@@ -72,8 +72,10 @@ class CheckpointStore:
             _flush(temporary / MANIFEST)
             shutil.rmtree(final, ignore_errors=True)
             temporary.rename(final)
-        except OSError as error:
+        except BaseException as error:
             shutil.rmtree(temporary, ignore_errors=True)
+            if not isinstance(error, OSError):
+                raise
             raise RunFailed(
                 f"checkpoint {step} could not be written ({error.strerror or error}); earlier checkpoints in "
                 f"{self._folder} are whole: make room, then go on with --resume"

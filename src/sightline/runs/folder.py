@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
+import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import metadata
@@ -81,17 +84,30 @@ def create_run(path: Path, recipe: Recipe) -> RunFolder:
     Raises:
         BadInput: the folder exists and is not empty.
     """
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise BadInput(f"'{path}' exists already; add --resume to go on with that run, or name another --run-dir")
+    check_free(path)
     path.mkdir(parents=True, exist_ok=True)
     run = RunFolder(path)
-    run.checkpoints.mkdir()
-    run.videos.mkdir()
+    run.checkpoints.mkdir(exist_ok=True)
+    run.videos.mkdir(exist_ok=True)
     document = recipe.model_dump(mode="json")
     run.write_text("recipe.yaml", yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
     run.write_json("versions.json", versions())
-    run.write_text("command.txt", " ".join(["sightline", *sys.argv[1:]]) + "\n")
+    run.write_text("command.txt", shlex.join(["sightline", *sys.argv[1:]]) + "\n")
     return run
+
+
+def check_free(path: Path) -> None:
+    """Refuse to begin a run in a folder that holds something; a run that never collected anything may be replaced.
+
+    Raises:
+        BadInput: the folder holds something else.
+    """
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    run = RunFolder(path)
+    began = not run.recipe_file.is_file() or run.metrics_file.is_file() or any(run.checkpoints.glob("*"))
+    if began:
+        raise BadInput(f"'{path}' exists already; add --resume to go on with that run, or name another --run-dir")
 
 
 def open_run(path: Path) -> RunFolder:
@@ -117,24 +133,31 @@ def latest_run(name: str) -> Path:
     Raises:
         BadInput: there is none.
     """
-    found = sorted(Path("runs").glob(f"{name}-*-*/recipe.yaml"))
+    made_by_us = re.compile(re.escape(name) + r"-\d{8}-\d{6}")
+    found = sorted(file for file in Path("runs").glob("*/recipe.yaml") if made_by_us.fullmatch(file.parent.name))
     if not found:
         raise BadInput(f"there is no run of '{name}' under runs/ to resume; name one with --run-dir")
     return found[-1].parent
 
 
-def check_same_recipe(run: RunFolder, wanted: Recipe) -> None:
-    """Refuse to resume a run with another recipe.
+def check_same_recipe(run: RunFolder, wanted: Recipe, keys: Sequence[str]) -> None:
+    """Refuse to resume a run with a recipe that says something else where the user has said something.
+
+    Args:
+        run: its recipe is what counts.
+        wanted: what the command line says.
+        keys: which keys the command line states, such as `seed` or `learner.gamma`.
 
     Raises:
         BadInput: naming the first key that differs.
     """
     had, want = leaves(run.recipe()), leaves(wanted)
-    for key in sorted(had.keys() | want.keys()):
-        if had.get(key) != want.get(key):
+    for leaf in want:
+        stated = any(leaf == key or leaf.startswith(f"{key}.") for key in keys)
+        if stated and had.get(leaf) != want[leaf]:
             raise BadInput(
-                f"'{run.path}' was started with {key}={had.get(key)!r}, not {want.get(key)!r}; a resumed run keeps its "
-                "recipe: leave the override out, or start a new run"
+                f"'{run.path}' was started with {leaf}={had.get(leaf)!r}, not {want[leaf]!r}; a resumed run keeps its "
+                "recipe: leave that out, or start a new run"
             )
 
 
