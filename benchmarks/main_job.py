@@ -78,16 +78,12 @@ def final_position(run_folder: Path) -> float:
     """Mean cart position (m) over the last 50 steps of 20 test episodes of the chosen checkpoint."""
     import numpy as np
 
-    from sightline.control.snapshot import load_policy
+    from sightline.control.snapshot import chosen_policy
     from sightline.control.training import greedy
     from sightline.envs.cartpole import CartPole
-    from sightline.runs.checkpoints import CheckpointStore
     from sightline.runs.folder import open_run
 
-    opened = open_run(run_folder)
-    best = CheckpointStore(opened.checkpoints, "best", 1).latest()
-    assert best is not None
-    policy = greedy(load_policy(opened.recipe(), best.path))
+    policy = greedy(chosen_policy(open_run(run_folder))[1])
     positions = []
     for seed in range(20):
         env = CartPole()

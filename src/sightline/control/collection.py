@@ -57,7 +57,6 @@ class CollectingVecEnv(VecEnv):
         self.envs = envs
         self.sums = EpisodeSums(envs.count)
         self.finished: list[dict[str, float]] = []
-        self._chunk = chunk
         self._frames = (
             [np.zeros((chunk, envs.count, *envs.frame_shape), np.uint8) for _ in range(2)] if frames else None
         )

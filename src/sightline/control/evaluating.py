@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sightline.control.snapshot import load_policy
+from sightline.control.snapshot import chosen_policy
 from sightline.control.training import greedy, prepare
-from sightline.errors import BadInput
 from sightline.evaluation.episodes import play_panel
-from sightline.runs.checkpoints import CheckpointStore
 from sightline.runs.folder import RunFolder
 
 
@@ -26,12 +24,9 @@ def evaluate_run(run: RunFolder, episodes: int, seed: int) -> dict[str, Any]:
     Raises:
         BadInput: the run has no whole checkpoint that was chosen yet.
     """
-    best = CheckpointStore(run.checkpoints, "best", keep=1).latest()
-    if best is None:
-        raise BadInput(f"'{run.path}' has no chosen checkpoint yet; let it train until its first evaluation")
+    step, learner = chosen_policy(run)
     setup = prepare(run.recipe())
-    policy = greedy(load_policy(setup.recipe, best.path))
     panel = setup.panel("test", episodes, seed)
-    played = play_panel(policy, setup.make, setup.task, panel, setup.reward_model)
+    played = play_panel(greedy(learner), setup.make, setup.task, panel, setup.reward_model)
     assert played is not None
-    return {"chosen_step": best.step} | played.summary()
+    return {"chosen_step": step} | played.summary()

@@ -86,6 +86,18 @@ def latest_learner(run: RunFolder) -> OffPolicyAlgorithm:
     return load_learner(run.recipe(), found.path)
 
 
+def chosen_policy(run: RunFolder) -> tuple[int, OffPolicyAlgorithm]:
+    """The checkpoint that the words chose: its step, and its learner for acting only.
+
+    Raises:
+        BadInput: no checkpoint was chosen yet.
+    """
+    best = CheckpointStore(run.checkpoints, "best", keep=1).latest()
+    if best is None:
+        raise BadInput(f"'{run.path}' has no chosen checkpoint yet; let it train until its first evaluation")
+    return best.step, load_policy(run.recipe(), best.path)
+
+
 def restore_session(
     folder: Path, model: OffPolicyAlgorithm, scorer: Scorer, env: CollectingVecEnv
 ) -> tuple[Counters, bool, dict[str, Any]]:

@@ -7,7 +7,6 @@ checkpoints happen between two chunks only.
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import time
 from dataclasses import dataclass
@@ -37,7 +36,6 @@ from sightline.control.snapshot import (
 )
 from sightline.envs.making import EnvMaker
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
-from sightline.errors import BadInput
 from sightline.evaluation.episodes import Policy, describe, play_one, play_panel
 from sightline.evaluation.landscape import reward_landscape
 from sightline.evaluation.panels import Panel, make_panel
@@ -45,7 +43,7 @@ from sightline.models.encoders import load_encoder
 from sightline.rewards.zero_shot import Words, ZeroShotReward, warn_of_unknown_words
 from sightline.runs.checkpoints import Checkpoint, CheckpointStore
 from sightline.runs.folder import RunFolder
-from sightline.runs.metrics import Metrics
+from sightline.runs.metrics import Metrics, check_wandb
 from sightline.runs.stopping import Stopped, StopRequests
 from sightline.tasks.completing import env_maker
 from sightline.tasks.declarations import Task, find_task
@@ -86,8 +84,8 @@ def prepare(recipe: Recipe) -> Setup:
     """
     torch.set_num_threads(recipe.threads)
     check_learner(recipe)
-    if recipe.wandb and importlib.util.find_spec("wandb") is None:
-        raise BadInput("wandb is not installed; run 'pip install wandb', or leave out the recipe key wandb")
+    if recipe.wandb:
+        check_wandb()
     reward_model, size, warnings = None, None, []
     if isinstance(recipe.reward, ZeroShotConfig):
         config = recipe.reward
@@ -307,12 +305,13 @@ class Session:
     def _report_chunk(self, scores: Scores) -> None:
         step, now = self.model.num_timesteps, time.monotonic()
         finished = self._env.take_finished()
-        held = "every" if self.setup.task.success == "every" else "any"
         knows_success = self._env.sums.knows_success
         values: dict[str, float | None] = {
             "rollout/reward": float(scores.rewards.mean()),
             "rollout/return": _mean([episode["return"] for episode in finished]),
-            "rollout/success": _mean([episode[held] for episode in finished]) if knows_success else None,
+            "rollout/success": _mean([episode[self.setup.task.success] for episode in finished])
+            if knows_success
+            else None,
             "rollout/length": _mean([episode["length"] for episode in finished]),
             "time/steps_per_second": (step - self._pace[1]) / (now - self._pace[0]) if step > self._pace[1] else None,
         }

@@ -5,7 +5,6 @@ Image size, mean and standard deviation, interpolation and tokenizer all come fr
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from importlib import resources
@@ -303,9 +302,3 @@ def model_card(name: str) -> str | None:
     folder = bundled_folder() if name == BUNDLED else Path(name.removeprefix("local-dir:").removeprefix("hf:"))
     card = folder / "README.md"
     return card.read_text() if card.is_file() else None
-
-
-def bundled_card_numbers() -> dict[str, Any]:
-    """The held-out numbers of the bundled encoder, as its training wrote them."""
-    numbers: dict[str, Any] = json.loads((bundled_folder() / "metrics.json").read_text())
-    return numbers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -14,6 +13,8 @@ from typing import Any
 import yaml
 
 from sightline.reports import plots
+from sightline.runs.folder import write_atomically
+from sightline.runs.metrics import read_metrics
 
 MAX_VIDEO_BYTES = 8 * 1024 * 1024
 """Longer videos are named, not embedded, so that the page stays light."""
@@ -58,7 +59,7 @@ def write_report(run: Path) -> Path:
     import jinja2
 
     recipe, result = _recipe(run), _mapping(run / "result.json")
-    metrics, landscape = _metrics(run / "metrics.jsonl"), _mapping(run / "landscape.json")
+    metrics, landscape = read_metrics(run / "metrics.jsonl"), _mapping(run / "landscape.json")
     warnings = _json(run / "warnings.json")
     numbers = _numbers(result)
     template = (resources.files("sightline.reports") / "templates" / "report.html").read_text("utf-8")
@@ -82,9 +83,8 @@ def write_report(run: Path) -> Path:
         model_card=_text(run / "model_card.md"),
         command=_text(run / "command.txt").strip(),
     )  # fmt: skip
-    path, part = run / "report.html", run / ".report.html.part"
-    part.write_text(page, "utf-8")
-    os.replace(part, path)
+    path = run / "report.html"
+    write_atomically(path, page.encode())
     return path
 
 
@@ -166,19 +166,6 @@ def _recipe(run: Path) -> dict[str, Any]:
     except yaml.YAMLError:
         return {}
     return recipe if isinstance(recipe, dict) else {}
-
-
-def _metrics(path: Path) -> list[dict[str, Any]]:
-    """Whole lines only: a killed run may have left half of its last one."""
-    metrics = []
-    for line in _text(path).splitlines():
-        try:
-            values = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(values, dict):
-            metrics.append(values)
-    return metrics
 
 
 def _mapping(path: Path) -> dict[str, Any]:

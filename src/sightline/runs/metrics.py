@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -45,14 +46,26 @@ class Metrics:
             self._wandb.finish()
 
 
+def check_wandb() -> None:
+    """Refuse, before anything is begun, to log to Weights & Biases without its package.
+
+    Raises:
+        BadInput: wandb is not installed.
+    """
+    if importlib.util.find_spec("wandb") is None:
+        raise BadInput("wandb is not installed; run 'pip install wandb', or leave out the recipe key wandb")
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """All whole records; a last line that a kill cut short is ignored."""
     records = []
-    for line in path.read_text().splitlines() if path.is_file() else []:
+    for line in path.read_text("utf-8", "replace").splitlines() if path.is_file() else []:
         try:
-            records.append(json.loads(line))
+            record = json.loads(line)
         except ValueError:
             continue
+        if isinstance(record, dict):
+            records.append(record)
     return records
 
 
@@ -69,8 +82,7 @@ def _tensorboard(run: RunFolder, resume_step: int | None) -> Any:
 
 
 def _wandb(run: RunFolder, project: str) -> Any:
-    try:
-        import wandb
-    except ImportError as error:
-        raise BadInput("wandb is not installed; run 'pip install wandb', or leave out the recipe key wandb") from error
+    check_wandb()
+    import wandb
+
     return wandb.init(project=project, id=run.path.name, name=run.path.name, dir=str(run.path), resume="allow")
