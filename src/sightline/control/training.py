@@ -18,8 +18,7 @@ import torch
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from sightline.config import Recipe
-from sightline.config import ZeroShotReward as ZeroShotConfig
+from sightline.config import Recipe, ZeroShotConfig
 from sightline.control.collection import CollectingVecEnv
 from sightline.control.learners import build_learner, check_learner
 from sightline.control.scoring import Scorer, Scores

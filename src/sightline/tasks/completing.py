@@ -10,7 +10,7 @@ from sightline.config import (
     Learner,
     Recipe,
     SACLearner,
-    ZeroShotReward,
+    ZeroShotConfig,
     check_words,
     validate_recipe,
 )
@@ -45,7 +45,7 @@ def complete(recipe: Recipe) -> Recipe:
     """
     document = recipe.model_dump(mode="json")
     task = find_task(recipe.env)
-    needs_words = isinstance(recipe.reward, ZeroShotReward)
+    needs_words = isinstance(recipe.reward, ZeroShotConfig)
     if needs_words and not recipe.goal:
         document["goal"] = list(task.goal)
         document["baseline"] = list(recipe.baseline or task.baseline)

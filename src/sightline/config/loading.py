@@ -1,0 +1,189 @@
+"""From a name or a file and `key.sub=value` overrides to a checked recipe, with errors of one line."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, Tag, ValidationError
+
+from sightline.config.basics import Strict
+from sightline.config.recipe import Recipe
+from sightline.errors import BadInput, nearest
+
+
+def bundled_recipes() -> list[str]:
+    """Names of the recipes that come with Sightline."""
+    folder = resources.files("sightline.recipes")
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def load_recipe(name_or_path: str | None, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe and apply overrides.
+
+    Args:
+        name_or_path: a bundled name, the path of a YAML file, or None to start from the defaults.
+        overrides: `key.sub=value`; values are read as YAML where they are numbers, booleans, null, lists or maps, and
+            as text otherwise.
+
+    Raises:
+        BadInput: in one line, with the nearest valid name where a name is unknown.
+    """
+    document = _read(name_or_path) if name_or_path else {}
+    # What a block is comes first, for it decides which of its keys there are.
+    for override in sorted(overrides, key=_names_a_kind_last):
+        _apply(document, override)
+    if "env" not in document:
+        raise BadInput("no environment: name a recipe (see 'sightline recipes') or say env=… goal=…")
+    return validate_recipe(document)
+
+
+def validate_recipe(document: dict[str, Any]) -> Recipe:
+    """Check a recipe given as plain data.
+
+    Raises:
+        BadInput: in one line.
+    """
+    try:
+        return Recipe.model_validate(document)
+    except ValidationError as error:
+        raise BadInput(_in_one_line(error)) from error
+
+
+def _read(name_or_path: str) -> dict[str, Any]:
+    if name_or_path in bundled_recipes():
+        text = (resources.files("sightline.recipes") / f"{name_or_path}.yaml").read_text()
+    elif Path(name_or_path).is_file():
+        try:
+            text = Path(name_or_path).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"cannot read the recipe {name_or_path}: {error}") from error
+    else:
+        raise BadInput(f"there is no recipe '{name_or_path}'{nearest(name_or_path, bundled_recipes())}")
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise BadInput(f"{name_or_path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(document, dict):
+        raise BadInput(f"{name_or_path} must be a YAML map of keys and values")
+    return document
+
+
+def _apply(document: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        hint = "; the recipe comes first" if override in bundled_recipes() else ""
+        raise BadInput(f"'{override}' is not of the form key=value{hint}")
+    *parents, last = key.split(".")
+    place = document
+    for parent in parents:
+        if not isinstance(place.get(parent), dict):
+            place[parent] = {}
+        place = place[parent]
+    value = _parse_value(text, is_sentence=key in ("goal", "baseline", "description"))
+    kinds = _kinds(document, parents) if last in ("kind", "algorithm") else {}
+    if kinds and place.get(last, value) != value:
+        # Another algorithm keeps what it shares with the one before; the rest would be unknown to it.
+        known = kinds.get(str(value), kinds.get("other", Strict)).model_fields
+        for name in [name for name in place if name not in known]:
+            del place[name]
+    place[last] = value
+
+
+def _names_a_kind_last(override: str) -> tuple[bool, int]:
+    """Sorts what a block is before all else, and outer blocks before inner ones."""
+    key = override.partition("=")[0]
+    return not key.endswith((".kind", ".algorithm")), key.count(".")
+
+
+def _kinds(document: dict[str, Any], parents: list[str]) -> dict[str, type[BaseModel]]:
+    """What the block at a path of a document may be: tag -> block."""
+    owner: type[BaseModel] = Recipe
+    members: dict[str, type[BaseModel]] = {}
+    for i, parent in enumerate(parents):
+        members = _members(owner, parent)
+        place: Any = document
+        for name in parents[: i + 1]:
+            place = place.get(name, {})
+        tag = place.get("kind", place.get("algorithm"))
+        owner = members.get(str(tag), members.get("", next(iter(members.values()), Strict)))
+    return members
+
+
+def _parse_value(text: str, is_sentence: bool) -> Any:
+    """Numbers, booleans, null, lists and maps as YAML reads them; everything else is the text as it stands."""
+    quoted = text.lstrip().startswith(("'", '"'))
+    if is_sentence and not (quoted or text.lstrip().startswith("[")):
+        return text
+    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+", text.strip()):
+        return float(text)
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    is_text = not quoted and (isinstance(value, str | datetime.date) or not text.strip())
+    return text if is_text or (isinstance(value, dict) and not text.lstrip().startswith("{")) else value
+
+
+def _in_one_line(error: ValidationError) -> str:
+    problems = []
+    for item in error.errors():
+        owner, path = _locate(item["loc"])
+        name = ".".join(path)
+        if item["type"] == "extra_forbidden":
+            problems.append(f"unknown key '{name}'{nearest(path[-1], owner.model_fields)}")
+        else:
+            message = item["msg"].removeprefix("Value error, ")
+            problems.append(f"{name}: {message}" if name else message)
+    return "; ".join(dict.fromkeys(problems))
+
+
+def _locate(location: tuple[int | str, ...]) -> tuple[type[BaseModel], list[str]]:
+    """The innermost block that an error's location lies in, and its path as the user writes it, without union tags."""
+    owner: type[BaseModel] = Recipe
+    members: dict[str, type[BaseModel]] = {}
+    path: list[str] = []
+    for part in map(str, location):
+        if part in members:
+            owner, members = members[part], {}
+            continue
+        path.append(part)
+        members = _members(owner, part)
+        if "" in members:
+            owner, members = members[""], {}
+    return owner, path
+
+
+def _members(owner: type[BaseModel], field: str) -> dict[str, type[BaseModel]]:
+    """What a field of a block may be: tag -> block; one nameless entry for a plain block, none for plain values."""
+    if field not in owner.model_fields:
+        return {}
+    annotation: Any = owner.model_fields[field].annotation
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return {"": annotation}
+    members = {}
+    for member in get_args(annotation):
+        match get_args(member):
+            case (type() as block, Tag(tag=tag)):
+                members[tag] = block
+    return members
+
+
+def leaves(model: BaseModel) -> dict[str, Any]:
+    """Every key of a checked recipe with its value, as `key.sub`: for tables and for comparing two recipes."""
+    flat: dict[str, Any] = {}
+
+    def visit(prefix: str, value: Any) -> None:
+        if isinstance(value, dict) and value:
+            for key, child in value.items():
+                visit(f"{prefix}.{key}" if prefix else str(key), child)
+        else:
+            flat[prefix] = value
+
+    visit("", model.model_dump(mode="json"))
+    return flat

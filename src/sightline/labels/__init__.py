@@ -1,0 +1,1 @@
+"""Questions, answers, and the store in which no answer is ever lost."""

@@ -1,0 +1,420 @@
+"""The label store: a folder with a SQLite database and the frames that were judged.
+
+Labels cost money and time. So every answer is on disk before it is used, with everything that led to it; a question
+that was answered once is never asked again; and what was answered is never deleted, only retracted.
+
+    labels.sqlite          questions, answers, every exchange with a model, and who is being waited for
+    labels.backup.sqlite   a copy, made whenever the store is opened and found whole
+    frames/ab/abcd….png    each distinct frame once, named by the SHA-256 of its pixels
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from sightline.errors import BadInput, RunFailed
+from sightline.labels.types import Answer, Exchange, Kind, Outcome, Question, Segment, Teacher
+from sightline.runs.folder import write_atomically
+
+DATABASE, BACKUP = "labels.sqlite", "labels.backup.sqlite"
+MAX_PIXELS = 64_000_000
+"""Larger pictures are refused: no frame of a simulator is that large, but a hostile file may claim to be."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS segments (digest TEXT PRIMARY KEY, frames TEXT NOT NULL, true_rewards TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS labels (
+    id INTEGER PRIMARY KEY, key TEXT NOT NULL, time TEXT NOT NULL, run TEXT NOT NULL, task TEXT NOT NULL,
+    step INTEGER, teacher TEXT NOT NULL, signature TEXT NOT NULL, kind TEXT NOT NULL, goal TEXT NOT NULL,
+    levels INTEGER NOT NULL, segments TEXT NOT NULL, outcome TEXT NOT NULL, value REAL, confidence REAL,
+    reason TEXT NOT NULL, seconds REAL NOT NULL, origin TEXT NOT NULL, retracted TEXT
+);
+CREATE INDEX IF NOT EXISTS labels_by_key ON labels (key);
+CREATE INDEX IF NOT EXISTS labels_by_run ON labels (run);
+CREATE TABLE IF NOT EXISTS exchanges (
+    label INTEGER NOT NULL REFERENCES labels (id), position INTEGER NOT NULL, stage TEXT NOT NULL,
+    swapped INTEGER NOT NULL, prompt TEXT NOT NULL, reply TEXT NOT NULL, input_tokens INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL, seconds REAL NOT NULL, cost REAL NOT NULL, error TEXT NOT NULL,
+    PRIMARY KEY (label, position)
+);
+CREATE TABLE IF NOT EXISTS waiting (
+    key TEXT PRIMARY KEY, position INTEGER NOT NULL, teacher TEXT NOT NULL, signature TEXT NOT NULL, run TEXT NOT NULL,
+    task TEXT NOT NULL, step INTEGER, kind TEXT NOT NULL, goal TEXT NOT NULL, levels INTEGER NOT NULL,
+    segments TEXT NOT NULL
+);
+"""
+
+
+@dataclass(frozen=True)
+class Context:
+    """In which circumstances a question is asked.
+
+    Attributes:
+        run: name of the run, or of the command.
+        task: the recipe's `env`.
+        step: transitions collected by then.
+        origin: anything else worth keeping, as plain data (an importer says which file).
+    """
+
+    run: str
+    task: str
+    step: int | None = None
+    origin: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StoredLabel:
+    """A question with its answer, as the store keeps it.
+
+    Attributes:
+        time: when it was recorded, ISO 8601 in UTC.
+        segments: digests; `LabelStore.segment` gives what they stand for.
+        true_returns: of the segments, NaN where unknown.
+    """
+
+    id: int
+    time: str
+    context: Context
+    teacher: str
+    signature: str
+    kind: Kind
+    goal: tuple[str, ...]
+    levels: int
+    segments: tuple[str, ...]
+    true_returns: tuple[float, ...]
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A question that waits for a person."""
+
+    key: str
+    question: Question
+    teacher: str
+    signature: str
+    context: Context
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the questions of a run have cost so far: model requests, tokens, and money in the prices' currency."""
+
+    requests: int
+    tokens: int
+    money: float
+
+
+class LabelStore:
+    """Opens, or makes, the store in a folder. Threads may share one; so may processes, each with its own object.
+
+    Raises:
+        BadInput: the database is damaged, or is none.
+        RunFailed: it cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.RLock()
+        try:
+            (folder / "frames").mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(folder / DATABASE, timeout=60, check_same_thread=False)
+        except (OSError, sqlite3.Error) as error:
+            raise RunFailed(f"the label store '{folder}' cannot be opened: {error}") from error
+        self._database.row_factory = sqlite3.Row
+        try:
+            self._check()
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA synchronous=FULL")
+            with self._writing():
+                self._database.executescript(_SCHEMA)
+            self.back_up()
+        except BaseException:
+            self._database.close()
+            raise
+
+    def __enter__(self) -> LabelStore:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._database.close()
+
+    def back_up(self) -> None:
+        """Copy the database beside itself, atomically."""
+        temporary = self.folder / f".{BACKUP}.writing"
+        temporary.unlink(missing_ok=True)
+        with self._writing(), contextlib.closing(sqlite3.connect(temporary)) as copy:
+            self._database.backup(copy)
+        temporary.replace(self.folder / BACKUP)
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def find(self, question: Question, signature: str) -> Answer | None:
+        """The answer of the teacher with this signature to this very question, if there is one that can stay."""
+        with self._lock:
+            row = self._database.execute(
+                "SELECT id, outcome, value, confidence, reason, seconds FROM labels "
+                "WHERE key = ? AND retracted IS NULL AND outcome != ? ORDER BY id DESC LIMIT 1",
+                (question.key(signature), Outcome.FAILED.value),
+            ).fetchone()
+            return None if row is None else self._answer(row)
+
+    def record(self, question: Question, teacher: Teacher, answer: Answer, context: Context) -> int:
+        """Keep an answer; when this returns, it is on disk. Gives its id.
+
+        Raises:
+            RunFailed: it could not be written (a full disk, say).
+        """
+        digests = [self.add_segment(segment) for segment in question.segments]
+        with self._writing():
+            cursor = self._database.execute(
+                "INSERT INTO labels (key, time, run, task, step, teacher, signature, kind, goal, levels, segments, "
+                "outcome, value, confidence, reason, seconds, origin) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                (
+                    *(question.key(teacher.signature), _now(), context.run, context.task, context.step),
+                    *(teacher.name, teacher.signature, question.kind, json.dumps(question.goal), question.levels),
+                    *(json.dumps(digests), answer.outcome.value, answer.value, answer.confidence, answer.reason),
+                    *(answer.seconds, json.dumps(context.origin)),
+                ),
+            )
+            label = int(cursor.lastrowid or 0)
+            self._database.executemany(
+                "INSERT INTO exchanges VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+                [
+                    (
+                        *(label, position, e.stage, e.swapped, e.prompt, e.reply, e.input_tokens, e.output_tokens),
+                        *(e.seconds, e.cost, e.error),
+                    )
+                    for position, e in enumerate(answer.exchanges)
+                ],
+            )
+            self._database.execute("DELETE FROM waiting WHERE key = ?", (question.key(teacher.signature),))
+        return label
+
+    def retract(self, label: int) -> None:
+        """Take an answer back; it stays in the store, but counts no longer."""
+        with self._writing():
+            self._database.execute("UPDATE labels SET retracted = ? WHERE id = ?", (_now(), label))
+
+    def labels(self, run: str | None = None) -> list[StoredLabel]:
+        """All answers that were not retracted, of one run or of all, oldest first."""
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT * FROM labels WHERE retracted IS NULL AND (? IS NULL OR run = ?) ORDER BY id", (run, run)
+            ).fetchall()
+            returns = {
+                row["digest"]: float(np.sum(_numbers(row["true_rewards"])))
+                for row in self._database.execute("SELECT digest, true_rewards FROM segments")
+            }
+            return [self._stored(row, returns) for row in rows]
+
+    def spent(self, run: str) -> Spent:
+        """What a run has cost, retracted answers included."""
+        with self._lock:
+            row = self._database.execute(
+                "SELECT COUNT(*), COALESCE(SUM(input_tokens + output_tokens), 0), COALESCE(SUM(cost), 0) "
+                "FROM exchanges JOIN labels ON labels.id = exchanges.label WHERE run = ?",
+                (run,),
+            ).fetchone()
+        return Spent(int(row[0]), int(row[1]), float(row[2]))
+
+    # -- segments ------------------------------------------------------------------------------------------------
+
+    def add_segment(self, segment: Segment) -> str:
+        """Keep a segment's frames, once; gives its digest."""
+        with self._lock:
+            known = self._database.execute("SELECT 1 FROM segments WHERE digest = ?", (segment.digest,)).fetchone()
+        if known is None:
+            names = [self._add_frame(frame) for frame in segment.frames]
+            rewards = [None if np.isnan(r) else float(r) for r in segment.true_rewards]
+            with self._writing():
+                self._database.execute(
+                    "INSERT OR IGNORE INTO segments VALUES (?,?,?)",
+                    (segment.digest, json.dumps(names), json.dumps(rewards)),
+                )
+        return segment.digest
+
+    def segment(self, digest: str) -> Segment:
+        """A segment by its digest.
+
+        Raises:
+            BadInput: a frame is missing or damaged.
+        """
+        with self._lock:
+            row = self._database.execute("SELECT * FROM segments WHERE digest = ?", (digest,)).fetchone()
+        if row is None:
+            raise BadInput(f"the label store '{self.folder}' has no segment {digest[:12]}…")
+        frames = np.stack([self._frame(name) for name in json.loads(row["frames"])])
+        return Segment(frames, _numbers(row["true_rewards"]))
+
+    def frame_files(self, digest: str) -> list[Path]:
+        """The PNG files of a segment's frames, in order."""
+        with self._lock:
+            row = self._database.execute("SELECT frames FROM segments WHERE digest = ?", (digest,)).fetchone()
+        return [self._file(name) for name in json.loads(row["frames"])] if row else []
+
+    def _add_frame(self, frame: np.ndarray) -> str:
+        name = hashlib.sha256(repr(frame.shape).encode() + np.ascontiguousarray(frame).tobytes()).hexdigest()
+        file = self._file(name)
+        if not file.is_file():
+            png = io.BytesIO()
+            Image.fromarray(frame).save(png, "PNG")
+            try:
+                file.parent.mkdir(exist_ok=True)
+                write_atomically(file, png.getvalue())
+            except OSError as error:
+                raise RunFailed(
+                    f"the label store cannot keep a frame ({error.strerror or error}); make room"
+                ) from error
+        return name
+
+    def _frame(self, name: str) -> np.ndarray:
+        return read_picture(self._file(name))
+
+    def _file(self, name: str) -> Path:
+        return self.folder / "frames" / name[:2] / f"{name}.png"
+
+    # -- questions that wait for people --------------------------------------------------------------------------
+
+    def wait_for(self, questions: Sequence[Question], teacher: Teacher, context: Context) -> None:
+        """Put questions up for people to answer; those that wait already keep their place."""
+        digests = [[self.add_segment(segment) for segment in question.segments] for question in questions]
+        with self._writing():
+            (last,) = self._database.execute("SELECT COALESCE(MAX(position), 0) FROM waiting").fetchone()
+            self._database.executemany(
+                "INSERT OR IGNORE INTO waiting VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+                [
+                    (
+                        *(question.key(teacher.signature), last + 1 + i, teacher.name, teacher.signature, context.run),
+                        *(context.task, context.step, question.kind, json.dumps(question.goal), question.levels),
+                        json.dumps(digests[i]),
+                    )
+                    for i, question in enumerate(questions)
+                ],
+            )
+
+    def withdraw(self, questions: Sequence[Question], signature: str) -> None:
+        """Nobody needs to answer these any more."""
+        with self._writing():
+            self._database.executemany(
+                "DELETE FROM waiting WHERE key = ?", [(question.key(signature),) for question in questions]
+            )
+
+    def waiting(self) -> list[Waiting]:
+        """All questions that wait for people, in the order in which they were asked."""
+        with self._lock:
+            rows = self._database.execute("SELECT * FROM waiting ORDER BY position").fetchall()
+        return [
+            Waiting(
+                row["key"],
+                Question(
+                    row["kind"],
+                    tuple(self.segment(digest) for digest in json.loads(row["segments"])),
+                    tuple(json.loads(row["goal"])),
+                    row["levels"],
+                ),
+                row["teacher"],
+                row["signature"],
+                Context(row["run"], row["task"], row["step"]),
+            )
+            for row in rows
+        ]
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        try:
+            found = self._database.execute("PRAGMA quick_check(1)").fetchone()[0]
+        except sqlite3.DatabaseError as error:
+            if "locked" in str(error):
+                raise RunFailed(f"the label store '{self.folder}' is locked by another process") from error
+            found = str(error)
+        if found != "ok":
+            raise BadInput(
+                f"the label database '{self.folder / DATABASE}' is damaged ({found}); move it away and put "
+                f"{BACKUP} of the same folder in its place (frames are not affected)"
+            )
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction: all of it is on disk, or none."""
+        with self._lock:
+            try:
+                with self._database:
+                    yield
+            except sqlite3.Error as error:
+                raise RunFailed(f"the label store '{self.folder}' cannot be written: {error}") from error
+
+    def _answer(self, row: sqlite3.Row) -> Answer:
+        exchanges = self._database.execute(
+            "SELECT * FROM exchanges WHERE label = ? ORDER BY position", (row["id"],)
+        ).fetchall()
+        return Answer(
+            Outcome(row["outcome"]),
+            row["value"],
+            row["confidence"],
+            row["reason"],
+            tuple(
+                Exchange(
+                    *(e["stage"], bool(e["swapped"]), e["prompt"], e["reply"], e["input_tokens"], e["output_tokens"]),
+                    *(e["seconds"], e["cost"], e["error"]),
+                )
+                for e in exchanges
+            ),
+            row["seconds"],
+        )
+
+    def _stored(self, row: sqlite3.Row, returns: dict[str, float]) -> StoredLabel:
+        segments = tuple(json.loads(row["segments"]))
+        return StoredLabel(
+            row["id"],
+            row["time"],
+            Context(row["run"], row["task"], row["step"], json.loads(row["origin"])),
+            row["teacher"],
+            row["signature"],
+            row["kind"],
+            tuple(json.loads(row["goal"])),
+            row["levels"],
+            segments,
+            tuple(returns[digest] for digest in segments),
+            self._answer(row),
+        )
+
+
+def read_picture(file: Path) -> np.ndarray:
+    """uint8[H, W, 3] of a picture on disk.
+
+    Raises:
+        BadInput: it is no picture, damaged, or claims to be larger than any frame.
+    """
+    try:
+        with Image.open(file) as picture:
+            if picture.width * picture.height > MAX_PIXELS:
+                raise BadInput(f"'{file}' claims {picture.width}x{picture.height} pixels; that is no frame")
+            return np.asarray(picture.convert("RGB"))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise BadInput(f"'{file}' is missing or damaged: {error}") from error
+
+
+def _numbers(text: str) -> np.ndarray:
+    return np.array([np.nan if value is None else value for value in json.loads(text)], np.float32)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

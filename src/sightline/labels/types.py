@@ -1,0 +1,177 @@
+"""The nouns of the teacher: a segment is shown, a question is asked about one or two of them, an answer comes back."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Literal, Protocol
+
+import numpy as np
+
+Kind = Literal["compare", "rate", "score"]
+"""`compare`: which of two segments is nearer to the goal; `rate`: on which of a few levels is this one; `score`: how
+near is it, from 0 to 1."""
+
+
+class Outcome(StrEnum):
+    """What became of a question. Only the first four teach anything; the others say why there is nothing."""
+
+    FIRST = "first"
+    """The first segment of a pair is nearer to the goal."""
+    SECOND = "second"
+    EQUAL = "equal"
+    """The two are equally near: a judgement, not a lack of one."""
+    VALUE = "value"
+    """A level or a score was given."""
+    UNSURE = "unsure"
+    """The teacher cannot tell, or contradicts itself when the order is swapped."""
+    SKIPPED = "skipped"
+    """The teacher chose not to answer."""
+    REFUSED = "refused"
+    """The model or its provider declined to answer."""
+    UNPARSABLE = "unparsable"
+    """A reply came that says none of the answers, or several."""
+    FAILED = "failed"
+    """No reply came: network, server, time. The only outcome after which the same question is asked again."""
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """A few consecutive steps of an episode, as a teacher is shown them.
+
+    Attributes:
+        frames: uint8[L, H, W, 3], the states that the steps led to.
+        true_rewards: float32[L], the environment's own; NaN where unknown. Only scripted teachers and statistics read
+            them.
+    """
+
+    frames: np.ndarray
+    true_rewards: np.ndarray
+
+    @cached_property
+    def digest(self) -> str:
+        """Hexadecimal SHA-256 of the frames' shape and pixels."""
+        header = repr(self.frames.shape).encode()
+        return hashlib.sha256(header + np.ascontiguousarray(self.frames).tobytes()).hexdigest()
+
+    @property
+    def true_return(self) -> float:
+        """Sum of the true rewards; NaN if unknown."""
+        return float(self.true_rewards.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What a teacher is asked.
+
+    Attributes:
+        kind: see `Kind`.
+        segments: two to compare, else one.
+        goal: what the picture should show, in the words of the recipe; several sentences mean the same goal.
+        levels: for `rate`, how many levels there are; 0 is the worst, `levels` - 1 the best.
+    """
+
+    kind: Kind
+    segments: tuple[Segment, ...]
+    goal: tuple[str, ...]
+    levels: int = 0
+
+    def key(self, signature: str) -> str:
+        """Hexadecimal SHA-256 of this question to the teacher with this signature: equal keys need no second answer."""
+        parts = [self.kind, str(self.levels), *self.goal, *(segment.digest for segment in self.segments), signature]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request to a model and what came back: what was paid for.
+
+    Attributes:
+        stage: which part of a prompt this was, such as `compare`, `describe` or `label`.
+        swapped: whether the segments were shown in the opposite order.
+        prompt: the text that was sent (the frames are in the store).
+        reply: the raw text, empty if none came.
+        input_tokens, output_tokens: as the server counts them, 0 if it does not say.
+        seconds: from sending to the last byte.
+        cost: in the currency of the teacher's prices.
+        error: why there is no usable reply, in one line; empty if there is one.
+    """
+
+    stage: str
+    swapped: bool
+    prompt: str
+    reply: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    seconds: float = 0.0
+    cost: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a teacher said.
+
+    Attributes:
+        outcome: see `Outcome`.
+        value: to `compare`: 0.0 first, 1.0 second, 0.5 equal; to `rate`: the level; to `score`: 0 to 1 (a float, it may
+            be an expectation). None where the outcome teaches nothing.
+        confidence: the probability that the teacher gives its own answer, if it says one.
+        reason: in one line why there is no value, or what qualifies it.
+        exchanges: every request made for it, in order.
+        seconds: how long the answer took.
+    """
+
+    outcome: Outcome
+    value: float | None = None
+    confidence: float | None = None
+    reason: str = ""
+    exchanges: tuple[Exchange, ...] = field(default=())
+    seconds: float = 0.0
+
+    @property
+    def cost(self) -> float:
+        return sum(exchange.cost for exchange in self.exchanges)
+
+    @property
+    def tokens(self) -> int:
+        return sum(exchange.input_tokens + exchange.output_tokens for exchange in self.exchanges)
+
+
+def preference(value: float) -> Answer:
+    """The answer to a comparison: 0.0 first, 1.0 second, 0.5 equal."""
+    outcome = Outcome.EQUAL if value == 0.5 else Outcome.FIRST if value < 0.5 else Outcome.SECOND
+    return Answer(outcome, value)
+
+
+class Teacher(Protocol):
+    """Answers questions.
+
+    Attributes:
+        name: for people, such as `chat gemini-3-flash` or `human`.
+        signature: everything that its answers depend on (model, prompt version, parameters), in one line. The same
+            question to the same signature is never asked twice.
+    """
+
+    name: str
+    signature: str
+
+    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Answer]]:
+        """Yield (index of the question, answer) as they come, in any order, one for every question.
+
+        Never raises for a question that cannot be answered: that is an outcome. The caller records each answer before
+        it takes the next, and may stop early (the generator is closed; requests in flight are given up).
+        """
+        ...
+
+
+def true_preference(first: Segment, second: Segment, equal_below: float = 0.0) -> float | None:
+    """What the environment's own reward says of a pair: 0.0, 1.0, or 0.5 where returns differ by no more than
+    `equal_below`; None where it is unknown."""
+    difference = second.true_return - first.true_return
+    if np.isnan(difference):
+        return None
+    return 0.5 if abs(difference) <= equal_below else float(difference > 0)

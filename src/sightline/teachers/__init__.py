@@ -1,0 +1,1 @@
+"""Who answers: an encoder, a script, a vision-language model that chats, people."""
