@@ -1,7 +1,4 @@
-"""The commands. Each reads its arguments, calls one function, and prints what came out.
-
-Everything heavy is imported inside the commands, so that `sightline --help` answers at once.
-"""
+"""The commands on runs and models. Each reads its arguments, calls one function, and prints what came out."""
 
 from __future__ import annotations
 
@@ -15,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sightline.cli.label import label
+from sightline.cli.output import AsJson, RunPath, print_json, print_rows
 from sightline.errors import BadInput, RunFailed
 
 if TYPE_CHECKING:
@@ -30,9 +29,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, and nothing else there.")]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
-
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -40,6 +36,9 @@ def _print_version(wanted: bool) -> None:
 
         typer.echo(f"sightline {__version__}")
         raise typer.Exit
+
+
+app.add_typer(label, name="label")
 
 
 @app.callback()
@@ -92,7 +91,7 @@ def train(
         setup = prepare(completed)
     result = _train(setup, run, name, resume)
     if as_json:
-        _print_json(result | {"run": str(run.path)})
+        print_json(result | {"run": str(run.path)})
         return
     from sightline.evaluation.episodes import describe
 
@@ -156,7 +155,7 @@ def evaluate(
 
     numbers = evaluate_run(_open(run), episodes, seed)
     if as_json:
-        _print_json(numbers)
+        print_json(numbers)
     else:
         typer.echo(f"{describe(numbers)} ({numbers['episodes']} episodes, panel {numbers['panel']})")
 
@@ -208,7 +207,7 @@ def score(
         write_atomically(target, score_curve(np.array([row.reward for row in rows]), title="; ".join(goals)))
         typer.echo(f"plot: {target}", err=True)
     if as_json:
-        _print_json([{"image": row.image, "reward": row.reward} for row in rows])
+        print_json([{"image": row.image, "reward": row.reward} for row in rows])
     else:
         width = max(len(row.image) for row in rows)
         for row in rows:
@@ -221,7 +220,7 @@ def recipes(as_json: AsJson = False) -> None:
     from sightline.config import bundled_recipes, load_recipe
 
     rows = [(name, load_recipe(name).description) for name in bundled_recipes()]
-    _print_rows(rows, ("recipe", "description"), as_json)
+    print_rows(rows, ("recipe", "description"), as_json)
 
 
 @app.command()
@@ -229,7 +228,7 @@ def tasks(as_json: AsJson = False) -> None:
     """List the tasks that come with words; any Gymnasium id works as well."""
     from sightline.tasks.declarations import TASKS
 
-    _print_rows([(task.name, task.summary) for task in TASKS], ("task", "description"), as_json)
+    print_rows([(task.name, task.summary) for task in TASKS], ("task", "description"), as_json)
 
 
 @app.command()
@@ -247,7 +246,7 @@ def models(
         return
     from sightline.models.listing import list_encoders
 
-    _print_rows(list_encoders(family), ("model", "description"), as_json)
+    print_rows(list_encoders(family), ("model", "description"), as_json)
 
 
 @app.command()
@@ -257,26 +256,13 @@ def doctor(as_json: AsJson = False) -> None:
 
     findings = examine()
     if as_json:
-        _print_json([vars(finding) for finding in findings])
+        print_json([vars(finding) for finding in findings])
         return
     for finding in findings:
         mark = "ok " if finding.works else "-- "
         typer.echo(
             f"{mark} {finding.name:<22} {finding.detail}" + ("" if finding.works else f"\n{'':26} {finding.mend}")
         )
-
-
-def _print_rows(rows: list[tuple[str, str]], names: tuple[str, str], as_json: bool) -> None:
-    if as_json:
-        _print_json([dict(zip(names, row, strict=True)) for row in rows])
-        return
-    width = max((len(name) for name, _ in rows), default=0)
-    for name, text in rows:
-        typer.echo(f"{name:<{width}}  {text}")
-
-
-def _print_json(document: Any) -> None:
-    typer.echo(json.dumps(document, indent=2))
 
 
 @contextlib.contextmanager
@@ -326,7 +312,3 @@ def main() -> None:
         if code == 130:
             raise KeyboardInterrupt
         sys.exit(code or 0)
-
-
-if __name__ == "__main__":
-    main()
