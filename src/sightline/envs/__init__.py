@@ -3,15 +3,17 @@
 import gymnasium
 
 CARTPOLE_ID = "sightline/CartPole-v0"
+CARTPOLE_CONTINUOUS_ID = "sightline/CartPoleContinuous-v0"
 MOUNTAIN_CAR_ID = "sightline/MountainCar-v0"
 
 
 def register() -> None:
     """Make our environments known to Gymnasium, and keep its own log off stderr; calling it again changes nothing."""
     gymnasium.logger.min_level = gymnasium.logger.ERROR + 1
-    for env_id, entry_point in (
-        (CARTPOLE_ID, "sightline.envs.cartpole:CartPole"),
-        (MOUNTAIN_CAR_ID, "sightline.envs.mountain_car:MountainCar"),
+    for env_id, entry_point, steps in (
+        (CARTPOLE_ID, "sightline.envs.cartpole:CartPole", 200),
+        (CARTPOLE_CONTINUOUS_ID, "sightline.envs.cartpole_continuous:CartPoleContinuous", 100),
+        (MOUNTAIN_CAR_ID, "sightline.envs.mountain_car:MountainCar", 200),
     ):
         if env_id not in gymnasium.registry:
-            gymnasium.register(env_id, entry_point=entry_point, max_episode_steps=200)
+            gymnasium.register(env_id, entry_point=entry_point, max_episode_steps=steps)

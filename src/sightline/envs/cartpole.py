@@ -126,7 +126,9 @@ class CartPole(gymnasium.Env[np.ndarray, np.int64]):
         return self._observation(), self._info()
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self.state = _advance(self.state, 10.0 if action == 1 else -10.0)
+        self.state = advance(self.state, 10.0 if action == 1 else -10.0)
+        self.state[0] = min(max(self.state[0], -TRACK), TRACK)
+        self.state[2] = (self.state[2] + math.pi) % (2 * math.pi) - math.pi
         info = self._info()
         return self._observation(), float(info["success"]), False, False, info
 
@@ -141,8 +143,8 @@ class CartPole(gymnasium.Env[np.ndarray, np.int64]):
         return {"success": bool(abs(angle) <= UPRIGHT), "away_from_wall": bool(abs(position) < TRACK)}
 
 
-def _advance(state: np.ndarray, force: float) -> np.ndarray:
-    """One Euler step of 0.02 s."""
+def advance(state: np.ndarray, force: float) -> np.ndarray:
+    """One Euler step of 0.02 s, without track ends: [x, x_dot, theta, theta_dot] in SI units; force in newtons."""
     gravity, cart_mass, pole_mass, half_length, dt = 9.8, 1.0, 0.1, 0.5, 0.02
     x, x_dot, theta, theta_dot = (float(value) for value in state)
     cos, sin = math.cos(theta), math.sin(theta)
@@ -151,6 +153,4 @@ def _advance(state: np.ndarray, force: float) -> np.ndarray:
     push = (force + moment * theta_dot**2 * sin) / total_mass
     theta_acc = (gravity * sin - cos * push) / (half_length * (4.0 / 3.0 - pole_mass * cos**2 / total_mass))
     x_acc = push - moment * theta_acc * cos / total_mass
-    x = min(max(x + dt * x_dot, -TRACK), TRACK)
-    theta = (theta + dt * theta_dot + math.pi) % (2 * math.pi) - math.pi
-    return np.array([x, x_dot + dt * x_acc, theta, theta_dot + dt * theta_acc])
+    return np.array([x + dt * x_dot, x_dot + dt * x_acc, theta + dt * theta_dot, theta_dot + dt * theta_acc])

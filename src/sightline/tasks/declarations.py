@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sightline.envs import CARTPOLE_ID, MOUNTAIN_CAR_ID
+from sightline.envs import CARTPOLE_CONTINUOUS_ID, CARTPOLE_ID, MOUNTAIN_CAR_ID
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,16 @@ TASKS: tuple[Task, ...] = (
         axes=(Axis("pole angle", "degrees", -180, 180, 61), Axis("cart position", "m", -2.4, 2.4, 25)),
         state_at=lambda angle, position: [position, 0.0, angle * 3.141592653589793 / 180, 0.0],
         summary="Balance a pole on a cart; success: within 12 degrees of upright through the whole episode.",
+    ),
+    Task(
+        name="cartpole-continuous",
+        env=CARTPOLE_CONTINUOUS_ID,
+        goal=("pole vertically upright on top of the cart",),
+        baseline=("pole and cart",),
+        success="every",
+        axes=(Axis("pole angle", "degrees", -30, 30, 61),),
+        state_at=lambda angle: [0.0, 0.0, angle * 3.141592653589793 / 180, 0.0],
+        summary="Balance a pole with a free force; success: within 5 degrees of upright through the whole episode.",
     ),
     Task(
         name="mountain-car",
