@@ -35,7 +35,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from sightline.config import Recipe, load_recipe
-from sightline.control.training import Session, prepare
+from sightline.control.preparing import prepare
+from sightline.control.training import Session
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.models.encoders import OpenClipEncoder, load_encoder
 from sightline.rewards.zero_shot import Words, ZeroShotReward

@@ -240,8 +240,8 @@ def test_the_cart_and_the_pole_are_where_the_state_says() -> None:
 # -- any environment --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
-def test_every_task_can_be_made_and_swept(task: Any) -> None:
+@pytest.mark.parametrize("task", [task for task in TASKS if task.axes], ids=lambda task: task.name)
+def test_every_task_with_axes_can_be_made_and_swept(task: Any) -> None:
     env = EnvMaker(task.env, dict(task.env_options), frame_size=(48, 48))()
     env.reset(seed=0)
     middle = task.state_at(*((axis.low + axis.high) / 2 for axis in task.axes))

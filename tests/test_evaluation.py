@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
+from sightline.control.collection import EpisodeSums
 from sightline.envs.making import EnvMaker
 from sightline.evaluation import episodes as episodes_module
+from sightline.evaluation.accounts import Accounts
 from sightline.evaluation.episodes import describe, play_one, play_panel
 from sightline.evaluation.intervals import bootstrap_mean, wilson
 from sightline.evaluation.panels import Panel, make_panel
@@ -143,6 +145,8 @@ def test_results_do_not_depend_on_how_many_play_at_once(
 
 def test_rewards_are_means_over_the_frames_of_the_very_episode() -> None:
     class Brightness:
+        reads = "frames"
+
         def reward(self, frames: np.ndarray) -> np.ndarray:
             return frames[:, 0, 0, 0].astype(np.float32)
 
@@ -171,6 +175,50 @@ def test_one_bad_step_breaks_every(monkeypatch: pytest.MonkeyPatch) -> None:
         assert played.summary()["success_rate"] == expected
 
 
+def test_success_at_any_time_and_at_the_end_are_told_apart() -> None:
+    """CartPole pushed one way stands at first and has fallen at the end; the clock succeeds at its last step only."""
+    maker = EnvMaker("sightline/CartPole-v0", episode_steps=60, render=False)
+    fallen = play_panel(zeros, maker, find_task("cartpole"), make_panel("test", "cartpole", 4), None)
+    clock = play_panel(zeros, CLOCK, Task("c", "c", success="every"), make_panel("test", "clock", 5), None)
+    assert fallen is not None
+    assert clock is not None
+    numbers = fallen.summary()
+    assert [numbers[key] for key in ("success_rate", "success_any", "success_end")] == [0.0, 1.0, 0.0]
+    assert "at the end" not in describe(numbers)
+    numbers = clock.summary()
+    assert [numbers[key] for key in ("success_rate", "success_any", "success_end")] == [0.0, 1.0, 1.0]
+    assert "at the end 100 %" in describe(numbers)
+
+
+def test_accounts_are_kept_and_cleared_per_episode() -> None:
+    accounts = Accounts(3)
+    accounts.add(np.array([0, 2]), np.array([1.0, 5.0]), np.array([True, False]))
+    accounts.add(np.array([0, 1]), np.array([2.0, 7.0]), np.array([False, True]))
+    assert accounts.returns.tolist() == [3.0, 7.0, 5.0]
+    assert accounts.lengths.tolist() == [2, 1, 1]
+    assert accounts.success["every"].tolist() == [False, True, False]
+    assert accounts.success["any"].tolist() == [True, True, False]
+    assert accounts.success["end"].tolist() == [False, True, False]
+    accounts.clear(np.array([0, 1]))
+    assert accounts.returns.tolist() == [0.0, 0.0, 5.0]
+    assert accounts.lengths.tolist() == [0, 0, 1]
+    assert accounts.success["every"].tolist() == [True, True, False]
+    assert not accounts.success["any"].any()
+    assert not accounts.success["end"].any()
+    assert accounts.knows_success
+
+
+def test_running_episodes_are_given_out_as_they_end() -> None:
+    sums = EpisodeSums(2)
+    nobody, second = np.array([False, False]), np.array([False, True])
+    assert sums.add(np.array([1.0, 2.0]), np.array([True, True]), nobody) == []
+    (over,) = sums.add(np.array([1.0, 2.0]), np.array([True, False]), second)
+    assert over == {"return": 4.0, "length": 2, "every": False, "any": True, "end": False}
+    (over,) = sums.add(np.array([1.0, 9.0]), np.array([True, True]), second)
+    assert over == {"return": 9.0, "length": 1, "every": True, "any": True, "end": True}
+    assert sums.add(np.array([1.0, 0.0]), np.array([True, True]), ~second)[0]["return"] == 4.0
+
+
 def test_summary_and_its_line() -> None:
     panel = make_panel("test", "clock", 20)
     played = play_panel(zeros, CLOCK, TASK, panel, None)
@@ -197,6 +245,8 @@ def test_where_success_is_unknown_it_is_not_invented() -> None:
     assert played.success is None
     numbers = played.summary()
     assert numbers["success_rate"] is None
+    assert numbers["success_any"] is None
+    assert numbers["success_end"] is None
     assert numbers["ci_low"] is None
     assert "success" not in describe(numbers)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from sightline.control.relabelling import relabel
+from sightline.control.relabelling import relabel_with_words
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.scoring import Scorer
+from sightline.control.sources import ModelSource
 from sightline.errors import BadInput, RunFailed
 from sightline.models.encoders import load_encoder
 from sightline.rewards.zero_shot import Words, ZeroShotReward, embed_words
@@ -24,10 +25,10 @@ ENVS = 3
 HALF_A_STEP = np.array([0.5, 0], np.float32)
 
 
-def make(rows: int, envs: int = ENVS, embedding_size: int = 0, **options: Any) -> CommittedReplayBuffer:
+def make(rows: int, envs: int = ENVS, feature_shape: tuple[int, ...] | None = None, **options: Any) -> CommittedReplayBuffer:
     space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     return CommittedReplayBuffer(
-        rows * envs, space, spaces.Discrete(5), "cpu", n_envs=envs, embedding_size=embedding_size, **options
+        rows * envs, space, spaces.Discrete(5), "cpu", n_envs=envs, feature_shape=feature_shape, **options
     )
 
 
@@ -151,7 +152,7 @@ def test_rewards_that_are_no_numbers_are_refused(bad: float) -> None:
 
 def test_state_and_restore() -> None:
     def fill(steps: int) -> CommittedReplayBuffer:
-        buffer = make(6, embedding_size=4)
+        buffer = make(6, feature_shape=(4,))
         for step in range(steps):
             add(buffer, step, done=step % 3 == 2, timeout=step % 2 == 0)
             if step < steps - 2:
@@ -160,7 +161,7 @@ def test_state_and_restore() -> None:
         return buffer
 
     for steps in (3, 6, 10):
-        buffer, other = fill(steps), make(6, embedding_size=4)
+        buffer, other = fill(steps), make(6, feature_shape=(4,))
         other.restore({name: array.copy() for name, array in buffer.state().items()})
         for name, array in buffer.state().items():
             np.testing.assert_array_equal(other.state()[name], array)
@@ -205,6 +206,11 @@ def test_ground_truth_is_kept_beside_the_reward() -> None:
 class Brightness:
     """A reward model whose reward is the frame's first pixel: it shows where each frame's reward ends up."""
 
+    reads: Literal["frames"] = "frames"
+
+    def reward(self, seen: np.ndarray) -> np.ndarray:
+        return self.score(self.embed(seen))
+
     def embed(self, frames: np.ndarray) -> np.ndarray:
         return frames[:, 0, 0, :2].astype(np.float32)
 
@@ -222,7 +228,7 @@ def frames_of_steps(steps: list[int]) -> np.ndarray:
 @pytest.mark.parametrize("chunk", [1, 3, 5])
 def test_rewards_land_on_their_transitions_when_the_ring_wraps(chunk: int) -> None:
     buffer = make(13)
-    scorer = Scorer(Brightness(), buffer)  # type: ignore[arg-type]
+    scorer = Scorer(ModelSource(buffer, Brightness()))
     step, committed = 0, set[int]()
     for turn in range(20):
         steps = list(range(step, step + chunk))
@@ -242,14 +248,14 @@ def test_rewards_land_on_their_transitions_when_the_ring_wraps(chunk: int) -> No
 
 def test_a_pending_chunk_survives_saving() -> None:
     buffer = make(8)
-    scorer = Scorer(Brightness(), buffer)  # type: ignore[arg-type]
+    scorer = Scorer(ModelSource(buffer, Brightness()))
     for s in range(3):
         add(buffer, s)
     scorer.end_of_chunk(frames_of_steps([0, 1, 2]))
     state = scorer.state()
     scorer.close()
     assert len(buffer.filled_rows()) == 0
-    other = Scorer(Brightness(), buffer)  # type: ignore[arg-type]
+    other = Scorer(ModelSource(buffer, Brightness()))
     other.restore(state)
     other.finish()
     other.close()
@@ -262,7 +268,7 @@ def test_an_error_while_scoring_comes_out() -> None:
             raise RuntimeError("out of memory")
 
     buffer = make(8)
-    scorer = Scorer(Broken(), buffer)  # type: ignore[arg-type]
+    scorer = Scorer(ModelSource(buffer, Broken()))
     add(buffer, 0)
     scorer.end_of_chunk(frames_of_steps([0]))
     with pytest.raises(RuntimeError, match="out of memory"):
@@ -285,14 +291,14 @@ OTHERS = [
 def test_relabelling_equals_encoding_again(steps: int, words: Words, frames_of: Callable[..., np.ndarray]) -> None:
     encoder = load_encoder("bundled", device="cpu")
     first = ZeroShotReward(encoder, FIRST)
-    buffer = make(8, embedding_size=128)
-    scorer = Scorer(first, buffer)
+    buffer = make(8, feature_shape=(128,))
+    scorer = Scorer(ModelSource(buffer, first))
     frames = frames_of(steps * ENVS, 64, 64).reshape(steps, ENVS, 64, 64, 3)
     for step in range(steps):
         add(buffer, step)
         scorer.end_of_chunk(frames[step : step + 1])
     scorer.close()  # the last chunk stays uncommitted
-    rewards = relabel(buffer, embed_words(encoder, words))
+    rewards = relabel_with_words(buffer, embed_words(encoder, words))
     fresh = ZeroShotReward(encoder, words)
     kept = [step for step in range(steps - 1) if step >= steps - 8]
     assert rewards.shape == (len(kept), ENVS)
@@ -307,8 +313,8 @@ def test_relabelling_equals_encoding_again(steps: int, words: Words, frames_of: 
 def test_relabelling_needs_embeddings_of_the_same_encoder(bundled: Any, encoder_folder: Callable[[str], Path]) -> None:
     words = embed_words(bundled, FIRST)
     with pytest.raises(BadInput, match="keep_embeddings") as caught:
-        relabel(make(4), words)
+        relabel_with_words(make(4), words)
     assert "\n" not in str(caught.value)
     with pytest.raises(BadInput, match="different encoders"):
-        relabel(make(4, embedding_size=16), words)
-    assert relabel(make(4, embedding_size=128), words).shape == (0, ENVS)
+        relabel_with_words(make(4, feature_shape=(16,)), words)
+    assert relabel_with_words(make(4, feature_shape=(128,)), words).shape == (0, ENVS)

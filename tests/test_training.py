@@ -112,10 +112,10 @@ def test_embeddings_are_kept_if_asked_for(train: Callable[..., Path], bundled: A
     from sightline.rewards.zero_shot import embed_words
 
     replay = replay_of(train("cartpole", "reward.keep_embeddings=true"))
-    assert replay["embeddings"].dtype == np.float16
-    assert replay["embeddings"].shape[2] == 128
+    assert replay["features"].dtype == np.float16
+    assert replay["features"].shape[2] == 128
     head = embed_words(bundled, Words(("pole vertically upright on top of the cart",), ("pole and cart",)))
-    again = head.score(replay["embeddings"].reshape(-1, 128)).reshape(replay["rewards"].shape)
+    again = head.score(replay["features"].reshape(-1, 128)).reshape(replay["rewards"].shape)
     np.testing.assert_allclose(again, replay["rewards"], atol=1e-3)
     assert "embeddings" not in replay_of(train("cartpole", name="without"))
 

@@ -18,7 +18,7 @@ from sightline.errors import BadInput, RunFailed
 
 if TYPE_CHECKING:
     from sightline.config import Recipe
-    from sightline.control.training import Setup
+    from sightline.control.preparing import Setup
     from sightline.runs.folder import RunFolder
 
 app = typer.Typer(
@@ -67,7 +67,7 @@ def train(
     """Train a policy from words: sightline train cartpole, or env=Pendulum-v1 goal="a rod standing upright"."""
     import yaml
 
-    from sightline.control.training import prepare
+    from sightline.control.preparing import prepare
     from sightline.runs.folder import check_free, create_run, default_run_path
     from sightline.tasks.completing import complete
 
@@ -133,7 +133,7 @@ def _train(setup: Setup, run: RunFolder, name: str, resume: bool) -> dict[str, A
     from sightline.reports.html import write_report
     from sightline.runs.progress import ProgressBar
 
-    card = model_card(setup.reward_model.encoder.name) if setup.reward_model else None
+    card = model_card(setup.encoder.name) if setup.encoder else None
     if card:
         run.write_text("model_card.md", card)
     with ProgressBar(setup.recipe.steps, name) as progress:

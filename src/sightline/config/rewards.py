@@ -32,6 +32,8 @@ class GroundTruthConfig(Strict):
     """The environment's own reward, through the same path as every other."""
 
     kind: Literal["ground_truth"]
+    scale: float = Field(default=1.0, gt=0)
+    """What the learner is given is the reward times this; what is reported is not."""
 
 
 class SparseConfig(Strict):
@@ -54,12 +56,15 @@ class CNNConfig(Strict):
 
     kind: Literal["cnn"]
     channels: tuple[PositiveInt, ...] = (16, 32, 64, 128)
+    size: tuple[PositiveInt, PositiveInt] = (84, 84)
+    """Height and width at which frames are kept and read; what the teacher is shown may be larger."""
 
 
 class ResNetConfig(Strict):
     """A ResNet-18 from random weights, on frames."""
 
     kind: Literal["resnet"]
+    size: tuple[PositiveInt, PositiveInt] = (84, 84)
 
 
 class StatesConfig(Strict):
@@ -141,6 +146,8 @@ class FittingConfig(Strict):
     learning_rate: float = Field(default=1e-3, gt=0)
     weight_decay: float = Field(default=1e-3, ge=0)
     batch_size: PositiveInt = 64
+    fresh: bool = True
+    """Begin from the first weights in every round; otherwise from those of the round before (large networks)."""
 
 
 class LearnedConfig(Strict):
@@ -168,7 +175,7 @@ class LearnedConfig(Strict):
     """Segments of the recent past that questions are made from."""
     fitting: FittingConfig = FittingConfig()
     scale: float = Field(default=1.0, gt=0)
-    """Standard deviation of the rewards, over the pool, that the learner is given."""
+    """Standard deviation, over all segments that were judged, of the rewards that the learner is given."""
     reset_critic: bool = True
     """Begin the critic anew when the first reward model takes over from exploration."""
     reset_updates: NonNegativeInt = 100
@@ -183,6 +190,8 @@ class LearnedConfig(Strict):
     def _fits_together(self) -> LearnedConfig:
         if self.feedback.kind == "ladder" and self.model.kind != "embeddings":
             raise ValueError("feedback.kind=ladder measures nearness between embeddings; say model.kind=embeddings")
+        if self.feedback.kind == "ladder" and self.segment != 1:
+            raise ValueError("feedback.kind=ladder judges single frames; say segment=1")
         if self.teacher.kind == "scripted" and self.feedback.kind in ("ratings", "scores") and self.teacher.skip:
             raise ValueError("teacher.skip is about pairs; leave it out with feedback.kind=ratings or scores")
         if self.pool < 2 * self.questions:

@@ -8,37 +8,34 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 
-from sightline.envs.vector import FrameVectorEnv
+from sightline.envs.vector import FrameVectorEnv, Transitions
+from sightline.errors import BadInput
+from sightline.evaluation.accounts import Accounts
 
 
 class EpisodeSums:
-    """Sums over the running episodes of N environments; gives them out as episodes end."""
+    """Accounts of the running episodes of N environments; gives them out as episodes end."""
 
     def __init__(self, count: int) -> None:
-        self.returns = np.zeros(count)
-        self.lengths = np.zeros(count, int)
-        self.every = np.ones(count, bool)
-        self.any = np.zeros(count, bool)
-        self.knows_success = False
+        self.accounts = Accounts(count)
+        self._all = np.arange(count)
+
+    @property
+    def knows_success(self) -> bool:
+        """Whether the environments say what success is."""
+        return self.accounts.knows_success
 
     def add(self, rewards: np.ndarray, success: np.ndarray | None, ended: np.ndarray) -> list[dict[str, float]]:
-        """Count a step; returns the episodes that ended with it."""
-        self.returns += rewards
-        self.lengths += 1
-        if success is not None:
-            self.knows_success = True
-            self.every &= success
-            self.any |= success
+        """Count a step; returns the episodes that ended with it: return, length, and success by each rule."""
+        accounts = self.accounts
+        accounts.add(self._all, rewards, success)
+        over = np.flatnonzero(ended)
         finished = [
-            {
-                "return": float(self.returns[i]),
-                "length": int(self.lengths[i]),
-                "every": bool(self.every[i]),
-                "any": bool(self.any[i]),
-            }
-            for i in np.flatnonzero(ended)
+            {"return": float(accounts.returns[i]), "length": int(accounts.lengths[i])}
+            | {rule: bool(held[i]) for rule, held in accounts.success.items()}
+            for i in over
         ]
-        self.returns[ended], self.lengths[ended], self.every[ended], self.any[ended] = 0, 0, True, False
+        accounts.clear(over)
         return finished
 
 
@@ -51,15 +48,17 @@ class CollectingVecEnv(VecEnv):
         envs: what is stepped.
         chunk: vector steps in a chunk.
         frames: whether frames are wanted.
+        pays_success: the learner's own reward is 1 where the task is done and 0 elsewhere.
     """
 
-    def __init__(self, envs: FrameVectorEnv, chunk: int, frames: bool) -> None:
+    def __init__(self, envs: FrameVectorEnv, chunk: int, frames: bool, pays_success: bool = False) -> None:
         self.envs = envs
         self.sums = EpisodeSums(envs.count)
         self.finished: list[dict[str, float]] = []
         self._frames = (
             [np.zeros((chunk, envs.count, *envs.frame_shape), np.uint8) for _ in range(2)] if frames else None
         )
+        self._pays_success = pays_success
         self._turn = 0
         self._filled = 0
         self._actions = np.empty(0)
@@ -97,7 +96,8 @@ class CollectingVecEnv(VecEnv):
                 "terminal_observation": step.final_states[i],
                 "TimeLimit.truncated": bool(step.truncated[i] and not step.terminated[i]),
             }
-        return step.states, step.rewards.astype(np.float32), ended, infos
+        rewards = _success_as_reward(step) if self._pays_success else step.rewards
+        return step.states, rewards.astype(np.float32), ended, infos
 
     def close(self) -> None:
         self.envs.close()
@@ -120,3 +120,9 @@ class CollectingVecEnv(VecEnv):
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
         """Episodes have their own seeds; nothing is left to seed here."""
         return [None] * self.num_envs
+
+
+def _success_as_reward(step: Transitions) -> np.ndarray:
+    if step.success is None:
+        raise BadInput("this environment states no success (info['success']); reward.kind=sparse needs it")
+    return step.success

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from sightline.control.preparing import prepare
 from sightline.control.snapshot import chosen_policy
-from sightline.control.training import greedy, prepare
+from sightline.control.training import greedy
 from sightline.evaluation.episodes import play_panel
 from sightline.runs.folder import RunFolder
 
@@ -24,8 +25,10 @@ def evaluate_run(run: RunFolder, episodes: int, seed: int) -> dict[str, Any]:
     Raises:
         BadInput: the run has no whole checkpoint that was chosen yet.
     """
-    step, learner = chosen_policy(run)
+    step, learner, learned = chosen_policy(run)
     setup = prepare(run.recipe())
+    if setup.learned is not None:
+        setup.learned.restore(learned)
     panel = setup.panel("test", episodes, seed)
     played = play_panel(greedy(learner), setup.make, setup.task, panel, setup.reward_model)
     assert played is not None

@@ -33,7 +33,9 @@ def check_learner(recipe: Recipe) -> None:
     choose_device(recipe.device)
 
 
-def build_learner(recipe: Recipe, env: CollectingVecEnv, embedding_size: int) -> OffPolicyAlgorithm:
+def build_learner(
+    recipe: Recipe, env: CollectingVecEnv, feature_shape: tuple[int, ...] | None, feature_dtype: Any
+) -> OffPolicyAlgorithm:
     """Make the algorithm of a completed recipe, with a replay buffer that waits for rewards.
 
     Raises:
@@ -49,7 +51,7 @@ def build_learner(recipe: Recipe, env: CollectingVecEnv, embedding_size: int) ->
             train_freq=(learner.chunk, "step"),
             learning_starts=max(learner.learning_starts, first_rewards - 1),
             replay_buffer_class=CommittedReplayBuffer,
-            replay_buffer_kwargs={"embedding_size": embedding_size},
+            replay_buffer_kwargs={"feature_shape": feature_shape, "feature_dtype": feature_dtype},
             seed=recipe.seed,
             device=recipe.device,
             **_arguments(learner),
@@ -58,6 +60,27 @@ def build_learner(recipe: Recipe, env: CollectingVecEnv, embedding_size: int) ->
         raise BadInput(f"learner {learner.algorithm} cannot be built: {' '.join(str(error).split())}") from error
     keep_log_in_memory(model)
     return model
+
+
+def forget_values(model: OffPolicyAlgorithm) -> None:
+    """Begin the value functions anew, as after a change of the reward's scale and meaning; the actor stays.
+
+    Raises:
+        BadInput: the algorithm has neither critics nor a Q network.
+    """
+    policy: Any = model.policy
+    for name in ("critic", "q_net"):
+        network = getattr(policy, name, None)
+        if network is None:
+            continue
+        make = getattr(policy, f"make_{name}")
+        fresh = make(features_extractor=None) if name == "critic" else make()
+        network.load_state_dict(fresh.state_dict())
+        getattr(policy, f"{name}_target").load_state_dict(fresh.state_dict())
+        optimiser = network.optimizer if name == "critic" else policy.optimizer
+        optimiser.state.clear()
+        return
+    raise BadInput(f"{type(model).__name__} has no values to begin anew; say reward.reset_critic=false")
 
 
 def keep_log_in_memory(model: OffPolicyAlgorithm) -> None:

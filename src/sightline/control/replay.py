@@ -23,15 +23,22 @@ class CommittedReplayBuffer(ReplayBuffer):
     `true_rewards` always holds the environment's own reward.
 
     Args:
-        embedding_size: width of the frame embeddings to keep beside each transition (float16), 0 for none.
+        feature_shape: of what a reward model keeps of each transition, to pay for it anew; None for nothing.
+        feature_dtype: of that.
     """
 
-    def __init__(self, *args: Any, embedding_size: int = 0, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        feature_shape: tuple[int, ...] | None = None,
+        feature_dtype: Any = np.float16,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         shape = (self.buffer_size, self.n_envs)
         self.committed = np.zeros(shape, bool)
         self.true_rewards = np.zeros(shape, np.float32)
-        self.embeddings = np.zeros((*shape, embedding_size), np.float16) if embedding_size else None
+        self.features = None if feature_shape is None else np.zeros((*shape, *feature_shape), feature_dtype)
         self._new_rows: list[int] = []
 
     def add(
@@ -62,13 +69,13 @@ class CommittedReplayBuffer(ReplayBuffer):
         rows, self._new_rows = np.asarray(self._new_rows, dtype=np.int64), []
         return rows
 
-    def commit(self, rows: np.ndarray, rewards: np.ndarray, embeddings: np.ndarray | None = None) -> None:
+    def commit(self, rows: np.ndarray, rewards: np.ndarray, features: np.ndarray | None = None) -> None:
         """Give rows their rewards; from now on they can be drawn.
 
         Args:
             rows: int[T] as given by `take_new_rows`.
             rewards: float[T, n_envs].
-            embeddings: float[T, n_envs, D], kept if the buffer was made to.
+            features: [T, n_envs, …], kept if the buffer was made to.
 
         Raises:
             RunFailed: a reward is NaN or infinite. Nothing is committed then.
@@ -80,8 +87,8 @@ class CommittedReplayBuffer(ReplayBuffer):
                 "with 'sightline score' or try reward.dtype=float32"
             )
         self.rewards[rows] = rewards
-        if self.embeddings is not None and embeddings is not None:
-            self.embeddings[rows] = embeddings
+        if self.features is not None and features is not None:
+            self.features[rows] = features
         self.committed[rows] = True
 
     def filled_rows(self) -> np.ndarray:
@@ -122,7 +129,7 @@ class CommittedReplayBuffer(ReplayBuffer):
         """Everything stored, as arrays, for a checkpoint; rows never written are left out."""
         stored = self.buffer_size if self.full else self.pos
         names = ["observations", "next_observations", "actions", "rewards", "dones", "timeouts", "committed"]
-        names += ["true_rewards"] + (["embeddings"] if self.embeddings is not None else [])
+        names += ["true_rewards"] + (["features"] if self.features is not None else [])
         arrays = {name: getattr(self, name)[:stored] for name in names}
         cursor = {
             "pos": np.array(self.pos),

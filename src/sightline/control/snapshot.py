@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ from sightline.errors import BadInput
 from sightline.runs.checkpoints import CheckpointStore
 from sightline.runs.folder import RunFolder
 
-MODEL, BEST_MODEL = "model.zip", "best_model.zip"
-REPLAY, PENDING, REST = "replay.npz", "pending.npz", "rest.pkl"
+MODEL, REWARD = "model.zip", "reward.pt"
+REPLAY, PENDING, SOURCE, REST = "replay.npz", "pending.npz", "source.pt", "rest.pkl"
 
 
 @dataclass
@@ -49,6 +50,7 @@ def write_snapshot(
     model.save(folder / MODEL)
     _save_arrays(folder / REPLAY, buffer_of(model).state())
     _save_arrays(folder / PENDING, scorer.state())
+    save_state(folder / SOURCE, scorer.source.state())
     rest = {
         "episodes": env.envs.episodes,
         "actions": env.envs.actions,
@@ -86,8 +88,31 @@ def latest_learner(run: RunFolder) -> OffPolicyAlgorithm:
     return load_learner(run.recipe(), found.path)
 
 
-def chosen_policy(run: RunFolder) -> tuple[int, OffPolicyAlgorithm]:
-    """The checkpoint that the words chose: its step, and its learner for acting only.
+def save_state(file: Path, state: dict[str, Any]) -> None:
+    """Write nested plain data with arrays and tensors."""
+    with file.open("wb") as stream:
+        torch.save(state, stream)
+
+
+def load_state(file: Path) -> dict[str, Any]:
+    """What `save_state` wrote; empty if there is no such file."""
+    if not file.is_file():
+        return {}
+    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=False)
+    return state
+
+
+def copy_model(source: Path, target: Path, to_best: bool) -> None:
+    """Copy a policy and its reward from one checkpoint into another; the best one so far has a place of its own."""
+    for name in (MODEL, REWARD):
+        ours, best = (source / name, target / f"best_{name}") if to_best else (source / f"best_{name}", target / name)
+        if ours.is_file():
+            shutil.copyfile(ours, best)
+
+
+def chosen_policy(run: RunFolder) -> tuple[int, OffPolicyAlgorithm, dict[str, Any]]:
+    """The checkpoint that the reward model chose: its step, its learner for acting only, and the state of the reward
+    model if it was learned.
 
     Raises:
         BadInput: no checkpoint was chosen yet.
@@ -95,7 +120,7 @@ def chosen_policy(run: RunFolder) -> tuple[int, OffPolicyAlgorithm]:
     best = CheckpointStore(run.checkpoints, "best", keep=1).latest()
     if best is None:
         raise BadInput(f"'{run.path}' has no chosen checkpoint yet; let it train until its first evaluation")
-    return best.step, load_policy(run.recipe(), best.path)
+    return best.step, load_policy(run.recipe(), best.path), load_state(best.path / REWARD)
 
 
 def restore_session(
@@ -109,6 +134,7 @@ def restore_session(
     """
     with np.load(folder / PENDING) as arrays:
         scorer.restore(dict(arrays))
+    scorer.source.restore(load_state(folder / SOURCE))
     rest = pickle.loads((folder / REST).read_bytes())
     states = env.envs.restore(rest["episodes"], rest["actions"])
     env.sums, env.finished = rest["sums"], rest["finished"]

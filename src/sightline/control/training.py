@@ -7,47 +7,42 @@ checkpoints happen between two chunks only.
 
 from __future__ import annotations
 
-import shutil
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from sightline.config import Recipe, ZeroShotConfig
+from sightline.config import GroundTruthConfig, SparseConfig, ZeroShotConfig
 from sightline.control.collection import CollectingVecEnv
-from sightline.control.learners import build_learner, check_learner
-from sightline.control.scoring import Scorer, Scores
+from sightline.control.learners import build_learner
+from sightline.control.preparing import Setup
+from sightline.control.scoring import Scorer
 from sightline.control.snapshot import (
-    BEST_MODEL,
     MODEL,
+    REWARD,
     Counters,
     buffer_of,
+    copy_model,
     load_learner,
     load_policy,
     restore_session,
+    save_state,
     set_random_state,
     write_snapshot,
 )
-from sightline.envs.making import EnvMaker
+from sightline.control.sources import ModelSource, Source
+from sightline.control.teaching import Teaching
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.evaluation.episodes import Policy, describe, play_one, play_panel
 from sightline.evaluation.landscape import reward_landscape
-from sightline.evaluation.panels import Panel, make_panel
-from sightline.models.encoders import load_encoder
-from sightline.rewards.zero_shot import Words, ZeroShotReward, warn_of_unknown_words
+from sightline.evaluation.panels import Panel
 from sightline.runs.checkpoints import Checkpoint, CheckpointStore
 from sightline.runs.folder import RunFolder
-from sightline.runs.metrics import Metrics, check_wandb
+from sightline.runs.metrics import Metrics
 from sightline.runs.stopping import Stopped, StopRequests
-from sightline.tasks.completing import env_maker
-from sightline.tasks.declarations import Task, find_task
-
-VIDEO_SIZE = (256, 256)
 
 
 class Progress(Protocol):
@@ -58,44 +53,6 @@ class Progress(Protocol):
 
     def say(self, message: str) -> None:
         """Called with one line now and then."""
-
-
-@dataclass(frozen=True)
-class Setup:
-    """Everything that a completed recipe stands for, apart from what learns."""
-
-    recipe: Recipe
-    task: Task
-    make: EnvMaker
-    make_for_display: EnvMaker
-    reward_model: ZeroShotReward | None
-    warnings: tuple[str, ...]
-
-    def panel(self, name: str, episodes: int, seed: int = 0) -> Panel:
-        return make_panel(name, self.make.env_id, episodes, seed)
-
-
-def prepare(recipe: Recipe) -> Setup:
-    """Load the models and find the environment of a completed recipe.
-
-    Raises:
-        BadInput, RunFailed: as the learner, the encoder, the words and the environment say.
-    """
-    torch.set_num_threads(recipe.threads)
-    check_learner(recipe)
-    if recipe.wandb:
-        check_wandb()
-    reward_model, size, warnings = None, None, []
-    if isinstance(recipe.reward, ZeroShotConfig):
-        config = recipe.reward
-        encoder = load_encoder(config.encoder, config.device, config.dtype, config.batch_size)
-        reward_model = ZeroShotReward(encoder, Words(recipe.goal, recipe.baseline, config.alpha))
-        warning = warn_of_unknown_words(encoder, (*recipe.goal, *recipe.baseline))
-        warnings += [warning] if warning else []
-        encoder.free_text_tower()
-        size = (encoder.image_size, encoder.image_size)
-    make = env_maker(recipe, size, render=reward_model is not None)
-    return Setup(recipe, find_task(recipe.env), make, env_maker(recipe, VIDEO_SIZE), reward_model, tuple(warnings))
 
 
 def greedy(model: OffPolicyAlgorithm) -> Policy:
@@ -151,9 +108,10 @@ class Session:
         self._counters = Counters()
         self._random_state: dict[str, Any] | None = None
         self._pace = (time.monotonic(), 0)
-        sees = setup.reward_model is not None
-        envs = FrameVectorEnv(setup.make, recipe.envs, episode_seeds(recipe.seed), sees, recipe.workers)
-        self._env = CollectingVecEnv(envs, recipe.learner.chunk, frames=sees)
+        self._teaching: Teaching | None = None
+        envs = FrameVectorEnv(setup.make, recipe.envs, episode_seeds(recipe.seed), setup.make.render, recipe.workers)
+        pays_success = isinstance(recipe.reward, SparseConfig)
+        self._env = CollectingVecEnv(envs, recipe.learner.chunk, setup.make.render, pays_success)
         found = self._checkpoints.latest(progress.say) if resume else None
         try:
             self.model = self._fresh() if found is None else self._restored(found)
@@ -169,16 +127,16 @@ class Session:
         remaining = self.setup.recipe.steps - self.model.num_timesteps
         if remaining > 0:
             self.model.learn(remaining, callback=_Hooks(self), log_interval=10**9, reset_num_timesteps=False)
-        scores = self._scorer.finish()
-        if scores is not None:
-            self._report_chunk(scores)
+        rewards = self._scorer.finish()
+        if rewards is not None:
+            self._report_chunk(rewards)
         self.between_chunks(last=True)
 
     def end_of_chunk(self) -> None:
-        """Score what was just collected; commit what was collected before."""
-        scores = self._scorer.end_of_chunk(self._env.take_frames())
-        if scores is not None:
-            self._report_chunk(scores)
+        """Read what was just collected; pay for what was collected before."""
+        rewards = self._scorer.end_of_chunk(self._env.take_frames())
+        if rewards is not None:
+            self._report_chunk(rewards)
 
     def between_chunks(self, last: bool = False) -> None:
         """Evaluate and save if it is time to, and stop here if asked to.
@@ -193,6 +151,8 @@ class Session:
         recipe, before, now = self.setup.recipe, self._counters.boundary_step, self.model.num_timesteps
         saved = None
         if now > before:
+            if self._teaching is not None and not self._teach(now):
+                raise Stopped(self.stop.signal_number or 0, self.save().step)
             due = last or _due(recipe.evaluation.every, before, now)
             if due and not self._evaluate():
                 # Interrupted: the boundary is left open, so that the evaluation is made after resuming.
@@ -203,6 +163,18 @@ class Session:
         if self.stop.requested():
             saved = saved or (self.save() if now > 0 else None)
             raise Stopped(self.stop.signal_number or 0, saved.step if saved else None)
+
+    def _teach(self, step: int) -> bool:
+        """Ask the teacher and learn from it, if it is time to. False if interrupted."""
+        assert self._teaching is not None
+        numbers = self._teaching.between_chunks(self.model, step, self.stop.requested)
+        if numbers is None:
+            return False
+        if numbers:
+            self._metrics.write(step, numbers)
+            # Scores under another reward do not compare: the choice of a checkpoint begins anew.
+            self._counters.best_score = -np.inf
+        return True
 
     def give_up_chunk_if_overdue(self) -> None:
         """Leave in mid-chunk if a stop was asked for and the chunk takes too long; the chunk is lost.
@@ -235,7 +207,7 @@ class Session:
         try:
             if self.setup.recipe.videos:
                 self._film(policies, seed)
-            if self.setup.reward_model is not None:
+            if self.setup.reward_model is not None and self.setup.reward_model.reads == "frames":
                 landscape = reward_landscape(self.setup.task, self.setup.make, self.setup.reward_model)
                 if landscape is not None:
                     self.run.write_json("landscape.json", landscape)
@@ -252,12 +224,14 @@ class Session:
             write_snapshot(folder, self.model, self._scorer, self._env, self._counters)
             best = self._best.latest()
             if best is not None:
-                _copy(best.path / MODEL, folder / BEST_MODEL)
+                copy_model(best.path, folder, to_best=True)
 
         return self._checkpoints.save(self.model.num_timesteps, write)
 
     def close(self) -> None:
         self._scorer.close()
+        if self._teaching is not None:
+            self._teaching.close()
         self._env.close()
         self._metrics.close()
 
@@ -265,23 +239,37 @@ class Session:
 
     def _fresh(self) -> OffPolicyAlgorithm:
         model = self._untrained()
-        self._scorer = Scorer(self.setup.reward_model, buffer_of(model))
+        self._scorer = Scorer(self._source(model))
         return model
 
     def _untrained(self) -> OffPolicyAlgorithm:
         """The learner as it is before the first step; equal seeds give equal weights."""
-        return build_learner(self.setup.recipe, self._env, self._embedding_size())
+        return build_learner(self.setup.recipe, self._env, *self._kept_of_a_state())
 
-    def _embedding_size(self) -> int:
-        config, model = self.setup.recipe.reward, self.setup.reward_model
-        if model is None or not isinstance(config, ZeroShotConfig) or not config.keep_embeddings:
-            return 0
-        return len(model.embed(np.zeros((1, *self._env.envs.frame_shape), np.uint8))[0])
+    def _kept_of_a_state(self) -> tuple[tuple[int, ...] | None, Any]:
+        """Shape and dtype of what the replay buffer keeps beside each transition, to pay for it anew."""
+        model, config = self.setup.reward_model, self.setup.recipe.reward
+        if isinstance(config, ZeroShotConfig) and config.keep_embeddings and model is not None:
+            return model.embed(np.zeros((1, *self._env.envs.frame_shape), np.uint8)).shape[1:], np.float16
+        if self.setup.learned is not None and self.setup.learned.reads == "frames":
+            return self.setup.learned.feature_shape, self.setup.learned.feature_dtype
+        return None, np.float16
+
+    def _source(self, model: OffPolicyAlgorithm) -> Source:
+        """Where the rewards come from, for a learner's buffer."""
+        setup, buffer = self.setup, buffer_of(model)
+        if setup.learned is not None:
+            self._teaching = Teaching(setup, self.run, buffer, self._env.envs.frame_shape, self.progress)
+            return self._teaching
+        if setup.reward_model is not None:
+            return ModelSource(buffer, setup.reward_model)
+        config = setup.recipe.reward
+        return Source(buffer, config.scale if isinstance(config, GroundTruthConfig) else 1.0)
 
     def _restored(self, checkpoint: Checkpoint) -> OffPolicyAlgorithm:
         self.progress.say(f"resuming from step {checkpoint.step}")
         model = load_learner(self.setup.recipe, checkpoint.path, self._env)
-        self._scorer = Scorer(self.setup.reward_model, buffer_of(model))
+        self._scorer = Scorer(self._source(model))
         restored = restore_session(checkpoint.path, model, self._scorer, self._env)
         self._counters, same, self._random_state = restored
         if not same:
@@ -290,8 +278,7 @@ class Session:
             )
         self._best.clear()
         if self._counters.best_step is not None:
-            best_model = checkpoint.path / BEST_MODEL
-            self._best.save(self._counters.best_step, lambda folder: _copy(best_model, folder / MODEL))
+            self._best.save(self._counters.best_step, lambda folder: copy_model(checkpoint.path, folder, to_best=False))
         self._pace = (time.monotonic(), checkpoint.step)
         return model
 
@@ -301,12 +288,12 @@ class Session:
 
     # -- measuring -----------------------------------------------------------------------------------------------
 
-    def _report_chunk(self, scores: Scores) -> None:
+    def _report_chunk(self, rewards: np.ndarray) -> None:
         step, now = self.model.num_timesteps, time.monotonic()
         finished = self._env.take_finished()
         knows_success = self._env.sums.knows_success
         values: dict[str, float | None] = {
-            "rollout/reward": float(scores.rewards.mean()),
+            "rollout/reward": float(rewards.mean()),
             "rollout/return": _mean([episode["return"] for episode in finished]),
             "rollout/success": _mean([episode[self.setup.task.success] for episode in finished])
             if knows_success
@@ -340,8 +327,13 @@ class Session:
         self.progress.say(f"step {step}: {describe(numbers)}")
         if score > self._counters.best_score:
             self._counters.best_score, self._counters.best_step = score, step
-            self._best.save(step, lambda folder: self.model.save(folder / MODEL))
+            self._best.save(step, self._write_best)
         return True
+
+    def _write_best(self, folder: Path) -> None:
+        self.model.save(folder / MODEL)
+        if self.setup.learned is not None:
+            save_state(folder / REWARD, self.setup.learned.state())
 
     def _play(self, policy: Policy, panel: Panel) -> dict[str, Any]:
         setup = self.setup
@@ -383,10 +375,6 @@ class _Hooks(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         self._session.end_of_chunk()
-
-
-def _copy(source: Path, target: Path) -> None:
-    shutil.copyfile(source, target)
 
 
 def _due(every: int | None, before: int, now: int) -> bool:

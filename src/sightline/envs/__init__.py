@@ -5,6 +5,7 @@ import gymnasium
 CARTPOLE_ID = "sightline/CartPole-v0"
 CARTPOLE_CONTINUOUS_ID = "sightline/CartPoleContinuous-v0"
 MOUNTAIN_CAR_ID = "sightline/MountainCar-v0"
+METAWORLD_ID = "sightline/MetaWorld-v0"
 
 
 def register() -> None:
@@ -14,6 +15,7 @@ def register() -> None:
         (CARTPOLE_ID, "sightline.envs.cartpole:CartPole", 200),
         (CARTPOLE_CONTINUOUS_ID, "sightline.envs.cartpole_continuous:CartPoleContinuous", 100),
         (MOUNTAIN_CAR_ID, "sightline.envs.mountain_car:MountainCar", 200),
+        (METAWORLD_ID, "sightline.envs.metaworld:MetaWorld", 500),
     ):
         if env_id not in gymnasium.registry:
             gymnasium.register(env_id, entry_point=entry_point, max_episode_steps=steps)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from sightline.envs.vector import FrameVectorEnv, MakeEnv, Transitions
+from sightline.evaluation.accounts import Accounts
 from sightline.evaluation.intervals import bootstrap_mean, wilson
 from sightline.evaluation.panels import Panel
-from sightline.rewards.zero_shot import ZeroShotReward
+from sightline.rewards.model import RewardModel
 from sightline.tasks.declarations import Task
 
 Policy = Callable[[np.ndarray], np.ndarray]
@@ -19,7 +20,7 @@ Policy = Callable[[np.ndarray], np.ndarray]
 
 PARALLEL = 25
 """Environments stepped together. Fixed, so that results do not depend on the machine."""
-FRAMES_AT_ONCE = 512
+SCORED_AT_ONCE = 512
 
 
 @dataclass
@@ -29,7 +30,8 @@ class Episodes:
     Attributes:
         returns: float[N], sums of the environment's own rewards.
         lengths: int[N], steps.
-        success: bool[N], or None if the environment does not know success.
+        success: bool[N] by the task's rule, or None if the environment does not know success.
+        success_any, success_end: bool[N], whether any state of the episode, and its last, was a success; or None.
         rewards: float[N], mean reward per step under the words; None without a reward model.
         measures: name -> bool[N], whether a truth value held at every step.
     """
@@ -40,6 +42,8 @@ class Episodes:
     success: np.ndarray | None
     rewards: np.ndarray | None
     measures: dict[str, np.ndarray] = field(default_factory=dict)
+    success_any: np.ndarray | None = None
+    success_end: np.ndarray | None = None
 
     def summary(self) -> dict[str, Any]:
         """Plain numbers with 95 % intervals. `success_rate` is None where success is unknown."""
@@ -48,12 +52,14 @@ class Episodes:
             "success_rate": None,
             "ci_low": None,
             "ci_high": None,
+            "success_any": _mean(self.success_any),
+            "success_end": _mean(self.success_end),
             "episodes": len(self.returns),
             "panel": str(self.panel),
             "return": float(self.returns.mean()),
             "return_ci_low": low,
             "return_ci_high": high,
-            "reward": None if self.rewards is None else float(self.rewards.mean()),
+            "reward": _mean(self.rewards),
             "measures": {name: float(held.mean()) for name, held in self.measures.items()},
         }
         if self.success is not None:
@@ -62,28 +68,30 @@ class Episodes:
         return numbers
 
 
+def _mean(values: np.ndarray | None) -> float | None:
+    return None if values is None else float(values.mean())
+
+
 def describe(numbers: dict[str, Any]) -> str:
     """A summary of episodes in one line."""
     parts = []
     if numbers["success_rate"] is not None:
         low, high = 100 * numbers["ci_low"], 100 * numbers["ci_high"]
         parts.append(f"success {100 * numbers['success_rate']:.0f} % [{low:.0f}, {high:.0f}]")
+        if numbers["success_end"] != numbers["success_rate"]:
+            parts.append(f"at the end {100 * numbers['success_end']:.0f} %")
     parts.append(f"return {numbers['return']:.1f} [{numbers['return_ci_low']:.1f}, {numbers['return_ci_high']:.1f}]")
     if numbers["reward"] is not None:
-        parts.append(f"reward under the words {numbers['reward']:.3f}")
+        parts.append(f"reward {numbers['reward']:.3f}")
     return ", ".join(parts)
 
 
 class _Tally:
-    """Running account of the episodes; a column is an environment, and each plays its share of the panel."""
+    """Running account of the panel; a column is an environment, and each plays its share of the episodes."""
 
     def __init__(self, panel: Panel, columns: int, measures: tuple[str, ...]) -> None:
         self.count, self.columns = len(panel.seeds), columns
-        self.returns = np.zeros(self.count)
-        self.lengths = np.zeros(self.count, int)
-        self.every = np.ones(self.count, bool)
-        self.any = np.zeros(self.count, bool)
-        self.knows_success = False
+        self.accounts = Accounts(self.count)
         self.measures = {name: np.ones(self.count, bool) for name in measures}
         self.current = np.arange(columns)
         """Index into the panel of the episode that each environment plays; beyond the panel's end: none."""
@@ -95,12 +103,8 @@ class _Tally:
     def add(self, step: Transitions) -> None:
         playing = self.playing
         episode = self.current[playing]
-        self.returns[episode] += step.rewards[playing]
-        self.lengths[episode] += 1
-        if step.success is not None:
-            self.knows_success = True
-            self.every[episode] &= step.success[playing]
-            self.any[episode] |= step.success[playing]
+        success = None if step.success is None else step.success[playing]
+        self.accounts.add(episode, step.rewards[playing], success)
         for name, held in self.measures.items():
             flag = step.flag(name)
             if flag is not None:
@@ -113,7 +117,7 @@ def play_panel(
     make: MakeEnv,
     task: Task,
     panel: Panel,
-    reward_model: ZeroShotReward | None,
+    reward_model: RewardModel | None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Episodes | None:
     """Play every seed of a panel once.
@@ -135,46 +139,61 @@ def play_panel(
         index = env + episode * columns
         return panel.seeds[index] if index < len(panel.seeds) else 0
 
-    envs = FrameVectorEnv(make, columns, seed_of, frames=reward_model is not None)
+    envs = FrameVectorEnv(make, columns, seed_of, frames=_looks(reward_model))
     try:
         tally = _Tally(panel, columns, task.measures)
-        scored = _ScoredFrames(reward_model, len(panel.seeds))
+        scored = _Scored(reward_model, len(panel.seeds))
         states = envs.reset()
         while tally.playing.any():
             if should_stop():
                 return None
             playing, episode = tally.playing, tally.current[tally.playing]
             step = envs.step(policy(states))
-            if step.frames is not None:
-                scored.add(step.frames[playing], episode)
+            if reward_model is not None:
+                scored.add(_seen(reward_model, step)[playing], episode)
             tally.add(step)
             states = step.states
-        success = tally.every if task.success == "every" else tally.any
+        accounts = tally.accounts
+        success = accounts.success if accounts.knows_success else {}
         return Episodes(
             panel,
-            tally.returns,
-            tally.lengths,
-            success if tally.knows_success else None,
-            None if reward_model is None else scored.sums() / tally.lengths,
+            accounts.returns,
+            accounts.lengths,
+            success.get(task.success),
+            None if reward_model is None else scored.sums() / accounts.lengths,
             tally.measures,
+            success.get("any"),
+            success.get("end"),
         )
     finally:
         envs.close()
 
 
-class _ScoredFrames:
-    """Scores frames in batches and adds the rewards up by episode."""
+def _looks(reward_model: RewardModel | None) -> bool:
+    return reward_model is not None and reward_model.reads == "frames"
 
-    def __init__(self, reward_model: ZeroShotReward | None, episodes: int) -> None:
+
+def _seen(reward_model: RewardModel, step: Transitions) -> np.ndarray:
+    """What the model reads of the states that were reached."""
+    if reward_model.reads == "states":
+        return step.final_states
+    assert step.frames is not None, "rendered for the model"
+    return step.frames
+
+
+class _Scored:
+    """Scores what was seen in batches and adds the rewards up by episode."""
+
+    def __init__(self, reward_model: RewardModel | None, episodes: int) -> None:
         self._reward_model = reward_model
         self._sums = np.zeros(episodes)
-        self._frames: list[np.ndarray] = []
+        self._waiting: list[np.ndarray] = []
         self._episodes: list[np.ndarray] = []
 
-    def add(self, frames: np.ndarray, episodes: np.ndarray) -> None:
-        self._frames.append(frames.copy())
+    def add(self, seen: np.ndarray, episodes: np.ndarray) -> None:
+        self._waiting.append(seen.copy())
         self._episodes.append(episodes)
-        if sum(map(len, self._frames)) >= FRAMES_AT_ONCE:
+        if sum(map(len, self._waiting)) >= SCORED_AT_ONCE:
             self._score()
 
     def sums(self) -> np.ndarray:
@@ -182,14 +201,14 @@ class _ScoredFrames:
         return self._sums
 
     def _score(self) -> None:
-        if self._reward_model is not None and self._frames:
-            rewards = self._reward_model.reward(np.concatenate(self._frames))
+        if self._reward_model is not None and self._waiting:
+            rewards = self._reward_model.reward(np.concatenate(self._waiting))
             np.add.at(self._sums, np.concatenate(self._episodes), rewards.astype(np.float64))
-        self._frames, self._episodes = [], []
+        self._waiting, self._episodes = [], []
 
 
 def play_one(
-    policy: Policy, make: MakeEnv, seed: int, reward_model: ZeroShotReward | None, make_for_display: MakeEnv
+    policy: Policy, make: MakeEnv, seed: int, reward_model: RewardModel | None, make_for_display: MakeEnv
 ) -> tuple[np.ndarray, np.ndarray]:
     """One episode for a video: what the viewer sees, and what the reward model says of the frames that it sees.
 
@@ -200,7 +219,7 @@ def play_one(
     Returns:
         uint8[T, H, W, 3] frames and float32[T] rewards (the environment's own without a reward model).
     """
-    seen = FrameVectorEnv(make, 1, lambda env, episode: seed, frames=reward_model is not None)
+    seen = FrameVectorEnv(make, 1, lambda env, episode: seed, frames=_looks(reward_model))
     shown = FrameVectorEnv(make_for_display, 1, lambda env, episode: seed)
     try:
         states = seen.reset()
@@ -212,10 +231,7 @@ def play_one(
             step, picture = seen.step(actions), shown.step(actions)
             assert picture.frames is not None
             pictures.append(picture.frames[0].copy())
-            if reward_model is None or step.frames is None:
-                rewards.append(step.rewards)
-            else:
-                rewards.append(reward_model.reward(step.frames))
+            rewards.append(step.rewards if reward_model is None else reward_model.reward(_seen(reward_model, step)))
             states, ended = step.states, bool(step.ended[0])
         return np.stack(pictures), np.concatenate(rewards).astype(np.float32)
     finally:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from sightline.envs.vector import MakeEnv, rgb_frame
-from sightline.rewards.zero_shot import ZeroShotReward
+from sightline.rewards.model import RewardModel
 from sightline.tasks.declarations import Task
 
 
-def reward_landscape(task: Task, make: MakeEnv, reward_model: ZeroShotReward) -> dict[str, Any] | None:
+def reward_landscape(task: Task, make: MakeEnv, reward_model: RewardModel) -> dict[str, Any] | None:
     """Score a grid of states; None where the task declares no axes.
 
     Returns:

@@ -14,8 +14,10 @@ import contextlib
 import hashlib
 import io
 import json
+import os
 import sqlite3
 import threading
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,15 +25,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from sightline.errors import BadInput, RunFailed
 from sightline.labels.types import Answer, Exchange, Kind, Outcome, Question, Segment, Teacher
-from sightline.runs.folder import write_atomically
+from sightline.runs.folder import RunFolder, write_atomically
 
 DATABASE, BACKUP = "labels.sqlite", "labels.backup.sqlite"
+_HOW_TO_RESTORE = f"move {DATABASE}* away and copy {BACKUP} to {DATABASE} (frames are not affected)"
 MAX_PIXELS = 64_000_000
 """Larger pictures are refused: no frame of a simulator is that large, but a hostile file may claim to be."""
+_BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS segments (digest TEXT PRIMARY KEY, frames TEXT NOT NULL, true_rewards TEXT NOT NULL);
@@ -79,12 +83,14 @@ class StoredLabel:
     """A question with its answer, as the store keeps it.
 
     Attributes:
+        key: of the question, see `Question.key`.
         time: when it was recorded, ISO 8601 in UTC.
         segments: digests; `LabelStore.segment` gives what they stand for.
         true_returns: of the segments, NaN where unknown.
     """
 
     id: int
+    key: str
     time: str
     context: Context
     teacher: str
@@ -121,13 +127,14 @@ class LabelStore:
     """Opens, or makes, the store in a folder. Threads may share one; so may processes, each with its own object.
 
     Raises:
-        BadInput: the database is damaged, or is none.
+        BadInput: the database is damaged, or is none, or is gone while its backup is there.
         RunFailed: it cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.RLock()
+        self._refuse_to_begin_anew()
         try:
             (folder / "frames").mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(folder / DATABASE, timeout=60, check_same_thread=False)
@@ -136,9 +143,9 @@ class LabelStore:
         self._database.row_factory = sqlite3.Row
         try:
             self._check()
-            self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=FULL")
             with self._writing():
+                self._database.execute("PRAGMA journal_mode=WAL")
+                self._database.execute("PRAGMA synchronous=FULL")
                 self._database.executescript(_SCHEMA)
             self.back_up()
         except BaseException:
@@ -157,11 +164,15 @@ class LabelStore:
 
     def back_up(self) -> None:
         """Copy the database beside itself, atomically."""
-        temporary = self.folder / f".{BACKUP}.writing"
-        temporary.unlink(missing_ok=True)
-        with self._writing(), contextlib.closing(sqlite3.connect(temporary)) as copy:
-            self._database.backup(copy)
-        temporary.replace(self.folder / BACKUP)
+        temporary = self.folder / f".{BACKUP}.{_me()}.writing"
+        try:
+            with self._writing(), contextlib.closing(sqlite3.connect(temporary)) as copy:
+                self._database.backup(copy)
+            temporary.replace(self.folder / BACKUP)
+        except OSError as error:
+            raise RunFailed(f"the label store '{self.folder}' cannot be backed up: {error.strerror}") from error
+        finally:
+            temporary.unlink(missing_ok=True)
 
     # -- answers -------------------------------------------------------------------------------------------------
 
@@ -175,8 +186,13 @@ class LabelStore:
             ).fetchone()
             return None if row is None else self._answer(row)
 
-    def record(self, question: Question, teacher: Teacher, answer: Answer, context: Context) -> int:
+    def record(
+        self, question: Question, teacher: Teacher, answer: Answer, context: Context, time: str | None = None
+    ) -> int:
         """Keep an answer; when this returns, it is on disk. Gives its id.
+
+        Args:
+            time: when it was given, as in `StoredLabel`; default: now.
 
         Raises:
             RunFailed: it could not be written (a full disk, say).
@@ -187,7 +203,7 @@ class LabelStore:
                 "INSERT INTO labels (key, time, run, task, step, teacher, signature, kind, goal, levels, segments, "
                 "outcome, value, confidence, reason, seconds, origin) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
                 (
-                    *(question.key(teacher.signature), _now(), context.run, context.task, context.step),
+                    *(question.key(teacher.signature), time or _now(), context.run, context.task, context.step),
                     *(teacher.name, teacher.signature, question.kind, json.dumps(question.goal), question.levels),
                     *(json.dumps(digests), answer.outcome.value, answer.value, answer.confidence, answer.reason),
                     *(answer.seconds, json.dumps(context.origin)),
@@ -263,6 +279,12 @@ class LabelStore:
         frames = np.stack([self._frame(name) for name in json.loads(row["frames"])])
         return Segment(frames, _numbers(row["true_rewards"]))
 
+    def true_rewards(self, digest: str) -> np.ndarray:
+        """float32[L], the environment's own rewards of a segment's steps; NaN where unknown."""
+        with self._lock:
+            row = self._database.execute("SELECT true_rewards FROM segments WHERE digest = ?", (digest,)).fetchone()
+        return _numbers(row["true_rewards"] if row else "[]")
+
     def frame_files(self, digest: str) -> list[Path]:
         """The PNG files of a segment's frames, in order."""
         with self._lock:
@@ -270,14 +292,17 @@ class LabelStore:
         return [self._file(name) for name in json.loads(row["frames"])] if row else []
 
     def _add_frame(self, frame: np.ndarray) -> str:
-        name = hashlib.sha256(repr(frame.shape).encode() + np.ascontiguousarray(frame).tobytes()).hexdigest()
+        name = _frame_name(frame)
         file = self._file(name)
         if not file.is_file():
             png = io.BytesIO()
             Image.fromarray(frame).save(png, "PNG")
             try:
                 file.parent.mkdir(exist_ok=True)
-                write_atomically(file, png.getvalue())
+                # Another process may be writing the same frame: each completes a file of its own.
+                mine = file.with_name(f".{name}.{_me()}")
+                write_atomically(mine, png.getvalue())
+                mine.replace(file)
             except OSError as error:
                 raise RunFailed(
                     f"the label store cannot keep a frame ({error.strerror or error}); make room"
@@ -285,7 +310,10 @@ class LabelStore:
         return name
 
     def _frame(self, name: str) -> np.ndarray:
-        return read_picture(self._file(name))
+        frame = read_picture(self._file(name))
+        if _frame_name(frame) != name:
+            raise BadInput(f"'{self._file(name)}' is damaged: it is not the frame that was stored there")
+        return frame
 
     def _file(self, name: str) -> Path:
         return self.folder / "frames" / name[:2] / f"{name}.png"
@@ -338,18 +366,23 @@ class LabelStore:
 
     # -- inside --------------------------------------------------------------------------------------------------
 
+    def _refuse_to_begin_anew(self) -> None:
+        """An empty database in the place of a lost one would soon be backed up over the last copy of the labels."""
+        has_backup = (self.folder / BACKUP).is_file()  # asked first: another process makes it after the database
+        database = self.folder / DATABASE
+        if has_backup and not (database.is_file() and database.stat().st_size):
+            raise BadInput(f"the label database '{database}' is gone, but its backup is there; {_HOW_TO_RESTORE}")
+
     def _check(self) -> None:
         try:
             found = self._database.execute("PRAGMA quick_check(1)").fetchone()[0]
+        except sqlite3.OperationalError as error:
+            raise RunFailed(f"the label store '{self.folder}' cannot be opened: {error}") from error
         except sqlite3.DatabaseError as error:
-            if "locked" in str(error):
-                raise RunFailed(f"the label store '{self.folder}' is locked by another process") from error
             found = str(error)
         if found != "ok":
-            raise BadInput(
-                f"the label database '{self.folder / DATABASE}' is damaged ({found}); move it away and put "
-                f"{BACKUP} of the same folder in its place (frames are not affected)"
-            )
+            reason = " ".join(str(found).split())
+            raise BadInput(f"the label database '{self.folder / DATABASE}' is damaged ({reason}); {_HOW_TO_RESTORE}")
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -384,6 +417,7 @@ class LabelStore:
         segments = tuple(json.loads(row["segments"]))
         return StoredLabel(
             row["id"],
+            row["key"],
             row["time"],
             Context(row["run"], row["task"], row["step"], json.loads(row["origin"])),
             row["teacher"],
@@ -397,19 +431,53 @@ class LabelStore:
         )
 
 
-def read_picture(file: Path) -> np.ndarray:
-    """uint8[H, W, 3] of a picture on disk.
+def existing_store(path: Path) -> Path:
+    """The folder of the label store that a path names: a store itself, or a run with its store or its recipe's.
 
     Raises:
-        BadInput: it is no picture, damaged, or claims to be larger than any frame.
+        BadInput: there is none.
     """
+    for folder in (path, path / "labels"):
+        if (folder / DATABASE).is_file() or (folder / BACKUP).is_file():
+            return folder
+    run = RunFolder(path)
+    if not run.recipe_file.is_file():
+        raise BadInput(f"'{path}' is neither a run nor a label store")
+    reward = run.recipe().reward
+    elsewhere = Path(reward.labels) if reward.kind == "learned" and reward.labels else None
+    if elsewhere is None or not (elsewhere / DATABASE).is_file():
+        raise BadInput(f"the run '{path}' has no labels yet")
+    return elsewhere
+
+
+def read_picture(file: Path | io.BytesIO, name: str = "") -> np.ndarray:
+    """uint8[H, W, 3] of a PNG on disk or in memory.
+
+    Args:
+        name: what to call it in a complaint; default: the file's name.
+
+    Raises:
+        BadInput: it is no PNG, damaged, or claims to be larger than any frame.
+    """
+    name = name or f"'{file}'"
     try:
-        with Image.open(file) as picture:
+        with Image.open(file, formats=["PNG"]) as picture:
             if picture.width * picture.height > MAX_PIXELS:
-                raise BadInput(f"'{file}' claims {picture.width}x{picture.height} pixels; that is no frame")
+                raise BadInput(f"{name} claims {picture.width}x{picture.height} pixels; that is no frame")
             return np.asarray(picture.convert("RGB"))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise BadInput(f"'{file}' is missing or damaged: {error}") from error
+    except UnidentifiedImageError as error:
+        raise BadInput(f"{name} is missing or damaged: it is no PNG") from error
+    except (OSError, ValueError, SyntaxError, zlib.error, *_BOMBS) as error:
+        raise BadInput(f"{name} is missing or damaged: {' '.join(str(error).split())}") from error
+
+
+def _frame_name(frame: np.ndarray) -> str:
+    return hashlib.sha256(repr(frame.shape).encode() + np.ascontiguousarray(frame).tobytes()).hexdigest()
+
+
+def _me() -> str:
+    """This thread of this process, for names of files that nobody else may write."""
+    return f"{os.getpid()}-{threading.get_ident()}"
 
 
 def _numbers(text: str) -> np.ndarray:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -83,12 +84,14 @@ class GoalBaseline:
 
 
 class ZeroShotReward:
-    """A reward model that reads words: `reward(uint8[N, H, W, 3]) -> float32[N]`.
+    """A reward model (`sightline.rewards.model`) that reads words: `reward(uint8[N, H, W, 3]) -> float32[N]`.
 
     Args:
         encoder: embeds frames and sentences. Its text tower can be freed once all words of interest are embedded.
         words: goal, baseline and alpha.
     """
+
+    reads: Literal["frames"] = "frames"
 
     def __init__(self, encoder: Encoder, words: Words) -> None:
         self.encoder = encoder

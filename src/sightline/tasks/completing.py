@@ -7,6 +7,8 @@ from gymnasium import spaces
 from sightline.config import (
     AutoLearner,
     DQNLearner,
+    EncoderTeacherConfig,
+    LearnedConfig,
     Learner,
     Recipe,
     SACLearner,
@@ -45,18 +47,22 @@ def complete(recipe: Recipe) -> Recipe:
     """
     document = recipe.model_dump(mode="json")
     task = find_task(recipe.env)
-    needs_words = isinstance(recipe.reward, ZeroShotConfig)
-    if needs_words and not recipe.goal:
+    learned = isinstance(recipe.reward, LearnedConfig)
+    needs_words = isinstance(recipe.reward, ZeroShotConfig) or (
+        isinstance(recipe.reward, LearnedConfig) and recipe.reward.teacher.kind != "scripted"
+    )
+    if not recipe.goal:
         document["goal"] = list(task.goal)
         document["baseline"] = list(recipe.baseline or task.baseline)
     if needs_words:
         try:
-            check_words(document["goal"], document["baseline"], recipe.reward.alpha)  # type: ignore[union-attr]
+            check_words(document["goal"], document["baseline"], _alpha(recipe))
         except ValueError as error:
             raise BadInput(str(error)) from error
-    env = env_maker(recipe, frame_size=None, render=needs_words)()
+    needs_frames = needs_words or learned
+    env = env_maker(recipe, frame_size=None, render=needs_frames)()
     try:
-        if needs_words:
+        if needs_frames:
             env.reset(seed=0)
             rgb_frame(env)
         discrete = isinstance(env.action_space, spaces.Discrete)
@@ -68,6 +74,14 @@ def complete(recipe: Recipe) -> Recipe:
     document["evaluation"]["every"] = recipe.evaluation.every or tenth
     document["checkpoints"]["every"] = recipe.checkpoints.every or tenth
     return validate_recipe(document)
+
+
+def _alpha(recipe: Recipe) -> float | None:
+    """Strength of the regularisation, where words are embedded."""
+    reward = recipe.reward
+    if isinstance(reward, LearnedConfig):
+        return reward.teacher.alpha if isinstance(reward.teacher, EncoderTeacherConfig) else None
+    return reward.alpha if isinstance(reward, ZeroShotConfig) else None
 
 
 def _chosen(learner: Learner, discrete: bool) -> Learner:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sightline.envs import CARTPOLE_CONTINUOUS_ID, CARTPOLE_ID, MOUNTAIN_CAR_ID
+from sightline.envs import CARTPOLE_CONTINUOUS_ID, CARTPOLE_ID, METAWORLD_ID, MOUNTAIN_CAR_ID
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,30 @@ TASKS: tuple[Task, ...] = (
         axes=(Axis("car position", "", -1.2, 0.6, 91),),
         state_at=lambda position: [position, 0.0],
         summary="The same under a sky, on a green mountain.",
+    ),
+    Task(
+        name="drawer-open",
+        env=METAWORLD_ID,
+        goal=("the drawer of the green cabinet is pulled out all the way",),
+        baseline=("a green cabinet with a drawer on a table",),
+        env_options={"task": "drawer-open"},
+        summary="Meta-World: pull a drawer open with a robot arm; success: it is open at any time (and at the end).",
+    ),
+    Task(
+        name="sweep-into",
+        env=METAWORLD_ID,
+        goal=("the green cube lies in the middle of the square hole in the table",),
+        baseline=("a green cube on a table with a square hole",),
+        env_options={"task": "sweep-into"},
+        summary="Meta-World: sweep a cube into a hole; success: it is there at any time (and at the end).",
+    ),
+    Task(
+        name="soccer",
+        env=METAWORLD_ID,
+        goal=("the soccer ball is inside the goal",),
+        baseline=("a soccer ball and a goal on a table",),
+        env_options={"task": "soccer"},
+        summary="Meta-World: push a ball into a goal; success: it is there at any time (and at the end).",
     ),
     Task(
         name="pendulum",

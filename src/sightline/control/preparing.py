@@ -1,0 +1,122 @@
+"""From a completed recipe to all that it stands for: models loaded, the environment found, the teacher reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from sightline.config import ChatTeacherConfig, EncoderTeacherConfig, LearnedConfig, Recipe, ZeroShotConfig
+from sightline.control.learners import check_learner
+from sightline.envs.making import EnvMaker
+from sightline.envs.vector import rgb_frame
+from sightline.evaluation.panels import Panel, make_panel
+from sightline.models.encoders import Encoder, load_encoder
+from sightline.preferences.learned import EnsembleReward, LadderReward, build_reward
+from sightline.rewards.model import RewardModel
+from sightline.rewards.zero_shot import Words, ZeroShotReward, warn_of_unknown_words
+from sightline.runs.metrics import check_wandb
+from sightline.tasks.completing import env_maker
+from sightline.tasks.declarations import Task, find_task
+
+VIDEO_SIZE = (256, 256)
+SHOWN_SIZE = (224, 224)
+"""Height and width of frames that people and chat models judge, unless the recipe says otherwise."""
+PLAIN_SIZE = (64, 64)
+"""The same where nothing else asks for a size."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that a completed recipe stands for, apart from what learns the policy.
+
+    Attributes:
+        encoder: the one that the reward model reads frames with, if any.
+        judge: the zero-shot reward by which an encoder teaches, if one does.
+    """
+
+    recipe: Recipe
+    task: Task
+    make: EnvMaker
+    make_for_display: EnvMaker
+    encoder: Encoder | None
+    judge: ZeroShotReward | None
+    reward_model: RewardModel | None
+    warnings: tuple[str, ...]
+
+    def panel(self, name: str, episodes: int, seed: int = 0) -> Panel:
+        return make_panel(name, self.make.env_id, episodes, seed)
+
+    @property
+    def learned(self) -> EnsembleReward | LadderReward | None:
+        """The reward model, if it is one that a teacher's answers shape."""
+        return self.reward_model if isinstance(self.reward_model, EnsembleReward | LadderReward) else None
+
+
+def prepare(recipe: Recipe) -> Setup:
+    """Load the models, find the environment and reach the teacher of a completed recipe.
+
+    Raises:
+        BadInput, RunFailed: as the learner, the encoders, the words, the teacher and the environment say.
+    """
+    torch.set_num_threads(recipe.threads)
+    check_learner(recipe)
+    if recipe.wandb:
+        check_wandb()
+    display = env_maker(recipe, VIDEO_SIZE)
+    task = find_task(recipe.env)
+    match recipe.reward:
+        case ZeroShotConfig() as config:
+            encoder = load_encoder(config.encoder, config.device, config.dtype, config.batch_size)
+            reward, warnings = _from_words(recipe, encoder, config.alpha)
+            make = env_maker(recipe, (encoder.image_size, encoder.image_size))
+            return Setup(recipe, task, make, display, encoder, None, reward, warnings)
+        case LearnedConfig() as config:
+            return _prepare_to_learn(recipe, config, task, display)
+        case _:
+            return Setup(recipe, task, env_maker(recipe, None, render=False), display, None, None, None, ())
+
+
+def _prepare_to_learn(recipe: Recipe, config: LearnedConfig, task: Task, display: EnvMaker) -> Setup:
+    if isinstance(config.teacher, ChatTeacherConfig):
+        from sightline.teachers.chat import ChatTeacher
+
+        ChatTeacher(config.teacher).check()
+    encoder: Encoder | None = None
+    judge: ZeroShotReward | None = None
+    warnings: tuple[str, ...] = ()
+    if config.model.kind == "embeddings":
+        encoder = load_encoder(config.model.encoder, config.device, config.model.dtype)
+    if isinstance(config.teacher, EncoderTeacherConfig):
+        same = encoder is not None and config.teacher.encoder == encoder.name
+        judge_encoder = encoder if same and encoder else load_encoder(config.teacher.encoder, config.device)
+        judge, warnings = _from_words(recipe, judge_encoder, config.teacher.alpha)
+    elif encoder is not None:
+        encoder.free_text_tower()
+    make = env_maker(recipe, config.frame_size or _default_size(config, encoder, judge))
+    reward = build_reward(config, _seen_shape(config, make), encoder, recipe.seed)
+    return Setup(recipe, task, make, display, encoder, judge, reward, warnings)
+
+
+def _from_words(recipe: Recipe, encoder: Encoder, alpha: float | None) -> tuple[ZeroShotReward, tuple[str, ...]]:
+    reward = ZeroShotReward(encoder, Words(recipe.goal, recipe.baseline, alpha))
+    warning = warn_of_unknown_words(encoder, (*recipe.goal, *recipe.baseline))
+    encoder.free_text_tower()
+    return reward, (warning,) if warning else ()
+
+
+def _default_size(config: LearnedConfig, encoder: Encoder | None, judge: ZeroShotReward | None) -> tuple[int, int]:
+    if config.teacher.kind in ("chat", "human"):
+        return SHOWN_SIZE
+    reader = encoder or (judge.encoder if judge else None)
+    return (reader.image_size, reader.image_size) if reader else PLAIN_SIZE
+
+
+def _seen_shape(config: LearnedConfig, make: EnvMaker) -> tuple[int, ...]:
+    """Of what the reward model reads: one frame, or one state."""
+    env = make()
+    try:
+        state, _ = env.reset(seed=0)
+        return tuple(state.shape) if config.model.kind == "states" else rgb_frame(env).shape
+    finally:
+        env.close()

@@ -1,0 +1,247 @@
+"""A reward that is being learned while a policy learns from it.
+
+Method: PEBBLE (Lee, Smith and Abbeel, ICML 2021) with a vision-language model as teacher (RL-VLM-F, Wang et al., ICML
+2024). First the policy is paid for states unlike those it has seen. Then, every so often, the teacher is asked about
+segments of the recent past, the reward model is fitted to all of its answers, and every stored transition is paid for
+anew.
+
+A teacher that takes its time is asked in the background: with `lag`, the answers of a round are used when the next
+round is due. So training goes on meanwhile, and what a run does depends on the answers alone, not on when they came.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+
+from sightline.config import LearnedConfig
+from sightline.control.learners import forget_values
+from sightline.control.preparing import Setup
+from sightline.control.relabelling import relabel
+from sightline.control.replay import CommittedReplayBuffer
+from sightline.control.sources import Aside, Source
+from sightline.errors import RunFailed
+from sightline.labels.store import LabelStore
+from sightline.preferences.labelling import Answers, Labelling
+from sightline.preferences.lessons import Lessons, Round
+from sightline.preferences.novelty import Novelty
+from sightline.preferences.pool import whole_segments
+from sightline.runs.folder import RunFolder
+from sightline.teachers.making import make_teacher
+from sightline.teachers.scripted import ScriptedTeacher
+
+ROUNDS_IN_POOL = 4
+"""The pool holds a random share of the transitions collected during so many rounds."""
+
+Numbers = dict[str, float | None]
+
+
+class Says(Protocol):
+    """Whoever tells the user one line."""
+
+    def say(self, message: str) -> None: ...
+
+
+class Teaching(Source):
+    """Pays what has been learned from the teacher so far; before the first lesson, for novelty.
+
+    Args:
+        setup: with a learned reward model.
+        run: its folder holds the label store, unless the recipe names another.
+        buffer: whose rows are paid for.
+        frame_shape: (H, W, 3) of the frames that the teacher is shown.
+        progress: is told how it goes.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        run: RunFolder,
+        buffer: CommittedReplayBuffer,
+        frame_shape: tuple[int, ...],
+        progress: Says,
+    ) -> None:
+        super().__init__(buffer)
+        config, model = setup.recipe.reward, setup.learned
+        assert isinstance(config, LearnedConfig) and model is not None
+        self.config, self.model, self.reads = config, model, model.reads
+        self._recipe, self._progress = setup.recipe, progress
+        self._lessons = Lessons(config, model, setup.recipe.goal, frame_shape, setup.recipe.seed)
+        self._novelty = Novelty()
+        self._lags = config.teacher.kind in ("chat", "human") if config.lag is None else config.lag
+        self._round: Round | None = None
+        self._next_round = config.explore
+        self._chunks = 0
+        self._finished = False
+        self._store = LabelStore(Path(config.labels) if config.labels else run.path / "labels")
+        teacher = make_teacher(
+            config.teacher, setup.judge, self._store, lambda: self._labelling.context, progress.say, setup.recipe.seed
+        )
+        self._labelling = Labelling(teacher, self._store, config.budget, run.path.name, setup.recipe.env)
+
+    def close(self) -> None:
+        """Give up what is being asked; what was answered is in the store."""
+        self._labelling.close()
+        self._store.close()
+
+    # -- paying --------------------------------------------------------------------------------------------------
+
+    def set_aside(self, frames: np.ndarray | None, rows: np.ndarray) -> Aside:
+        """Keep a few segments of the chunk for questions."""
+        assert frames is not None, "a teacher looks at frames"
+        config, length = self.config, self.config.segment
+        self._chunks += 1
+        share = config.pool / (ROUNDS_IN_POOL * config.every)
+        wanted = max(1, round(share * frames.shape[0] * frames.shape[1]))
+        rng = np.random.default_rng([self._recipe.seed, self._chunks])
+        places = whole_segments(self.buffer.dones[rows] > 0, length, wanted, rng)
+        shown = [frames[start : start + length, env] for start, env in places]
+        return {"places": places, "frames": np.stack(shown) if shown else np.zeros((0, length, *frames.shape[2:]))}
+
+    def read(self, seen: np.ndarray) -> np.ndarray:
+        return self.model.embed(seen)
+
+    def pay(self, features: np.ndarray, rows: np.ndarray, aside: Aside) -> np.ndarray:
+        self._take_into_pool(features, rows, aside)
+        steps, envs = features.shape[:2]
+        if self.model.fitted:
+            return self.model.score(features.reshape(steps * envs, *features.shape[2:])).reshape(steps, envs)
+        states = self.buffer.next_observations
+        stored = states if self.buffer.full else states[: self.buffer.pos]
+        rng = np.random.default_rng([self._recipe.seed, self._chunks])
+        width = stored.shape[-1]
+        return self._novelty.reward(
+            states[rows].reshape(-1, width), stored.reshape(-1, width), rng
+        ).reshape(steps, envs)  # fmt: skip
+
+    def _take_into_pool(self, features: np.ndarray, rows: np.ndarray, aside: Aside) -> None:
+        length = self.config.segment
+        true_rewards = self.buffer.true_rewards[rows]
+        for (start, env), frames in zip(aside["places"], aside["frames"], strict=True):
+            span = slice(start, start + length)
+            self._lessons.pool.add(frames[None], features[span, env][None], true_rewards[span, env][None])
+
+    # -- asking and learning -------------------------------------------------------------------------------------
+
+    def between_chunks(self, learner: OffPolicyAlgorithm, step: int, should_stop: Callable[[], bool]) -> Numbers | None:
+        """Ask, and learn from what was answered, if it is time to.
+
+        Returns:
+            What was learned, for the metrics; empty if it was not time; None if told to stop while waiting.
+
+        Raises:
+            RunFailed: the teacher has given no usable answer at all.
+        """
+        numbers: Numbers | None = {}
+        if self._round is not None and step >= self._round.due:
+            numbers = self._learn(self._round, learner, should_stop)
+        if self._round is None and step >= self._next_round and not self._finished:
+            self._ask(step)
+            if self._round is not None and step >= self._round.due:
+                numbers = self._learn(self._round, learner, should_stop)
+        return numbers
+
+    def _ask(self, step: int) -> None:
+        left = self.config.budget.questions - self._lessons.questions
+        count = min(left, _size_of_round(self.config, step, self._recipe.steps))
+        self._next_round = step + self.config.every
+        composed = self._lessons.compose(count, due=self._next_round if self._lags else step) if count > 0 else None
+        if left <= 0:
+            self._end_asking(f"all {self.config.budget.questions} questions of the budget are asked")
+        elif composed is not None and composed.questions:
+            self._tell_what_is_usual()
+            self._labelling.ask(composed.questions, step)
+            self._round = composed
+
+    def _tell_what_is_usual(self) -> None:
+        """A scripted teacher's failings are relative to what such segments usually return."""
+        returns, teacher = self._lessons.pool.true_returns, self._labelling.teacher
+        if isinstance(teacher, ScriptedTeacher):
+            teacher.average_segment_return = float(np.nanmean(returns))
+            teacher.return_range = (float(np.nanmin(returns)), float(np.nanmax(returns)))
+
+    def _learn(self, asked: Round, learner: OffPolicyAlgorithm, should_stop: Callable[[], bool]) -> Numbers | None:
+        waited = time.monotonic()
+        answers = self._labelling.collect(should_stop)
+        if answers is None:
+            return None
+        waited = time.monotonic() - waited
+        first = not self.model.fitted
+        numbers = self._lessons.learn(asked, answers.answers)
+        self._round = None
+        self._report(answers, numbers)
+        if answers.over_budget:
+            self._end_asking(f"the budget is reached ({answers.over_budget})")
+        if self.model.fitted:
+            began = time.monotonic()
+            relabel(self.buffer, self.model.score)
+            numbers["time/relabelling"] = time.monotonic() - began
+            if first:
+                self._take_over(learner)
+        numbers["time/waiting_for_teacher"] = waited
+        return numbers
+
+    def _take_over(self, learner: OffPolicyAlgorithm) -> None:
+        """From novelty to the learned reward: old values mean nothing now."""
+        if self.config.reset_critic:
+            forget_values(learner)
+        if self.config.reset_updates:
+            learner.train(gradient_steps=self.config.reset_updates, batch_size=learner.batch_size)
+
+    def _report(self, answers: Answers, numbers: Numbers) -> None:
+        spent = self._store.spent(self._labelling.run)
+        numbers |= {"labels/remembered": answers.remembered, "labels/requests": spent.requests}
+        numbers |= {"labels/tokens": spent.tokens, "labels/cost": spent.money}
+        if self._lessons.kept == 0:
+            reasons = [answer.reason for answer in answers.answers if answer is not None and answer.reason]
+            raise RunFailed(
+                f"the teacher gave no usable answer to {len(answers.answers)} questions"
+                + (f" ({max(set(reasons), key=reasons.count)})" if reasons else "")
+                + "; look at them with 'sightline label stats', mend it, and go on with --resume"
+            )
+        parts = [f"labels {numbers['labels/kept']:.0f} of {numbers['labels/asked']:.0f}"]
+        for name, text in (("labels/accuracy", "as ground truth"), ("reward/held_out_accuracy", "held out")):
+            value = numbers.get(name)
+            if value is not None:
+                parts.append(f"{text} {100 * value:.0f} %")
+        correlation = numbers.get("reward/rank_correlation")
+        if correlation is not None:
+            parts.append(f"reward's rank correlation with ground truth {correlation:.2f}")
+        self._progress.say(", ".join(parts))
+
+    def _end_asking(self, why: str) -> None:
+        self._finished = True
+        self._progress.say(f"{why}; training goes on with {self._lessons.kept} labels")
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        novelty = self._novelty
+        return {
+            "lessons": self._lessons.state(),
+            "novelty": (novelty.count, novelty.mean, novelty.squares),
+            "round": self._round,
+            "next_round": self._next_round,
+            "chunks": self._chunks,
+            "finished": self._finished,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what `state` gave; a round that was under way is asked again, of which the store knows most."""
+        self._lessons.restore(state["lessons"])
+        self._novelty.count, self._novelty.mean, self._novelty.squares = state["novelty"]
+        self._round, self._next_round = state["round"], state["next_round"]
+        self._chunks, self._finished = state["chunks"], state["finished"]
+        if self._round is not None:
+            self._labelling.ask(self._round.questions, self._next_round)
+
+
+def _size_of_round(config: LearnedConfig, step: int, steps: int) -> int:
+    """Questions at this step of a run; the schedules are PEBBLE's."""
+    share = {"constant": 1.0, "falling": (steps - step) / steps, "rising": steps / (steps - step + 1)}
+    return int(config.questions * share[config.schedule])

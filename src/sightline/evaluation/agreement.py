@@ -1,0 +1,383 @@
+"""How good a teacher's answers are: against the environment, against other teachers, and against itself.
+
+The environment's own reward is the truth here; where it is unknown, or equal for both segments, nothing is counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sightline.evaluation.intervals import wilson
+from sightline.evaluation.ranks import spearman
+from sightline.labels.store import StoredLabel
+from sightline.labels.types import Exchange, Outcome
+
+BINS = 10
+"""Bins of equal numbers of pairs for accuracy by difference, and of equal width for calibration."""
+_FLIPPED = {Outcome.FIRST: Outcome.SECOND, Outcome.SECOND: Outcome.FIRST}
+_DECIDED = (Outcome.FIRST, Outcome.SECOND)
+_TAUGHT = (*_DECIDED, Outcome.EQUAL, Outcome.VALUE)
+
+ReadReply = Callable[[Exchange], Outcome | None]
+"""What one reply says of a pair as it was shown (`first` is the one shown first); None if it decides nothing."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """`count` of `of`, with its rate and Wilson's 95 % interval; the rate is None of nothing."""
+
+    count: int
+    of: int
+    rate: float | None
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Accuracy on pairs whose true returns differ by `low` to `high`; `middle` is their median difference."""
+
+    low: float
+    middle: float
+    high: float
+    accuracy: Share
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How far confidence can be believed.
+
+    Attributes:
+        answers: decided pairs with a confidence and a known truth.
+        expected_error: mean gap between confidence and accuracy over ten bins of confidence (Naeini et al., 2015).
+        brier: mean squared distance of the confidence from being right, 1 or 0 (Brier, 1950).
+    """
+
+    answers: int
+    expected_error: float
+    brier: float
+
+
+@dataclass(frozen=True)
+class TeacherStatistics:
+    """One teacher's answers.
+
+    Attributes:
+        name: the teacher's, with the number of the signature behind it if several share it.
+        labels: all answers.
+        outcomes: how many of each.
+        accuracy: right ones of the decided pairs whose true returns differ.
+        hardest, easiest: the same, on the third of all such pairs with the smallest and largest difference.
+        bins: the same, by that difference; the edges are those of all teachers' pairs together.
+        equal: pairs that were called equal, of those judged.
+        consistency: pairs judged the same in both orders, of those shown in both.
+        first_shown: how often the segment that was shown first was preferred; far from one half is a position bias.
+        rank_correlation: Spearman's, of levels or scores with the true return; None where that says nothing.
+        cost, tokens, requests: of everything that was asked.
+        cost_per_correct: cost by right answers; None if nothing was paid or nothing was right.
+        median_seconds: None if no answer took time.
+    """
+
+    name: str
+    signature: str
+    labels: int
+    outcomes: dict[str, int]
+    accuracy: Share
+    hardest: Share
+    easiest: Share
+    bins: tuple[Bin, ...]
+    equal: Share
+    consistency: Share
+    first_shown: Share
+    rank_correlation: float | None
+    calibration: Calibration | None
+    cost: float
+    tokens: int
+    requests: int
+    cost_per_correct: float | None
+    median_seconds: float | None
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Two teachers on what both judged: the share of equal answers, and Cohen's kappa (Cohen, 1960); that is None where
+    chance alone would make them agree."""
+
+    first: str
+    second: str
+    same: Share
+    kappa: float | None
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """All teachers of a store."""
+
+    labels: int
+    teachers: tuple[TeacherStatistics, ...]
+    between: tuple[Agreement, ...]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What one teacher said of a disputed pair.
+
+    Attributes:
+        outcome: in the order of the dispute's segments.
+        label: as it is stored, perhaps in the other order.
+    """
+
+    teacher: str
+    outcome: Outcome
+    right: bool | None
+    label: StoredLabel
+
+
+@dataclass(frozen=True)
+class Dispute:
+    """A pair worth a look.
+
+    Attributes:
+        reasons: in words.
+        segments: digests of the two.
+        judgements: every answer about them, oldest first.
+    """
+
+    reasons: tuple[str, ...]
+    goal: tuple[str, ...]
+    segments: tuple[str, str]
+    true_returns: tuple[float, float]
+    judgements: tuple[Judgement, ...]
+
+
+def statistics(labels: Sequence[StoredLabel], read_reply: ReadReply | None = None) -> Statistics:
+    """Everything about the teachers of these labels.
+
+    Args:
+        read_reply: reads single replies of a model; without it, consistency and position bias of chatting teachers are
+            known only where an answer was asked for in one order.
+    """
+    names = teacher_names(labels)
+    differences = np.array([d for d, _ in map(_against_truth, labels) if d is not None])
+    teachers = tuple(
+        _teacher(names[signature], [label for label in labels if label.signature == signature], differences, read_reply)
+        for signature in names
+    )
+    return Statistics(len(labels), teachers, tuple(_agreements(labels, names)))
+
+
+def teacher_names(labels: Iterable[StoredLabel]) -> dict[str, str]:
+    """Signature -> a name that no other has, in order of appearance."""
+    called = {label.signature: label.teacher for label in labels}
+    names: dict[str, str] = {}
+    for signature, name in called.items():
+        namesakes = [other for other in called if called[other] == name]
+        names[signature] = name if len(namesakes) == 1 else f"{name} #{namesakes.index(signature) + 1}"
+    return names
+
+
+def disputes(labels: Sequence[StoredLabel], limit: int = 12, read_reply: ReadReply | None = None) -> list[Dispute]:
+    """The pairs over which teachers disagree, with each other, with the environment, or with themselves.
+
+    Those with more reasons come first, then those whose true returns differ most.
+    """
+    names = teacher_names(labels)
+    by_pair: dict[tuple[tuple[str, ...], frozenset[str]], list[StoredLabel]] = defaultdict(list)
+    for label in labels:
+        if label.kind == "compare":
+            by_pair[label.goal, frozenset(label.segments)].append(label)
+    found = [_dispute(same_pair, names, read_reply) for same_pair in by_pair.values()]
+
+    def how_bad(dispute: Dispute) -> tuple[int, float]:
+        first, second = dispute.true_returns
+        return len(dispute.reasons), 0.0 if math.isnan(first - second) else abs(first - second)
+
+    return sorted((dispute for dispute in found if dispute.reasons), key=how_bad, reverse=True)[:limit]
+
+
+def cohens_kappa(first: Sequence[object], second: Sequence[object]) -> float | None:
+    """Agreement of two judges beyond chance, 1 at most (Cohen, 1960); None where chance explains everything."""
+    n = len(first)
+    if n == 0:
+        return None
+    observed = sum(a == b for a, b in zip(first, second, strict=True)) / n
+    counts_1, counts_2 = Counter(first), Counter(second)
+    by_chance = sum(counts_1[category] * counts_2[category] for category in counts_1) / n**2
+    return None if by_chance == 1.0 else (observed - by_chance) / (1 - by_chance)
+
+
+def share(found: Iterable[bool]) -> Share:
+    """How many of these are true."""
+    values = list(found)
+    count = sum(values)
+    return Share(count, len(values), count / len(values) if values else None, *wilson(count, len(values)))
+
+
+def _teacher(
+    name: str, labels: list[StoredLabel], all_differences: np.ndarray, read_reply: ReadReply | None
+) -> TeacherStatistics:
+    judged = [(d, right, label) for label in labels for d, right in [_against_truth(label)] if d is not None]
+    differences = np.array([d for d, _, _ in judged])
+    right = np.array([r for _, r, _ in judged], bool)
+    hard, easy = np.quantile(all_differences, [1 / 3, 2 / 3]) if len(all_differences) else (0.0, 0.0)
+    cost = sum(label.answer.cost for label in labels)
+    seconds = [label.answer.seconds for label in labels]
+    compared = [label.answer.outcome for label in labels if label.kind == "compare"]
+    return TeacherStatistics(
+        name,
+        labels[0].signature,
+        len(labels),
+        dict(Counter(label.answer.outcome.value for label in labels).most_common()),
+        share(right.tolist()),
+        share(right[differences <= hard].tolist()),
+        share(right[differences >= easy].tolist()),
+        tuple(_bins(differences, right, all_differences)),
+        share(outcome == Outcome.EQUAL for outcome in compared if outcome in _TAUGHT),
+        share(_consistencies(labels, read_reply)),
+        share(said == Outcome.FIRST for label in labels for _, said in _shown(label, read_reply) if said in _DECIDED),
+        _graded(labels),
+        _calibration([(label.answer.confidence, r) for _, r, label in judged]),
+        cost,
+        sum(label.answer.tokens for label in labels),
+        sum(len(label.answer.exchanges) for label in labels),
+        cost / int(right.sum()) if cost and right.any() else None,
+        float(np.median(seconds)) if any(seconds) else None,
+    )
+
+
+def _against_truth(label: StoredLabel) -> tuple[float | None, bool]:
+    """By how much the true returns of a decided pair differ, and whether the answer was right; (None, False) where that
+    cannot be said."""
+    if label.kind != "compare" or label.answer.outcome not in _DECIDED:
+        return None, False
+    difference = label.true_returns[1] - label.true_returns[0]
+    if math.isnan(difference) or difference == 0:
+        return None, False
+    return abs(difference), (difference > 0) == (label.answer.outcome == Outcome.SECOND)
+
+
+def _bins(differences: np.ndarray, right: np.ndarray, all_differences: np.ndarray) -> Iterator[Bin]:
+    if not len(differences):
+        return
+    edges = np.unique(np.quantile(all_differences, np.linspace(0, 1, BINS + 1)))
+    place = np.clip(np.searchsorted(edges, differences, side="right") - 1, 0, max(len(edges) - 2, 0))
+    for i in np.unique(place):
+        here = place == i
+        high = edges[min(i + 1, len(edges) - 1)]
+        yield Bin(float(edges[i]), float(np.median(differences[here])), float(high), share(right[here].tolist()))
+
+
+def _graded(labels: Sequence[StoredLabel]) -> float | None:
+    """Rank correlation of levels and scores with the true return."""
+    graded = [
+        (label.answer.value, label.true_returns[0])
+        for label in labels
+        if label.kind != "compare" and label.answer.value is not None and not math.isnan(label.true_returns[0])
+    ]
+    return spearman(*np.array(graded, np.float64).T) if graded else None
+
+
+def _calibration(answers: Sequence[tuple[float | None, bool]]) -> Calibration | None:
+    known = [(confidence, right) for confidence, right in answers if confidence is not None]
+    if not known:
+        return None
+    confidence = np.array([c for c, _ in known], np.float64)
+    right = np.array([r for _, r in known], np.float64)
+    place = np.clip((confidence * BINS).astype(int), 0, BINS - 1)
+    gaps = [abs(float(np.sum(right[place == i] - confidence[place == i]))) for i in np.unique(place)]
+    return Calibration(len(known), sum(gaps) / len(known), float(np.mean((confidence - right) ** 2)))
+
+
+def _shown(label: StoredLabel, read_reply: ReadReply | None) -> list[tuple[bool, Outcome]]:
+    """How a pair was shown and what was said of it as shown: (in the opposite order, what)."""
+    if label.kind != "compare":
+        return []
+    answer = label.answer
+    if answer.exchanges and read_reply:
+        read = [(exchange.swapped, read_reply(exchange)) for exchange in answer.exchanges]
+        return [(swapped, said) for swapped, said in read if said is not None]
+    swapped = label.context.origin.get("shown") == "swapped"
+    if any(exchange.swapped for exchange in answer.exchanges) or answer.outcome not in (*_DECIDED, Outcome.EQUAL):
+        return []
+    return [(swapped, _FLIPPED.get(answer.outcome, answer.outcome) if swapped else answer.outcome)]
+
+
+def _consistencies(labels: Sequence[StoredLabel], read_reply: ReadReply | None) -> Iterator[bool]:
+    """For each time that a pair was judged in both orders: whether the same came out."""
+    for label in labels:
+        yield from _consistent(label, read_reply)
+    asked: dict[tuple[tuple[str, ...], tuple[str, ...]], Outcome] = {}
+    for label in labels:
+        if label.kind == "compare" and label.answer.outcome in (*_DECIDED, Outcome.EQUAL):
+            asked[label.goal, label.segments] = label.answer.outcome
+    for (goal, segments), outcome in asked.items():
+        other = asked.get((goal, segments[::-1]))
+        if other is not None and segments < segments[::-1]:
+            yield _FLIPPED.get(other, other) == outcome
+
+
+def _consistent(label: StoredLabel, read_reply: ReadReply | None) -> list[bool]:
+    """The same, for the two orders in which one question was put to a model, vote by vote."""
+    shown = _shown(label, read_reply)
+    as_asked = [said for swapped, said in shown if not swapped]
+    opposite = [_FLIPPED.get(said, said) for swapped, said in shown if swapped]
+    return [a == b for a, b in zip(as_asked, opposite, strict=False)]
+
+
+def _agreements(labels: Sequence[StoredLabel], names: dict[str, str]) -> Iterator[Agreement]:
+    """Every two teachers that judged the same at least once; each one's latest answer counts."""
+    verdicts: dict[str, dict[object, object]] = {signature: {} for signature in names}
+    for label in labels:
+        if label.answer.outcome in _TAUGHT and label.kind != "score":
+            about, verdict = _verdict(label)
+            verdicts[label.signature][about] = verdict
+    for a, b in itertools.combinations(names, 2):
+        both = [about for about in verdicts[a] if about in verdicts[b]]
+        if both:
+            first, second = [verdicts[a][about] for about in both], [verdicts[b][about] for about in both]
+            same = share(x == y for x, y in zip(first, second, strict=True))
+            yield Agreement(names[a], names[b], same, cohens_kappa(first, second))
+
+
+def _verdict(label: StoredLabel) -> tuple[object, object]:
+    """What was judged, whatever the order, and what was said of it: which segment is preferred, in the order of their
+    digests, or the level (an expectation counts as the nearest one)."""
+    segments = tuple(sorted(label.segments))
+    about = (label.kind, label.levels, label.goal, segments)
+    if label.kind != "compare":
+        return about, round(label.answer.value or 0.0)
+    outcome = label.answer.outcome
+    return about, outcome if label.segments == segments else _FLIPPED.get(outcome, outcome)
+
+
+def _dispute(labels: list[StoredLabel], names: dict[str, str], read_reply: ReadReply | None) -> Dispute:
+    first, second = labels[0].segments
+    judgements = tuple(
+        Judgement(
+            names[label.signature],
+            label.answer.outcome
+            if label.segments == (first, second)
+            else _FLIPPED.get(label.answer.outcome, label.answer.outcome),
+            right if difference is not None else None,
+            label,
+        )
+        for label in labels
+        for difference, right in [_against_truth(label)]
+    )
+    said = {(judgement.teacher, judgement.outcome) for judgement in judgements if judgement.outcome in _TAUGHT}
+    by_teacher = Counter(teacher for teacher, _ in said)
+    reasons = {
+        "teachers disagree": len(by_teacher) > 1 and len({outcome for _, outcome in said}) > 1,
+        "against the environment": any(judgement.right is False for judgement in judgements),
+        "changes with the order": any(not same for label in labels for same in _consistent(label, read_reply)),
+        "answered differently again": any(count > 1 for count in by_teacher.values()),
+    }
+    true_returns = (labels[0].true_returns[0], labels[0].true_returns[1])
+    found = tuple(reason for reason, holds in reasons.items() if holds)
+    return Dispute(found, labels[0].goal, (first, second), true_returns, judgements)

@@ -1,0 +1,109 @@
+"""Labels for others: a Parquet file, or a folder that Hugging Face's `datasets` loads."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sightline import __version__
+from sightline.errors import BadInput, RunFailed
+from sightline.labels.parquet import write_parquet
+from sightline.labels.store import LabelStore, StoredLabel
+from sightline.runs.folder import write_atomically
+
+DATA = Path("data") / "train-00000-of-00001.parquet"
+"""Where `datasets` looks for the rows of a data set."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written: `path` is the file or the folder, `bytes` the size of the rows."""
+
+    path: Path
+    labels: int
+    bytes: int
+
+
+def export_labels(store: LabelStore, target: Path, run: str | None = None) -> Exported:
+    """Write the labels of a store, of one run or of all, with their frames.
+
+    Retracted labels stay behind. `sightline label import` reads the Parquet file back.
+
+    Args:
+        target: a name that ends in `.parquet` makes a file; any other, a folder with a data set and its card.
+
+    Raises:
+        BadInput: the target exists, there is nothing to export, a frame is missing, or pyarrow is.
+        RunFailed: it could not be written.
+    """
+    if target.exists() and (target.is_file() or any(target.iterdir())):
+        raise BadInput(f"'{target}' exists already; name another, or move it away")
+    labels = store.labels(run)
+    if not labels:
+        raise BadInput("there are no labels to export" + (f" of run '{run}'" if run else f" in '{store.folder}'"))
+    rows = target if target.suffix == ".parquet" else target / DATA
+    write_parquet(rows, store, labels)
+    if rows is not target:
+        try:
+            write_atomically(target / "README.md", dataset_card(labels).encode())
+        except OSError as error:
+            raise RunFailed(f"'{target}' cannot be written: {error.strerror or error}") from error
+    return Exported(target, len(labels), rows.stat().st_size)
+
+
+def dataset_card(labels: Sequence[StoredLabel]) -> str:
+    """The README of a data set: what was asked, who answered, and what the columns are."""
+    goals = sorted({sentence for label in labels for sentence in label.goal})
+    tasks = sorted({label.context.task for label in labels if label.context.task})
+    teachers = Counter(label.teacher for label in labels)
+    counts = Counter(label.answer.outcome.value for label in labels)
+    header = {
+        "pretty_name": "Labels of a teacher, by Sightline",
+        "tags": ["preferences", "reward-model", "sightline"],
+        "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": "data/*.parquet"}]}],
+    }
+    # JSON is YAML, and what the recipe's author wrote cannot break out of it.
+    return f"""---
+{json.dumps(header, indent=2)}
+---
+
+# Labels of a teacher
+
+{len(labels)} answers to questions about frames of a simulation, exported by Sightline {__version__}.
+
+{_listed("Tasks", tasks)}
+{_listed("Goals", goals)}
+{_listed("Teachers", [f"{name}: {count} labels" for name, count in teachers.most_common()])}
+{_listed("Outcomes", [f"{name}: {count}" for name, count in counts.most_common()])}
+## Columns
+
+| column | content |
+|---|---|
+| `kind` | `compare`: which of two segments is nearer to the goal; `rate`: on which of `levels` levels is the first; \
+`score`: how near is it, from 0 to 1 |
+| `goal` | sentences that say what the picture should show |
+| `first_frames`, `second_frames` | the frames of the segments, PNG |
+| `outcome` | `first`, `second`, `equal`, `value`; without a label: `unsure`, `skipped`, `refused`, `unparsable`, \
+`failed` |
+| `value` | to `compare` 0 first, 1 second, 0.5 equal; to `rate` the level; to `score` the score |
+| `confidence` | the probability that the teacher gives its own answer, if it says one |
+| `first_rewards`, `second_rewards` | the environment's own rewards, which the teacher was not shown; not a number \
+where unknown |
+| `teacher`, `signature` | who answered, and everything the answer depends on |
+| `exchanges` | every request to a model with its raw reply, tokens, seconds and cost |
+| `task`, `run`, `step`, `time`, `seconds`, `reason`, `origin` | when and how it was asked |
+
+```python
+from datasets import load_dataset
+
+labels = load_dataset("path/to/this/folder", split="train")
+labels[0]["first_frames"][-1]  # a PIL image
+```
+"""
+
+
+def _listed(title: str, items: Sequence[str]) -> str:
+    return f"{title}:\n\n" + "".join(f"- {' '.join(item.split())}\n" for item in items) if items else ""

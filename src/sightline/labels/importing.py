@@ -1,0 +1,261 @@
+"""Labels from elsewhere: RL-VLM-F's cached labels (Wang et al., ICML 2024), and exports of other label stores."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sightline.errors import BadInput
+from sightline.labels.parquet import read_parquet
+from sightline.labels.pickles import read_arrays
+from sightline.labels.store import MAX_PIXELS, Context, LabelStore
+from sightline.labels.types import Answer, Outcome, Question, Segment, preference
+
+RUN = "import"
+"""What the store's records name as the run of cached labels."""
+DROPPED = -3.0
+"""What became of an unsure -1 when scores were mapped from [0, 1] to [-1, 1]."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What came of an import.
+
+    Attributes:
+        files: how many were read.
+        pairs: labels that were added.
+        skipped: labels that the store knew already.
+        compared: cached preferences, new or known, for which the environment's own reward decides as well.
+        agreement: share of `compared` in which label and environment prefer the same; None if there are none.
+    """
+
+    files: int
+    pairs: int
+    skipped: int
+    compared: int
+    agreement: float | None
+
+
+@dataclass
+class _Source:
+    """Who is recorded as the teacher of imported labels."""
+
+    name: str
+    signature: str
+
+    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Answer]]:
+        raise NotImplementedError("who answered elsewhere cannot be asked here")
+
+
+@dataclass(frozen=True)
+class _CachedLabel:
+    question: Question
+    answer: Answer
+    oracle: int
+    origin: dict[str, Any]
+
+
+@dataclass
+class _Count:
+    added: int = 0
+    known: int = 0
+    same: list[bool] = field(default_factory=list)
+
+    def result(self, files: int) -> Imported:
+        agreement = sum(self.same) / len(self.same) if self.same else None
+        return Imported(files, self.added, self.known, len(self.same), agreement)
+
+
+def import_labels(
+    paths: Sequence[Path], store: LabelStore, goal: Sequence[str] = (), task: str | None = None
+) -> Imported:
+    """Add the labels of files to a store; what is there already stays as it is, so importing twice adds nothing.
+
+    Args:
+        paths: pickles of RL-VLM-F, Parquet files of `sightline label export`, or folders, which are searched through
+            for pickles in the order of their names.
+        goal: what the pictures of the pickles were to show; they do not say it themselves.
+        task: the `env` that the pickles' labels are for; default: the name of the folder above the seed's.
+
+    Raises:
+        BadInput: a file that is missing, damaged, hostile, or no file of labels; files before it stay imported.
+        RunFailed: the store could not be written.
+    """
+    files = list(_files(paths))
+    if not files:
+        raise BadInput(f"no *.pkl under {', '.join(f'{str(path)!r}' for path in paths)}")
+    if not goal and any(file.suffix != ".parquet" for file in files):
+        raise BadInput('cached labels do not say what was asked; add --goal "…" with the goal\'s words')
+    count, ranges = _Count(), _ScoreRanges()
+    for file in files:
+        if file.suffix == ".parquet":
+            _import_export(file, store, count)
+        else:
+            _import_cache(file, store, tuple(goal), task, count, ranges)
+    return count.result(len(files))
+
+
+def _files(paths: Iterable[Path]) -> Iterator[Path]:
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(path.rglob("*.pkl"))
+        elif path.is_file():
+            yield path
+        else:
+            raise BadInput(f"there is no file '{path}'")
+
+
+def _import_export(file: Path, store: LabelStore, count: _Count) -> None:
+    """Rows keep their time, run and teacher; a row is known if the store has the same answer from the same time."""
+    known = {(label.time, label.key) for label in store.labels()}
+    for row in read_parquet(file):
+        this = (row.time, row.question.key(row.signature))
+        if this in known:
+            count.known += 1
+        else:
+            store.record(row.question, _Source(row.teacher, row.signature), row.answer, row.context, row.time)
+            known.add(this)
+            count.added += 1
+
+
+def _import_cache(
+    file: Path, store: LabelStore, goal: tuple[str, ...], task: str | None, count: _Count, ranges: _ScoreRanges
+) -> None:
+    folder = file.resolve().parent
+    source = f"{folder.parent.name}/{folder.name}"
+    teacher = _Source("imported rl-vlm-f", f"imported rl-vlm-f: cached labels of {source}, raw replies unavailable")
+    for cached in _cached_labels(file, goal, ranges):
+        known = store.find(cached.question, teacher.signature)
+        if known is None:
+            context = Context(RUN, task or folder.parent.name, None, cached.origin)
+            store.record(cached.question, teacher, cached.answer, context)
+            count.added += 1
+        else:
+            count.known += 1
+        if cached.answer.outcome in (Outcome.FIRST, Outcome.SECOND) and cached.oracle in (0, 1):
+            count.same.append(cached.answer.value == cached.oracle)
+
+
+def _cached_labels(file: Path, goal: tuple[str, ...], ranges: _ScoreRanges) -> Iterator[_CachedLabel]:
+    """The labels of one query round, in its order."""
+    images, oracle, labels, *actions, rewards_1, rewards_2 = _checked(file)
+    is_scores = _is_scores(labels)
+    scores_are_wide = is_scores and ranges.wide(file)
+    for i in range(len(labels)):
+        half = images.shape[2] // 2
+        left = _segment(images[i, :, :half], rewards_1[i])
+        right = _segment(images[i, :, half:], rewards_2[i])
+        origin = {
+            "source": "RL-VLM-F label cache (Gemini 1.0 or GPT-4V, by the task; raw replies unavailable)",
+            "file": file.name,
+            "row": i,
+            "time": _time(file),
+            "seed": file.resolve().parent.name,
+            "task": file.resolve().parent.parent.name,
+            "oracle": int(oracle[i]),
+            "steps": int(np.size(rewards_1[i])),
+            "state_action": [list(array.shape[1:]) for array in actions],
+        }
+        if is_scores:
+            question, answer = Question("score", (left,), goal), _score(file, float(labels[i]), scores_are_wide)
+        else:
+            question, answer = Question("compare", (left, right), goal), _preference(int(labels[i]))
+        yield _CachedLabel(question, answer, int(oracle[i]), origin)
+
+
+def _checked(file: Path) -> list[np.ndarray]:
+    """The seven arrays of a file: images uint8[N, H, 2W, 3], oracle's labels [N], teacher's labels [N], states and
+    actions of both segments [N, L, D], rewards of both [N, L].
+
+    Raises:
+        BadInput: they are not that.
+    """
+    arrays = read_arrays(file)
+    if len(arrays) != 7:
+        raise _not_cached(file, f"it holds {len(arrays)} arrays instead of seven")
+    counts = {len(array) if array.ndim else -1 for array in arrays}
+    if counts == {0}:
+        return [*arrays[:1], *(np.zeros(0) for _ in range(6))]
+    if len(counts) != 1 or -1 in counts:
+        raise _not_cached(file, "its arrays are of different lengths")
+    (n,) = counts
+    images, oracle, labels, *actions, rewards_1, rewards_2 = arrays
+    if images.ndim != 4 or images.dtype != np.uint8 or images.shape[3] != 3:
+        raise _not_cached(file, "its images are not RGB pictures of bytes")
+    height, width = images.shape[1:3]
+    if width < 2 or width % 2 or height < 1 or height * width > 2 * MAX_PIXELS:
+        raise _not_cached(file, f"its images of {width}x{height} are not two side by side")
+    if any(array.size != n or array.dtype.kind not in "iuf" for array in (oracle, labels)):
+        raise _not_cached(file, "it does not hold one label for each pair")
+    if any(array.ndim != 3 for array in actions):
+        raise _not_cached(file, "its states and actions do not have three axes")
+    if any(array.size == 0 or array.ndim < 2 or array.dtype.kind not in "iuf" for array in (rewards_1, rewards_2)):
+        raise _not_cached(file, "its rewards are not numbers for each step of each segment")
+    oracle, labels = oracle.reshape(n), labels.reshape(n)
+    if not np.isin(oracle, (-1, 0, 1)).all():
+        raise _not_cached(file, "the environment's labels are not 0, 1 or -1")
+    if not _is_scores(labels) and not np.isin(labels, (-1, 0, 1)).all():
+        raise _not_cached(file, "its labels are not 0, 1 or -1")
+    if not np.isfinite(labels).all():
+        raise _not_cached(file, "its scores are not finite")
+    return [images, oracle, labels, *actions, rewards_1.reshape(n, -1), rewards_2.reshape(n, -1)]
+
+
+def _is_scores(labels: np.ndarray) -> bool:
+    """Preferences are kept as whole numbers, scores as fractions."""
+    return labels.dtype.kind == "f" and len(labels) > 0
+
+
+class _ScoreRanges:
+    """Whether the score files of a folder hold [-1, 1], as later versions wrote, or [0, 1], as earlier ones did.
+
+    A file does not say it. A score below 0 does, and the files of one folder are of one version.
+    """
+
+    def __init__(self) -> None:
+        self._wide: dict[Path, bool] = {}
+
+    def wide(self, file: Path) -> bool:
+        folder = file.resolve().parent
+        if folder not in self._wide:
+            files = sorted({file, *folder.glob("*.pkl")})
+            labels = (_checked(other)[2] for other in files)
+            self._wide[folder] = any(bool((found < 0).any()) for found in labels if _is_scores(found))
+        return self._wide[folder]
+
+
+def _score(file: Path, score: float, wide: bool) -> Answer:
+    if score == DROPPED:
+        return _no_label()
+    low = -1.0 if wide else 0.0
+    if not low <= score <= 1.0:
+        raise _not_cached(file, f"its score {score:g} is not in [{low:g}, 1]")
+    return Answer(Outcome.VALUE, (score - low) / (1.0 - low))
+
+
+def _preference(label: int) -> Answer:
+    return _no_label() if label == -1 else preference(float(label))
+
+
+def _no_label() -> Answer:
+    return Answer(Outcome.UNSURE, reason="unsure or failed: the cache does not tell which")
+
+
+def _segment(picture: np.ndarray, rewards: np.ndarray) -> Segment:
+    """A segment is kept by one picture, its last; so its return goes with that."""
+    return Segment(np.ascontiguousarray(picture)[None], np.array([rewards.sum()], np.float32))
+
+
+def _time(file: Path) -> str:
+    """When a file was written, as its name says: ISO 8601 without a zone; empty if the name does not say it."""
+    digits = re.search(r"(\d{4})\D?(\d{2})\D?(\d{2})\D*(\d{2})\D?(\d{2})\D?(\d{2})", file.stem)
+    return "{}-{}-{}T{}:{}:{}".format(*digits.groups()) if digits else ""
+
+
+def _not_cached(file: Path, reason: str) -> BadInput:
+    return BadInput(f"'{file}' is not a file of cached labels: {reason}")

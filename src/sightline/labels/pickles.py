@@ -1,0 +1,158 @@
+"""Reading numpy arrays from pickles of strangers, so that a hostile file can neither run code nor fill the memory.
+
+A pickle is a program that may call anything. Here its instructions are looked at before any is carried out, and what it
+calls are stand-ins of ours, which know numbers only; numpy itself sees nothing but buffers whose size was checked.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import pickle
+import pickletools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sightline.errors import BadInput
+
+MAX_INSTRUCTIONS = 10_000
+"""Seven arrays take about 150; deeply nested or endlessly repeating files take more than this."""
+MAX_AXES = 8
+
+_HARMLESS = """
+PROTO FRAME STOP MARK MEMOIZE BINGET LONG_BINGET BINPUT LONG_BINPUT EMPTY_LIST APPEND APPENDS EMPTY_TUPLE
+TUPLE TUPLE1 TUPLE2 TUPLE3 NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT SHORT_BINUNICODE
+BINUNICODE SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8 GLOBAL STACK_GLOBAL REDUCE BUILD
+"""
+_NUMBERS = frozenset({"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"})
+
+
+class _Refused(Exception):
+    """The pickle wants something that arrays do not need."""
+
+
+def read_arrays(file: Path) -> list[np.ndarray]:
+    """The arrays of a pickled list (or tuple) of numpy arrays of numbers, written by numpy 1 or 2, protocol 3 to 5.
+
+    Args:
+        file: claims about sizes are checked against its own size.
+
+    Raises:
+        BadInput: it cannot be read, is no pickle, is cut off, or holds or does anything else.
+    """
+    try:
+        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            _look_through(content)
+            content.seek(0)
+            found = _Unpickler(content).load()
+    except OSError as error:
+        raise BadInput(f"'{file}' cannot be read: {error.strerror or error}") from error
+    except _Refused as error:
+        raise BadInput(f"'{file}' is not a file of cached labels: {error}") from error
+    except Exception as error:  # a damaged pickle can fail in any way
+        reason = " ".join(str(error).split())[:120]
+        raise BadInput(f"'{file}' is not a pickle of arrays, or damaged: {reason}") from error
+    if not isinstance(found, list | tuple) or not all(isinstance(item, _Array | np.ndarray) for item in found):
+        raise BadInput(f"'{file}' is not a file of cached labels: it is no list of arrays")
+    arrays = [item.array if isinstance(item, _Array) else item for item in found]
+    whole = [array for array in arrays if array is not None]
+    if len(whole) < len(arrays):
+        raise BadInput(f"'{file}' is not a file of cached labels: it names an array without content")
+    return whole
+
+
+def _look_through(content: mmap.mmap) -> None:
+    """Refuse instructions that arrays do not need, before any is carried out.
+
+    Reading from mapped memory gives what is there, however much a length field claims, and complains if that is less.
+    """
+    size, harmless = len(content), set(_HARMLESS.split())
+    for count, (instruction, argument, _) in enumerate(pickletools.genops(content)):  # type: ignore[arg-type]
+        if instruction.name not in harmless:
+            raise _Refused(f"it uses the pickle instruction {instruction.name}")
+        if count >= MAX_INSTRUCTIONS:
+            raise _Refused(f"it has more than {MAX_INSTRUCTIONS} pickle instructions")
+        if instruction.name.endswith("BINPUT") and int(argument or 0) > MAX_INSTRUCTIONS:
+            raise _Refused("it asks for an absurd amount of memory")
+        if instruction.name == "FRAME" and int(argument or 0) > size:
+            raise _Refused("it claims to be longer than it is")
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows the five names that an array's pickle mentions, each with a stand-in."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        known = {
+            ("numpy", "ndarray"): _NDARRAY,
+            ("numpy", "dtype"): _Dtype,
+            ("numeric", "_frombuffer"): _from_buffer,
+            ("multiarray", "_reconstruct"): _reconstruct,
+            ("multiarray", "scalar"): _scalar,
+        }
+        for package in ("numpy.core.", "numpy._core."):
+            module = module.removeprefix(package)
+        try:
+            return known[module, name]
+        except KeyError:
+            raise _Refused(f"it wants to call {module}.{name}"[:120]) from None
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise _Refused("it refers to something outside itself")
+
+
+_NDARRAY = object()
+"""What `numpy.ndarray` is in a pickle: only ever an argument."""
+
+
+class _Dtype:
+    """What `numpy.dtype` is in a pickle: a kind and size of number, then its byte order."""
+
+    __slots__ = ("dtype",)
+
+    def __init__(self, name: str, align: bool = False, copy: bool = True) -> None:
+        if name not in _NUMBERS:
+            raise _Refused(f"it holds something else than numbers (dtype {str(name)[:20]!r})")
+        self.dtype = np.dtype(name)
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        version, order, *rest = state
+        if version != 3 or order not in ("<", ">", "|", "=") or list(rest[:3]) != [None, None, None]:
+            raise _Refused("it holds something else than numbers")
+        self.dtype = self.dtype.newbyteorder(order)
+
+
+class _Array:
+    """What `_reconstruct` makes: an array whose shape and content come next."""
+
+    __slots__ = ("array",)
+
+    def __init__(self) -> None:
+        self.array: np.ndarray | None = None
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        _, shape, dtype, in_columns, content = state
+        self.array = _from_buffer(content, dtype, shape, "F" if in_columns else "C")
+
+
+def _reconstruct(kind: object, shape: object, typecode: object) -> _Array:
+    """The shape that stands here is a placeholder, of which nothing is made."""
+    if kind is not _NDARRAY:
+        raise _Refused("it holds something else than arrays")
+    return _Array()
+
+
+def _from_buffer(content: bytes | bytearray, dtype: _Dtype, shape: Sequence[int], order: str) -> np.ndarray:
+    if not isinstance(dtype, _Dtype) or not isinstance(content, bytes | bytearray) or order not in ("C", "F"):
+        raise _Refused("it holds something else than numbers")
+    shape = shape if isinstance(shape, tuple) else (shape,)
+    sensible = all(type(length) is int and length >= 0 for length in shape) and len(shape) <= MAX_AXES
+    if not sensible or math.prod(shape) * dtype.dtype.itemsize != len(content):
+        raise _Refused("an array's shape does not fit its content")
+    return np.frombuffer(content, dtype.dtype).reshape(shape, order=order)  # type: ignore[call-overload,no-any-return]
+
+
+def _scalar(dtype: _Dtype, content: bytes) -> np.ndarray:
+    return _from_buffer(content, dtype, (), "C")

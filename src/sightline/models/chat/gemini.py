@@ -1,0 +1,134 @@
+"""Google's Gemini through its own client (`pip install 'sightline[gemini]'`)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from sightline.errors import BadInput
+from sightline.models.chat.asking_less import AsksLess, Wishes
+from sightline.models.chat.keys import key_from
+from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Refused, Rejected, Token, Transient
+from sightline.models.chat.statuses import no_reply
+
+BLOCKED = {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY", "MODEL_ARMOR"}
+"""Reasons to end a reply that mean that it was declined."""
+
+
+class Gemini:
+    """A Gemini model.
+
+    Args:
+        model: such as `gemini-3-flash`.
+        url: another address of the service; None for Google's.
+        key_env: variable with the key; default GEMINI_API_KEY.
+        options: further fields of `GenerateContentConfig`, such as `safety_settings` or `thinking_config`.
+        timeout: seconds for one request.
+    """
+
+    batched = False
+
+    def __init__(
+        self,
+        model: str,
+        url: str | None = None,
+        key_env: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        self.where = (urlsplit(url).hostname or url) if url else "generativelanguage.googleapis.com"
+        self._model, self._url, self._options, self._timeout = model, url, dict(options or {}), timeout
+        self._key_env = key_env or "GEMINI_API_KEY"
+        self._asks_less = AsksLess()
+
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncIterator[Ask]:
+        try:
+            from google import genai
+            from google.genai import errors, types
+        except ImportError as error:
+            raise BadInput("provider=gemini needs its client; pip install 'sightline[gemini]'") from error
+        http = types.HttpOptions(
+            base_url=self._url,
+            timeout=int(1000 * self._timeout),
+            retry_options=types.HttpRetryOptions(attempts=1),  # `calling` repeats
+        )
+        client = genai.Client(api_key=key_from(self._key_env), vertexai=False, http_options=http)
+
+        async def send(request: ChatRequest, wishes: Wishes) -> ChatReply:
+            parts = [
+                types.Part.from_text(text=part)
+                if isinstance(part, str)
+                else types.Part.from_bytes(data=part.png, mime_type="image/png")
+                for part in request.parts
+            ]
+            try:
+                response = await client.aio.models.generate_content(
+                    model=self._model,
+                    contents=types.Content(role="user", parts=parts),
+                    config=types.GenerateContentConfig(**self._fields(request, wishes)),
+                )
+            except errors.APIError as error:
+                raise self._no_reply(error) from error
+            except ValueError as error:  # the body is no JSON, or the client thinks the request impossible
+                raise Transient(f"{self.where} answers something that is no reply: {error}") from error
+            except Exception as error:  # whatever the client's HTTP library of the day raises
+                raise Transient(f"{self.where} cannot be reached: {error or type(error).__name__}") from error
+            return _read(response)
+
+        async def ask(request: ChatRequest) -> ChatReply:
+            return await self._asks_less.reply(request, send)
+
+        try:
+            yield ask
+        finally:
+            await client.aio.aclose()
+
+    def _fields(self, request: ChatRequest, wishes: Wishes) -> dict[str, Any]:
+        fields: dict[str, Any] = {"max_output_tokens": request.max_tokens}
+        if wishes.temperature:
+            fields["temperature"] = request.temperature
+        if request.schema is not None:
+            fields |= {"response_mime_type": "application/json", "response_json_schema": request.schema}
+        if request.alternatives:
+            fields |= {"response_logprobs": True, "logprobs": request.alternatives}
+        return fields | self._options
+
+    def _no_reply(self, error: Any) -> Exception:
+        headers = getattr(getattr(error, "response", None), "headers", None) or {}
+        message = str(error.message or "")
+        if error.code == 400 and "api key" in message.lower():
+            return Rejected(f"the server refuses the key in {self._key_env} ({message})")
+        return no_reply(int(error.code), message, self._key_env, headers.get("retry-after"))
+
+
+def _read(response: Any) -> ChatReply:
+    usage, feedback = response.usage_metadata, response.prompt_feedback
+    read = int(getattr(usage, "prompt_token_count", 0) or 0)
+    wrote = int(getattr(usage, "candidates_token_count", 0) or 0) + int(getattr(usage, "thoughts_token_count", 0) or 0)
+    if not response.candidates:
+        if feedback is not None and feedback.block_reason:
+            raise Refused(f"the provider blocked the request: {_name(feedback.block_reason)}", read, wrote)
+        raise Transient("the reply has no candidates")
+    candidate = response.candidates[0]
+    ended = _name(candidate.finish_reason)
+    if ended in BLOCKED:
+        raise Refused(f"the provider blocked the reply: {ended}", read, wrote)
+    parts = (candidate.content.parts if candidate.content else None) or []
+    text = "".join(part.text or "" for part in parts if not part.thought)
+    return ChatReply(text, read, wrote, ended == "MAX_TOKENS", _tokens(candidate.logprobs_result))
+
+
+def _name(reason: Any) -> str:
+    return "" if reason is None else str(getattr(reason, "name", reason))
+
+
+def _tokens(logprobs: Any) -> tuple[Token, ...]:
+    if logprobs is None or not logprobs.chosen_candidates or not logprobs.top_candidates:
+        return ()
+    return tuple(
+        Token(chosen.token or "", tuple((o.token or "", o.log_probability or 0.0) for o in others.candidates or ()))
+        for chosen, others in zip(logprobs.chosen_candidates, logprobs.top_candidates, strict=False)
+    )

@@ -1,0 +1,151 @@
+"""What is said to a model that chats, what it says back, and the three ways in which it does not answer."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A picture within a request: uint8[H, W, 3]."""
+
+    pixels: np.ndarray
+
+    @cached_property
+    def png(self) -> bytes:
+        """The picture as a PNG file: no loss, and every provider reads it."""
+        from PIL import Image
+
+        file = io.BytesIO()
+        Image.fromarray(self.pixels).save(file, "PNG")
+        return file.getvalue()
+
+    @property
+    def base64(self) -> str:
+        return base64.b64encode(self.png).decode()
+
+
+Part = str | Picture
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """One turn of a person, to which the model replies once.
+
+    Attributes:
+        parts: texts and pictures, in the order in which they are shown.
+        schema: JSON schema that the reply should keep to, if the provider can enforce one.
+        temperature: 0 for the most probable reply.
+        max_tokens: tokens of the reply, at most.
+        alternatives: for so many of the most probable tokens at each place the log-probability is wanted; 0 for none.
+    """
+
+    parts: tuple[Part, ...]
+    schema: dict[str, Any] | None = None
+    temperature: float = 0.0
+    max_tokens: int = 512
+    alternatives: int = 0
+
+    @property
+    def text(self) -> str:
+        """All of it as text, with a mark where a picture stands."""
+        return "\n".join(part if isinstance(part, str) else "[picture]" for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token of a reply.
+
+    Attributes:
+        text: as it stands in the reply.
+        alternatives: (text, natural logarithm of its probability) of the most probable tokens at this place.
+    """
+
+    text: str
+    alternatives: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class ChatReply:
+    """What came back.
+
+    Attributes:
+        text: all of the reply.
+        input_tokens, output_tokens: as the provider counts them, 0 if it does not say.
+        cut_off: whether the reply ended because `max_tokens` were written.
+        tokens: the reply token by token, where log-probabilities were asked for and given.
+    """
+
+    text: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cut_off: bool = False
+    tokens: tuple[Token, ...] = ()
+
+
+class NoReply(Exception):
+    """Why there is no usable reply, in one line."""
+
+    def __init__(self, message: str, input_tokens: int = 0, output_tokens: int = 0) -> None:
+        super().__init__(" ".join(message.split())[:500])
+        self.input_tokens, self.output_tokens = input_tokens, output_tokens
+
+
+class Refused(NoReply):
+    """The model or its provider declines to answer; asking again would not help."""
+
+
+class Rejected(NoReply):
+    """The request is turned down for good: key missing or refused, model unknown, quota used up, malformed.
+
+    Attributes:
+        malformed: the server does not understand the request; it may if less is asked of it.
+    """
+
+    def __init__(self, message: str, malformed: bool = False) -> None:
+        super().__init__(message)
+        self.malformed = malformed
+
+
+class Transient(NoReply):
+    """It did not work this time: network, server, limits, time.
+
+    Attributes:
+        retry_after: seconds after which the server wants to be asked again, if it says so.
+    """
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+Ask = Callable[[ChatRequest], Awaitable[ChatReply]]
+"""Sends one request, once. Raises Refused, Rejected or Transient."""
+
+
+class ChatModel(Protocol):
+    """A model at a provider.
+
+    Attributes:
+        where: who answers, for messages and signatures: a host name, or `this machine`.
+        batched: whether it answers requests together as they come, so that time-outs for one make no sense.
+    """
+
+    where: str
+    batched: bool
+
+    def connected(self) -> AbstractAsyncContextManager[Ask]:
+        """A connection for as long as the context is entered, in the event loop that entered it.
+
+        Raises:
+            BadInput: the client's package or the key is missing.
+        """
+        ...

@@ -1,0 +1,158 @@
+"""Any server that speaks OpenAI's chat completions: hosted services, vLLM, SGLang, llama.cpp, Ollama and others.
+
+The HTTP client is used directly, not a provider's own package: how often, when and whether a request is repeated must
+be in one place for all providers (`calling`), a reply that is half, empty or no JSON must be told apart from an answer,
+and servers differ in fields that a typed client would refuse to pass on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from sightline.errors import BadInput
+from sightline.models.chat.asking_less import AsksLess, Wishes
+from sightline.models.chat.keys import key_from
+from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Part, Refused, Token, Transient
+from sightline.models.chat.statuses import no_reply
+
+HOSTED = "https://api.openai.com/v1"
+HOSTED_KEY = "OPENAI_API_KEY"
+
+
+class OpenAICompatible:
+    """A model behind an OpenAI-compatible address.
+
+    Args:
+        model: as the server calls it.
+        url: address up to and with `/v1`; None for the hosted service.
+        key_env: variable with the key. Default: OPENAI_API_KEY for the hosted service, and no key for any other: that
+            one is nobody else's business.
+        options: further fields of the body; None takes a field out.
+        timeout: seconds between two signs of life.
+
+    Raises:
+        BadInput: the address is none.
+    """
+
+    batched = False
+
+    def __init__(
+        self,
+        model: str,
+        url: str | None = None,
+        key_env: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        self._url = (url or HOSTED).rstrip("/")
+        parts = urlsplit(self._url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadInput(f"url '{url}' is no address of a server; write it like http://localhost:8000/v1")
+        self.where = parts.hostname
+        self._model, self._options, self._timeout = model, dict(options or {}), timeout
+        self._key_env = key_env or (HOSTED_KEY if self.where == urlsplit(HOSTED).hostname else None)
+        self._asks_less = AsksLess()
+
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncIterator[Ask]:
+        import httpx2
+
+        headers = {"Authorization": f"Bearer {key_from(self._key_env)}"} if self._key_env else {}
+        limits = httpx2.Limits(max_connections=None)  # `calling` bounds them
+        async with httpx2.AsyncClient(headers=headers, timeout=self._timeout, limits=limits) as client:
+
+            async def post(request: ChatRequest, wishes: Wishes) -> ChatReply:
+                try:
+                    response = await client.post(f"{self._url}/chat/completions", json=self._body(request, wishes))
+                except httpx2.TimeoutException as error:
+                    raise Transient(f"{self.where} does not answer in time") from error
+                except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+                    raise Transient(f"{self.where} cannot be reached: {error or type(error).__name__}") from error
+                if response.status_code != 200:
+                    raise no_reply(
+                        *(response.status_code, _complaint(response.text), self._key_env),
+                        response.headers.get("retry-after"),
+                    )
+                return self._read(response.text)
+
+            async def ask(request: ChatRequest) -> ChatReply:
+                return await self._asks_less.reply(request, post)
+
+            yield ask
+
+    def _body(self, request: ChatRequest, wishes: Wishes) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": [{"role": "user", "content": [_part(part) for part in request.parts]}],
+            "max_tokens" if wishes.old_limit else "max_completion_tokens": request.max_tokens,
+        }
+        if wishes.temperature:
+            body["temperature"] = request.temperature
+        if request.schema is not None:
+            schema = {"name": "reply", "strict": True, "schema": request.schema}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if request.alternatives:
+            body |= {"logprobs": True, "top_logprobs": request.alternatives}
+        return {name: value for name, value in (body | self._options).items() if value is not None}
+
+    def _read(self, text: str) -> ChatReply:
+        """The reply in the body of a 200.
+
+        Raises:
+            Refused: the model or a filter declines.
+            Transient: this is no chat completion.
+        """
+        try:
+            body = json.loads(text)
+            if "error" in body:
+                status = body["error"].get("code")
+                raise no_reply(status if isinstance(status, int) else 500, _complaint(text), self._key_env)
+            choice, usage = body["choices"][0], body.get("usage") or {}
+            message, ended = choice["message"], choice.get("finish_reason")
+            spent = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
+            content = _content(message.get("content"))
+            if message.get("refusal") or ended == "content_filter":
+                raise Refused(str(message.get("refusal") or "the provider's filter blocked the reply"), *spent)
+            return ChatReply(content, *spent, cut_off=ended == "length", tokens=_tokens(choice.get("logprobs")))
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+            raise Transient(f"{self.where} answers something that is no chat completion: {text[:80]!r}") from error
+
+
+def _part(part: Part) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{part.base64}"}}
+
+
+def _content(content: Any) -> str:
+    """The text of a message; some servers give it in parts."""
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content)
+    return "" if content is None else str(content)
+
+
+def _tokens(logprobs: Any) -> tuple[Token, ...]:
+    return tuple(
+        Token(
+            str(token["token"]),
+            tuple((str(other["token"]), float(other["logprob"])) for other in token.get("top_logprobs") or ()),
+        )
+        for token in (logprobs or {}).get("content") or ()
+    )
+
+
+def _complaint(text: str) -> str:
+    """What a server says is wrong, in one line, wherever it puts it."""
+    try:
+        body = json.loads(text)
+        error = body.get("error", body)
+        if isinstance(error, dict):
+            said = (error.get("message") or error.get("detail"), error.get("code"), error.get("param"))
+            error = ", ".join(part for part in said if isinstance(part, str))
+        return " ".join(str(error).split())[:300]
+    except (ValueError, AttributeError, RecursionError):
+        return " ".join(text.split())[:80]

@@ -1,0 +1,189 @@
+"""Fit the reward networks to all labels that there are, and stop when held-out labels say so."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sightline.config import Feedback, PairsConfig, RatingsConfig
+from sightline.errors import RunFailed
+from sightline.preferences.learned import EnsembleReward
+from sightline.preferences.losses import preference_loss, rating_loss, score_loss
+from sightline.preferences.sampling import stratified_batches
+
+
+class Examples:
+    """Labelled segments: what networks learn from."""
+
+    def __init__(self) -> None:
+        self.features: list[tuple[np.ndarray, ...]] = []
+        self.values: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def add(self, features: tuple[np.ndarray, ...], value: float) -> None:
+        """A label: the features [L, …] of the one or two segments that it is about, and the answer's value."""
+        self.features.append(features)
+        self.values.append(value)
+
+    def segments(self, place: int, chosen: np.ndarray) -> np.ndarray:
+        """[B, L, …]: the first (0) or second (1) segments of chosen labels."""
+        return np.stack([self.features[i][place] for i in chosen])
+
+    def steps(self) -> np.ndarray:
+        """[N, …]: the features of every step of every labelled segment."""
+        return np.concatenate([segment for segments in self.features for segment in segments])
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Everything, for a checkpoint."""
+        if not self.values:
+            return {}
+        places = {f"features_{i}": np.stack(column) for i, column in enumerate(zip(*self.features, strict=True))}
+        return places | {"values": np.array(self.values)}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Take over what `state` gave."""
+        columns = [state[name] for name in sorted(name for name in state if name.startswith("features_"))]
+        self.features = list(zip(*columns, strict=True))
+        self.values = state["values"].tolist() if columns else []
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How well the networks agree with the labels after fitting.
+
+    Attributes:
+        labels: how many there were.
+        epochs: passes until the best held-out loss.
+        loss, held_out_loss: means over members, of the labels trained on and held out; NaN if none were held out.
+        accuracy, held_out_accuracy: of decided pairs, the share that the ensemble's mean orders as the label; NaN for
+            ratings and scores.
+    """
+
+    labels: int
+    epochs: int
+    loss: float
+    held_out_loss: float
+    accuracy: float
+    held_out_accuracy: float
+
+
+def fit(reward: EnsembleReward, examples: Examples, seed: int) -> Fit:
+    """Fit a reward's networks to labels, in place.
+
+    Whether a label is held out depends on its number alone, so it is never trained on in any round. Training stops when
+    the held-out loss has not fallen for `patience` epochs, and the best weights come back.
+
+    Args:
+        seed: of the order of the minibatches.
+
+    Raises:
+        RunFailed: the loss is not a finite number.
+    """
+    config, feedback = reward.config.fitting, reward.config.feedback
+    held_out = _held_out(len(examples), config.held_out)
+    train, test = np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    if config.fresh:
+        reward.begin_anew()
+    ensemble = reward.ensemble
+    optimiser = torch.optim.AdamW(ensemble.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+    rng = np.random.default_rng(seed)
+    best, best_weights, best_epoch = np.inf, copy.deepcopy(ensemble.state_dict()), 0
+    for epoch in range(1, config.epochs + 1):
+        ensemble.train()
+        for batch in _batches(examples, train, feedback, config.batch_size, rng):
+            loss = _loss(reward, examples, batch).sum()
+            if not torch.isfinite(loss):
+                raise RunFailed(f"the reward model's loss is {loss.item()}; lower reward.fitting.learning_rate")
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        ensemble.eval()
+        if len(test) == 0:
+            best_epoch = epoch
+            continue
+        score = _evaluate(reward, examples, test)
+        if score < best:
+            best, best_weights, best_epoch = score, copy.deepcopy(ensemble.state_dict()), epoch
+        elif epoch - best_epoch >= config.patience:
+            break
+    if len(test):
+        ensemble.load_state_dict(best_weights)
+    return Fit(
+        len(examples),
+        best_epoch,
+        _evaluate(reward, examples, train),
+        _evaluate(reward, examples, test),
+        _accuracy(reward, examples, train),
+        _accuracy(reward, examples, test),
+    )
+
+
+def _held_out(count: int, share: float) -> np.ndarray:
+    """bool[count]; growing `count` never changes what was decided before. The first label is trained on."""
+    drawn = np.random.default_rng(0).random(count)
+    if count:
+        drawn[0] = 1.0
+    chosen: np.ndarray = drawn < share
+    return chosen
+
+
+def _batches(
+    examples: Examples, chosen: np.ndarray, feedback: Feedback, size: int, rng: np.random.Generator
+) -> list[np.ndarray]:
+    if isinstance(feedback, RatingsConfig):
+        levels = np.asarray(examples.values)[chosen].round().astype(int)
+        return [chosen[batch] for batch in stratified_batches(levels, size, rng)]
+    order = rng.permutation(chosen)
+    return [order[i : i + size] for i in range(0, len(order), size)]
+
+
+def _loss(reward: EnsembleReward, examples: Examples, batch: np.ndarray) -> Tensor:
+    """float[M]: means over the labels."""
+    feedback = reward.config.feedback
+    values = torch.tensor(np.asarray(examples.values)[batch], dtype=torch.float32, device=reward.device)
+    if isinstance(feedback, PairsConfig):
+        count = len(batch)
+        both = np.concatenate([examples.segments(0, batch), examples.segments(1, batch)])
+        returns = _returns(reward, both)
+        return preference_loss(returns[:, :count], returns[:, count:], values, feedback.loss, feedback.noise)
+    means = _returns(reward, examples.segments(0, batch)) / reward.config.segment
+    if isinstance(feedback, RatingsConfig):
+        return rating_loss(means, values, feedback.levels)
+    return score_loss(means, values)
+
+
+def _returns(reward: EnsembleReward, segments: np.ndarray) -> Tensor:
+    """[B, L, …] features -> float[M, B] sums of what each member says of the steps."""
+    count, length = segments.shape[:2]
+    steps = reward.forward(segments.reshape(count * length, *segments.shape[2:]))
+    return steps.reshape(-1, count, length).sum(dim=2)
+
+
+def _evaluate(reward: EnsembleReward, examples: Examples, chosen: np.ndarray) -> float:
+    if len(chosen) == 0:
+        return float("nan")
+    with torch.inference_mode():
+        parts = [(_loss(reward, examples, part), len(part)) for part in _parts(chosen)]
+    return float(sum(loss.mean().item() * count for loss, count in parts) / len(chosen))
+
+
+def _accuracy(reward: EnsembleReward, examples: Examples, chosen: np.ndarray) -> float:
+    chosen = np.array([i for i in chosen if examples.values[i] != 0.5], np.int64)
+    if not isinstance(reward.config.feedback, PairsConfig) or len(chosen) == 0:
+        return float("nan")
+    right = 0
+    with torch.inference_mode():
+        for part in _parts(chosen):
+            first, second = (_returns(reward, examples.segments(i, part)).mean(0).cpu().numpy() for i in (0, 1))
+            right += int(((second > first) == (np.asarray(examples.values)[part] > 0.5)).sum())
+    return right / len(chosen)
+
+
+def _parts(chosen: np.ndarray) -> list[np.ndarray]:
+    return [chosen[i : i + 256] for i in range(0, len(chosen), 256)]

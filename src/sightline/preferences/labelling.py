@@ -1,0 +1,102 @@
+"""Questions are asked in the background, and every answer is in the label store before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from contextlib import closing
+from dataclasses import dataclass
+
+from sightline.config import Budget
+from sightline.labels.store import Context, LabelStore
+from sightline.labels.types import Answer, Question, Teacher
+from sightline.teachers.human import HumanTeacher
+
+POLL = 0.2
+"""Seconds between two looks at whether the run shall stop."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What came of a round of questions.
+
+    Attributes:
+        answers: one for each question, None where it was not asked because the budget was reached.
+        remembered: how many of them were in the store already, and cost nothing.
+        over_budget: which limit was reached, in words; empty if none.
+    """
+
+    answers: list[Answer | None]
+    remembered: int
+    over_budget: str = ""
+
+
+class Labelling:
+    """Asks one teacher, one round at a time.
+
+    Args:
+        teacher: who is asked.
+        store: remembers every answer; what it remembers is not asked again.
+        budget: what may be spent over the run.
+        run, task: for the store's records.
+    """
+
+    def __init__(self, teacher: Teacher, store: LabelStore, budget: Budget, run: str, task: str) -> None:
+        self.teacher, self.store = teacher, store
+        self._budget, self.run, self._task = budget, run, task
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="labelling")
+        self._round: Future[Answers] | None = None
+        self._given_up = False
+        self.context = Context(run, task)
+        """Of the present round."""
+
+    def ask(self, questions: Sequence[Question], step: int) -> None:
+        """Begin to ask a round of questions."""
+        self.context = Context(self.run, self._task, step)
+        self._round = self._worker.submit(self._answer, list(questions), self.context)
+
+    def collect(self, should_stop: Callable[[], bool] = lambda: False) -> Answers | None:
+        """Wait for the round's answers; None if told to stop before (the round goes on and can be collected later)."""
+        assert self._round is not None, "a round was asked"
+        while True:
+            try:
+                return self._round.result(timeout=POLL)
+            except NotYet:
+                if should_stop():
+                    return None
+
+    def close(self) -> None:
+        """Give up what is still being asked; what was answered is in the store."""
+        self._given_up = True
+        if isinstance(self.teacher, HumanTeacher):
+            self.teacher.give_up()
+        self._worker.shutdown(wait=True, cancel_futures=True)
+
+    def _answer(self, questions: list[Question], context: Context) -> Answers:
+        answers = [self.store.find(question, self.teacher.signature) for question in questions]
+        new = [i for i, answer in enumerate(answers) if answer is None]
+        remembered = len(questions) - len(new)
+        over_budget = self._reached() if new else ""
+        if new and not over_budget:
+            with closing(self.teacher.answers([questions[i] for i in new])) as arriving:  # type: ignore[type-var]
+                for place, answer in arriving:
+                    question = questions[new[place]]
+                    if not isinstance(self.teacher, HumanTeacher):
+                        self.store.record(question, self.teacher, answer, context)
+                    answers[new[place]] = answer
+                    over_budget = self._reached()
+                    if over_budget or self._given_up:
+                        break
+        return Answers(answers, remembered, over_budget if None in answers else "")
+
+    def _reached(self) -> str:
+        """Which limit of the budget is reached, in words."""
+        spent, budget = self.store.spent(self.run), self._budget
+        if budget.requests is not None and spent.requests >= budget.requests:
+            return f"{spent.requests} of {budget.requests} requests"
+        if budget.tokens is not None and spent.tokens >= budget.tokens:
+            return f"{spent.tokens} of {budget.tokens} tokens"
+        if budget.money is not None and spent.money >= budget.money:
+            return f"{spent.money:.2f} of {budget.money:.2f} in money"
+        return ""

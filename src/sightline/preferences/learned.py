@@ -1,0 +1,170 @@
+"""The rewards that answers shape, standardised so that learners see one scale whatever they are made of."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sightline.config import CNNConfig, EmbeddingHeadConfig, LearnedConfig, ResNetConfig, StatesConfig
+from sightline.models.device import choose_device
+from sightline.models.encoders import Encoder
+from sightline.preferences.ladder import nearness
+from sightline.preferences.networks import build_ensemble
+
+BOUND = 5.0
+"""Standardised rewards are bounded smoothly to [-BOUND, BOUND]."""
+FEATURES_AT_ONCE, FRAMES_AT_ONCE = 8192, 256
+
+
+class LearnedReward:
+    """A reward model (`sightline.rewards.model`) that begins by knowing nothing.
+
+    The reward of a state is its `worth`, standardised to mean 0 and deviation `config.scale` over the segments that
+    were judged so far, and bounded.
+
+    Args:
+        config: the recipe's block.
+        seen_shape: shape of what is read of one state: (H, W, 3) of a frame or (D,) of a state.
+        encoder: embeds frames, for `model.kind=embeddings`.
+
+    Attributes:
+        fitted: whether it has learned from any answer yet.
+    """
+
+    def __init__(self, config: LearnedConfig, seen_shape: tuple[int, ...], encoder: Encoder | None) -> None:
+        self.config = config
+        self.encoder = encoder
+        self.reads: Literal["frames", "states"] = "states" if config.model.kind == "states" else "frames"
+        probe = self.embed(np.zeros((1, *seen_shape), np.uint8 if self.reads == "frames" else np.float32))
+        self.feature_shape: tuple[int, ...] = probe.shape[1:]
+        self.feature_dtype: Any = probe.dtype
+        self.fitted = False
+        self._mean, self._deviation = 0.0, 1.0
+
+    def worth(self, features: np.ndarray) -> np.ndarray:
+        """Features [N, …] -> float32[N], on whatever scale."""
+        raise NotImplementedError
+
+    def embed(self, seen: np.ndarray) -> np.ndarray:
+        """What is read -> features: float16[N, D] embeddings, uint8[N, *size, 3] frames, or float32[N, D] states."""
+        match self.config.model:
+            case EmbeddingHeadConfig():
+                assert self.encoder is not None
+                return self.encoder.embed_frames(seen).astype(np.float16)
+            case CNNConfig(size=size) | ResNetConfig(size=size):
+                return resize(seen, size)
+            case StatesConfig():
+                return seen.astype(np.float32)
+
+    def score(self, features: np.ndarray) -> np.ndarray:
+        standard = (self.worth(features) - self._mean) / self._deviation
+        return np.asarray(self.config.scale * BOUND * np.tanh(standard / BOUND), np.float32)
+
+    def reward(self, seen: np.ndarray) -> np.ndarray:
+        return self.score(self.embed(seen))
+
+    def standardise_over(self, features: np.ndarray) -> None:
+        """Choose origin and scale by these states. From now on it counts as fitted."""
+        values = self.worth(features)
+        self._mean, self._deviation = float(values.mean()), max(float(values.std()), 1e-6)
+        self.fitted = True
+
+    def state(self) -> dict[str, Any]:
+        """Everything that was learned, for a checkpoint."""
+        return {"mean": self._mean, "deviation": self._deviation, "fitted": self.fitted}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what `state` gave."""
+        self._mean, self._deviation, self.fitted = state["mean"], state["deviation"], state["fitted"]
+
+
+class EnsembleReward(LearnedReward):
+    """Networks fitted to labels (`sightline.preferences.fitting`); the worth of a state is their mean.
+
+    Args:
+        seed: of the networks' first weights.
+    """
+
+    def __init__(self, config: LearnedConfig, seen_shape: tuple[int, ...], encoder: Encoder | None, seed: int) -> None:
+        super().__init__(config, seen_shape, encoder)
+        self.device = choose_device(config.device)
+        self._seed = seed
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Give the members their first weights again."""
+        members = self.config.fitting.ensemble
+        self.ensemble = build_ensemble(self.config.model, self.feature_shape, members, self._seed).to(self.device)
+        self.ensemble.eval()
+
+    def forward(self, features: np.ndarray) -> Tensor:
+        """Features [N, …] -> float[M, N] on the ensemble's device, for learning; in [0, 1] if ratings or scores are
+        learned."""
+        tensor = torch.from_numpy(np.ascontiguousarray(features)).to(self.device)
+        if self.config.model.kind == "embeddings":
+            # Unit vectors of D numbers have components of about 1/sqrt(D); networks like them of about 1.
+            tensor = tensor.float() * features.shape[1] ** 0.5
+        out: Tensor = self.ensemble(tensor)
+        return torch.sigmoid(out) if self.config.feedback.kind in ("ratings", "scores") else out
+
+    def members(self, features: np.ndarray) -> np.ndarray:
+        """Features [N, …] -> float32[M, N]: what each member says."""
+        size = FRAMES_AT_ONCE if features.ndim == 4 else FEATURES_AT_ONCE
+        with torch.inference_mode():
+            parts = [self.forward(features[i : i + size]).cpu() for i in range(0, len(features), size)]
+        if not parts:
+            return np.zeros((self.config.fitting.ensemble, 0), np.float32)
+        return torch.cat(parts, dim=1).numpy()
+
+    def worth(self, features: np.ndarray) -> np.ndarray:
+        return np.asarray(self.members(features).mean(axis=0))
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"weights": {name: value.cpu() for name, value in self.ensemble.state_dict().items()}}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self.ensemble.load_state_dict(state["weights"])
+
+
+class LadderReward(LearnedReward):
+    """Nearness to the frame at the top of a ladder (`sightline.preferences.ladder`), between embeddings.
+
+    Attributes:
+        top: float32[D], None before the first comparison.
+    """
+
+    top: np.ndarray | None = None
+
+    def worth(self, features: np.ndarray) -> np.ndarray:
+        if self.top is None:
+            return np.zeros(len(features), np.float32)
+        return nearness(features.astype(np.float32), self.top)
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"top": self.top}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self.top = state["top"]
+
+
+def resize(frames: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """uint8[N, H, W, 3] -> uint8[N, *size, 3], anti-aliased."""
+    if frames.shape[1:3] == tuple(size) or not len(frames):
+        return frames.reshape(len(frames), *size, 3)
+    pixels = torch.from_numpy(frames).permute(0, 3, 1, 2)
+    smaller = torch.nn.functional.interpolate(pixels, size, mode="bilinear", antialias=True, align_corners=False)
+    return np.ascontiguousarray(smaller.permute(0, 2, 3, 1).numpy())
+
+
+def build_reward(
+    config: LearnedConfig, seen_shape: tuple[int, ...], encoder: Encoder | None, seed: int
+) -> EnsembleReward | LadderReward:
+    """The reward that a recipe's block describes, before it has learned anything."""
+    if config.feedback.kind == "ladder":
+        return LadderReward(config, seen_shape, encoder)
+    return EnsembleReward(config, seen_shape, encoder, seed)

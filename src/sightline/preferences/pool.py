@@ -1,0 +1,109 @@
+"""Segments of the recent past that questions are made from.
+
+A random share of all segments is kept, frames and all, in a ring: memory does not grow with the run, and no frame of
+the replay buffer needs to be kept for the teacher's sake.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sightline.labels.types import Segment
+
+
+class SegmentPool:
+    """A ring of segments.
+
+    Args:
+        size: segments kept at most.
+        length: steps in a segment.
+        frame_shape: (H, W, 3).
+        feature_shape, feature_dtype: of what the reward model keeps of one step.
+    """
+
+    def __init__(
+        self, size: int, length: int, frame_shape: tuple[int, ...], feature_shape: tuple[int, ...], feature_dtype: Any
+    ) -> None:
+        self.size, self.length = size, length
+        self.added = 0
+        self._frames = np.zeros((size, length, *frame_shape), np.uint8)
+        self._features = np.zeros((size, length, *feature_shape), feature_dtype)
+        self._true_rewards = np.zeros((size, length), np.float32)
+        self._digests: list[str] = [""] * size
+
+    def __len__(self) -> int:
+        return min(self.added, self.size)
+
+    def add(self, frames: np.ndarray, features: np.ndarray, true_rewards: np.ndarray) -> None:
+        """Take in segments: uint8[K, L, H, W, 3], features [K, L, …], float32[K, L]. The oldest make room."""
+        places = (self.added + np.arange(len(frames))) % self.size
+        self._frames[places] = frames
+        self._features[places] = features
+        self._true_rewards[places] = true_rewards
+        for place, shown in zip(places, frames, strict=True):
+            self._digests[place] = Segment(shown, np.zeros(0)).digest
+        self.added += len(frames)
+
+    @property
+    def digests(self) -> list[str]:
+        """Of the segments held: equal ones look the same."""
+        return self._digests[: len(self)]
+
+    @property
+    def features(self) -> np.ndarray:
+        """[N, L, …] of the segments held; a view."""
+        return self._features[: len(self)]
+
+    @property
+    def true_returns(self) -> np.ndarray:
+        """float32[N]."""
+        returns: np.ndarray = self._true_rewards[: len(self)].sum(axis=1)
+        return returns
+
+    def segment(self, index: int) -> Segment:
+        """What a teacher is shown; a copy, for the ring goes on."""
+        return Segment(self._frames[index].copy(), self._true_rewards[index].copy())
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Everything held, for a checkpoint."""
+        held = len(self)
+        return {
+            "frames": self._frames[:held],
+            "features": self._features[:held],
+            "true_rewards": self._true_rewards[:held],
+            "digests": np.array(self._digests[:held]),
+            "added": np.array(self.added),
+        }
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Take over what `state` gave."""
+        self.added = int(state["added"])
+        held = len(self)
+        self._frames[:held] = state["frames"]
+        self._features[:held] = state["features"]
+        self._true_rewards[:held] = state["true_rewards"]
+        self._digests[:held] = state["digests"].tolist()
+
+
+def whole_segments(ended: np.ndarray, length: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Choose segments of a chunk that lie within one episode each.
+
+    Args:
+        ended: bool[T, N], whether an episode ended with a step.
+        length: steps in a segment.
+        count: how many are wanted; fewer come back if there are not so many.
+
+    Returns:
+        int[K, 2]: first step and environment of each, without repetition.
+    """
+    steps, envs = ended.shape
+    if steps < length:
+        return np.zeros((0, 2), np.int64)
+    ends = np.vstack([np.zeros((1, envs), np.int64), np.cumsum(ended, axis=0)])
+    # An end is allowed with the last step of a segment, and not before it.
+    inner = ends[length - 1 : steps] - ends[: steps - length + 1]
+    possible = np.argwhere(inner == 0)
+    chosen = rng.choice(len(possible), min(count, len(possible)), replace=False)
+    return possible[np.sort(chosen)]

@@ -1,0 +1,216 @@
+"""Which segments to ask about.
+
+The samplers of B-Pref (Lee et al., NeurIPS 2021) and PEBBLE (Lee, Smith and Abbeel, ICML 2021), on arrays alone: what a
+segment is made of (pixels, embeddings, states) is decided by whoever makes its features.
+
+- `uniform`: any pair.
+- `disagreement`: candidates on which the members of the ensemble differ most, by the standard deviation of
+  P(first > second).
+- `entropy`: candidates of which the members are least sure, by the mean entropy of that probability.
+- `k_center`: candidates that are far from what was asked before and from each other: farthest first (Gonzalez, 1985).
+- `k_center_disagreement`, `k_center_entropy`: of the better half of the candidates, those far from each other.
+
+Candidates are uniform pairs. Where there are no predictions yet, nobody can disagree: these samplers are uniform then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sightline.config.rewards import Sampler
+
+
+@dataclass(frozen=True, eq=False)
+class PoolView:
+    """N segments that can be asked about.
+
+    Attributes:
+        digests: of their frames; segments with equal ones look the same, and count as one.
+        features: float[N, D], what distances are measured on.
+        returns: float[M, N], their returns as each member of the ensemble predicts them; None before the first fit.
+    """
+
+    digests: Sequence[str]
+    features: np.ndarray
+    returns: np.ndarray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class AskedPairs:
+    """K pairs that were asked before, whether their segments are still in the pool or not.
+
+    Attributes:
+        digests: of both segments, in any order.
+        features: float[K, 2, D], for `k_center`; None if unknown.
+    """
+
+    digests: Sequence[tuple[str, str]] = ()
+    features: np.ndarray | None = None
+
+
+def choose_pairs(
+    sampler: Sampler,
+    count: int,
+    pool: PoolView,
+    rng: np.random.Generator,
+    candidates: int = 10,
+    asked: AskedPairs | None = None,
+) -> np.ndarray:
+    """Pairs to ask about.
+
+    Args:
+        sampler: see above.
+        count: pairs wanted.
+        candidates: candidate pairs per pair wanted, from which all but `uniform` choose.
+        asked: pairs that are not asked again, in neither order.
+
+    Returns:
+        int64[count, 2] indices into the pool, in random order within a pair; the two never look the same, and no pair
+        comes twice. Fewer, if the pool has no more pairs that were not asked.
+    """
+    asked = asked or AskedPairs()
+    needs_returns = sampler not in ("uniform", "k_center")
+    if sampler == "uniform" or (needs_returns and pool.returns is None):
+        return _uniform_pairs(count, pool, rng, asked)
+    pairs = _uniform_pairs(count * candidates, pool, rng, asked)
+    if needs_returns and pool.returns is not None:
+        differences = pool.returns[:, pairs[:, 0]] - pool.returns[:, pairs[:, 1]]
+        score = disagreement(differences) if sampler.endswith("disagreement") else uncertainty(differences)
+        pairs = pairs[np.argsort(-score, kind="stable")]
+    if sampler.startswith("k_center"):
+        kept = pairs if sampler == "k_center" else pairs[: max(count, len(pairs) // 2)]
+        pairs = kept[farthest_first(count, pool.features[kept], asked.features)]
+    return np.asarray(pairs[:count])
+
+
+def choose_singles(
+    count: int, pool: PoolView, rng: np.random.Generator, asked: Collection[str] = frozenset()
+) -> np.ndarray:
+    """Segments to ask about one by one.
+
+    Args:
+        count: segments wanted.
+        asked: digests of segments that are not asked about again.
+
+    Returns:
+        int64[count] indices into the pool, uniform, no two that look the same. Fewer, if there are no more.
+    """
+    known = set(asked)
+    free = np.array([index for index in _distinct(pool) if pool.digests[index] not in known], np.int64)
+    return np.asarray(rng.choice(free, min(count, len(free)), replace=False))
+
+
+def stratified_batches(levels: np.ndarray, batch_size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Minibatches for one pass over rated segments, in which all levels that occur are equally frequent.
+
+    Ratings are seldom balanced, least of all early in training, when hardly anything is good (ERL-VLM, Luu et al.,
+    ICML 2025). So a rare level is repeated, and of a frequent one each pass sees another part.
+
+    Args:
+        levels: int[n], each segment's level (round what is between two).
+        batch_size: segments in a minibatch.
+
+    Yields:
+        ceil(n / batch_size) arrays of int64[min(batch_size, n)], indices into `levels`. Where the levels do not divide
+        a minibatch, those with one segment more take turns.
+    """
+    size = min(batch_size, len(levels))
+    strata = [_endless(np.flatnonzero(levels == level), rng) for level in rng.permutation(np.unique(levels))]
+    turn = 0
+    for _ in range(-(-len(levels) // batch_size)):
+        batch = np.array([next(strata[(turn + place) % len(strata)]) for place in range(size)], np.int64)
+        turn += size
+        yield rng.permutation(batch)
+
+
+def disagreement(differences: np.ndarray) -> np.ndarray:
+    """float[M, P] predicted differences of returns -> float[P]: standard deviation over the members of P(first >
+    second)."""
+    return np.asarray(_sigmoid(differences).std(axis=0))
+
+
+def uncertainty(differences: np.ndarray) -> np.ndarray:
+    """float[M, P] predicted differences of returns -> float[P]: mean entropy of the members' preferences, in nats."""
+    z = differences.astype(np.float64)
+    return np.asarray((np.logaddexp(0.0, z) - z * _sigmoid(z)).mean(axis=0))
+
+
+def farthest_first(count: int, pairs: np.ndarray, asked: np.ndarray | None = None) -> np.ndarray:
+    """Choose pairs one after the other, each the farthest from all that were chosen or asked before.
+
+    A pair means the same in both orders, so of the two Euclidean distances between pairs the smaller one counts.
+
+    Args:
+        count: how many.
+        pairs: float[C, 2, D] features of the candidates. The first is chosen first if nothing was asked before.
+        asked: float[K, 2, D] or None.
+
+    Returns:
+        int64[min(count, C)], indices of candidates in the order of choice.
+    """
+    distances = np.full(len(pairs), np.inf)
+    if asked is not None and len(asked):
+        distances = _squared_distances(pairs, asked).min(axis=1)
+    chosen = np.empty(min(count, len(pairs)), np.int64)
+    for place in range(len(chosen)):
+        farthest = int(np.argmax(distances))
+        chosen[place] = farthest
+        distances = np.minimum(distances, _squared_distances(pairs, pairs[farthest : farthest + 1])[:, 0])
+        distances[chosen[: place + 1]] = -1.0
+    return chosen
+
+
+def _uniform_pairs(count: int, pool: PoolView, rng: np.random.Generator, asked: AskedPairs) -> np.ndarray:
+    """As `choose_pairs`. Pairs are numbered and drawn by number, so that none comes twice however small the pool is."""
+    segments = _distinct(pool)
+    place = {pool.digests[index]: position for position, index in enumerate(segments)}
+    excluded = {_number(place[a], place[b]) for a, b in asked.digests if a != b and a in place and b in place}
+    total = len(segments) * (len(segments) - 1) // 2
+    drawn = rng.choice(total, min(total, count + len(excluded)), replace=False) if total else np.empty(0, np.int64)
+    numbers = np.array([number for number in drawn.tolist() if number not in excluded][:count], np.int64)
+    higher = ((1 + np.sqrt(1 + 8 * numbers.astype(np.float64))) / 2).astype(np.int64)
+    pairs = np.stack([numbers - higher * (higher - 1) // 2, higher], axis=1)
+    swapped = rng.random(len(pairs)) < 0.5
+    pairs[swapped] = pairs[swapped][:, ::-1]
+    return np.asarray(segments[pairs])
+
+
+def _number(a: int, b: int) -> int:
+    """Number of the pair {a, b}: 0 for {0, 1}, 1 for {0, 2}, 2 for {1, 2}, 3 for {0, 3} and so on."""
+    lower, higher = sorted((a, b))
+    return higher * (higher - 1) // 2 + lower
+
+
+def _distinct(pool: PoolView) -> np.ndarray:
+    """int64: the first segment of each look."""
+    first: dict[str, int] = {}
+    for index, digest in enumerate(pool.digests):
+        first.setdefault(digest, index)
+    return np.array(list(first.values()), np.int64)
+
+
+def _squared_distances(pairs: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """float[C, 2, D], float[K, 2, D] -> float64[C, K]."""
+    straight = _squared(pairs[:, 0], others[:, 0]) + _squared(pairs[:, 1], others[:, 1])
+    crossed = _squared(pairs[:, 0], others[:, 1]) + _squared(pairs[:, 1], others[:, 0])
+    return np.asarray(np.minimum(straight, crossed))
+
+
+def _squared(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """float[C, D], float[K, D] -> float64[C, K]."""
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    squares = (x * x).sum(axis=1)[:, None] + (y * y).sum(axis=1)[None] - 2 * x @ y.T
+    return np.asarray(np.maximum(squares, 0.0))
+
+
+def _sigmoid(z: np.ndarray) -> np.ndarray:
+    return np.asarray(np.exp(-np.logaddexp(0.0, -z.astype(np.float64))))
+
+
+def _endless(indices: np.ndarray, rng: np.random.Generator) -> Iterator[int]:
+    """All indices in random order, then all again in another."""
+    while True:
+        yield from rng.permutation(indices)

@@ -1,0 +1,277 @@
+"""The chat teacher: a vision-language model is shown the frames and asked in words.
+
+Answers are only as good as the questions, so each pair is asked in both orders (models prefer a place, whatever is
+there), a question can be put several times, and whatever is doubtful is said to be so instead of being learned from.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sightline.config import ChatTeacherConfig
+from sightline.labels.types import Answer, Exchange, Kind, Outcome, Question, Segment
+from sightline.models.chat.calling import Calls, Limits, check
+from sightline.models.chat.messages import Ask, ChatModel, ChatReply, ChatRequest, Refused
+from sightline.models.chat.streaming import in_background
+from sightline.teachers import prompts
+from sightline.teachers.parsing import expectation, parse_choice, parse_number, probabilities
+
+_JUDGEMENTS = (Outcome.FIRST, Outcome.SECOND, Outcome.EQUAL, Outcome.VALUE)
+_OTHER_WAY_ROUND = {Outcome.FIRST: Outcome.SECOND, Outcome.SECOND: Outcome.FIRST}
+_VALUES = {Outcome.FIRST: 0.0, Outcome.SECOND: 1.0, Outcome.EQUAL: 0.5}
+_ALTERNATIVES = {"compare": 5, "rate": 20, "score": 20}
+"""For how many tokens the log-probability is asked: enough to hold every answer."""
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """One reply, read; or several, put together.
+
+    Attributes:
+        value: of a `VALUE`, in the units of `Answer.value`.
+        confidence: the probability that the model gives this answer, None if it does not say.
+    """
+
+    outcome: Outcome
+    value: float | None = None
+    confidence: float | None = None
+    reason: str = ""
+
+
+@dataclass
+class _Interview:
+    """A question while it is being asked: all that was sent and came back so far."""
+
+    question: Question
+    shown: tuple[np.ndarray, ...]
+    exchanges: list[Exchange] = field(default_factory=list)
+
+
+class ChatTeacher:
+    """Asks a model that chats. Making one needs neither key nor network; `check` and `answers` do.
+
+    How replies become one answer:
+
+    - **Order** (`swap`, comparisons only): the pair is asked again the other way round, but only if the first reply is
+      a judgement. The same judgement twice counts. Different ones, also a preference and an `equal`, are UNSURE with
+      the reason "changes with the order". If the second reply is no judgement, that is the outcome.
+    - **Votes**: a comparison needs more than half of all votes for one outcome, and no more votes are asked for than
+      that takes; otherwise it is UNSURE, or FAILED if a vote is missing that could have decided. Levels are answered by
+      their median and scores by their mean, if more than half of the votes give one.
+    - **Scores** are the mean over what the model might have said, where the server gives log-probabilities.
+
+    Args:
+        config: provider, model, prompt, limits and prices.
+
+    Attributes:
+        name, signature: see `Teacher`.
+
+    Raises:
+        BadInput: the configured address is none.
+    """
+
+    def __init__(self, config: ChatTeacherConfig) -> None:
+        self.config = config
+        self.name = f"chat {config.model}"
+        self._model = open_model(config)
+        # A local model answers in batches, in its own time.
+        timeout = None if self._model.batched else config.timeout
+        self._limits = Limits(config.requests_per_minute, config.tokens_per_minute, timeout, config.retries)
+        self._calls = Calls(self._limits)
+        depends_on = ("stages", "swap", "votes", "structured", "frames", "temperature", "max_tokens")
+        settings = " ".join(f"{key}={getattr(config, key)}" for key in depends_on)
+        options = json.dumps(config.options, sort_keys=True, default=str)
+        self.signature = (
+            f"chat provider={config.provider} where={self._model.where} model={config.model} "
+            f"prompts={prompts.PROMPT_VERSION} {settings} options={options}"
+        )
+
+    def check(self) -> None:
+        """Ask something trivial, with a picture and everything else that questions will ask for.
+
+        Raises:
+            BadInput: package or key missing, key refused, model unknown, or it cannot be asked so.
+            RunFailed: the server does not answer.
+        """
+        square = Segment(np.full((1, 64, 64, 3), (200, 30, 30), np.uint8), np.zeros(1, np.float32))
+        question = Question("rate", (square,), ("a red square",), levels=2)
+        prompt = prompts.ask_at_once(question, (square.frames,), self.config.structured)
+        check(self._model, self._limits, self._request(prompt, question))
+
+    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Answer]]:
+        """Yield (index, answer) as they come; see `Teacher`.
+
+        At most `concurrency` questions are under way, each with one request at a time, and the next is begun when the
+        caller comes back after an answer. One round at a time.
+
+        Raises:
+            BadInput: package or key missing.
+        """
+        return in_background(self._model.connected, self._answer, questions, self.config.concurrency)
+
+    # -- one question --------------------------------------------------------------------------------------------
+
+    async def _answer(self, ask: Ask, question: Question) -> Answer:
+        began = time.monotonic()
+        shown = tuple(pick_frames(segment, self.config.frames) for segment in question.segments)
+        if question.kind == "compare" and np.array_equal(shown[0], shown[-1]):
+            return Answer(Outcome.EQUAL, 0.5, reason="the frames are identical")
+        interview = _Interview(question, shown)
+        opinion = await self._vote(ask, interview)
+        return Answer(
+            opinion.outcome,
+            _VALUES.get(opinion.outcome, opinion.value),
+            opinion.confidence,
+            opinion.reason,
+            tuple(interview.exchanges),
+            time.monotonic() - began,
+        )
+
+    async def _vote(self, ask: Ask, interview: _Interview) -> Opinion:
+        opinions: list[Opinion] = []
+        while len(opinions) < self.config.votes and not _decided(opinions, self.config.votes):
+            opinions.append(await self._opinion(ask, interview))
+        if self.config.votes == 1:
+            return opinions[0]
+        return count_votes(opinions, self.config.votes, interview.question.kind)
+
+    async def _opinion(self, ask: Ask, interview: _Interview) -> Opinion:
+        opinion = await self._once(ask, interview, swapped=False)
+        if interview.question.kind != "compare" or not self.config.swap or opinion.outcome not in _JUDGEMENTS:
+            return opinion
+        return both_orders(opinion, await self._once(ask, interview, swapped=True))
+
+    async def _once(self, ask: Ask, interview: _Interview, swapped: bool) -> Opinion:
+        """One reply, in one stage or two."""
+        question, structured = interview.question, self.config.structured
+        shown = interview.shown[::-1] if swapped else interview.shown
+        stage: str = question.kind
+        if self.config.stages == 1:
+            prompt = prompts.ask_at_once(question, shown, structured)
+        else:
+            report = await self._say(ask, interview, prompts.describe(question, shown), "describe", swapped)
+            if isinstance(report, Opinion):
+                return report
+            if not report.text.strip():
+                return Opinion(Outcome.UNPARSABLE, reason="the description is empty")
+            prompt, stage = prompts.label(question, report.text.strip(), structured), "label"
+        reply = await self._say(ask, interview, prompt, stage, swapped)
+        if isinstance(reply, Opinion):
+            return reply
+        opinion = read_reply(question, reply)
+        if opinion.outcome is Outcome.UNPARSABLE and reply.cut_off:
+            opinion = replace(
+                opinion, reason=f"{opinion.reason}: it was cut off at max_tokens={self.config.max_tokens}"
+            )
+        return replace(opinion, outcome=_OTHER_WAY_ROUND.get(opinion.outcome, opinion.outcome)) if swapped else opinion
+
+    async def _say(
+        self, ask: Ask, interview: _Interview, prompt: prompts.Prompt, stage: str, swapped: bool
+    ) -> ChatReply | Opinion:
+        """Send a prompt, and write down every attempt; gives the reply, or the opinion that its absence makes."""
+        request = self._request(prompt, interview.question)
+        attempts = await self._calls.attempts(ask, request)
+        for attempt in attempts:
+            heard = attempt.reply or attempt.error
+            read, wrote = (heard.input_tokens, heard.output_tokens) if heard else (0, 0)
+            cost = (read * self.config.input_price + wrote * self.config.output_price) / 1e6
+            text, error = attempt.reply.text if attempt.reply else "", str(attempt.error or "")
+            interview.exchanges.append(
+                Exchange(stage, swapped, request.text, text, read, wrote, attempt.seconds, cost, error)
+            )
+        last = attempts[-1]
+        if last.reply is not None:
+            return last.reply
+        outcome = Outcome.REFUSED if isinstance(last.error, Refused) else Outcome.FAILED
+        return Opinion(outcome, reason=str(last.error))
+
+    def _request(self, prompt: prompts.Prompt, question: Question) -> ChatRequest:
+        alternatives = _ALTERNATIVES[question.kind] if prompt.decides else 0
+        return ChatRequest(prompt.parts, prompt.schema, self.config.temperature, self.config.max_tokens, alternatives)
+
+
+def open_model(config: ChatTeacherConfig) -> ChatModel:
+    """The model that a recipe names, not yet connected to."""
+    match config.provider:
+        case "openai":
+            from sightline.models.chat.openai_compatible import OpenAICompatible
+
+            return OpenAICompatible(config.model, config.url, config.key_env, config.options, config.timeout)
+        case "gemini":
+            from sightline.models.chat.gemini import Gemini
+
+            return Gemini(config.model, config.url, config.key_env, config.options, config.timeout)
+        case "anthropic":
+            from sightline.models.chat.anthropic import Anthropic
+
+            return Anthropic(config.model, config.url, config.key_env, config.options, config.timeout)
+        case "local":
+            from sightline.models.chat.local import LocalModel
+
+            return LocalModel(config.model, config.options)
+
+
+def pick_frames(segment: Segment, count: int) -> np.ndarray:
+    """The last frame and others evenly before it, back to the first, in order of time: uint8[F, H, W, 3]."""
+    length = len(segment.frames)
+    places = np.linspace(length - 1, 0, min(count, length)).round().astype(int)[::-1]
+    return np.asarray(segment.frames[places])
+
+
+def read_reply(question: Question, reply: ChatReply) -> Opinion:
+    """What one reply to a question says, taking its pictures in the order in which they were shown."""
+    chances = probabilities(reply.tokens, reply.text, prompts.allowed(question))
+    if question.kind == "compare":
+        choice = parse_choice(reply.text)
+        return Opinion(choice.outcome, None, chances.get(choice.outcome.value), choice.reason)
+    parsed = parse_number(reply.text, prompts.highest(question))
+    if parsed.number is None:
+        return Opinion(parsed.outcome, reason=parsed.reason)
+    confidence = chances.get(str(parsed.number))
+    if question.kind == "rate":
+        return Opinion(Outcome.VALUE, float(parsed.number), confidence)
+    mean = expectation(chances)
+    number = parsed.number if mean is None else mean
+    return Opinion(Outcome.VALUE, number / prompts.HIGHEST_SCORE, confidence)
+
+
+def both_orders(first: Opinion, second: Opinion) -> Opinion:
+    """A judgement, and what came of asking the other way round (already turned back)."""
+    if second.outcome not in _JUDGEMENTS:
+        return second
+    if first.outcome is not second.outcome:
+        return Opinion(Outcome.UNSURE, reason="changes with the order")
+    confidences = [c for c in (first.confidence, second.confidence) if c is not None]
+    return replace(first, confidence=statistics.fmean(confidences) if confidences else None)
+
+
+def count_votes(opinions: Sequence[Opinion], votes: int, kind: Kind) -> Opinion:
+    """What the majority says; see `ChatTeacher`. Its confidence is its share of the votes that were cast.
+
+    Args:
+        votes: how many were to be cast; fewer were if they decided before.
+    """
+    counts = Counter(opinion.outcome for opinion in opinions)
+    outcome, most = counts.most_common(1)[0]
+    tally = ", ".join(f"{count} {which.value}" for which, count in counts.most_common())
+    if 2 * most <= votes:
+        return Opinion(Outcome.FAILED if counts[Outcome.FAILED] else Outcome.UNSURE, reason=f"no majority: {tally}")
+    if outcome is Outcome.VALUE:
+        values = [opinion.value for opinion in opinions if opinion.value is not None]
+        middle = statistics.fmean(values) if kind == "score" else float(statistics.median_low(values))
+        return Opinion(Outcome.VALUE, middle, values.count(middle) / len(values) if kind == "rate" else None)
+    reason = next(opinion.reason for opinion in opinions if opinion.outcome is outcome)
+    return Opinion(outcome, None, most / len(opinions) if outcome in _JUDGEMENTS else None, reason)
+
+
+def _decided(opinions: Sequence[Opinion], votes: int) -> bool:
+    """Whether further votes cannot change anything; levels and scores get all of theirs."""
+    counts = Counter(opinion.outcome for opinion in opinions if opinion.outcome is not Outcome.VALUE)
+    return any(2 * count > votes for count in counts.values())

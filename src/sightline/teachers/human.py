@@ -1,0 +1,110 @@
+"""People as teachers: questions are put up in the label store, and answers taken as the label page records them."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from sightline.config.teachers import HumanTeacherConfig
+from sightline.labels.store import Context, LabelStore
+from sightline.labels.types import Answer, Outcome, Question
+
+POLL = 0.5
+"""Seconds between two looks into the store."""
+SECOND_THOUGHTS = 3.0
+"""Seconds for which an answer must stand before it is handed on, so that an undo usually comes before it is used."""
+
+
+class HumanTeacher:
+    """Waits for people at the label page, which may be served by another process.
+
+    The page records what people say, under this teacher's signature; what nobody said in time is recorded here.
+
+    Attributes:
+        records_itself: the caller must not record the answers once more.
+    """
+
+    records_itself = True
+
+    def __init__(
+        self,
+        config: HumanTeacherConfig,
+        store: LabelStore,
+        context: Context | Callable[[], Context],
+        say: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+            config: name, and how long to wait.
+            store: where questions wait and answers come.
+            context: what to record with a question, or a function that says so when it is asked.
+            say: tells the user one line.
+        """
+        self.name = "human" if config.name == "human" else f"human {config.name}"
+        self.signature = f"human name={config.name}"
+        self._patience = config.patience
+        self._store = store
+        self._context = context
+        self._say = say
+        self._said = False
+        self._given_up = threading.Event()
+
+    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Answer]]:
+        """Yield (index, answer) as people answer; after the configured patience, FAILED for all that is left.
+
+        Whatever is still open when this ends, for any reason, no longer waits. After `give_up` nothing more comes.
+
+        Raises:
+            RunFailed: the store cannot be written.
+        """
+        context = self._context() if callable(self._context) else self._context
+        unanswered = [question for question in questions if self._find(question) is None]
+        self._store.wait_for(unanswered, self, context)
+        if unanswered:
+            self._say_where(len(unanswered))
+        open_ones = dict(enumerate(questions))
+        came: dict[int, float] = {}
+        began = time.monotonic()
+        try:
+            while open_ones and not self._given_up.is_set():
+                now = time.monotonic()
+                late = now - began >= self._patience
+                for i, question in list(open_ones.items()):
+                    answer = self._find(question)
+                    if answer is None:
+                        came.pop(i, None)
+                    if answer is None and late:
+                        answer = self._nobody_answered(now - began)
+                        self._store.record(question, self, answer, context)
+                    if answer is not None and (late or now - came.setdefault(i, now) >= SECOND_THOUGHTS):
+                        del open_ones[i]
+                        yield i, answer
+                if open_ones:
+                    self._wait(min(POLL, max(0.0, self._patience - (time.monotonic() - began))))
+        finally:
+            self._store.withdraw(list(open_ones.values()), self.signature)
+
+    def give_up(self) -> None:
+        """Wait for nobody any longer; from another thread than the one that takes the answers."""
+        self._given_up.set()
+
+    def _wait(self, seconds: float) -> None:
+        self._given_up.wait(seconds)
+
+    def _find(self, question: Question) -> Answer | None:
+        return self._store.find(question, self.signature)
+
+    def _nobody_answered(self, seconds: float) -> Answer:
+        return Answer(Outcome.FAILED, reason=f"nobody answered within {self._patience:g} s", seconds=seconds)
+
+    def _say_where(self, count: int) -> None:
+        if self._said:
+            return
+        folder = self._store.folder
+        in_run = folder.name == "labels" and (folder.parent / "recipe.yaml").is_file()
+        where = shlex.quote(str(folder.parent if in_run else folder))
+        waiting = "1 question waits" if count == 1 else f"{count} questions wait"
+        self._say(f"{waiting} for people; in another terminal: sightline label serve {where}")
+        self._said = True

@@ -1,0 +1,260 @@
+"""The label page: a small web server on this machine's loopback, where people answer the questions of a label store.
+
+Other pages in the same browser must not be able to answer, nor to look. So a request has to name this very address (no
+DNS rebinding), must not come from another site, and to change anything it must carry, in a header that no form can
+send, the token that only our own page was given. Frames are served by their content hash and nothing else is.
+"""
+
+from __future__ import annotations
+
+import errno
+import hmac
+import json
+import re
+import secrets
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from pathlib import Path
+from typing import Any, get_args
+
+from sightline.errors import BadInput, RunFailed
+from sightline.labels.store import LabelStore, existing_store
+from sightline.teachers.desk import Desk, NotWaiting, Said
+
+HOST = "127.0.0.1"
+NAMES = ("127.0.0.1", "localhost", "[::1]")
+MAX_BODY = 4096
+"""Bytes; no answer is longer."""
+FRAME = re.compile(r"/frames/([0-9a-f]{64})\.png")
+TAB = re.compile(r"[0-9a-zA-Z-]{8,64}")
+TOKEN_HEADER = "X-Sightline-Token"
+
+
+class Refused(Exception):
+    """A request that gets no answer but why."""
+
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def serve(path: Path, who: str, port: int, say: Callable[[str], None]) -> None:
+    """Serve the label page of a run or a label store until Ctrl-C.
+
+    Args:
+        path: a run folder or a label store; a run may be training meanwhile.
+        who: the person's name, recorded with each answer.
+        port: 0 takes any that is free.
+        say: tells the user one line.
+
+    Raises:
+        BadInput: there is no such store, or the port is taken.
+    """
+    with LabelStore(existing_store(path)) as store, PageServer(store, who, port) as server:
+        say(f"label page: {server.address} (Ctrl-C ends it)")
+        try:
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            count = server.desk.answered
+            say(f"label page closed; {count} answer{'' if count == 1 else 's'} recorded")
+
+
+class PageServer(ThreadingHTTPServer):
+    """The page's server, on loopback only.
+
+    Attributes:
+        desk: hands out questions and records answers.
+        token: what requests that change something must carry.
+        address: for the browser.
+
+    Raises:
+        BadInput: the port is taken, or not allowed.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, store: LabelStore, who: str, port: int) -> None:
+        self.desk = Desk(store, who)
+        self.token = secrets.token_hex(16)
+        self.template = (resources.files("sightline.teachers") / "templates" / "label_page.html").read_text("utf-8")
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise RunFailed(f"the label page cannot be served: {error.strerror or error}") from error
+            why = "in use" if error.errno == errno.EADDRINUSE else "not allowed"
+            raise BadInput(f"port {port} is {why}; name another, such as --port {max(port, 1024) + 1}") from error
+        self.own_hosts = {f"{name}:{self.server_port}" for name in NAMES}
+        if self.server_port == 80:
+            self.own_hosts |= set(NAMES)
+        self.address = f"http://{HOST}:{self.server_port}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away in the middle of a reply is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    protocol_version = "HTTP/1.1"
+    timeout = 30
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        self._answer(self._get)
+
+    def do_POST(self) -> None:
+        self._answer(self._post)
+
+    def do_other(self) -> None:
+        self._answer(self._refuse_method)
+
+    do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = do_other
+
+    # -- what is asked -------------------------------------------------------------------------------------------
+
+    def _get(self) -> None:
+        self._check_where_from(navigation_allowed=self.path == "/")
+        if self.path == "/":
+            nonce = secrets.token_hex(16)
+            page = self.server.template.replace("{{nonce}}", nonce).replace("{{token}}", self.server.token)
+            self._send(HTTPStatus.OK, page.encode(), "text/html; charset=utf-8", nonce=nonce)
+        elif frame := FRAME.fullmatch(self.path):
+            file = self.server.desk.store.folder / "frames" / frame[1][:2] / f"{frame[1]}.png"
+            try:
+                picture = file.read_bytes()
+            except OSError:
+                raise Refused(HTTPStatus.NOT_FOUND, "no such frame") from None
+            self._send(HTTPStatus.OK, picture, "image/png", cache="private, max-age=86400, immutable")
+        else:
+            raise Refused(HTTPStatus.NOT_FOUND, "nothing is here")
+
+    def _post(self) -> None:
+        self._check_where_from(navigation_allowed=False)
+        if not hmac.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(), self.server.token.encode()):
+            raise Refused(HTTPStatus.FORBIDDEN, "the page is from an earlier server; load it again")
+        asked = self._body()
+        tab = asked.get("tab")
+        if not isinstance(tab, str) or not TAB.fullmatch(tab):
+            raise Refused(HTTPStatus.BAD_REQUEST, "say which tab asks")
+        desk = self.server.desk
+        match self.path:
+            case "/api/next":
+                reply = desk.next(tab)
+            case "/api/hold":
+                reply = desk.hold(tab, _text(asked, "key"))
+            case "/api/undo":
+                reply = desk.undo(tab)
+            case "/api/answer":
+                reply = self._record(tab, asked)
+            case _:
+                raise Refused(HTTPStatus.NOT_FOUND, "nothing is here")
+        self._send_json(HTTPStatus.OK, reply)
+
+    def _record(self, tab: str, asked: dict[str, Any]) -> dict[str, Any]:
+        said: Any = asked.get("said")
+        if said not in get_args(Said):
+            raise Refused(HTTPStatus.BAD_REQUEST, f"'said' is one of {', '.join(get_args(Said))}")
+        value = _number(asked, "value") if said == "value" else None
+        try:
+            return self.server.desk.answer(tab, _text(asked, "key"), said, value, _number(asked, "seconds"))
+        except NotWaiting:
+            raise Refused(HTTPStatus.CONFLICT, "that question was answered elsewhere, or is no longer asked") from None
+        except ValueError as error:
+            raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
+
+    def _refuse_method(self) -> None:
+        raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and POST")
+
+    # -- who may ask ---------------------------------------------------------------------------------------------
+
+    def _check_where_from(self, navigation_allowed: bool) -> None:
+        hosts = self.headers.get_all("Host") or []
+        if len(hosts) != 1 or hosts[0].lower() not in self.server.own_hosts:
+            raise Refused(HTTPStatus.FORBIDDEN, f"this page answers at {self.server.address} only")
+        origins = self.headers.get_all("Origin") or []
+        if any(origin.lower() != f"http://{hosts[0].lower()}" for origin in origins):
+            raise Refused(HTTPStatus.FORBIDDEN, "other sites may not ask")
+        # A link to the page, from anywhere, does no harm: the page can be seen in no frame, and does nothing by itself.
+        if navigation_allowed and self.headers.get("Sec-Fetch-Mode") == "navigate":
+            return
+        if self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+            raise Refused(HTTPStatus.FORBIDDEN, "other sites may not ask")
+
+    def _body(self) -> dict[str, Any]:
+        if self.headers.get_content_type() != "application/json" or "Content-Type" not in self.headers:
+            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send application/json")
+        lengths = self.headers.get_all("Content-Length") or []
+        if "Transfer-Encoding" in self.headers or len(lengths) != 1 or not re.fullmatch(r"[0-9]{1,18}", lengths[0]):
+            raise Refused(HTTPStatus.LENGTH_REQUIRED, "say how long the body is")
+        if int(lengths[0]) > MAX_BODY:
+            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"no more than {MAX_BODY} bytes")
+        try:
+            document = json.loads(self.rfile.read(int(lengths[0])))
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            raise Refused(HTTPStatus.BAD_REQUEST, "send a JSON object")
+        return document
+
+    # -- what is said back ---------------------------------------------------------------------------------------
+
+    def _answer(self, method: Callable[[], None]) -> None:
+        try:
+            method()
+        except Refused as refusal:
+            self.close_connection = True  # its body, if any, was not read
+            self._send_json(refusal.status, {"error": str(refusal)})
+        except (BadInput, RunFailed) as error:
+            self._send_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": str(error)})
+
+    def _send_json(self, status: HTTPStatus, document: Any) -> None:
+        self._send(status, json.dumps(document).encode(), "application/json")
+
+    def _send(self, status: HTTPStatus, body: bytes, kind: str, cache: str = "no-store", nonce: str = "") -> None:
+        own = f"script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src 'self' data:; connect-src 'self'; "
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", cache)
+        self.send_header(
+            "Content-Security-Policy",
+            f"default-src 'none'; {own if nonce else ''}base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        )
+        for name, value in (
+            ("X-Frame-Options", "DENY"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Referrer-Policy", "no-referrer"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+            ("Cross-Origin-Opener-Policy", "same-origin"),
+        ):
+            self.send_header(name, value)
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def version_string(self) -> str:
+        return "sightline"
+
+    def log_message(self, *unused: Any) -> None:
+        """Requests are not worth a line in the terminal."""
+
+
+def _text(asked: dict[str, Any], name: str) -> str:
+    value = asked.get(name)
+    if not isinstance(value, str):
+        raise Refused(HTTPStatus.BAD_REQUEST, f"'{name}' must be text")
+    return value
+
+
+def _number(asked: dict[str, Any], name: str) -> float:
+    value = asked.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Refused(HTTPStatus.BAD_REQUEST, f"'{name}' must be a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"'{name}' must be a number") from None

@@ -1,0 +1,150 @@
+"""What a model that chats is asked, word for word.
+
+Every prompt has the same three parts: what is shown, what is wanted, and how to reply. The pictures of a comparison are
+called the first and the second and nothing else; a reply by number is not offered, because whether 1 means the first or
+the second is a matter of taste. The outline (describe and compare, then label from the text alone) follows RL-VLM-F,
+Wang et al., ICML 2024; levels follow ERL-VLM, Luu et al., ICML 2025; the words are our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sightline.labels.types import Question
+from sightline.models.chat.messages import Part, Picture
+
+PROMPT_VERSION = "1"
+"""Part of a teacher's signature: raise it whenever a word below changes, or old answers pass for new ones."""
+
+CHOICES = ("first", "second", "equal", "unsure")
+HIGHEST_SCORE = 9
+"""Scores are asked for as one digit, 0 to 9, which is one token, so that its probabilities are a distribution over
+scores; `Answer.value` is the digit divided by 9."""
+
+Shown = Sequence[np.ndarray]
+"""For each segment of the question the frames that are shown: uint8[F, H, W, 3]."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What is sent.
+
+    Attributes:
+        parts: texts and pictures.
+        schema: what the reply should keep to; None for free text.
+        decides: whether the reply is to give one of the answers.
+    """
+
+    parts: tuple[Part, ...]
+    schema: dict[str, Any] | None
+    decides: bool = True
+
+
+def ask_at_once(question: Question, shown: Shown, structured: bool) -> Prompt:
+    """Everything in one request: pictures, goal, and the form of the reply."""
+    return Prompt(
+        (*_pictures(question, shown), f"{_goal(question)}\n\n{_task(question)}\n\n{_form(question, structured)}"),
+        _schema(question) if structured else None,
+    )
+
+
+def describe(question: Question, shown: Shown) -> Prompt:
+    """The first of two stages: look closely and say in free words what matters."""
+    if question.kind == "compare":
+        wanted = (
+            "Describe what the first shows, then what the second shows, as far as it matters for the goal. Then "
+            "compare them: which one is nearer to the goal, and by how much? If there is no difference, or if it "
+            "cannot be seen, say so."
+        )
+    else:
+        wanted = (
+            "Describe what is shown, as far as it matters for the goal. Then judge how near it is to the goal, and "
+            "what is still missing. If that cannot be seen, say so."
+        )
+    return Prompt((*_pictures(question, shown), f"{_goal(question)}\n\n{wanted}"), None, decides=False)
+
+
+def label(question: Question, description: str, structured: bool) -> Prompt:
+    """The second stage: the judgement from the description alone, without the pictures."""
+    subject = "two pictures, the first and the second" if question.kind == "compare" else "a picture"
+    text = (
+        f"Somebody has looked at {subject}, with a goal in mind.\n\n{_goal(question)}\n\nThis is the report, between "
+        f"the lines of dashes:\n-----\n{description}\n-----\n\nGo by the report alone. {_task(question)}\n\n"
+        f"{_form(question, structured)}"
+    )
+    return Prompt((text,), _schema(question) if structured else None)
+
+
+def allowed(question: Question) -> tuple[str, ...]:
+    """The answers that the reply may give, as they are spelt."""
+    if question.kind == "compare":
+        return CHOICES
+    return (*map(str, range(highest(question) + 1)), "unsure")
+
+
+def highest(question: Question) -> int:
+    """The best level, or the best score before it is divided."""
+    return question.levels - 1 if question.kind == "rate" else HIGHEST_SCORE
+
+
+def _pictures(question: Question, shown: Shown) -> list[Part]:
+    parts: list[Part] = []
+    names = ("The first", "The second") if question.kind == "compare" else ("This",)
+    for name, frames in zip(names, shown, strict=True):
+        if len(frames) == 1:
+            parts += [f"{name} picture:", Picture(frames[0])]
+        else:
+            parts += [f"{name} clip, {len(frames)} pictures in order of time:", *(Picture(f) for f in frames)]
+    return parts
+
+
+def _goal(question: Question) -> str:
+    if len(question.goal) == 1:
+        return f"The goal is that the picture shows this: {question.goal[0]}."
+    said = "\n".join(f"- {sentence}" for sentence in question.goal)
+    return f"The goal is that the picture shows this (several ways to say the same):\n{said}"
+
+
+def _task(question: Question) -> str:
+    if question.kind == "compare":
+        return (
+            "Which one is nearer to the goal, the first or the second? If both are equally near, the answer is equal. "
+            "If it cannot be told, the answer is unsure. The order in which they come means nothing."
+        )
+    if question.kind == "rate":
+        return (
+            f"How near to the goal is it, on levels from 0 to {highest(question)}? 0 means that nothing of the goal is "
+            f"there, {highest(question)} that the goal is reached. If it cannot be told, the answer is unsure."
+        )
+    return (
+        f"How near to the goal is it, as a whole number from 0 to {HIGHEST_SCORE}? 0 means as far from it as can be, "
+        f"{HIGHEST_SCORE} that the goal is reached, and what lies between is in proportion. If it cannot be told, the "
+        "answer is unsure."
+    )
+
+
+def _form(question: Question, structured: bool) -> str:
+    answers = allowed(question)
+    listed = ", ".join(answers[:-1]) + f" or {answers[-1]}"
+    if structured:
+        return (
+            'Reply with one JSON object and nothing else: "reason" is one short sentence, "answer" is one of '
+            f'{listed}. For example: {{"reason": "…", "answer": "{answers[-1]}"}}'
+        )
+    return f"Give your reason in one short sentence. Then end with a line that holds the answer alone: {listed}."
+
+
+def _schema(question: Question) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {
+            "reason": {"type": "string"},
+            "answer": {"type": "string", "enum": list(allowed(question))},
+        },
+        "required": ["reason", "answer"],
+        "additionalProperties": False,
+    }

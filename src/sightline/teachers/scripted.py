@@ -1,0 +1,134 @@
+"""The scripted teacher: answers from the environment's own reward, with human failings.
+
+Method: B-Pref, Lee, Smith, Dragan and Abbeel, "B-Pref: Benchmarking Preference-Based Reinforcement Learning", NeurIPS
+2021 (Datasets and Benchmarks). With R the return of a segment of H steps, and W its return with step t weighted by
+gamma^(H - 1 - t), a pair goes through four stages in this order:
+
+1. skip: neither R exceeds `skip` times the average return of such a segment;
+2. choice: the larger W, or with `beta` a Boltzmann choice, P(second) = 1 / (1 + exp(beta * (W_first - W_second)));
+3. mistake: the opposite, with probability `mistake`;
+4. equal: whatever was said, the two R differ by less than `equal` times the size of the average return.
+
+Unlike there, a rational teacher calls pairs with exactly the same W equal, rather than preferring the first: with
+sparse rewards most pairs are of that kind. The share `skip` is meant for rewards that are not negative.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from sightline.config import ScriptedTeacherConfig
+from sightline.labels.types import Answer, Outcome, Question, Segment, preference
+
+
+class ScriptedTeacher:
+    """Answers at once, from `Segment.true_rewards`; a question about unknown rewards fails.
+
+    What is drawn depends on the seed and on the question alone, not on what else is asked or when: a run that is
+    resumed gets the same labels, and teachers that differ in one failing agree in all others.
+
+    Args:
+        config: which failings, and how strong.
+        seed: of everything that is drawn.
+
+    Attributes:
+        average_segment_return: what `skip` and `equal` are fractions of. Its owner keeps it up to date; where it is
+            None, it is the mean over the segments of the questions asked together.
+        return_range: the lowest and the highest return of a segment, the ends of the scale for `rate` and `score`.
+            Where it is None, those of the segments asked together.
+    """
+
+    name = "scripted"
+
+    def __init__(self, config: ScriptedTeacherConfig, seed: int) -> None:
+        self.config = config
+        self.seed = seed
+        self.average_segment_return: float | None = None
+        self.return_range: tuple[float, float] | None = None
+        failings = " ".join(f"{name}={value}" for name, value in config.model_dump(exclude={"kind"}).items())
+        self.signature = f"scripted {failings} seed={seed}"
+
+    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Answer]]:
+        """Yield (index, answer) in the order of the questions."""
+        average, scale = self._references(questions)
+        for index, question in enumerate(questions):
+            if any(math.isnan(segment.true_return) for segment in question.segments):
+                yield index, Answer(Outcome.FAILED, reason="the environment's own reward of a segment is unknown")
+            elif question.kind == "compare":
+                yield index, self._compare(question, average)
+            else:
+                yield index, Answer(Outcome.VALUE, self._value(question, scale))
+
+    def _references(self, questions: Sequence[Question]) -> tuple[float, tuple[float, float]]:
+        """The average return and the range of returns that answers are relative to."""
+        returns = [s.true_return for question in questions for s in question.segments]
+        known = [value for value in returns if not math.isnan(value)] or [math.nan]
+        average = self.average_segment_return
+        return (
+            float(np.mean(known)) if average is None else average,
+            self.return_range or (min(known), max(known)),
+        )
+
+    def _compare(self, question: Question, average: float) -> Answer:
+        first, second = question.segments
+        chance, slip = self._draws(question)
+        if self.config.skip and max(first.true_return, second.true_return) <= self.config.skip * average:
+            return Answer(Outcome.SKIPPED, reason="neither segment shows enough")
+        if abs(first.true_return - second.true_return) < self.config.equal * abs(average):
+            return preference(0.5)
+        choice = self._choice(
+            weighted_return(first, self.config.gamma), weighted_return(second, self.config.gamma), chance
+        )
+        return preference(1.0 - choice if slip < self.config.mistake else choice)
+
+    def _choice(self, first: float, second: float, chance: float) -> float:
+        if self.config.beta is not None:
+            return float(chance < boltzmann(first, second, self.config.beta))
+        return 0.5 if first == second else float(second > first)
+
+    def _value(self, question: Question, scale: tuple[float, float]) -> float:
+        """A level or a score; a mistaken level is any other, a mistaken score its opposite."""
+        (segment,) = question.segments
+        chance, slip = self._draws(question)
+        position = _position(segment, self.config.gamma, scale)
+        mistaken = slip < self.config.mistake
+        if question.kind == "score":
+            return 1.0 - position if mistaken else position
+        level = min(int(position * question.levels), question.levels - 1)
+        if mistaken:
+            level = (level + 1 + int(chance * (question.levels - 1))) % question.levels
+        return float(level)
+
+    def _draws(self, question: Question) -> tuple[float, float]:
+        """Two uniform numbers of this question's own: one for the choice, one for the mistake."""
+        entropy = hashlib.sha256(f"{self.seed} {question.key('scripted')}".encode()).digest()
+        chance, slip = np.random.default_rng(int.from_bytes(entropy, "big")).random(2)
+        return float(chance), float(slip)
+
+
+def weighted_return(segment: Segment, gamma: float) -> float:
+    """The return as a myopic teacher sees it: the last step counts fully, each earlier one `gamma` times the next."""
+    return float(_weights(len(segment.true_rewards), gamma) @ segment.true_rewards.astype(np.float64))
+
+
+def boltzmann(first: float, second: float, beta: float) -> float:
+    """Probability that a teacher of this rationality prefers the second of two returns."""
+    return float(np.exp(-np.logaddexp(0.0, beta * (first - second))))
+
+
+def _position(segment: Segment, gamma: float, scale: tuple[float, float]) -> float:
+    """Where a segment is between the ends of the scale, from 0 to 1; in the middle of a scale without length."""
+    low, high = scale
+    if not high > low:  # also where they are unknown
+        return 0.5
+    steps = len(segment.true_rewards)
+    seen = weighted_return(segment, gamma) * steps / _weights(steps, gamma).sum()
+    return float(np.clip((seen - low) / (high - low), 0.0, 1.0))
+
+
+def _weights(steps: int, gamma: float) -> np.ndarray:
+    return gamma ** np.arange(steps - 1, -1, -1, dtype=np.float64)

@@ -1,0 +1,503 @@
+"""Models that chat: three interfaces on real sockets, limits and retries, and everything that a server can do wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fault_server import (
+    Fault,
+    FaultServer,
+    answers,
+    as_json,
+    empty_choices,
+    error_within_200,
+    filtered,
+    garbage,
+    half,
+    hangs_up,
+    not_json,
+    nothing_said,
+    refusal,
+    says,
+    silence,
+    status,
+    wrong_shape,
+)
+from sightline.errors import BadInput, RunFailed
+from sightline.models.chat import calling
+from sightline.models.chat.anthropic import Anthropic
+from sightline.models.chat.calling import Calls, Limits, Pace, check
+from sightline.models.chat.gemini import Gemini
+from sightline.models.chat.messages import Ask, ChatModel, ChatReply, ChatRequest, Picture, Refused, Rejected, Transient
+from sightline.models.chat.openai_compatible import OpenAICompatible
+from sightline.models.chat.statuses import seconds_to_wait
+from sightline.models.chat.streaming import in_background
+
+SCHEMA = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+PICTURES = np.random.default_rng(0).integers(0, 256, (2, 12, 20, 3), np.uint8)
+REQUEST = ChatRequest(("One:", Picture(PICTURES[0]), "Two:", Picture(PICTURES[1]), "Which?"), SCHEMA, 0.5, 77, 5)
+ONCE = Limits(retries=0)
+PROVIDERS = ("openai", "gemini", "anthropic")
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "GEMINI_API_KEY", "ANTHROPIC_API_KEY", "OWN_KEY"):
+        monkeypatch.setenv(name, "right")
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """How long `calling` would have waited, each time; it waits for nothing, and its clock runs by these waits."""
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        if seconds > 0:
+            waited.append(seconds)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(calling, "asyncio", SimpleNamespace(sleep=sleep, timeout=asyncio.timeout))
+    monkeypatch.setattr(calling, "time", SimpleNamespace(monotonic=lambda: sum(waited)))
+    return waited
+
+
+def model_at(server: FaultServer, provider: str, model: str = "m", **options: Any) -> ChatModel:
+    if provider == "openai":
+        return OpenAICompatible(model, server.url, "OWN_KEY", options, timeout=5)
+    if provider == "gemini":
+        pytest.importorskip("google.genai")
+        return Gemini(model, server.root, None, options, timeout=10)
+    pytest.importorskip("anthropic")
+    return Anthropic(model, server.root, None, options, timeout=5)
+
+
+def ask(model: ChatModel, *requests: ChatRequest, limits: Limits = ONCE) -> list[calling.Attempt]:
+    """The attempts at the last request."""
+    calls = Calls(limits)
+    return list(in_background(model.connected, calls.attempts, requests or (REQUEST,), at_once=1))[-1][1]
+
+
+# -- what is sent and what comes back ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_pictures_text_and_settings_arrive(provider: str) -> None:
+    with FaultServer(answers("second"), key="right", model="m") as server:
+        (attempt,) = ask(model_at(server, provider))
+        (asked,) = server.asked
+    assert asked.texts == ["One:", "Two:", "Which?"]
+    assert [picture.tolist() for picture in asked.pictures] == PICTURES.tolist()
+    text = str(asked.body)
+    assert "0.5" in text and "77" in text and "'answer'" in text  # temperature, length, schema
+    assert attempt.error is None and attempt.reply is not None
+    assert attempt.reply.text == '{"reason": "because", "answer": "second"}'
+    assert (attempt.reply.input_tokens, attempt.reply.output_tokens) == (203, 4)
+
+
+@pytest.mark.parametrize("provider", ["openai", "gemini"])
+def test_log_probabilities_come_back(provider: str) -> None:
+    with FaultServer(answers("7"), digits={"7": 0.75, "8": 0.25}) as server:
+        (attempt,) = ask(model_at(server, provider))
+    assert attempt.reply is not None
+    assert "".join(token.text for token in attempt.reply.tokens) == attempt.reply.text
+    at_digit = next(token for token in attempt.reply.tokens if token.text == "7")
+    assert [(text, round(float(np.exp(p)), 6)) for text, p in at_digit.alternatives] == [("7", 0.75), ("8", 0.25)]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_further_options_are_sent(provider: str) -> None:
+    with FaultServer() as server:
+        ask(model_at(server, provider, top_p=0.25))
+    assert "0.25" in str(server.asked[0].body)
+
+
+def test_options_can_take_fields_out() -> None:
+    with FaultServer() as server:
+        ask(model_at(server, "openai", temperature=None, seed=3))
+    assert "temperature" not in server.asked[0].body and server.asked[0].body["seed"] == 3
+
+
+def test_replies_in_parts_and_cut_off_replies_are_read() -> None:
+    message = {"content": [{"type": "text", "text": "fir"}, {"type": "text", "text": "st"}]}
+    with FaultServer(faults=[as_json({"choices": [{"message": message, "finish_reason": "length"}]})]) as server:
+        (attempt,) = ask(model_at(server, "openai"))
+    assert attempt.reply == ChatReply("first", cut_off=True)
+
+
+def test_no_key_goes_to_another_server() -> None:
+    with FaultServer() as server:
+        ask(OpenAICompatible("m", server.url))
+    assert "authorization" not in server.asked[0].headers
+
+
+# -- asking less -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["response_format", "logprobs", "temperature"])
+def test_what_a_server_turns_down_is_left_out_from_then_on(field: str) -> None:
+    with FaultServer(unknown_fields=[field]) as server:
+        model = model_at(server, "openai")
+        attempts = [ask(model), ask(model)]
+    assert all(len(made) == 1 and made[0].reply is not None for made in attempts)
+    assert [field in asked.body for asked in server.asked] == [True] + [False] * (len(server.asked) - 1)
+    kept = {"response_format", "logprobs", "temperature"} - {field}
+    assert kept <= set(server.asked[-1].body)  # nothing else was given up
+
+
+def test_newer_names_of_the_limit_are_learned() -> None:
+    complaint = status(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
+    with FaultServer(faults=[complaint]) as server:
+        ask(model_at(server, "openai"), REQUEST, REQUEST)
+    assert ["max_tokens" in asked.body for asked in server.asked] == [True, False, False]
+    assert server.asked[-1].body["max_completion_tokens"] == 77
+
+
+def test_less_is_not_remembered_if_it_does_not_help() -> None:
+    too_large = status(400, "the image is too large")
+    with FaultServer(faults=[too_large, too_large, too_large]) as server:
+        model = model_at(server, "openai")
+        (attempt,) = ask(model)
+        ask(model)
+    assert isinstance(attempt.error, Rejected) and "too large" in str(attempt.error)
+    assert "response_format" in server.asked[-1].body and "logprobs" in server.asked[-1].body
+
+
+# -- faults ------------------------------------------------------------------------------------------------------------
+
+PASSING: dict[str, Fault] = {
+    "429": status(429, retry_after="2"),
+    "500": status(500),
+    "503": status(503),
+    "garbage": garbage,
+    "half": half,
+    "not json": not_json,
+    "wrong shape": wrong_shape,
+    "no choices": empty_choices,
+    "hangs up": hangs_up,
+    "error within 200": error_within_200,
+}
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_faults_that_may_pass_are_tried_again(name: str, waits: list[float]) -> None:
+    fault = PASSING[name]
+    with FaultServer(answers("first"), faults=[fault, fault]) as server:
+        made = ask(model_at(server, "openai"), limits=Limits(retries=5))
+    assert [type(attempt.error) for attempt in made] == [Transient, Transient, type(None)]
+    assert made[-1].reply is not None and "first" in made[-1].reply.text
+    assert all("\n" not in str(attempt.error) for attempt in made)
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_faults_that_do_not_pass_are_given_up(name: str, waits: list[float]) -> None:
+    with FaultServer(faults=[PASSING[name]] * 10) as server:
+        made = ask(model_at(server, "openai"), limits=Limits(retries=3))
+    assert len(made) == len(server.asked) == 4 and made[-1].reply is None
+
+
+@pytest.mark.parametrize("provider", ["gemini", "anthropic"])
+@pytest.mark.parametrize("fault", [status(429, retry_after="2"), status(529), not_json, half, hangs_up, as_json({})])
+def test_other_clients_try_again_as_well(provider: str, fault: Fault, waits: list[float]) -> None:
+    with FaultServer(answers("first"), faults=[fault]) as server:
+        made = ask(model_at(server, provider), limits=Limits(retries=5))
+    assert [type(attempt.error) for attempt in made] == [Transient, type(None)]
+    assert len(server.asked) == 2  # the clients' own retries are off
+
+
+def test_a_server_that_says_nothing_is_given_up() -> None:
+    with FaultServer(faults=[silence, silence]) as server:
+        made = ask(model_at(server, "openai"), limits=Limits(timeout=0.2, retries=1, first_wait=0.01))
+    assert [str(attempt.error) for attempt in made] == ["no reply within 0.2 s"] * 2
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [filtered, refusal, status(400, "flagged by content_filter"), status(400, "rejected by our safety system")],
+)
+def test_refusals_are_not_tried_again(fault: Fault) -> None:
+    with FaultServer(faults=[fault]) as server:
+        made = ask(model_at(server, "openai"), limits=Limits(retries=5))
+    assert [type(attempt.error) for attempt in made] == [Refused] and len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("provider", "body"),
+    [
+        ("gemini", {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 9}}),
+        ("gemini", {"candidates": [{"finishReason": "PROHIBITED_CONTENT"}], "usageMetadata": {"promptTokenCount": 9}}),
+        (
+            "anthropic",
+            {
+                "id": "m",
+                "type": "message",
+                "role": "assistant",
+                "model": "x",
+                "content": [],
+                "stop_reason": "refusal",
+                "usage": {"input_tokens": 9, "output_tokens": 0},
+            },
+        ),
+    ],
+)
+def test_other_clients_refuse_as_well(provider: str, body: dict[str, Any]) -> None:
+    with FaultServer(faults=[as_json(body)]) as server:
+        (attempt,) = ask(model_at(server, provider), limits=Limits(retries=5))
+    assert isinstance(attempt.error, Refused) and attempt.error.input_tokens == 9
+
+
+@pytest.mark.parametrize("code", [401, 402, 403, 404, 413])
+def test_what_is_turned_down_for_good_is_not_tried_again(code: int) -> None:
+    with FaultServer(faults=[status(code)]) as server:
+        made = ask(model_at(server, "openai"), limits=Limits(retries=5))
+    assert isinstance(made[0].error, Rejected) and len(server.asked) == 1
+
+
+def test_used_up_quota_is_not_tried_again() -> None:
+    with FaultServer(faults=[status(429, "You exceeded your current quota: insufficient_quota")]) as server:
+        made = ask(model_at(server, "openai"), limits=Limits(retries=5))
+    assert isinstance(made[0].error, Rejected) and len(server.asked) == 1
+
+
+def test_a_reply_without_words_is_a_reply() -> None:
+    with FaultServer(faults=[nothing_said]) as server:
+        (attempt,) = ask(model_at(server, "openai"))
+    assert attempt.reply == ChatReply("")
+
+
+# -- waiting -----------------------------------------------------------------------------------------------------------
+
+
+def test_back_off_doubles_with_jitter(waits: list[float]) -> None:
+    with FaultServer(faults=[status(500)] * 9) as server:
+        ask(model_at(server, "openai"), limits=Limits(retries=8, first_wait=1.0))
+    assert [2**i / 2 <= wait <= 2**i for i, wait in enumerate(waits)] == [True] * 7 + [
+        len(waits) == 8 and waits[7] <= 120
+    ]
+
+
+def test_retry_after_is_honoured(waits: list[float]) -> None:
+    with FaultServer(faults=[status(429, retry_after="37"), status(503, retry_after="11.5")]) as server:
+        ask(model_at(server, "openai"), limits=Limits(retries=5, first_wait=0.0))
+    assert waits == [37.0, 11.5]
+
+
+def test_a_wish_to_be_left_alone_is_for_all_requests(waits: list[float]) -> None:
+    async def never(request: ChatRequest) -> ChatReply:
+        if not waits:
+            raise Transient("slow down", retry_after=30)
+        return ChatReply("")
+
+    async def both() -> float:
+        calls = Calls(Limits(retries=0))
+        await calls.attempts(never, REQUEST)
+        await calls.attempts(never, REQUEST)
+        return sum(waits)
+
+    assert asyncio.run(both()) == pytest.approx(0.0)  # given up at once: nobody waits for nothing
+    waits.clear()
+
+    async def two() -> None:
+        calls = Calls(Limits(retries=1, first_wait=0.0))
+        await asyncio.gather(calls.attempts(never, REQUEST), calls.attempts(never, REQUEST))
+
+    asyncio.run(two())
+    assert sum(waits) >= 30
+
+
+def test_pauses_of_hours_are_not_waited_for(waits: list[float]) -> None:
+    with FaultServer(faults=[status(429, retry_after="3600")]) as server:
+        made = ask(model_at(server, "openai"), limits=Limits(retries=5))
+    assert waits == [] and "wants a pause of 3600 s" in str(made[-1].error)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        *((None, None), ("5", 5.0), ("0.25", 0.25), ("-3", 0.0), ("soon", None), ("", None), ("nan", None)),
+        *(("inf", None), ("Wed, 21 Oct 2026 07:28:00 GMT", 60.0), ("Wed, 21 Oct 2026 07:26:00 GMT", 0.0)),
+        *(("Wed, 21 Oct 2026 09:28:00 +0200", 60.0), ("Wed, 99 Oct 2026 07:28:00 GMT", None)),
+    ],
+)
+def test_retry_after_is_a_number_or_a_date(header: str | None, seconds: float | None) -> None:
+    at_0727 = 1792567620.0
+    assert seconds_to_wait(header, now=at_0727) == seconds
+
+
+def test_pace_keeps_to_the_limit_in_every_minute() -> None:
+    now = [0.0]
+    pace = Pace(120, clock=lambda: now[0])
+    starts = []
+    for _ in range(500):
+        now[0] += pace.take(1)
+        starts.append(now[0])
+    in_a_minute = max(sum(start <= other < start + 60 for other in starts) for start in starts)
+    assert 118 <= in_a_minute <= 122 and starts[-1] == pytest.approx((500 - 2 - 1) / 2)
+
+
+def test_pace_starts_at_once_however_slow() -> None:
+    now = [100.0]
+    pace = Pace(1, clock=lambda: now[0])
+    assert pace.take(1) == 0.0
+    assert pace.take(1) == pytest.approx(59.0)
+
+
+def test_pace_lets_corrections_count() -> None:
+    now = [0.0]
+    pace = Pace(600, clock=lambda: now[0])
+    pace.take(100)
+    pace.correct(-90)
+    assert pace.take(10) == pytest.approx(0.0)
+    pace.correct(600)
+    assert pace.take(10) == pytest.approx(61.0)
+
+
+def test_no_limit_means_no_wait() -> None:
+    pace = Pace(None)
+    assert [pace.take(1e9) for _ in range(3)] == [0.0] * 3
+
+
+def test_limits_slow_requests_down(waits: list[float]) -> None:
+    with FaultServer(says("x " * 100)) as server:
+        calls = Calls(Limits(requests_per_minute=30, tokens_per_minute=None))
+        list(in_background(model_at(server, "openai").connected, calls.attempts, [REQUEST] * 11, at_once=1))
+        assert sum(waits) == pytest.approx(19.0)  # ten more after the first, 2 s each, less the second's worth
+        waits.clear()
+        calls = Calls(Limits(tokens_per_minute=3030))  # 203 to read and 100 to write: ten a minute
+        list(in_background(model_at(server, "openai").connected, calls.attempts, [REQUEST] * 11, at_once=1))
+        assert sum(waits) == pytest.approx(59.0)
+
+
+# -- failing before anything else --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_check_is_quiet_if_all_is_well(provider: str) -> None:
+    with FaultServer(key="right", model="m") as server:
+        check(model_at(server, provider), Limits(), REQUEST)
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_check_fails_for_a_missing_key(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OWN_KEY", "GEMINI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(name, " ")
+    with FaultServer() as server:
+        with pytest.raises(BadInput, match=r"no key in the environment variable \w+; set it") as told:
+            check(model_at(server, provider), Limits(), REQUEST)
+        assert not server.asked and "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_check_fails_for_a_refused_key(provider: str) -> None:
+    with FaultServer(key="another") as server:
+        with pytest.raises(BadInput, match=r"refuses the key in \w+ \(Incorrect API key provided") as told:
+            check(model_at(server, provider), Limits(), REQUEST)
+        assert len(server.asked) == 1 and "\n" not in str(told.value) and "right" not in str(told.value)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_check_fails_for_an_unknown_model(provider: str) -> None:
+    with FaultServer(model="m") as server, pytest.raises(BadInput, match="knows no such model"):
+        check(model_at(server, provider, "n"), Limits(), REQUEST)
+
+
+def test_check_fails_for_a_key_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OWN_KEY", "two words")
+    with FaultServer() as server, pytest.raises(BadInput, match="does not hold a key"):
+        check(model_at(server, "openai"), Limits(), REQUEST)
+
+
+def test_check_fails_if_nobody_answers(waits: list[float]) -> None:
+    with FaultServer() as server:
+        url = server.url
+    with pytest.raises(RunFailed, match="cannot be reached"):
+        check(OpenAICompatible("m", url), Limits(), REQUEST)
+
+
+def test_check_fails_if_the_server_says_nothing() -> None:
+    with FaultServer(faults=[silence] * 3) as server, pytest.raises(RunFailed, match=r"no reply within 0\.2 s"):
+        check(model_at(server, "openai"), Limits(timeout=0.2), REQUEST)
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://x/v1", "http://", "nonsense"])
+def test_addresses_that_are_none_are_refused(url: str) -> None:
+    with pytest.raises(BadInput, match="no address of a server"):
+        OpenAICompatible("m", url)
+
+
+@pytest.mark.parametrize(("make", "package"), [(Gemini, "google"), (Anthropic, "anthropic")])
+def test_missing_clients_are_named(
+    make: Callable[[str], ChatModel], package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        if name.split(".")[0] == package:
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(BadInput, match=r"pip install 'sightline\[(gemini|anthropic)\]'"):
+        check(make("m"), Limits(), REQUEST)
+
+
+# -- the loop in the background ----------------------------------------------------------------------------------------
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "sightline-chat"]
+
+
+def test_no_more_requests_at_once_than_allowed() -> None:
+    with FaultServer(latency=0.05) as server:
+        calls = Calls(Limits())
+        done = list(in_background(model_at(server, "openai").connected, calls.attempts, [REQUEST] * 20, at_once=4))
+    assert sorted(index for index, _ in done) == list(range(20))
+    assert server.most_at_once == 4
+
+
+def test_stopping_early_begins_nothing_more_and_ends_the_rest() -> None:
+    with FaultServer(faults=[lambda handler: handler.send(200, b"{}"), *[silence] * 50]) as server:
+        calls = Calls(Limits(retries=0))
+        arriving = in_background(model_at(server, "openai").connected, calls.attempts, [REQUEST] * 50, at_once=5)
+        next(arriving)
+        arriving.close()  # type: ignore[attr-defined]
+        assert len(server.asked) <= 5 and not threads()
+
+
+def test_the_next_item_is_begun_only_when_the_caller_comes_back() -> None:
+    with FaultServer() as server:
+        calls = Calls(Limits())
+        arriving = in_background(model_at(server, "openai").connected, calls.attempts, [REQUEST] * 9, at_once=2)
+        next(arriving)
+        deadline = time.monotonic() + 0.3
+        while time.monotonic() < deadline:
+            assert len(server.asked) <= 2
+            time.sleep(0.01)
+        assert len(list(arriving)) == 8
+
+
+def test_nothing_to_do_needs_no_connection() -> None:
+    assert (
+        list(in_background(OpenAICompatible("m", key_env="NOT_THERE").connected, Calls(Limits()).attempts, [], 3)) == []
+    )
+
+
+def test_errors_of_the_program_are_raised() -> None:
+    async def work(ask: Ask, item: int) -> int:
+        return 1 // item
+
+    model = OpenAICompatible("m", "http://localhost:1/v1")
+    with pytest.raises(ZeroDivisionError):
+        list(in_background(model.connected, work, [1, 1, 0, 1], at_once=2))
+    assert not threads()

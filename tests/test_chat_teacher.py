@@ -1,0 +1,526 @@
+"""The chat teacher: what is asked, what becomes of the replies, and the whole way to a real server with a real model."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tiny_vlm
+from fault_server import (
+    Asked,
+    FaultServer,
+    Reply,
+    answers,
+    as_json,
+    brighter,
+    not_json,
+    refusal,
+    says,
+    silence,
+    status,
+)
+from sightline.config import ChatTeacherConfig
+from sightline.errors import BadInput, RunFailed
+from sightline.labels.store import Context, LabelStore
+from sightline.labels.types import Answer, Outcome, Question, Segment, true_preference
+from sightline.models.chat import calling
+from sightline.models.chat.local import LocalModel
+from sightline.models.chat.messages import ChatModel, ChatRequest, Picture
+from sightline.models.chat.openai_compatible import OpenAICompatible
+from sightline.models.chat.streaming import in_background
+from sightline.teachers import prompts
+from sightline.teachers.chat import ChatTeacher, Opinion, both_orders, count_votes, pick_frames
+
+GOAL = ("a bright picture",)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures are tried again after milliseconds."""
+    init = calling.Limits.__init__
+    monkeypatch.setattr(calling.Limits, "__init__", lambda self, *a, **k: init(self, *a, **{"first_wait": 0.002} | k))
+
+
+def segment(*brightness: float) -> Segment:
+    frames = np.stack([tiny_vlm.grey(b) for b in brightness])
+    return Segment(frames, frames.mean((1, 2, 3)).astype(np.float32))
+
+
+def pair(first: float, second: float, goal: tuple[str, ...] = GOAL) -> Question:
+    return Question("compare", (segment(first), segment(second)), goal)
+
+
+def single(kind: Any, brightness: float = 7, levels: int = 0) -> Question:
+    return Question(kind, (segment(brightness),), GOAL, levels)
+
+
+def teacher_at(server: FaultServer, **settings: Any) -> ChatTeacher:
+    settings = {"model": "m", "retries": 2, "timeout": 10} | settings
+    return ChatTeacher(ChatTeacherConfig(kind="chat", url=server.url, **settings))
+
+
+def answer(reply: Reply, question: Question, **settings: Any) -> Answer:
+    with FaultServer(reply) as server:
+        ((_, said),) = teacher_at(server, **settings).answers([question])
+    return said
+
+
+def in_turn(*texts: str) -> Reply:
+    left = list(texts)
+    return lambda asked: left.pop(0)
+
+
+def chosen(*words: str) -> Reply:
+    return in_turn(*(json.dumps({"answer": word}) for word in words))
+
+
+# -- comparisons -------------------------------------------------------------------------------------------------------
+
+
+def test_the_nearer_one_is_preferred_whatever_the_order() -> None:
+    said = answer(brighter, pair(10, 200))
+    assert (said.outcome, said.value) == (Outcome.SECOND, 1.0)
+    assert [(e.stage, e.swapped) for e in said.exchanges] == [("compare", False), ("compare", True)]
+    assert answer(brighter, pair(200, 10)).value == 0.0
+
+
+@pytest.mark.parametrize("always", ["first", "second"])
+def test_a_teacher_that_always_prefers_one_place_is_found_out(always: str) -> None:
+    questions = [pair(i, 250 - i) for i in range(20)]
+    with FaultServer(answers(always)) as server:
+        said = dict(teacher_at(server).answers(questions))
+        assert {(a.outcome, a.value, a.reason) for a in said.values()} == {
+            (Outcome.UNSURE, None, "changes with the order")
+        }
+        believed = dict(teacher_at(server, swap=False).answers(questions))
+    assert {a.outcome.value for a in believed.values()} == {always}  # without the swap nobody would notice
+
+
+def test_the_swapped_request_shows_the_pictures_the_other_way_round() -> None:
+    with FaultServer(brighter) as server:
+        list(teacher_at(server).answers([pair(10, 200)]))
+        shown = [[int(p[0, 0, 0]) for p in asked.pictures] for asked in server.asked]
+    assert shown == [[10, 200], [200, 10]]
+
+
+@pytest.mark.parametrize(
+    ("replies", "outcome", "value", "requests"),
+    [
+        (("first", "second"), Outcome.FIRST, 0.0, 2),
+        (("second", "first"), Outcome.SECOND, 1.0, 2),
+        (("equal", "equal"), Outcome.EQUAL, 0.5, 2),
+        (("first", "equal"), Outcome.UNSURE, None, 2),
+        (("equal", "second"), Outcome.UNSURE, None, 2),
+        (("first", "unsure"), Outcome.UNSURE, None, 2),
+        (("first", "?"), Outcome.UNPARSABLE, None, 2),
+        (("unsure",), Outcome.UNSURE, None, 1),  # nothing to confirm: the second request is saved
+        (("?",), Outcome.UNPARSABLE, None, 1),
+    ],
+)
+def test_rules_for_both_orders(replies: tuple[str, ...], outcome: Outcome, value: float | None, requests: int) -> None:
+    said = answer(chosen(*replies), pair(1, 2))
+    assert (said.outcome, said.value, len(said.exchanges)) == (outcome, value, requests)
+
+
+def test_identical_pictures_are_not_asked_about() -> None:
+    with FaultServer() as server:
+        ((_, said),) = teacher_at(server).answers([pair(5, 5)])
+        assert not server.asked
+    assert (said.outcome, said.value, said.reason) == (Outcome.EQUAL, 0.5, "the frames are identical")
+    assert said.exchanges == () and said.cost == 0
+
+
+def test_segments_that_differ_only_where_nobody_looks_are_identical() -> None:
+    question = Question("compare", (segment(1, 9), segment(2, 9)), GOAL)
+    assert answer(brighter, question).reason == "the frames are identical"
+    assert answer(brighter, question, frames=2).exchanges
+
+
+def test_pairs_of_different_sizes_are_asked_about() -> None:
+    small = Segment(np.zeros((1, 4, 4, 3), np.uint8), np.zeros(1, np.float32))
+    assert answer(brighter, Question("compare", (small, segment(90)), GOAL)).outcome is Outcome.SECOND
+
+
+# -- levels and scores -------------------------------------------------------------------------------------------------
+
+
+def test_levels() -> None:
+    assert answer(answers("2"), single("rate", levels=3)).value == 2.0
+    assert answer(answers("3"), single("rate", levels=3)).outcome is Outcome.UNPARSABLE
+    assert answer(answers("3"), single("rate", levels=4)).outcome is Outcome.VALUE
+    assert answer(answers("unsure"), single("rate", levels=4)).outcome is Outcome.UNSURE
+
+
+def test_scores() -> None:
+    said = answer(answers("6"), single("score"))
+    assert said.value == pytest.approx(6 / 9) and [e.stage for e in said.exchanges] == ["score"]
+    assert answer(answers("10"), single("score")).outcome is Outcome.UNPARSABLE
+    assert answer(answers("-1"), single("score")).outcome is Outcome.UNPARSABLE
+
+
+def test_scores_are_expectations_where_there_are_log_probabilities() -> None:
+    with FaultServer(answers("6"), digits={"6": 0.5, "9": 0.3, "0": 0.2}) as server:
+        ((_, said),) = teacher_at(server).answers([single("score")])
+    assert said.value == pytest.approx((6 * 0.5 + 9 * 0.3) / 9) and said.confidence == pytest.approx(0.5)
+
+
+# -- stages, votes, frames ---------------------------------------------------------------------------------------------
+
+
+def test_two_stages_label_from_the_description_alone() -> None:
+    reply = in_turn("The first is dark, the second is BRIGHT-AS-DAY.", '{"answer": "second"}')
+    with FaultServer(reply) as server:
+        ((_, said),) = teacher_at(server, stages=2, swap=False).answers([pair(10, 200)])
+        describe, label = server.asked
+    assert said.outcome is Outcome.SECOND and [e.stage for e in said.exchanges] == ["describe", "label"]
+    assert len(describe.pictures) == 2 and "response_format" not in describe.body
+    assert label.pictures == [] and "BRIGHT-AS-DAY" in label.texts[0] and "response_format" in label.body
+
+
+def test_two_stages_of_levels_and_empty_descriptions() -> None:
+    assert answer(in_turn("Half of it is there.", "1"), single("rate", levels=3), stages=2).value == 1.0
+    assert answer(says(" "), pair(1, 2), stages=2).reason == "the description is empty"
+
+
+def test_votes_go_by_the_majority_and_stop_when_it_is_clear() -> None:
+    settings = {"votes": 5, "swap": False, "temperature": 1.0}
+    said = answer(chosen("first", "second", "first", "first"), pair(1, 2), **settings)
+    assert (said.outcome, said.value, said.confidence, len(said.exchanges)) == (Outcome.FIRST, 0.0, 0.75, 4)
+    said = answer(chosen("first", "second", "equal", "?", "first"), pair(1, 2), **settings)
+    assert said.outcome is Outcome.UNSURE and said.reason.startswith("no majority: 2 first, ")
+
+
+def test_votes_on_levels_and_scores() -> None:
+    settings = {"votes": 3, "temperature": 1.0}
+    assert answer(chosen("0", "2", "2"), single("rate", levels=3), **settings).value == 2.0
+    assert answer(chosen("0", "1", "2"), single("rate", levels=3), **settings).value == 1.0
+    assert answer(chosen("3", "6", "9"), single("score"), **settings).value == pytest.approx(6 / 9)
+    assert answer(chosen("3", "?", "unsure"), single("score"), **settings).outcome is Outcome.UNSURE
+    assert answer(chosen("9", "?", "0"), single("score"), **settings).value == pytest.approx(0.5)
+
+
+OUTCOMES = [Outcome.FIRST, Outcome.SECOND, Outcome.EQUAL, Outcome.UNSURE, Outcome.REFUSED, Outcome.FAILED]
+
+
+@given(st.lists(st.sampled_from(OUTCOMES), min_size=1, max_size=9))
+def test_a_majority_is_more_than_half(cast: list[Outcome]) -> None:
+    said = count_votes([Opinion(outcome) for outcome in cast], len(cast), "compare")
+    most = max(set(cast), key=cast.count)
+    if 2 * cast.count(most) > len(cast):
+        assert said.outcome is most
+    else:
+        assert said.outcome is (Outcome.FAILED if Outcome.FAILED in cast else Outcome.UNSURE)
+
+
+@given(st.sampled_from(OUTCOMES[:3]), st.sampled_from(OUTCOMES))
+def test_both_orders_never_make_a_judgement_of_two_different_ones(first: Outcome, second: Outcome) -> None:
+    both = both_orders(Opinion(first, confidence=0.9), Opinion(second, confidence=0.5))
+    assert (both.outcome is first) == (first is second)
+    assert both.confidence == pytest.approx(0.7) or first is not second
+
+
+@pytest.mark.parametrize(
+    ("length", "count", "places"), [(1, 3, [0]), (5, 1, [4]), (5, 2, [0, 4]), (5, 3, [0, 2, 4]), (3, 9, [0, 1, 2])]
+)
+def test_frames_shown_end_with_the_last(length: int, count: int, places: list[int]) -> None:
+    shown = pick_frames(segment(*range(length)), count)
+    assert shown[:, 0, 0, 0].tolist() == places
+
+
+def test_clips_are_shown_in_order_of_time() -> None:
+    question = Question("compare", (segment(0, 1, 2, 3, 4), segment(10, 11, 12)), GOAL)
+    with FaultServer(answers("first")) as server:
+        list(teacher_at(server, frames=3, swap=False).answers([question]))
+    assert [int(p[0, 0, 0]) for p in server.asked[0].pictures] == [0, 2, 4, 10, 11, 12]
+    assert "The second clip, 3 pictures in order of time:" in server.asked[0].texts
+
+
+# -- prompts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("structured", [True, False])
+@pytest.mark.parametrize("kind", ["compare", "rate", "score"])
+def test_prompts_say_goal_and_form(kind: Any, structured: bool) -> None:
+    shown = (segment(1), segment(2))[: 2 if kind == "compare" else 1]
+    question = Question(kind, shown, ("a pole upright", "a balanced pole"), 4)
+    frames = [s.frames for s in shown]
+    for prompt in (prompts.ask_at_once(question, frames, structured), prompts.label(question, "dark", structured)):
+        text = "\n".join(part for part in prompt.parts if isinstance(part, str))
+        assert "a pole upright" in text and "a balanced pole" in text
+        assert all(word in text for word in prompts.allowed(question))
+        assert ("JSON" in text) == structured == (prompt.schema is not None)
+    assert prompts.describe(question, frames).schema is None
+
+
+def test_words_change_only_with_their_version() -> None:
+    """If this fails, the words were changed: raise PROMPT_VERSION, then put the new sum here."""
+    words = []
+    for kind in ("compare", "rate", "score"):
+        shown = (segment(1, 2), segment(3, 4))[: 2 if kind == "compare" else 1]
+        question = Question(kind, shown, GOAL, 3)  # type: ignore[arg-type]
+        for count in (1, 2):
+            frames = [s.frames[:count] for s in shown]
+            made = [prompts.describe(question, frames)]
+            for structured in (True, False):
+                made += [prompts.ask_at_once(question, frames, structured), prompts.label(question, "…", structured)]
+            words += [[part if isinstance(part, str) else "#" for part in prompt.parts] for prompt in made]
+            words += [prompt.schema for prompt in made]
+    total = hashlib.sha256(json.dumps(words).encode()).hexdigest()
+    assert (prompts.PROMPT_VERSION, total[:16]) == ("1", "SUM")
+
+
+# -- what is kept of every request -------------------------------------------------------------------------------------
+
+
+def test_exchanges_carry_tokens_time_and_cost() -> None:
+    said = answer(says('{"answer": "first"}'), pair(1, 2), swap=False, input_price=2.0, output_price=10.0)
+    (exchange,) = said.exchanges
+    assert exchange.input_tokens == 200 + len(exchange.prompt.replace("[picture]", "").split())
+    assert exchange.output_tokens == 2
+    assert exchange.cost == pytest.approx((exchange.input_tokens * 2.0 + 2 * 10.0) / 1e6)
+    assert exchange.seconds > 0 and said.seconds >= exchange.seconds
+    assert exchange.prompt.startswith("The first picture:\n[picture]\nThe second picture:\n[picture]\n")
+    assert GOAL[0] in exchange.prompt and exchange.reply == '{"answer": "first"}' and exchange.error == ""
+
+
+def test_every_attempt_is_an_exchange() -> None:
+    with FaultServer(brighter, faults=[status(429, retry_after="0"), not_json]) as server:
+        ((_, said),) = teacher_at(server, swap=False).answers([pair(10, 200)])
+    assert said.outcome is Outcome.SECOND
+    assert ["429" in e.error or "no chat completion" in e.error for e in said.exchanges] == [True, True, False]
+    assert [bool(e.reply) for e in said.exchanges] == [False, False, True]
+
+
+def test_failed_refused_unparsable_unsure_and_equal_are_different() -> None:
+    def reply(asked: Asked) -> str:
+        return {10: "no idea", 20: '{"answer": "unsure"}', 30: '{"answer": "equal"}', 40: "first"}[
+            int(min(p.min() for p in asked.pictures))
+        ]
+
+    questions = [pair(b, 99) for b in (10, 20, 30, 40)]
+    with FaultServer(reply) as server:
+        said = dict(teacher_at(server, swap=False).answers(questions))
+    with FaultServer(faults=[refusal]) as server:
+        ((_, refused),) = teacher_at(server).answers([pair(1, 2)])
+    with FaultServer(faults=[status(500, "out of order")] * 3) as server:
+        ((_, failed),) = teacher_at(server).answers([pair(1, 2)])
+    outcomes = [*(said[i].outcome.value for i in range(4)), refused.outcome.value, failed.outcome.value]
+    assert outcomes == ["unparsable", "unsure", "equal", "first", "refused", "failed"]
+    assert failed.reason == "the server answers 500 (out of order)" and len(failed.exchanges) == 3
+    assert refused.reason == "I will not." and len(refused.exchanges) == 1
+
+
+def test_replies_that_were_cut_off_say_so() -> None:
+    cut = as_json({"choices": [{"message": {"content": '{"reason": "the fi'}, "finish_reason": "length"}]})
+    with FaultServer(faults=[cut]) as server:
+        ((_, said),) = teacher_at(server, max_tokens=5).answers([pair(1, 2)])
+    assert said.outcome is Outcome.UNPARSABLE and "cut off at max_tokens=5" in said.reason
+
+
+def test_signatures_differ_where_answers_may() -> None:
+    base = {"kind": "chat", "model": "m", "url": "http://localhost:8000/v1"}
+    plain = ChatTeacher(ChatTeacherConfig(**base))
+    for change in (
+        *({"model": "n"}, {"url": "http://elsewhere/v1"}, {"stages": 2}, {"swap": False}, {"votes": 3}, {"frames": 2}),
+        *({"temperature": 0.5}, {"structured": False}, {"options": {"seed": 1}}, {"max_tokens": 9}),
+    ):
+        assert ChatTeacher(ChatTeacherConfig(**base | change)).signature != plain.signature
+    for same in ({"concurrency": 1}, {"timeout": 1.0}, {"input_price": 3.0}, {"url": "http://localhost:9/v1"}):
+        assert ChatTeacher(ChatTeacherConfig(**base | same)).signature == plain.signature
+    assert plain.name == "chat m" and f"prompts={prompts.PROMPT_VERSION}" in plain.signature
+
+
+# -- many questions ----------------------------------------------------------------------------------------------------
+
+
+def test_every_question_is_answered_once_and_right() -> None:
+    rng = np.random.default_rng(0)
+    questions = [pair(*rng.integers(0, 256, 2)) for _ in range(60)]
+    with FaultServer(brighter, latency=0.01) as server:
+        said = list(teacher_at(server, concurrency=8).answers(questions))
+        assert server.most_at_once == 8
+    assert sorted(index for index, _ in said) == list(range(60))
+    assert all(a.value == true_preference(*questions[i].segments) for i, a in said)
+
+
+def test_closing_stops_asking() -> None:
+    with FaultServer(brighter, faults=[silence] * 3) as server:
+        arriving = teacher_at(server, concurrency=4, swap=False).answers([pair(i, 99) for i in range(50)])
+        for _ in range(5):
+            next(arriving)
+        asked_by_then = len(server.asked)
+        arriving.close()  # type: ignore[attr-defined]
+        assert asked_by_then <= 3 + 5 + 1 and len(server.asked) <= asked_by_then + 1
+    assert "sightline-chat" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_check_asks_for_everything_that_questions_ask_for() -> None:
+    with FaultServer(brighter) as server:
+        teacher = teacher_at(server)
+        teacher.check()
+        list(teacher.answers([single("score")]))
+        (probe, question) = server.asked
+    assert probe.pictures and set(probe.body) == set(question.body)
+
+
+def test_what_is_missing_fails_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    teacher = ChatTeacher(ChatTeacherConfig(kind="chat", model="m"))  # making one needs no key
+    with pytest.raises(BadInput, match="no key in the environment variable OPENAI_API_KEY"):
+        teacher.check()
+    with pytest.raises(BadInput, match="OPENAI_API_KEY"):
+        list(teacher.answers([pair(1, 2)]))
+    monkeypatch.setenv("SOME_KEY", "wrong")
+    with FaultServer(key="right") as server, pytest.raises(BadInput, match="refuses the key in SOME_KEY") as told:
+        teacher_at(server, key_env="SOME_KEY").check()
+    assert "\n" not in str(told.value)
+    with FaultServer() as server:
+        gone = teacher_at(server)
+    with pytest.raises(RunFailed, match="cannot be reached"):
+        gone.check()
+
+
+# -- a real model ------------------------------------------------------------------------------------------------------
+
+PLAIN = {"structured": False, "max_tokens": 8}
+BRIGHTNESS = np.random.default_rng(1).uniform(0, 255, (24, 2))
+PAIRS = [pair(*two) for two in BRIGHTNESS]
+
+
+@pytest.fixture(scope="module")
+def vlm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model that sees which of two pictures is brighter."""
+    folder = tmp_path_factory.mktemp("vlm")
+    prompt = prompts.ask_at_once(pair(1, 2), [segment(1).frames, segment(2).frames], structured=False)
+    tiny_vlm.build_tiny_vlm(folder, [part for part in prompt.parts if isinstance(part, str)])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def real_server(vlm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a `transformers serve` with that model, as a process of its own."""
+    pytest.importorskip("fastapi")
+    pytest.importorskip("uvicorn")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("serve") / "log"
+    run = "from transformers.cli.transformers import main; main()"
+    command = [
+        sys.executable,
+        "-c",
+        run,
+        "serve",
+        str(vlm),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--device",
+        "cpu",
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output, env=environment) as process:
+        try:
+            deadline = time.monotonic() + 180
+            while not _listens(port):
+                assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-2000:]
+                time.sleep(0.1)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            process.terminate()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def tokens_by_pictures(model: ChatModel) -> list[int]:
+    """What the model counts as read for the same text with none, one and two pictures."""
+    calls = calling.Calls(calling.Limits())
+    requests = [ChatRequest(("which",) + (Picture(tiny_vlm.grey(9)),) * n, max_tokens=2) for n in (1, 2, 3)]
+    made = dict(in_background(model.connected, calls.attempts, requests, at_once=1))
+    return [made[i][-1].reply.input_tokens for i in range(3)]  # type: ignore[union-attr]
+
+
+def check_answers(said: dict[int, Answer]) -> None:
+    """The model sees both pictures: nearly all answers agree in both orders, and those are right."""
+    judged = {i: a for i, a in said.items() if a.value is not None}
+    assert len(said) == 24 and len(judged) >= 20
+    assert {a.reason for i, a in said.items() if i not in judged} <= {"changes with the order"}
+    right = [a.value == true_preference(*PAIRS[i].segments) for i, a in judged.items()]
+    assert np.mean(right) >= 0.95
+    assert {a.value for a in judged.values()} == {0.0, 1.0}
+
+
+def test_a_real_server_answers_and_its_labels_are_kept(vlm: Path, real_server: str, tmp_path: Path) -> None:
+    config = ChatTeacherConfig(kind="chat", model=str(vlm), url=real_server, concurrency=4, **PLAIN)
+    teacher = ChatTeacher(config)
+    teacher.check()
+    one, two, three = tokens_by_pictures(OpenAICompatible(str(vlm), real_server))
+    assert two - one == three - two == (tiny_vlm.SIDE // 8) ** 2  # every picture reaches the model
+    with LabelStore(tmp_path) as store:
+        for index, said in teacher.answers(PAIRS):
+            store.record(PAIRS[index], teacher, said, Context("run", "task", 7))
+        kept = store.labels("run")
+        spent = store.spent("run")
+        assert all(store.find(question, teacher.signature) for question in PAIRS)
+    check_answers({[q.key(teacher.signature) for q in PAIRS].index(_key(k, teacher)): k.answer for k in kept})
+    assert spent.requests == sum(len(k.answer.exchanges) for k in kept) >= 44
+    assert spent.tokens == sum(k.answer.tokens for k in kept) > 0
+    for label in kept:
+        assert label.teacher == f"chat {vlm}" and f"prompts={prompts.PROMPT_VERSION}" in label.signature
+        assert {e.reply for e in label.answer.exchanges} <= {"first", "second"}
+        assert all(e.input_tokens > 0 and e.output_tokens == 2 and e.seconds > 0 for e in label.answer.exchanges)
+
+
+def _key(label: Any, teacher: ChatTeacher) -> str:
+    found = next(q for q in PAIRS if tuple(s.digest for s in q.segments) == label.segments)
+    return found.key(teacher.signature)
+
+
+def test_a_real_server_that_serves_another_model_is_noticed(vlm: Path, real_server: str) -> None:
+    with pytest.raises(BadInput, match="cannot be asked"):
+        ChatTeacher(ChatTeacherConfig(kind="chat", model="another", url=real_server)).check()
+
+
+def test_a_model_in_this_process_answers_in_batches(vlm: Path) -> None:
+    teacher = ChatTeacher(ChatTeacherConfig(kind="chat", provider="local", model=str(vlm), **PLAIN))
+    teacher.check()
+    said = dict(teacher.answers(PAIRS))
+    check_answers(said)
+    assert all(0.5 < a.confidence <= 1 for a in said.values() if a.value is not None and a.confidence)
+    alone = ChatTeacher(ChatTeacherConfig(kind="chat", provider="local", model=str(vlm), concurrency=1, **PLAIN))
+    again = dict(alone.answers(PAIRS[:4]))
+    for i, answer_alone in again.items():  # padding and company change nothing
+        assert answer_alone.value == said[i].value
+        assert answer_alone.confidence == pytest.approx(said[i].confidence, abs=1e-4)
+    one, two, three = tokens_by_pictures(LocalModel(str(vlm)))
+    assert two - one == three - two == (tiny_vlm.SIDE // 8) ** 2
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(BadInput, match="cannot be loaded as a model that sees and chats"):
+        ChatTeacher(ChatTeacherConfig(kind="chat", provider="local", model=str(tmp_path))).check()
+
+
+def test_the_real_server_is_tested_where_it_is_installed() -> None:
+    """`pip install 'sightline[dev]'` brings what the end-to-end test needs; without it that test would be skipped."""
+    assert all(importlib.util.find_spec(package) for package in ("fastapi", "uvicorn", "openai"))
