@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ from sightline.cli.output import AsJson, print_json
 from sightline.errors import BadInput
 
 if TYPE_CHECKING:
+    from sightline.config import Recipe
     from sightline.labels.types import Exchange, Outcome
 
 label = typer.Typer(
@@ -45,6 +47,64 @@ def import_(
         typer.echo(f"known       {imported.skipped} labels were there already")
     if imported.agreement is not None:
         typer.echo(f"agreement   {100 * imported.agreement:.0f} % of {imported.compared} with the environment's reward")
+
+
+@label.command()
+def run(
+    path: Annotated[Path, typer.Argument(metavar="RUN_OR_STORE", help="A run folder, or a label store; made if new.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[key.sub=value]...", help="Recipe keys: env=… reward.teacher.kind=chat …"),
+    ] = None,
+    questions: Annotated[int, typer.Option(min=1, help="How many, at most.")] = 200,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ask about random play, not about what was asked.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a teacher outside of training: a second opinion on a run's pairs, or a first one on random play."""
+    from sightline.control.surveying import fresh_questions, known_questions, survey
+    from sightline.labels.store import LabelStore, existing_store
+    from sightline.runs.progress import ProgressBar
+    from sightline.tasks.completing import complete
+
+    is_new = not path.exists()
+    recipe = _recipe_to_ask_by(path, overrides or [], questions)
+    with LabelStore(path if is_new else existing_store(path)) as store:
+        recipe = complete(recipe)
+        config = recipe.reward
+        known = [] if fresh else known_questions(store, config.feedback.kind, questions)  # type: ignore[union-attr]
+        asked = known or fresh_questions(recipe, config, questions)  # type: ignore[arg-type]
+        with ProgressBar(len(asked), "asking") as progress:
+            result = survey(recipe, asked, store, "label run", progress.say, lambda count: progress.update(count, {}))
+    if result is None:
+        raise KeyboardInterrupt
+    outcomes = Counter(answer.outcome.value for answer in result.answers.answers if answer is not None)
+    numbers = {"teacher": result.teacher, "questions": len(asked), "remembered": result.answers.remembered}
+    if as_json:
+        print_json(numbers | {"outcomes": outcomes, "over_budget": result.answers.over_budget})
+        return
+    typer.echo(f"teacher     {result.teacher}")
+    typer.echo(f"questions   {len(asked)}, {result.answers.remembered} of them answered before")
+    typer.echo("answers     " + ", ".join(f"{count} {name}" for name, count in outcomes.most_common()))
+    if result.answers.over_budget:
+        typer.echo(f"budget      reached: {result.answers.over_budget}")
+    typer.echo(f"next        sightline label stats {path}")
+
+
+def _recipe_to_ask_by(path: Path, overrides: list[str], questions: int) -> Recipe:
+    """The run's own recipe, or one for the task that a store's labels are of, with what the command line says."""
+    from sightline.config import load_recipe
+    from sightline.labels.store import LabelStore
+    from sightline.runs.folder import RunFolder
+
+    run, budget = RunFolder(path), f"reward.budget.questions={questions}"
+    if run.recipe_file.is_file():
+        return load_recipe(str(run.recipe_file), [budget, *overrides])
+    if path.exists() and not any(text.startswith("env=") for text in overrides):
+        with LabelStore(path) as store:
+            tasks = {label.context.task for label in store.labels()}
+        if len(tasks) == 1:
+            overrides = [f"env={tasks.pop()}", *overrides]
+    return load_recipe(None, ["reward.kind=learned", budget, *overrides])
 
 
 @label.command()

@@ -78,24 +78,40 @@ def prepare(recipe: Recipe) -> Setup:
 
 
 def _prepare_to_learn(recipe: Recipe, config: LearnedConfig, task: Task, display: EnvMaker) -> Setup:
+    encoder = None
+    if config.model.kind == "embeddings":
+        encoder = load_encoder(config.model.encoder, config.device, config.model.dtype)
+    judge, warnings = reach_teacher(recipe, config, encoder)
+    if encoder is not None:
+        encoder.free_text_tower()
+    make = env_maker(recipe, shown_size(config, encoder or (judge.encoder if judge else None)))
+    reward = build_reward(config, _seen_shape(config, make), encoder, recipe.seed)
+    return Setup(recipe, task, make, display, encoder, judge, reward, warnings)
+
+
+def reach_teacher(
+    recipe: Recipe, config: LearnedConfig, encoder: Encoder | None = None
+) -> tuple[ZeroShotReward | None, tuple[str, ...]]:
+    """Make sure that the teacher will answer.
+
+    Args:
+        encoder: one that is loaded already, to be shared if the teacher names the same.
+
+    Returns:
+        The zero-shot reward by which an encoder teaches (None for other teachers), and warnings about its words.
+
+    Raises:
+        BadInput, RunFailed: no key, no server, no such model.
+    """
     if isinstance(config.teacher, ChatTeacherConfig):
         from sightline.teachers.chat import ChatTeacher
 
         ChatTeacher(config.teacher).check()
-    encoder: Encoder | None = None
-    judge: ZeroShotReward | None = None
-    warnings: tuple[str, ...] = ()
-    if config.model.kind == "embeddings":
-        encoder = load_encoder(config.model.encoder, config.device, config.model.dtype)
-    if isinstance(config.teacher, EncoderTeacherConfig):
-        same = encoder is not None and config.teacher.encoder == encoder.name
-        judge_encoder = encoder if same and encoder else load_encoder(config.teacher.encoder, config.device)
-        judge, warnings = _from_words(recipe, judge_encoder, config.teacher.alpha)
-    elif encoder is not None:
-        encoder.free_text_tower()
-    make = env_maker(recipe, config.frame_size or _default_size(config, encoder, judge))
-    reward = build_reward(config, _seen_shape(config, make), encoder, recipe.seed)
-    return Setup(recipe, task, make, display, encoder, judge, reward, warnings)
+    if not isinstance(config.teacher, EncoderTeacherConfig):
+        return None, ()
+    if encoder is None or encoder.name != config.teacher.encoder:
+        encoder = load_encoder(config.teacher.encoder, config.device)
+    return _from_words(recipe, encoder, config.teacher.alpha)
 
 
 def _from_words(recipe: Recipe, encoder: Encoder, alpha: float | None) -> tuple[ZeroShotReward, tuple[str, ...]]:
@@ -105,11 +121,13 @@ def _from_words(recipe: Recipe, encoder: Encoder, alpha: float | None) -> tuple[
     return reward, (warning,) if warning else ()
 
 
-def _default_size(config: LearnedConfig, encoder: Encoder | None, judge: ZeroShotReward | None) -> tuple[int, int]:
+def shown_size(config: LearnedConfig, encoder: Encoder | None) -> tuple[int, int]:
+    """Height and width of the frames that the teacher is shown."""
+    if config.frame_size is not None:
+        return config.frame_size
     if config.teacher.kind in ("chat", "human"):
         return SHOWN_SIZE
-    reader = encoder or (judge.encoder if judge else None)
-    return (reader.image_size, reader.image_size) if reader else PLAIN_SIZE
+    return (encoder.image_size, encoder.image_size) if encoder else PLAIN_SIZE
 
 
 def _seen_shape(config: LearnedConfig, make: EnvMaker) -> tuple[int, ...]:

@@ -40,11 +40,20 @@ class Labelling:
         store: remembers every answer; what it remembers is not asked again.
         budget: what may be spent over the run.
         run, task: for the store's records.
+        arrived: told how many answers of the round there are, after each; from another thread.
     """
 
-    def __init__(self, teacher: Teacher, store: LabelStore, budget: Budget, run: str, task: str) -> None:
+    def __init__(
+        self,
+        teacher: Teacher,
+        store: LabelStore,
+        budget: Budget,
+        run: str,
+        task: str,
+        arrived: Callable[[int], None] = lambda count: None,
+    ) -> None:
         self.teacher, self.store = teacher, store
-        self._budget, self.run, self._task = budget, run, task
+        self._budget, self.run, self._task, self._arrived = budget, run, task, arrived
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="labelling")
         self._round: Future[Answers] | None = None
         self._given_up = False
@@ -85,6 +94,7 @@ class Labelling:
                     if not isinstance(self.teacher, HumanTeacher):
                         self.store.record(question, self.teacher, answer, context)
                     answers[new[place]] = answer
+                    self._arrived(len(answers) - answers.count(None))
                     over_budget = self._reached()
                     if over_budget or self._given_up:
                         break
