@@ -308,3 +308,20 @@ def test_the_command_says_in_one_line_that_there_is_nothing(tmp_path: Path, sigh
         store.record(Question("score", (segment(1),), ("g",)), Judge(), Answer(Outcome.VALUE, 0.5), Context("r", "t"))
     assert sightline("label", "stats", tmp_path / "empty", "--run", "other").code == 2
     assert sightline("label", "stats", tmp_path / "empty", "--run", "r").code == 0
+
+
+def test_the_command_reads_the_replies_of_models(tmp_path: Path, sightline: Callable[..., Any]) -> None:
+    def answer(as_asked: str, swapped: str) -> Answer:
+        described = Exchange("describe", False, "p", '{"answer": "first"}')
+        replies = (Exchange("label", order, "p", said) for order, said in ((False, as_asked), (True, swapped)))
+        return Answer(Outcome.UNSURE, exchanges=(described, *replies))
+
+    with LabelStore(tmp_path / "store") as store:
+        for i, said in enumerate(
+            [('{"answer": "first"}', "second"), ("first", "first"), ("no idea, honestly", "first")]
+        ):
+            store.record(pair(i), Judge(), answer(*said), Context("r", "t"))
+    (teacher,) = json.loads(sightline("label", "stats", tmp_path / "store", "--json").out)["teachers"]
+    assert (teacher["consistency"]["count"], teacher["consistency"]["of"]) == (1, 2)
+    assert (teacher["first_shown"]["count"], teacher["first_shown"]["of"]) == (4, 5)
+    assert "changes with the order" in (tmp_path / "store" / "labels.html").read_text()

@@ -154,6 +154,18 @@ def test_what_a_server_turns_down_is_left_out_from_then_on(field: str) -> None:
     assert kept <= set(server.asked[-1].body)  # nothing else was given up
 
 
+def test_forbidden_log_probabilities_are_left_out() -> None:
+    with FaultServer(faults=[status(403, "You are not allowed to request logprobs from this model")]) as server:
+        (attempt,) = ask(model_at(server, "openai"))
+    assert attempt.reply is not None and "logprobs" not in server.asked[-1].body
+
+
+def test_keys_refused_with_a_400_are_refused() -> None:
+    with FaultServer(faults=[status(400, "API key not valid. Please pass a valid API key.")]) as server:
+        (attempt,) = ask(model_at(server, "openai"))
+    assert isinstance(attempt.error, Rejected) and "refuses the key in OWN_KEY" in str(attempt.error)
+
+
 def test_newer_names_of_the_limit_are_learned() -> None:
     complaint = status(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
     with FaultServer(faults=[complaint]) as server:
@@ -292,26 +304,12 @@ def test_retry_after_is_honoured(waits: list[float]) -> None:
 
 
 def test_a_wish_to_be_left_alone_is_for_all_requests(waits: list[float]) -> None:
-    async def never(request: ChatRequest) -> ChatReply:
-        if not waits:
-            raise Transient("slow down", retry_after=30)
-        return ChatReply("")
-
-    async def both() -> float:
-        calls = Calls(Limits(retries=0))
-        await calls.attempts(never, REQUEST)
-        await calls.attempts(never, REQUEST)
-        return sum(waits)
-
-    assert asyncio.run(both()) == pytest.approx(0.0)  # given up at once: nobody waits for nothing
-    waits.clear()
-
-    async def two() -> None:
-        calls = Calls(Limits(retries=1, first_wait=0.0))
-        await asyncio.gather(calls.attempts(never, REQUEST), calls.attempts(never, REQUEST))
-
-    asyncio.run(two())
-    assert sum(waits) >= 30
+    with FaultServer(faults=[status(429, retry_after="30")]) as server:
+        calls = Calls(ONCE)
+        model = model_at(server, "openai")
+        (_, given_up), (_, answered) = in_background(model.connected, calls.attempts, [REQUEST] * 2, at_once=1)
+    assert given_up[-1].error is not None and answered[-1].reply is not None
+    assert waits == [30.0]
 
 
 def test_pauses_of_hours_are_not_waited_for(waits: list[float]) -> None:

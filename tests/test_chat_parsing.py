@@ -16,6 +16,7 @@ from sightline.teachers import prompts
 from sightline.teachers.chat import read_reply
 from sightline.teachers.parsing import expectation, parse_choice, parse_number, probabilities
 
+DEEP = '{"a":' * 15_000 + "1" + "}" * 15_000
 CHOICES = {
     Outcome.FIRST: [
         *(
@@ -36,6 +37,8 @@ CHOICES = {
         "first\nBecause the second shows a rod that lies on its side.",
         "<think>The second? No, wait, the second has fallen.</think>\nfirst",
         '{"answer": "first"} {"answer": "first"}',
+        '<think>Perhaps {"answer": "second"}?</think>{"answer": "first"}',
+        'Perhaps {"answer": "second"}?\n</think>\n{"answer": "first"}',
     ],
     Outcome.SECOND: [
         *("second", "SECOND!", "> second", "I choose the second picture", "image 2", "the second clip"),
@@ -58,7 +61,15 @@ CHOICES = {
         *("I like turtles.", "le premier", "die erste", "第一张", "первый", "الأول", "🥇"),
         *('{"answer": "first or second"}', '{"answer": null}', '{"answer": true}', '{"answer": ["first"]}', "{}"),
         *('{"answer": "first"} {"answer": "second"}', '{"answer": "first", "answer": "second"}', "first\nsecond"),
-        *('{"winner": "first"}', '{"answer": 1}', '{"answer": "fir', "{" * 5000, "[" * 100_000, '{"a":' * 100_000),
+        *(
+            '{"winner": "first"}',
+            '{"answer": 1}',
+            '{"answer": "fir',
+            "{" * 5000,
+            "[" * 100_000,
+            '{"a":' * 100_000,
+            DEEP,
+        ),
     ],
 }
 
@@ -179,7 +190,7 @@ def test_scores_without_log_probabilities_are_the_number() -> None:
 
 
 def test_improbable_digits_are_no_distribution() -> None:
-    said = tokens("[7]", chances={"7": 0.2, "The": 0.8})
+    said = tokens("[7]", chances={"7": 0.2, "3": 0.1, "The": 0.7})
     assert read_reply(question("score"), ChatReply("7", tokens=said)).value == pytest.approx(7 / 9)
     assert expectation({"unsure": 0.6, "7": 0.4}) is None
 

@@ -67,6 +67,17 @@ def test_an_export_can_be_imported_elsewhere(store: LabelStore, tmp_path: Path) 
     assert import_labels([exported.path], store).pairs == 0
 
 
+def test_two_answers_of_one_moment_are_two(tmp_path: Path) -> None:
+    now = "2026-01-02T03:04:05.678+00:00"
+    with LabelStore(tmp_path / "labels") as store:
+        for reason in ("no network", "no network still"):
+            store.record(pair(1), Judge(), Answer(Outcome.FAILED, reason=reason), HERE, now)
+        file = export_labels(store, tmp_path / "a.parquet").path
+    with LabelStore(tmp_path / "other") as other:
+        assert [import_labels([file], other).pairs for _ in range(2)] == [2, 0]
+        assert [label.time for label in other.labels()] == [now, now]
+
+
 def test_the_labels_of_one_run(store: LabelStore, tmp_path: Path) -> None:
     assert export_labels(store, tmp_path / "a.parquet", "run 2").labels == 1
     assert parquet.read_table(tmp_path / "a.parquet")["teacher"].to_pylist() == ["b"]

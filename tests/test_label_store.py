@@ -374,6 +374,12 @@ def test_a_damaged_frame_is_named(store: LabelStore, content: bytes) -> None:
     assert "\n" not in str(refusal.value)
 
 
+def test_a_picture_may_not_claim_more_than_a_frame_has(tmp_path: Path) -> None:
+    (tmp_path / "it.png").write_bytes(bomb(8_100, 8_100))
+    with pytest.raises(BadInput, match="claims 8100x8100 pixels"):
+        read_picture(tmp_path / "it.png")
+
+
 def test_a_missing_frame_or_segment_is_named(store: LabelStore) -> None:
     digest = store.add_segment(segment(1))
     store.frame_files(digest)[0].unlink()

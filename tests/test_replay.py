@@ -25,7 +25,9 @@ ENVS = 3
 HALF_A_STEP = np.array([0.5, 0], np.float32)
 
 
-def make(rows: int, envs: int = ENVS, feature_shape: tuple[int, ...] | None = None, **options: Any) -> CommittedReplayBuffer:
+def make(
+    rows: int, envs: int = ENVS, feature_shape: tuple[int, ...] | None = None, **options: Any
+) -> CommittedReplayBuffer:
     space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     return CommittedReplayBuffer(
         rows * envs, space, spaces.Discrete(5), "cpu", n_envs=envs, feature_shape=feature_shape, **options

@@ -221,6 +221,7 @@ class Teaching(Source):
     # -- state ---------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
+        self._store.back_up()
         novelty = self._novelty
         return {
             "lessons": self._lessons.state(),

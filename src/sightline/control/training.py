@@ -321,8 +321,8 @@ class Session:
         if episodes is None:
             return False
         numbers = episodes.summary()
-        names = ("reward", "return", "return_ci_low", "return_ci_high", "success_rate", "ci_low", "ci_high")
-        names += ("success_any", "success_end")
+        names = ["reward", "return", "return_ci_low", "return_ci_high", "success_rate", "ci_low", "ci_high"]
+        names += ["success_any", "success_end"]
         self._metrics.write(step, {f"evaluation/{name}": numbers[name] for name in names})
         score = numbers["return"] if numbers["reward"] is None else numbers["reward"]
         self.progress.say(f"step {step}: {describe(numbers)}")

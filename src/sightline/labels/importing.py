@@ -111,10 +111,10 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _import_export(file: Path, store: LabelStore, count: _Count) -> None:
-    """Rows keep their time, run and teacher; a row is known if the store has the same answer from the same time."""
-    known = {(label.time, label.key) for label in store.labels()}
+    """Rows keep their time, run and teacher; a row is known if the store has the very answer."""
+    known = {(label.time, label.key, label.answer) for label in store.labels()}
     for row in read_parquet(file):
-        this = (row.time, row.question.key(row.signature))
+        this = (row.time, row.question.key(row.signature), row.answer)
         if this in known:
             count.known += 1
         else:

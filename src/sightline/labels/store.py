@@ -299,10 +299,7 @@ class LabelStore:
             Image.fromarray(frame).save(png, "PNG")
             try:
                 file.parent.mkdir(exist_ok=True)
-                # Another process may be writing the same frame: each completes a file of its own.
-                mine = file.with_name(f".{name}.{_me()}")
-                write_atomically(mine, png.getvalue())
-                mine.replace(file)
+                write_atomically(file, png.getvalue())
             except OSError as error:
                 raise RunFailed(
                     f"the label store cannot keep a frame ({error.strerror or error}); make room"

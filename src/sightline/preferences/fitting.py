@@ -166,10 +166,20 @@ def _returns(reward: EnsembleReward, segments: np.ndarray) -> Tensor:
 
 
 def _evaluate(reward: EnsembleReward, examples: Examples, chosen: np.ndarray) -> float:
+    """Mean loss; of ratings the mean over levels, which are equally frequent in training too. If rare levels counted
+    less here, fitting would stop as soon as it began to see them."""
     if len(chosen) == 0:
         return float("nan")
+    strata = [chosen]
+    if isinstance(reward.config.feedback, RatingsConfig):
+        levels = np.asarray(examples.values)[chosen].round()
+        strata = [chosen[levels == level] for level in np.unique(levels)]
     with torch.inference_mode():
-        parts = [(_loss(reward, examples, part), len(part)) for part in _parts(chosen)]
+        return float(np.mean([_mean_loss(reward, examples, stratum) for stratum in strata]))
+
+
+def _mean_loss(reward: EnsembleReward, examples: Examples, chosen: np.ndarray) -> float:
+    parts = [(_loss(reward, examples, part), len(part)) for part in _parts(chosen)]
     return float(sum(loss.mean().item() * count for loss, count in parts) / len(chosen))
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -68,12 +67,10 @@ class Labelling:
     def collect(self, should_stop: Callable[[], bool] = lambda: False) -> Answers | None:
         """Wait for the round's answers; None if told to stop before (the round goes on and can be collected later)."""
         assert self._round is not None, "a round was asked"
-        while True:
-            try:
-                return self._round.result(timeout=POLL)
-            except NotYet:
-                if should_stop():
-                    return None
+        while not wait([self._round], POLL).done:
+            if should_stop():
+                return None
+        return self._round.result()
 
     def close(self) -> None:
         """Give up what is still being asked; what was answered is in the store."""

@@ -29,7 +29,7 @@ def build_ensemble(config: RewardNet, feature_shape: tuple[int, ...], members: i
             case CNNConfig(channels=channels):
                 return FrameEnsemble([_cnn(feature_shape, channels) for _ in range(members)])
             case ResNetConfig():
-                return FrameEnsemble([_resnet() for _ in range(members)])
+                return FrameEnsemble([_resnet(feature_shape) for _ in range(members)])
 
 
 class MLPEnsemble(nn.Module):
@@ -87,7 +87,9 @@ def _cnn(frame: tuple[int, ...], channels: tuple[int, ...]) -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before * height * width, 1))
 
 
-def _resnet() -> nn.Module:
+def _resnet(frame: tuple[int, ...]) -> nn.Module:
+    if max(frame[:2]) <= 32:  # its last map would be one number, of which a minibatch of one has no deviation
+        raise BadInput(f"frames of {frame[0]}x{frame[1]} are too small for a ResNet-18; raise reward.model.size")
     from torchvision.models import resnet18
 
     network: nn.Module = resnet18(weights=None, num_classes=1)

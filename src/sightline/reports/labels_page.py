@@ -123,7 +123,7 @@ def write_labels_page(
 
 def accuracy_by_difference(statistics: Statistics) -> str:
     """Accuracy of each teacher over bins of the true difference, as SVG text; chance is the dashed line."""
-    with plots._figure(8.4, 3.1) as figure:
+    with plots.new_figure(8.4, 3.1) as figure:
         axes = figure.subplots()
         known = [teacher for teacher in statistics.teachers if teacher.bins]
         for i, teacher in enumerate(known):
@@ -142,9 +142,9 @@ def accuracy_by_difference(statistics: Statistics) -> str:
         if max(middles) > 100 * min(middles):
             axes.set_xscale("log")
         axes.set(title="Accuracy", xlabel="difference of the true returns (95 % intervals)")
-        plots._as_percentages(axes)
-        plots._shared_legend(figure, [axes])
-        return plots._svg(figure)
+        plots.as_percentages(axes)
+        plots.shared_legend(figure, [axes])
+        return plots.as_svg(figure)
 
 
 def _shown(dispute: Dispute, store: LabelStore) -> dict[str, Any]:

@@ -71,14 +71,14 @@ def learning_curves(
     Returns:
         SVG text.
     """
-    with _figure(8.4, 2.75) as figure:
+    with new_figure(8.4, 2.75) as figure:
         knows_success = any(len(_series(metrics, key)[0]) for key in ("rollout/success", "evaluation/success_rate"))
         axes = list(figure.subplots(1, 3 if knows_success else 2, squeeze=False)[0])
         _panel(axes[0], reward_name, metrics, ("rollout/reward", "evaluation/reward"))
         if knows_success:
             band = ("evaluation/ci_low", "evaluation/ci_high")
             _panel(axes[1], "Success rate", metrics, ("rollout/success", "evaluation/success_rate"), band)
-            _as_percentages(axes[1])
+            as_percentages(axes[1])
         band = ("evaluation/return_ci_low", "evaluation/return_ci_high")
         _panel(axes[-1], "Ground-truth return", metrics, ("rollout/return", "evaluation/return"), band)
         last_step = max((float(line["step"]) for line in metrics if _is_number(line.get("step"))), default=1.0)
@@ -88,8 +88,8 @@ def learning_curves(
                 panel.axvline(
                     chosen_step, color=ORANGE, linestyle=(0, (4, 3)), linewidth=1.1, label="chosen checkpoint"
                 )
-        _shared_legend(figure, axes)
-        return _svg(figure)
+        shared_legend(figure, axes)
+        return as_svg(figure)
 
 
 def landscape(data: Mapping[str, Any]) -> str:
@@ -106,7 +106,7 @@ def landscape(data: Mapping[str, Any]) -> str:
     reward = np.asarray(data["reward"], np.float64)
     if len(axes) not in (1, 2) or reward.shape != tuple(len(axis) for axis in axes):
         raise ValueError(f"a landscape of {len(axes)} axes and reward of shape {reward.shape} cannot be drawn")
-    with _figure(5.6, 2.6 if len(axes) == 1 else 3.6) as figure:
+    with new_figure(5.6, 2.6 if len(axes) == 1 else 3.6) as figure:
         plot = figure.subplots()
         plot.set_xlabel(_axis_label(data["axes"][0]))
         if len(axes) == 1:
@@ -127,7 +127,7 @@ def landscape(data: Mapping[str, Any]) -> str:
             if np.isfinite(reward).any():
                 i, j = np.unravel_index(int(np.nanargmax(reward)), reward.shape)
                 plot.plot(axes[0][i], axes[1][j], "o", markersize=7, markerfacecolor="none", markeredgecolor="white")
-        return _svg(figure)
+        return as_svg(figure)
 
 
 def score_curve(rewards: np.ndarray, title: str) -> bytes:
@@ -141,7 +141,7 @@ def score_curve(rewards: np.ndarray, title: str) -> bytes:
     """
     from matplotlib.ticker import MaxNLocator
 
-    with _figure(6.4, 2.8) as figure:
+    with new_figure(6.4, 2.8) as figure:
         plot = figure.subplots()
         plot.plot(np.arange(len(rewards)), rewards, color=BLUE, linewidth=1.6, marker="o" if len(rewards) == 1 else "")
         plot.set(title=title, xlabel="frame", ylabel="reward")
@@ -171,7 +171,7 @@ def _panel(
         axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center", color="#94A3B8")
 
 
-def _as_percentages(axes: Axes) -> None:
+def as_percentages(axes: Axes) -> None:
     from matplotlib.ticker import MultipleLocator, PercentFormatter
 
     axes.set_ylim(-0.03, 1.03)
@@ -179,7 +179,7 @@ def _as_percentages(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
 
 
-def _shared_legend(figure: Figure, panels: Sequence[Axes]) -> None:
+def shared_legend(figure: Figure, panels: Sequence[Axes]) -> None:
     """One legend below all panels, each kind of line once."""
     entries: dict[str, Any] = {}
     for panel in panels:
@@ -210,7 +210,7 @@ def _axis_label(axis: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def _figure(width: float, height: float) -> Iterator[Figure]:
+def new_figure(width: float, height: float) -> Iterator[Figure]:
     """An empty figure of that size in inches; the style holds until it was saved."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -219,7 +219,7 @@ def _figure(width: float, height: float) -> Iterator[Figure]:
         yield Figure(figsize=(width, height), layout="constrained")
 
 
-def _svg(figure: Figure) -> str:
+def as_svg(figure: Figure) -> str:
     metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     text = _saved(figure, "svg", dpi=200, metadata=metadata).decode()
     # Neither the prologue nor ids that name nothing may stand in a page that holds several plots.

@@ -8,6 +8,7 @@ import platform
 import re
 import shlex
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -174,7 +175,7 @@ def versions() -> dict[str, str]:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write beside the target, flush to disk, then rename: a reader sees the old file or the new one, never half."""
-    temporary = path.with_name(f".{path.name}.writing")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.writing")
     try:
         with temporary.open("wb") as file:
             file.write(content)

@@ -18,7 +18,7 @@ import numpy as np
 from sightline.config import ChatTeacherConfig
 from sightline.labels.types import Answer, Exchange, Kind, Outcome, Question, Segment
 from sightline.models.chat.calling import Calls, Limits, check
-from sightline.models.chat.messages import Ask, ChatModel, ChatReply, ChatRequest, Refused
+from sightline.models.chat.messages import Ask, ChatModel, ChatReply, ChatRequest, Picture, Refused
 from sightline.models.chat.streaming import in_background
 from sightline.teachers import prompts
 from sightline.teachers.parsing import expectation, parse_choice, parse_number, probabilities
@@ -50,7 +50,7 @@ class _Interview:
     """A question while it is being asked: all that was sent and came back so far."""
 
     question: Question
-    shown: tuple[np.ndarray, ...]
+    shown: tuple[tuple[Picture, ...], ...]
     exchanges: list[Exchange] = field(default_factory=list)
 
 
@@ -102,7 +102,7 @@ class ChatTeacher:
         """
         square = Segment(np.full((1, 64, 64, 3), (200, 30, 30), np.uint8), np.zeros(1, np.float32))
         question = Question("rate", (square,), ("a red square",), levels=2)
-        prompt = prompts.ask_at_once(question, (square.frames,), self.config.structured)
+        prompt = prompts.ask_at_once(question, [[Picture(square.frames[0])]], self.config.structured)
         check(self._model, self._limits, self._request(prompt, question))
 
     def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Answer]]:
@@ -120,10 +120,10 @@ class ChatTeacher:
 
     async def _answer(self, ask: Ask, question: Question) -> Answer:
         began = time.monotonic()
-        shown = tuple(pick_frames(segment, self.config.frames) for segment in question.segments)
-        if question.kind == "compare" and np.array_equal(shown[0], shown[-1]):
+        frames = [pick_frames(segment, self.config.frames) for segment in question.segments]
+        if question.kind == "compare" and np.array_equal(frames[0], frames[-1]):
             return Answer(Outcome.EQUAL, 0.5, reason="the frames are identical")
-        interview = _Interview(question, shown)
+        interview = _Interview(question, tuple(tuple(map(Picture, of_one)) for of_one in frames))
         opinion = await self._vote(ask, interview)
         return Answer(
             opinion.outcome,

@@ -46,7 +46,8 @@ _LEAD = re.compile(
     r"(?:answer|choice|label|verdict|level|score|rating|i (?:choose|pick|prefer|say))(?: is)?\s*[:=]?\s*"
 )
 _NUMBER = re.compile(r"[+-]?[0-9]{1,6}(?:\.[0-9]{1,6})?")
-_THINKING = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
+_THINKING = re.compile(r"\A.*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
+"""What a model thought aloud before its reply; some servers send the end mark alone."""
 _DECLINED = re.compile(
     r"(?:i(?:'m| am) (?:very )?sorry|sorry|i apologi[sz]e|unfortunately)?,? ?(?:but )?"
     r"i(?: am|'m)? ?(?:cannot|can not|can't|won't|will not|unable to|not able to) "

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from sightline.labels.types import Question
 from sightline.models.chat.messages import Part, Picture
 
@@ -25,8 +23,8 @@ HIGHEST_SCORE = 9
 """Scores are asked for as one digit, 0 to 9, which is one token, so that its probabilities are a distribution over
 scores; `Answer.value` is the digit divided by 9."""
 
-Shown = Sequence[np.ndarray]
-"""For each segment of the question the frames that are shown: uint8[F, H, W, 3]."""
+Shown = Sequence[Sequence[Picture]]
+"""For each segment of the question the pictures that are shown, in order of time."""
 
 
 @dataclass(frozen=True)
@@ -94,17 +92,15 @@ def highest(question: Question) -> int:
 def _pictures(question: Question, shown: Shown) -> list[Part]:
     parts: list[Part] = []
     names = ("The first", "The second") if question.kind == "compare" else ("This",)
-    for name, frames in zip(names, shown, strict=True):
-        if len(frames) == 1:
-            parts += [f"{name} picture:", Picture(frames[0])]
-        else:
-            parts += [f"{name} clip, {len(frames)} pictures in order of time:", *(Picture(f) for f in frames)]
+    for name, pictures in zip(names, shown, strict=True):
+        what = "picture" if len(pictures) == 1 else f"clip, {len(pictures)} pictures in order of time"
+        parts += [f"{name} {what}:", *pictures]
     return parts
 
 
 def _goal(question: Question) -> str:
     if len(question.goal) == 1:
-        return f"The goal is that the picture shows this: {question.goal[0]}."
+        return f"The goal is that the picture shows this: {question.goal[0].rstrip('.')}."
     said = "\n".join(f"- {sentence}" for sentence in question.goal)
     return f"The goal is that the picture shows this (several ways to say the same):\n{said}"
 
@@ -133,7 +129,7 @@ def _form(question: Question, structured: bool) -> str:
     if structured:
         return (
             'Reply with one JSON object and nothing else: "reason" is one short sentence, "answer" is one of '
-            f'{listed}. For example: {{"reason": "…", "answer": "{answers[-1]}"}}'
+            f'{listed}. So it looks like this: {{"reason": "…", "answer": "…"}}'
         )
     return f"Give your reason in one short sentence. Then end with a line that holds the answer alone: {listed}."
 

@@ -59,7 +59,7 @@ class AsksLess:
         self, request: ChatRequest, send: Callable[[ChatRequest, Wishes], Awaitable[ChatReply]]
     ) -> ChatReply:
         """The reply to a request, with as many wishes as the server grants."""
-        wishes = self._wishes
+        wishes = begun = self._wishes
         while True:
             try:
                 reply = await send(wishes.granted(request), wishes)
@@ -69,5 +69,6 @@ class AsksLess:
                     raise
                 wishes = less
             else:
-                self._wishes = wishes
+                if wishes is not begun:
+                    self._wishes = wishes
                 return reply

@@ -125,14 +125,16 @@ class Calls:
             error, tokens = Transient(f"no reply within {self._limits.timeout:g} s"), 0
         except NoReply as why:
             error, tokens = why, why.input_tokens + why.output_tokens
+            wished = why.retry_after if isinstance(why, Transient) else None
+            if wished is not None and wished <= LONGEST_WAIT:
+                self._not_before = max(self._not_before, time.monotonic() + wished)
         self._tokens.correct(tokens - guess)
         return Attempt(reply, error, time.monotonic() - began)
 
     def _wait_after(self, error: Transient, failures: int) -> float:
-        """Exponential back-off with jitter, or what the server asks for and a little more."""
+        """Exponential back-off with jitter; a little only, where the server said itself how long to pause."""
         if error.retry_after is not None:
-            self._not_before = max(self._not_before, time.monotonic() + error.retry_after)
-            return error.retry_after + self._jitter.uniform(0, 0.1) * self._limits.first_wait
+            return self._limits.first_wait * self._jitter.uniform(0, 0.1)
         return float(min(self._limits.first_wait * 2 ** (failures - 1), LONGEST_WAIT) * self._jitter.uniform(0.5, 1.0))
 
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from sightline.errors import BadInput
 from sightline.models.chat.asking_less import AsksLess, Wishes
 from sightline.models.chat.keys import key_from
-from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Refused, Rejected, Token, Transient
+from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Refused, Token, Transient
 from sightline.models.chat.statuses import no_reply
 
 BLOCKED = {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY", "MODEL_ARMOR"}
@@ -98,10 +98,7 @@ class Gemini:
 
     def _no_reply(self, error: Any) -> Exception:
         headers = getattr(getattr(error, "response", None), "headers", None) or {}
-        message = str(error.message or "")
-        if error.code == 400 and "api key" in message.lower():
-            return Rejected(f"the server refuses the key in {self._key_env} ({message})")
-        return no_reply(int(error.code), message, self._key_env, headers.get("retry-after"))
+        return no_reply(int(error.code), str(error.message or ""), self._key_env, headers.get("retry-after"))
 
 
 def _read(response: Any) -> ChatReply:

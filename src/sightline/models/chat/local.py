@@ -91,7 +91,7 @@ class LocalModel:
             import transformers
 
             auto: Any = transformers  # its types change with its version
-            transformers.utils.logging.disable_progress_bar()
+            auto.utils.logging.disable_progress_bar()
             device = choose_device(self._device)
             dtype = self._dtype
             if dtype == "auto":

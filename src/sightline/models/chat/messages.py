@@ -21,11 +21,11 @@ class Picture:
 
     @cached_property
     def png(self) -> bytes:
-        """The picture as a PNG file: no loss, and every provider reads it."""
+        """The picture as a PNG file: no loss, and every provider reads it. Made once, quickly rather than small."""
         from PIL import Image
 
         file = io.BytesIO()
-        Image.fromarray(self.pixels).save(file, "PNG")
+        Image.fromarray(self.pixels).save(file, "PNG", compress_level=1)
         return file.getvalue()
 
     @property

@@ -23,7 +23,9 @@ def no_reply(status: int, message: str, key_variable: str | None, retry_after: s
     """
     said = f" ({message})" if message else ""
     lowered = message.lower()
-    if status in (401, 403):
+    if status in (400, 403, 422) and "logprob" in lowered:  # reasoning models of OpenAI forbid them with a 403
+        return Rejected(f"the server answers {status}{said}", malformed=True)
+    if status in (401, 403) or (status == 400 and "api key" in lowered):
         about = f"the key in {key_variable}" if key_variable else "a request without a key; set key_env"
         return Rejected(f"the server refuses {about}{said}")
     if status == 402 or (status == 429 and any(word in lowered for word in _NO_MONEY)):

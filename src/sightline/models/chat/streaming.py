@@ -72,7 +72,8 @@ def in_background(
         while (found := ready.get()) is not None:
             index, result, taken = found
             yield index, result
-            loop.call_soon_threadsafe(taken.set)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: another item has failed
+                loop.call_soon_threadsafe(taken.set)
     finally:
         with contextlib.suppress(RuntimeError):  # the loop is closed: everything was done
             loop.call_soon_threadsafe(task.cancel)

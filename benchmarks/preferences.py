@@ -1,0 +1,313 @@
+"""Does learning from a teacher work, and what does it cost? Every such claim of the README, by one command.
+
+    python benchmarks/preferences.py main efficiency throughput relabelling drawer --jobs 2
+
+- `main`: the bundled recipe (encoder teacher, offline) against the same learner on the ground-truth reward.
+- `efficiency`: with a scripted teacher, what each kind of feedback makes of 20 to 160 labels.
+- `throughput`: labelling against a server on this machine that takes one second for every answer, against the published
+  way (two requests a pair, one after the other), and how long the learner waits for it.
+- `relabelling`: paying for stored frames anew, against the published way (converted on the host, 32 at a time).
+- `drawer`: Meta-World's drawer, frames of an expert that errs, scripted labels: how well is the reward ranked on frames
+  of other episodes, and what do 20 % wrong labels do?
+
+Results go to benchmarks/results/preferences.json and to stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from running import keep, train
+
+FILE = "preferences.json"
+SEEDS = 3
+REPEATS = 5
+
+EFFICIENCY = {
+    "pairs, uniform": ("reward.feedback.kind=pairs", "reward.feedback.sampler=uniform"),
+    "pairs, disagreement": ("reward.feedback.kind=pairs", "reward.feedback.sampler=disagreement"),
+    "ratings, 3 levels": ("reward.feedback.kind=ratings",),
+    "ladder": ("reward.feedback.kind=ladder",),
+}
+BUDGETS = (20, 40, 80, 160)
+ROUNDS = 4
+
+
+def learning(jobs: int) -> None:
+    """Part `main`."""
+    rows = {
+        "encoder teacher": ("cartpole-preferences",),
+        "ground-truth reward": ("cartpole-preferences", "reward.kind=ground_truth", "reward.scale=0.1"),
+    }
+    results = _train_all(rows, jobs)
+    truth = float(np.mean([run["return"] for run in results["ground-truth reward"]]))
+    for name, runs in results.items():
+        shares = [_share(run, truth) for run in runs]
+        print(f"{name}: returns {[round(run['return'], 1) for run in runs]}, share of the way {np.round(shares, 3)}")
+    keep(FILE, "main", _kept(results), jobs)
+
+
+def efficiency(jobs: int) -> None:
+    """Part `efficiency`."""
+    rows = {
+        f"{name}, {budget} labels": (
+            "cartpole-preferences",
+            *("reward.teacher.kind=scripted", *feedback, f"reward.budget.questions={budget}"),
+            *(f"reward.questions={budget // ROUNDS}", "reward.explore=1000", "reward.every=1000", "steps=12000"),
+        )
+        for name, feedback in EFFICIENCY.items()
+        for budget in BUDGETS
+    }
+    results = _train_all(rows, jobs)
+    print("\n| feedback | " + " | ".join(f"{budget} labels" for budget in BUDGETS) + " |")
+    print("|---" * (len(BUDGETS) + 1) + "|")
+    for name in EFFICIENCY:
+        cells = [
+            " ".join(f"{100 * run['success_rate']:.0f}" for run in results[f"{name}, {budget} labels"])
+            + f" ({np.mean([run['return'] for run in results[f'{name}, {budget} labels']]):.0f})"
+            for budget in BUDGETS
+        ]
+        print(f"| {name} | " + " | ".join(cells) + " |")
+    keep(FILE, "efficiency", _kept(results), jobs)
+
+
+def throughput(jobs: int) -> None:
+    """Part `throughput`."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from fault_server import FaultServer, brighter
+
+    from sightline.config import ChatTeacherConfig
+    from sightline.labels.types import Question, Segment
+    from sightline.teachers.chat import ChatTeacher
+
+    rng = np.random.default_rng(0)
+
+    def pairs(count: int) -> list[Question]:
+        def segment() -> Segment:
+            return Segment(rng.integers(0, 256, (1, 224, 224, 3), np.uint8), np.zeros(1, np.float32))
+
+        return [Question("compare", (segment(), segment()), ("a bright picture",)) for _ in range(count)]
+
+    def rate(count: int, **settings: Any) -> float:
+        with FaultServer(brighter, latency=1.0) as server:
+            config = ChatTeacherConfig(kind="chat", model="tiny", url=server.url, **settings)
+            began = time.monotonic()
+            answered = sum(1 for _ in ChatTeacher(config).answers(pairs(count)))
+            return answered / (time.monotonic() - began)
+
+    numbers = {
+        "one order, 32 at once": rate(320, swap=False),
+        "both orders, 32 at once": rate(160),
+        "published way: two stages, one after the other": rate(6, swap=False, stages=2, concurrency=1),
+    }
+    with FaultServer(brighter, latency=1.0) as server, tempfile.TemporaryDirectory() as folder:
+        chat = ("reward.teacher.kind=chat", "reward.teacher.model=tiny", f"reward.teacher.url={server.url}")
+        train("chat teacher", ("cartpole-preferences", *chat), 0, Path(folder))
+        (records,) = Path(folder).glob("*/metrics.jsonl")
+        metrics = [json.loads(line) for line in records.read_text().splitlines()]
+        waited = [record["time/waiting_for_teacher"] for record in metrics if "time/waiting_for_teacher" in record]
+        (result,) = Path(folder).glob("*/result.json")
+        numbers["seconds waited for the teacher"] = sum(waited)
+        numbers["seconds of the run"] = json.loads(result.read_text())["seconds"]
+    for name, value in numbers.items():
+        print(f"{name}: {value:.2f}" + ("" if name.startswith("seconds") else " pairs/s"))
+    keep(FILE, "throughput", numbers, jobs)
+
+
+def relabelling(jobs: int) -> None:
+    """Part `relabelling`."""
+    import torch
+    from gymnasium import spaces
+
+    from sightline.config import CNNConfig, LearnedConfig
+    from sightline.control.relabelling import relabel
+    from sightline.control.replay import CommittedReplayBuffer
+    from sightline.models.encoders import load_encoder
+    from sightline.preferences.learned import EnsembleReward
+
+    torch.set_num_threads(os.cpu_count() or 1)
+    rng = np.random.default_rng(0)
+    space, action = spaces.Box(-1, 1, (4,), np.float32), spaces.Box(-1, 1, (1,), np.float32)
+
+    def filled(reward: EnsembleReward, rows: int) -> CommittedReplayBuffer:
+        buffer = CommittedReplayBuffer(
+            rows, space, action, n_envs=1, feature_shape=reward.feature_shape, feature_dtype=reward.feature_dtype
+        )
+        buffer.features[:] = rng.integers(0, 200, buffer.features.shape).astype(buffer.features.dtype)  # type: ignore[index]
+        buffer.pos, buffer.full = 0, True
+        buffer.committed[:] = True
+        return buffer
+
+    head = EnsembleReward(LearnedConfig(kind="learned"), (64, 64, 3), load_encoder("bundled", device="cpu"), 0)
+    buffer = filled(head, 100_000)
+    numbers: dict[str, Any] = {
+        "embedding head: seconds for 100 000 frames": _median_seconds(lambda: relabel(buffer, head.score)),
+        "embedding head: bytes kept of a frame": buffer.features[0, 0].nbytes,  # type: ignore[index]
+    }
+    for size in (84, 200):
+        config = LearnedConfig(kind="learned", model=CNNConfig(kind="cnn", size=(size, size)))
+        cnn = EnsembleReward(config, (size, size, 3), None, 0)
+        frames = filled(cnn, 2_000)
+        stored = frames.features[:, 0]  # type: ignore[index]
+        ours = len(stored) / _median_seconds(lambda frames=frames, cnn=cnn: relabel(frames, cnn.score))
+        theirs = len(stored) / _median_seconds(lambda stored=stored, cnn=cnn: _the_published_way(cnn, stored))
+        numbers |= {f"cnn, {size} px: images/s": ours, f"cnn, {size} px: images/s, published way": theirs}
+        numbers |= {f"cnn, {size} px: ratio": ours / theirs, f"cnn, {size} px: bytes kept of a frame": stored[0].nbytes}
+    for name, value in numbers.items():
+        print(f"{name}: {value:.3g}")
+    keep(FILE, "relabelling", numbers, jobs)
+
+
+def _the_published_way(cnn: Any, frames: np.ndarray) -> np.ndarray:
+    """32 frames at a time, made into floats on the host, read by one member after the other, each brought back."""
+    import torch
+
+    rewards = []
+    for start in range(0, len(frames), 32):
+        batch = np.transpose(frames[start : start + 32], (0, 3, 1, 2)).astype(np.float32) / 255.0
+        said = []
+        for member in cnn.ensemble.separate():
+            with torch.no_grad():
+                said.append(member(torch.from_numpy(batch).float().to(cnn.device)).detach().cpu().numpy())
+        rewards.append(np.mean(np.array(said), axis=0))
+    return np.concatenate(rewards)
+
+
+def drawer(jobs: int) -> None:
+    """Part `drawer`."""
+    from sightline.config import CNNConfig, FittingConfig, LearnedConfig, PairsConfig, ScriptedTeacherConfig
+    from sightline.evaluation.ranks import spearman
+    from sightline.labels.types import Question
+    from sightline.preferences.fitting import Examples, fit
+    from sightline.preferences.learned import EnsembleReward
+    from sightline.preferences.sampling import PoolView, choose_pairs
+    from sightline.teachers.scripted import ScriptedTeacher
+
+    seen, seen_rewards = _drawer_frames(range(40))
+    unseen, unseen_rewards = _drawer_frames(range(1000, 1010))
+    print(f"{len(seen)} frames to ask about, {len(unseen)} of other episodes", flush=True)
+    rows: dict[str, list[dict[str, float | None]]] = {}
+    for mistake in (0.0, 0.2):
+        for loss in ("cross_entropy", "noise_aware"):
+            for seed in range(SEEDS):
+                feedback = PairsConfig(loss=loss, noise=0.2)
+                fitting = FittingConfig(epochs=30, patience=6)
+                config = LearnedConfig(kind="learned", model=CNNConfig(kind="cnn"), feedback=feedback, fitting=fitting)
+                reward = EnsembleReward(config, seen.shape[1:], None, seed)
+                features = reward.embed(seen)
+                segments = [_segment(frame, value) for frame, value in zip(seen, seen_rewards, strict=True)]
+                view = PoolView([segment.digest for segment in segments], np.zeros((len(segments), 1)))
+                chosen = choose_pairs("uniform", 1500, view, np.random.default_rng(seed))
+                questions = [Question("compare", (segments[a], segments[b]), ("open",)) for a, b in chosen]
+                teacher = ScriptedTeacher(ScriptedTeacherConfig(kind="scripted", mistake=mistake), seed)
+                examples = Examples()
+                for i, answer in teacher.answers(questions):
+                    if answer.value is not None:
+                        examples.add(tuple(features[j][None] for j in chosen[i]), answer.value)
+                fitted = fit(reward, examples, seed)
+                correlation = spearman(reward.reward(unseen), unseen_rewards)
+                name = f"{loss}, {100 * mistake:.0f} % wrong"
+                rows.setdefault(name, []).append(
+                    {"rank correlation": correlation, "held-out accuracy": fitted.held_out_accuracy}
+                )
+                print(f"{name}, seed {seed}: {rows[name][-1]}", flush=True)
+    keep(FILE, "drawer", rows, jobs)
+
+
+def _drawer_frames(seeds: range, every: int = 10) -> tuple[np.ndarray, np.ndarray]:
+    """Frames uint8[N, 84, 84, 3] of episodes by Meta-World's expert with noise of random strength, and true rewards."""
+    from metaworld.policies import SawyerDrawerOpenV3Policy
+
+    from sightline.envs.metaworld import MetaWorld
+
+    env = MetaWorld(task="drawer-open", render_mode="rgb_array", render_size=(84, 84), show_goal=True)
+    frames, rewards = [], []
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        state, _ = env.reset(seed=seed)
+        policy, noise = SawyerDrawerOpenV3Policy(), rng.uniform(0, 2)
+        for step in range(200):
+            wanted = policy.get_action(state) + noise * rng.standard_normal(4)
+            state, value, *_ = env.step(np.clip(wanted, -1, 1).astype(np.float32))
+            if step % every == 0:
+                frames.append(env.render())
+                rewards.append(value)
+    env.close()
+    return np.stack(frames), np.array(rewards, np.float32)
+
+
+def _segment(frame: np.ndarray, reward: float) -> Any:
+    from sightline.labels.types import Segment
+
+    return Segment(frame[None], np.array([reward], np.float32))
+
+
+def _train_all(rows: dict[str, tuple[str, ...]], jobs: int) -> dict[str, list[dict[str, Any]]]:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        runs = {
+            name: [pool.submit(train, name, arguments, seed, Path(folder)) for seed in range(SEEDS)]
+            for name, arguments in rows.items()
+        }
+        return {name: [run.result() for run in those] for name, those in runs.items()}
+
+
+def _share(run: dict[str, Any], truth: float) -> float:
+    """How far a policy has come from the untrained one's return to that of ground truth."""
+    before = run["untrained"]["return"]
+    return float((run["return"] - before) / (truth - before))
+
+
+def _kept(results: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    names = ("return", "return_ci_low", "return_ci_high", "success_rate", "ci_low", "ci_high", "panel", "chosen_step")
+    return {
+        name: [
+            {key: run[key] for key in (*names, "wall_seconds")} | {"untrained_return": run["untrained"]["return"]}
+            for run in runs
+        ]
+        for name, runs in results.items()
+    }
+
+
+def _median_seconds(work: Callable[[], Any]) -> float:
+    def once() -> float:
+        began = time.monotonic()
+        work()
+        return time.monotonic() - began
+
+    once()
+    return median(once() for _ in range(REPEATS))
+
+
+PARTS = {
+    "main": learning,
+    "efficiency": efficiency,
+    "throughput": throughput,
+    "relabelling": relabelling,
+    "drawer": drawer,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--jobs", type=int, default=1, help="training runs at the same time")
+    arguments = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    for part in arguments.parts:
+        print(f"\n== {part}", flush=True)
+        PARTS[part](arguments.jobs)
+
+
+if __name__ == "__main__":
+    main()

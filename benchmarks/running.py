@@ -1,0 +1,44 @@
+"""What the benchmarks share: whole commands as processes of their own, and results that are kept with date and machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def train(name: str, arguments: tuple[str, ...], seed: int, folder: Path) -> dict[str, Any]:
+    """One `sightline train … --json` in a process of its own: its result, with `wall_seconds`."""
+    target = folder / f"{abs(hash(name))}-{seed}"
+    command = [sys.executable, "-m", "sightline", "train", *arguments, f"seed={seed}", "videos=false"]
+    started = time.monotonic()
+    done = subprocess.run([*command, "--run-dir", str(target), "--json"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{name}, seed {seed}: {done.stderr[-500:]}")
+    result: dict[str, Any] = json.loads(done.stdout) | {"wall_seconds": time.monotonic() - started}
+    outcome = f"return {result['return']:.0f}"
+    if result["success_rate"] is not None:
+        outcome += f", success {100 * result['success_rate']:.0f} %"
+    print(f"{name}, seed {seed}: {outcome}, {result['wall_seconds']:.0f} s", flush=True)
+    return result
+
+
+def machine(jobs: int = 1) -> str:
+    """Where and how numbers were measured, in words."""
+    return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, jobs={jobs}"
+
+
+def keep(file: str, part: str, content: Any, jobs: int = 1) -> None:
+    """Put a part's numbers into a results file, beside those of its other parts."""
+    path = RESULTS / file
+    document = json.loads(path.read_text()) if path.is_file() else {}
+    document[part] = {"date": time.strftime("%Y-%m-%d"), "machine": machine(jobs), "result": content}
+    RESULTS.mkdir(exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")

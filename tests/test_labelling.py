@@ -1,0 +1,309 @@
+"""Asking in the background: every answer is stored before it is used, none is paid for twice, budgets hold."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sightline.config import Budget, HumanTeacherConfig
+from sightline.errors import RunFailed
+from sightline.labels.store import Context, LabelStore
+from sightline.labels.types import Answer, Exchange, Outcome, Question, preference
+from sightline.preferences.labelling import Labelling
+from sightline.teachers.human import HumanTeacher
+from slow_teacher import COUNT, questions
+
+
+class Fake:
+    """Answers by a function of the question's number; keeps what it was asked, and whether it was let go."""
+
+    name, signature = "fake", "fake teacher"
+
+    def __init__(self, answer: Callable[[int], Answer] = lambda number: preference(float(number % 2))) -> None:
+        self._answer = answer
+        self.asked: list[int] = []
+        self.closed = 0
+        self.after_each: Callable[[int], None] = lambda number: None
+
+    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Answer]]:
+        try:
+            for i in reversed(range(len(questions))):  # as they come, in any order
+                number = int(questions[i].segments[0].frames[0, 0, 0, 0])
+                self.asked.append(number)
+                yield i, self._answer(number)
+                self.after_each(number)
+        finally:
+            self.closed += 1
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LabelStore]:
+    with LabelStore(tmp_path / "labels") as opened:
+        yield opened
+
+
+def labelling_of(teacher: Fake, store: LabelStore, budget: Budget | None = None, run: str = "run") -> Labelling:
+    return Labelling(teacher, store, budget or Budget(), run, "task")
+
+
+def values(answers: Sequence[Answer | None]) -> list[float | None]:
+    return [None if answer is None else answer.value for answer in answers]
+
+
+def test_a_round(store: LabelStore) -> None:
+    teacher = Fake()
+    labelling = labelling_of(teacher, store)
+    labelling.ask(questions(7), step=12)
+    result = labelling.collect()
+    labelling.close()
+    assert result is not None
+    assert values(result.answers) == [0, 1, 0, 1, 0, 1, 0]
+    assert (result.remembered, result.over_budget) == (0, "")
+    assert sorted(teacher.asked) == list(range(7))
+    assert teacher.closed == 1
+    labels = store.labels("run")
+    assert len(labels) == 7
+    assert {(label.context.task, label.context.step, label.teacher) for label in labels} == {("task", 12, "fake")}
+
+
+def test_an_answer_is_stored_before_the_next_is_taken(store: LabelStore) -> None:
+    teacher, stored = Fake(), []
+    teacher.after_each = lambda number: stored.append((number, len(store.labels())))
+    labelling = labelling_of(teacher, store)
+    labelling.ask(questions(4), step=0)
+    labelling.collect()
+    labelling.close()
+    assert stored == [(3, 1), (2, 2), (1, 3), (0, 4)]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.UNSURE, Outcome.SKIPPED, Outcome.REFUSED, Outcome.UNPARSABLE])
+def test_nothing_is_asked_twice(tmp_path: Path, outcome: Outcome) -> None:
+    """Not even by another process, nor what taught nothing."""
+    teacher = Fake(lambda number: Answer(outcome) if number < 2 else preference(1.0))
+    for remembered in (0, 5, 5):
+        with LabelStore(tmp_path / "labels") as store:
+            labelling = labelling_of(teacher, store, run=f"run {remembered}")
+            labelling.ask(questions(5), step=0)
+            result = labelling.collect()
+            labelling.close()
+        assert result is not None
+        assert result.remembered == remembered
+        assert values(result.answers) == [None, None, 1, 1, 1]
+        assert [answer.outcome for answer in result.answers if answer][:2] == [outcome, outcome]
+    assert sorted(teacher.asked) == list(range(5))
+
+
+def test_a_longer_round_asks_the_rest(store: LabelStore) -> None:
+    teacher = Fake()
+    labelling = labelling_of(teacher, store)
+    for count, remembered in ((3, 0), (8, 3)):
+        labelling.ask(questions(count), step=0)
+        result = labelling.collect()
+        assert result is not None
+        assert result.remembered == remembered
+        assert values(result.answers) == [float(i % 2) for i in range(count)]
+    labelling.close()
+    assert sorted(teacher.asked) == list(range(8))
+
+
+def test_other_signatures_are_asked_themselves(store: LabelStore) -> None:
+    first, second = Fake(), Fake(lambda number: preference(0.5))
+    second.signature = "another prompt"
+    for teacher in (first, second):
+        labelling = labelling_of(teacher, store)
+        labelling.ask(questions(3), step=0)
+        result = labelling.collect()
+        labelling.close()
+        assert result is not None
+        assert result.remembered == 0
+    assert values(result.answers) == [0.5] * 3
+
+
+def test_what_failed_is_asked_again(store: LabelStore) -> None:
+    broken = [True]
+    teacher = Fake(lambda n: Answer(Outcome.FAILED, reason="no network") if broken[0] and n == 1 else preference(1.0))
+    labelling = labelling_of(teacher, store)
+    labelling.ask(questions(3), step=0)
+    result = labelling.collect()
+    assert result is not None
+    assert values(result.answers) == [1, None, 1]
+    broken[0] = False
+    labelling.ask(questions(3), step=0)
+    result = labelling.collect()
+    labelling.close()
+    assert result is not None
+    assert values(result.answers) == [1, 1, 1]
+    assert result.remembered == 2
+    assert sorted(teacher.asked) == [0, 1, 1, 2]
+
+
+def paid(number: int) -> Answer:
+    exchanges = tuple(Exchange("compare", swapped, "?", "!", 70, 30, 0.1, 0.25) for swapped in (False, True))
+    return Answer(Outcome.FIRST, 0.0, exchanges=exchanges)
+
+
+@pytest.mark.parametrize(
+    ("budget", "answered", "said"),
+    [
+        (Budget(requests=5), 3, "6 of 5 requests"),
+        (Budget(requests=6), 3, "6 of 6 requests"),
+        (Budget(tokens=300), 2, "400 of 300 tokens"),
+        (Budget(money=1.75), 4, "2.00 of 1.75 in money"),
+        (Budget(requests=20), 10, ""),
+        (Budget(requests=19), 10, ""),
+        (Budget(questions=1), 10, ""),
+    ],
+)
+def test_a_budget_ends_a_round_in_its_middle(store: LabelStore, budget: Budget, answered: int, said: str) -> None:
+    teacher = Fake(paid)
+    labelling = labelling_of(teacher, store, budget)
+    labelling.ask(questions(10), step=0)
+    result = labelling.collect()
+    assert result is not None
+    assert values(result.answers) == [None] * (10 - answered) + [0.0] * answered
+    assert result.over_budget == said
+    assert len(teacher.asked) == answered == len(store.labels())
+    assert teacher.closed == 1, "requests in flight are given up"
+    labelling.ask(questions(10), step=1)
+    again = labelling.collect()
+    labelling.close()
+    assert again is not None
+    assert values(again.answers) == values(result.answers), "what is remembered is free, and nothing else is asked"
+    assert again.remembered == answered
+    assert again.over_budget == said
+    assert len(teacher.asked) == answered
+
+
+def test_the_budget_is_that_of_the_run(store: LabelStore) -> None:
+    for run in ("one", "two"):
+        teacher = Fake(paid)
+        teacher.signature = run
+        labelling = labelling_of(teacher, store, Budget(requests=4), run)
+        labelling.ask(questions(3), step=0)
+        result = labelling.collect()
+        labelling.close()
+        assert result is not None
+        assert result.answers.count(None) == 1
+
+
+def test_stopping_while_waiting_and_collecting_later(store: LabelStore) -> None:
+    teacher, gate = Fake(), threading.Event()
+    teacher.after_each = lambda number: gate.wait(20) and None
+    labelling = labelling_of(teacher, store)
+    labelling.ask(questions(3), step=0)
+    looks: list[int] = []
+
+    def should_stop() -> bool:
+        looks.append(1)
+        return len(looks) >= 2
+
+    assert labelling.collect(should_stop) is None
+    assert len(looks) == 2
+    gate.set()
+    result = labelling.collect()
+    labelling.close()
+    assert result is not None
+    assert None not in result.answers
+
+
+def test_closing_keeps_what_came_and_lets_the_teacher_go(store: LabelStore) -> None:
+    teacher, asked, gate = Fake(), threading.Event(), threading.Event()
+
+    def wait(number: int) -> None:
+        asked.set()
+        gate.wait(20)
+
+    teacher.after_each = wait
+    labelling = labelling_of(teacher, store)
+    labelling.ask(questions(9), step=0)
+    assert asked.wait(20)
+    threading.Timer(0.1, gate.set).start()
+    labelling.close()
+    assert teacher.closed == 1
+    assert 1 <= len(store.labels()) == len(teacher.asked) <= 2
+
+
+def test_the_teachers_failure_is_the_rounds(store: LabelStore) -> None:
+    """Also one that looks like the wait's own."""
+    for error in (RunFailed("the key is refused"), TimeoutError("the socket")):
+
+        def answer(number: int, error: Exception = error) -> Answer:
+            raise error
+
+        labelling = labelling_of(Fake(answer), store)
+        labelling.ask(questions(2), step=0)
+        with pytest.raises(type(error), match=str(error)):
+            labelling.collect(lambda: False)
+        labelling.close()
+
+
+def test_people_record_themselves(store: LabelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sightline.teachers.human.SECOND_THOUGHTS", 0.0)
+    monkeypatch.setattr("sightline.teachers.human.POLL", 0.01)
+    said: list[str] = []
+    teacher = HumanTeacher(HumanTeacherConfig(kind="human", patience=60), store, Context("run", "task"), said.append)
+    labelling = Labelling(teacher, store, Budget(), "run", "task")
+    labelling.ask(questions(2), step=5)
+    while len(waiting := store.waiting()) < 2:
+        time.sleep(0.01)
+    for each in waiting:
+        store.record(each.question, teacher, preference(1.0), each.context)
+    result = labelling.collect()
+    assert result is not None
+    assert values(result.answers) == [1, 1]
+    assert len(store.labels()) == 2, "once, not twice"
+    labelling.ask(questions(4), step=6)
+    while len(store.waiting()) < 2:
+        time.sleep(0.01)
+    began = time.monotonic()
+    labelling.close()
+    assert time.monotonic() - began < 30, "nobody waits for people at the end"
+    assert store.waiting() == []
+
+
+# -- a process that is killed -----------------------------------------------------------------------------------------
+
+
+def label(store: Path, asked: Path, seconds: float) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(Path(__file__).parent / "slow_teacher.py"), str(store), str(asked), str(seconds)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_kill_nine_loses_no_label(tmp_path: Path) -> None:
+    folder, asked = tmp_path / "labels", tmp_path / "asked"
+    process = label(folder, asked, 0.05)
+    while not asked.is_file() or len(asked.read_text().split()) < 6:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    before = [int(number) for number in asked.read_text().split()]
+    with LabelStore(folder) as store:
+        stored = [int(store.segment(kept.segments[0]).frames[0, 0, 0, 0]) for kept in store.labels()]
+        assert [kept.answer.value for kept in store.labels()] == [float(number % 2 == 0) for number in stored]
+    assert stored == before[: len(stored)]
+    assert len(before) - 1 <= len(stored) <= len(before), "all but the one under way"
+    asked.unlink()
+    process = label(folder, asked, 0)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    remembered, *answers = (float(word) for word in out.split())
+    assert remembered == len(stored)
+    assert answers == [float(i % 2 == 0) for i in range(COUNT)]
+    again = [int(number) for number in asked.read_text().split()]
+    assert sorted(stored + again) == list(range(COUNT)), "none is asked twice"
+    assert np.isfinite(answers).all()
