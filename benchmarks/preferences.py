@@ -28,6 +28,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+
 from running import keep, train
 
 FILE = "preferences.json"
@@ -86,7 +87,6 @@ def throughput(jobs: int) -> None:
     """Part `throughput`."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from fault_server import FaultServer, brighter
-
     from sightline.config import ChatTeacherConfig
     from sightline.labels.types import Question, Segment
     from sightline.teachers.chat import ChatTeacher

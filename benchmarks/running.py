@@ -1,4 +1,4 @@
-"""What the benchmarks share: whole commands as processes of their own, and results that are kept with date and machine."""
+"""What the benchmarks share: whole commands as processes of their own, and results kept with date and machine."""
 
 from __future__ import annotations
 

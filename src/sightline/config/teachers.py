@@ -96,7 +96,8 @@ Teacher = Annotated[
 
 
 class Budget(Strict):
-    """What may be spent; when it is reached, training goes on with the labels that there are."""
+    """What may be spent; when it is reached, nothing more is asked, what is under way is still taken in, and training
+    goes on with the labels that there are."""
 
     questions: PositiveInt = 600
     """Questions over the whole run, answered or not."""

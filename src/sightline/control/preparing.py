@@ -6,11 +6,20 @@ from dataclasses import dataclass
 
 import torch
 
-from sightline.config import ChatTeacherConfig, EncoderTeacherConfig, LearnedConfig, Recipe, ZeroShotConfig
+from sightline.config import (
+    ChatTeacherConfig,
+    EncoderTeacherConfig,
+    HumanTeacherConfig,
+    LearnedConfig,
+    Recipe,
+    ScriptedTeacherConfig,
+    ZeroShotConfig,
+)
 from sightline.control.learners import check_learner
 from sightline.envs.making import EnvMaker
 from sightline.envs.vector import rgb_frame
 from sightline.evaluation.panels import Panel, make_panel
+from sightline.labels.types import Teacher
 from sightline.models.encoders import Encoder, load_encoder
 from sightline.preferences.learned import EnsembleReward, LadderReward, build_reward
 from sightline.rewards.model import RewardModel
@@ -18,6 +27,9 @@ from sightline.rewards.zero_shot import Words, ZeroShotReward, warn_of_unknown_w
 from sightline.runs.metrics import check_wandb
 from sightline.tasks.completing import env_maker
 from sightline.tasks.declarations import Task, find_task
+from sightline.teachers.chat import ChatTeacher
+from sightline.teachers.encoder import EncoderTeacher
+from sightline.teachers.scripted import ScriptedTeacher
 
 VIDEO_SIZE = (256, 256)
 SHOWN_SIZE = (224, 224)
@@ -32,7 +44,7 @@ class Setup:
 
     Attributes:
         encoder: the one that the reward model reads frames with, if any.
-        judge: the zero-shot reward by which an encoder teaches, if one does.
+        teacher: who judges frames; None if nobody does, or if people do (they need a run to be asked in).
     """
 
     recipe: Recipe
@@ -40,7 +52,7 @@ class Setup:
     make: EnvMaker
     make_for_display: EnvMaker
     encoder: Encoder | None
-    judge: ZeroShotReward | None
+    teacher: Teacher | None
     reward_model: RewardModel | None
     warnings: tuple[str, ...]
 
@@ -81,37 +93,42 @@ def _prepare_to_learn(recipe: Recipe, config: LearnedConfig, task: Task, display
     encoder = None
     if config.model.kind == "embeddings":
         encoder = load_encoder(config.model.encoder, config.device, config.model.dtype)
-    judge, warnings = reach_teacher(recipe, config, encoder)
+    teacher, warnings = reach_teacher(recipe, config, encoder)
     if encoder is not None:
         encoder.free_text_tower()
-    make = env_maker(recipe, shown_size(config, encoder or (judge.encoder if judge else None)))
+    make = env_maker(recipe, shown_size(config, encoder))
     reward = build_reward(config, _seen_shape(config, make), encoder, recipe.seed)
-    return Setup(recipe, task, make, display, encoder, judge, reward, warnings)
+    return Setup(recipe, task, make, display, encoder, teacher, reward, warnings)
 
 
 def reach_teacher(
     recipe: Recipe, config: LearnedConfig, encoder: Encoder | None = None
-) -> tuple[ZeroShotReward | None, tuple[str, ...]]:
-    """Make sure that the teacher will answer.
+) -> tuple[Teacher | None, tuple[str, ...]]:
+    """Find the teacher, and make sure that it will answer.
 
     Args:
         encoder: one that is loaded already, to be shared if the teacher names the same.
 
     Returns:
-        The zero-shot reward by which an encoder teaches (None for other teachers), and warnings about its words.
+        The teacher, None for people; and warnings about the words.
 
     Raises:
         BadInput, RunFailed: no key, no server, no such model.
     """
-    if isinstance(config.teacher, ChatTeacherConfig):
-        from sightline.teachers.chat import ChatTeacher
-
-        ChatTeacher(config.teacher).check()
-    if not isinstance(config.teacher, EncoderTeacherConfig):
-        return None, ()
-    if encoder is None or encoder.name != config.teacher.encoder:
-        encoder = load_encoder(config.teacher.encoder, config.device)
-    return _from_words(recipe, encoder, config.teacher.alpha)
+    match config.teacher:
+        case HumanTeacherConfig():
+            return None, ()
+        case ScriptedTeacherConfig() as wanted:
+            return ScriptedTeacher(wanted, recipe.seed), ()
+        case ChatTeacherConfig() as wanted:
+            chat = ChatTeacher(wanted)
+            chat.check()
+            return chat, ()
+        case EncoderTeacherConfig() as wanted:
+            if encoder is None or encoder.name != wanted.encoder:
+                encoder = load_encoder(wanted.encoder, config.device)
+            reward, warnings = _from_words(recipe, encoder, wanted.alpha)
+            return EncoderTeacher(wanted, reward), warnings
 
 
 def _from_words(recipe: Recipe, encoder: Encoder, alpha: float | None) -> tuple[ZeroShotReward, tuple[str, ...]]:

@@ -18,7 +18,7 @@ from sightline.preferences.pool import whole_segments
 from sightline.preferences.sampling import PoolView, choose_pairs, choose_singles
 from sightline.runs.stopping import StopRequests
 from sightline.tasks.completing import env_maker
-from sightline.teachers.making import make_teacher
+from sightline.teachers.human import people
 
 KINDS: dict[str, Kind] = {"pairs": "compare", "ladder": "compare", "ratings": "rate", "scores": "score"}
 """What is asked for each kind of feedback."""
@@ -90,10 +90,10 @@ def survey(
     """
     config = recipe.reward
     assert isinstance(config, LearnedConfig)
-    judge, warnings = reach_teacher(recipe, config)
+    found, warnings = reach_teacher(recipe, config)
     for warning in warnings:
         say(f"warning: {warning}")
-    teacher = make_teacher(config.teacher, judge, store, lambda: labelling.context, say, recipe.seed)
+    teacher = found or people(config, store, lambda: labelling.context, say)
     labelling = Labelling(teacher, store, config.budget, run, recipe.env, arrived)
     with StopRequests() as stop:
         try:

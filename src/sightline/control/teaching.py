@@ -32,7 +32,7 @@ from sightline.preferences.lessons import Lessons, Round
 from sightline.preferences.novelty import Novelty
 from sightline.preferences.pool import whole_segments
 from sightline.runs.folder import RunFolder
-from sightline.teachers.making import make_teacher
+from sightline.teachers.human import people
 from sightline.teachers.scripted import ScriptedTeacher
 
 ROUNDS_IN_POOL = 4
@@ -79,9 +79,7 @@ class Teaching(Source):
         self._chunks = 0
         self._finished = False
         self._store = LabelStore(Path(config.labels) if config.labels else run.path / "labels")
-        teacher = make_teacher(
-            config.teacher, setup.judge, self._store, lambda: self._labelling.context, progress.say, setup.recipe.seed
-        )
+        teacher = setup.teacher or people(config, self._store, lambda: self._labelling.context, progress.say)
         self._labelling = Labelling(teacher, self._store, config.budget, run.path.name, setup.recipe.env)
 
     def close(self) -> None:

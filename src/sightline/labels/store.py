@@ -28,7 +28,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from sightline.errors import BadInput, RunFailed
-from sightline.labels.types import Answer, Exchange, Kind, Outcome, Question, Segment, Teacher
+from sightline.labels.types import Answer, Exchange, Kind, Outcome, Question, Segment, Signed
 from sightline.runs.folder import RunFolder, write_atomically
 
 DATABASE, BACKUP = "labels.sqlite", "labels.backup.sqlite"
@@ -187,7 +187,7 @@ class LabelStore:
             return None if row is None else self._answer(row)
 
     def record(
-        self, question: Question, teacher: Teacher, answer: Answer, context: Context, time: str | None = None
+        self, question: Question, teacher: Signed, answer: Answer, context: Context, time: str | None = None
     ) -> int:
         """Keep an answer; when this returns, it is on disk. Gives its id.
 
@@ -317,7 +317,7 @@ class LabelStore:
 
     # -- questions that wait for people --------------------------------------------------------------------------
 
-    def wait_for(self, questions: Sequence[Question], teacher: Teacher, context: Context) -> None:
+    def wait_for(self, questions: Sequence[Question], teacher: Signed, context: Context) -> None:
         """Put questions up for people to answer; those that wait already keep their place."""
         digests = [[self.add_segment(segment) for segment in question.segments] for question in questions]
         with self._writing():

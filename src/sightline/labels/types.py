@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -147,8 +147,8 @@ def preference(value: float) -> Answer:
     return Answer(outcome, value)
 
 
-class Teacher(Protocol):
-    """Answers questions.
+class Signed(Protocol):
+    """Whoever an answer is from.
 
     Attributes:
         name: for people, such as `chat gemini-3-flash` or `human`.
@@ -156,15 +156,27 @@ class Teacher(Protocol):
             question to the same signature is never asked twice.
     """
 
-    name: str
-    signature: str
+    @property
+    def name(self) -> str: ...
 
-    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Answer]]:
-        """Yield (index of the question, answer) as they come, in any order, one for every question.
+    @property
+    def signature(self) -> str: ...
 
-        Never raises for a question that cannot be answered: that is an outcome. The caller records each answer before
-        it takes the next, and may stop early (the generator is closed; requests in flight are given up).
+
+class Teacher(Signed, Protocol):
+    """Answers questions."""
+
+    def answers(self, questions: Iterable[Question]) -> Iterator[tuple[int, Answer]]:
+        """Yield (number of the question, answer) as they come, in any order, one for every question taken.
+
+        A teacher whose answers cost something takes a question only when it begins with it: whoever asks can let the
+        questions end when the budget is reached, and what is under way still comes. Never raises for a question that
+        cannot be answered: that is an outcome. The caller records each answer before it takes the next.
         """
+        ...
+
+    def give_up(self) -> None:
+        """End `answers` soon, without what is under way; called from another thread."""
         ...
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing
 from dataclasses import dataclass
 
 from sightline.config import Budget
@@ -75,32 +74,36 @@ class Labelling:
     def close(self) -> None:
         """Give up what is still being asked; what was answered is in the store."""
         self._given_up = True
-        if isinstance(self.teacher, HumanTeacher):
-            self.teacher.give_up()
+        self.teacher.give_up()
         self._worker.shutdown(wait=True, cancel_futures=True)
 
     def _answer(self, questions: list[Question], context: Context) -> Answers:
         answers = [self.store.find(question, self.teacher.signature) for question in questions]
         new = [i for i, answer in enumerate(answers) if answer is None]
         remembered = len(questions) - len(new)
-        over_budget = self._reached() if new else ""
-        if new and not over_budget:
-            with closing(self.teacher.answers([questions[i] for i in new])) as arriving:  # type: ignore[type-var]
-                for place, answer in arriving:
-                    question = questions[new[place]]
-                    if not isinstance(self.teacher, HumanTeacher):
-                        self.store.record(question, self.teacher, answer, context)
-                    answers[new[place]] = answer
-                    self._arrived(len(answers) - answers.count(None))
-                    over_budget = self._reached()
-                    if over_budget or self._given_up:
-                        break
-        return Answers(answers, remembered, over_budget if None in answers else "")
+        taken: list[int] = []
+        came = 0
 
-    def _reached(self) -> str:
-        """Which limit of the budget is reached, in words."""
+        def affordable() -> Iterator[Question]:
+            for i in new:
+                if self._given_up or self._reached(under_way=len(taken) - came):
+                    return
+                taken.append(i)
+                yield questions[i]
+
+        for number, answer in self.teacher.answers(affordable()):
+            i = taken[number]
+            if not isinstance(self.teacher, HumanTeacher):
+                self.store.record(questions[i], self.teacher, answer, context)
+            answers[i] = answer
+            came += 1
+            self._arrived(remembered + came)
+        return Answers(answers, remembered, self._reached() if None in answers else "")
+
+    def _reached(self, under_way: int = 0) -> str:
+        """Which limit of the budget is reached, in words; every question under way costs one request at least."""
         spent, budget = self.store.spent(self.run), self._budget
-        if budget.requests is not None and spent.requests >= budget.requests:
+        if budget.requests is not None and spent.requests + under_way >= budget.requests:
             return f"{spent.requests} of {budget.requests} requests"
         if budget.tokens is not None and spent.tokens >= budget.tokens:
             return f"{spent.tokens} of {budget.tokens} tokens"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -216,7 +217,7 @@ def _flat(features: np.ndarray) -> np.ndarray:
     if features.ndim == 5:
         every = max(1, features.shape[2] // 16)
         features = features[:, :, ::every, ::every].astype(np.float32) / 255
-    return features.reshape(len(features), -1).astype(np.float32)
+    return features.reshape(len(features), math.prod(features.shape[1:])).astype(np.float32)
 
 
 def _numbers_of(fitted: Fit) -> dict[str, float | None]:

@@ -10,7 +10,7 @@ import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -85,6 +85,7 @@ class ChatTeacher:
         timeout = None if self._model.batched else config.timeout
         self._limits = Limits(config.requests_per_minute, config.tokens_per_minute, timeout, config.retries)
         self._calls = Calls(self._limits)
+        self._cancel: Callable[[], None] = lambda: None
         depends_on = ("stages", "swap", "votes", "structured", "frames", "temperature", "max_tokens")
         settings = " ".join(f"{key}={getattr(config, key)}" for key in depends_on)
         options = json.dumps(config.options, sort_keys=True, default=str)
@@ -105,7 +106,7 @@ class ChatTeacher:
         prompt = prompts.ask_at_once(question, [[Picture(square.frames[0])]], self.config.structured)
         check(self._model, self._limits, self._request(prompt, question))
 
-    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Answer]]:
+    def answers(self, questions: Iterable[Question]) -> Iterator[tuple[int, Answer]]:
         """Yield (index, answer) as they come; see `Teacher`.
 
         At most `concurrency` questions are under way, each with one request at a time, and the next is begun when the
@@ -114,7 +115,15 @@ class ChatTeacher:
         Raises:
             BadInput: package or key missing.
         """
-        return in_background(self._model.connected, self._answer, questions, self.config.concurrency)
+        return in_background(
+            self._model.connected, self._answer, questions, self.config.concurrency, self._remember_how_to_cancel
+        )
+
+    def give_up(self) -> None:
+        self._cancel()
+
+    def _remember_how_to_cancel(self, cancel: Callable[[], None]) -> None:
+        self._cancel = cancel
 
     # -- one question --------------------------------------------------------------------------------------------
 

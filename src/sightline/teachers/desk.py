@@ -8,7 +8,7 @@ import math
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -66,9 +66,6 @@ class _OnBehalf:
 
     name: str
     signature: str
-
-    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Answer]]:
-        raise NotImplementedError
 
 
 class Desk:

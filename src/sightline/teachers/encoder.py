@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -47,8 +47,9 @@ class EncoderTeacher:
         self.name = f"encoder {reward_model.encoder.name}"
         self.signature = f"{self.name} {json.dumps(parts)}"
 
-    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Answer]]:
+    def answers(self, questions: Iterable[Question]) -> Iterator[tuple[int, Answer]]:
         """Yield (index, answer) in the order of the questions."""
+        questions = list(questions)
         rewards = self._rewards({s.digest: s for question in questions for s in question.segments})
         scale = self.reward_range or (min(rewards.values(), default=0.0), max(rewards.values(), default=0.0))
         for index, question in enumerate(questions):
@@ -57,6 +58,9 @@ class EncoderTeacher:
                 yield index, self._compare(*values)
             else:
                 yield index, Answer(Outcome.VALUE, _value(question, values[0], scale))
+
+    def give_up(self) -> None:
+        """Answers come at once: there is nothing to wait for."""
 
     def _compare(self, first: float, second: float) -> Answer:
         if first == second or abs(first - second) < self.config.equal_below:

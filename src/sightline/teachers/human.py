@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
-from sightline.config.teachers import HumanTeacherConfig
+from sightline.config import HumanTeacherConfig, LearnedConfig
 from sightline.labels.store import Context, LabelStore
 from sightline.labels.types import Answer, Outcome, Question
 
@@ -51,7 +51,7 @@ class HumanTeacher:
         self._said = False
         self._given_up = threading.Event()
 
-    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Answer]]:
+    def answers(self, questions: Iterable[Question]) -> Iterator[tuple[int, Answer]]:
         """Yield (index, answer) as people answer; after the configured patience, FAILED for all that is left.
 
         Whatever is still open when this ends, for any reason, no longer waits. After `give_up` nothing more comes.
@@ -59,6 +59,7 @@ class HumanTeacher:
         Raises:
             RunFailed: the store cannot be written.
         """
+        questions = list(questions)
         context = self._context() if callable(self._context) else self._context
         unanswered = [question for question in questions if self._find(question) is None]
         self._store.wait_for(unanswered, self, context)
@@ -108,3 +109,11 @@ class HumanTeacher:
         waiting = "1 question waits" if count == 1 else f"{count} questions wait"
         self._say(f"{waiting} for people; in another terminal: sightline label serve {where}")
         self._said = True
+
+
+def people(
+    config: LearnedConfig, store: LabelStore, context: Callable[[], Context], say: Callable[[str], None]
+) -> HumanTeacher:
+    """The people whom a recipe asks."""
+    assert isinstance(config.teacher, HumanTeacherConfig), "any other teacher is there before the run"
+    return HumanTeacher(config.teacher, store, context, say)

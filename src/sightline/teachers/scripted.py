@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -52,8 +52,9 @@ class ScriptedTeacher:
         failings = " ".join(f"{name}={value}" for name, value in config.model_dump(exclude={"kind"}).items())
         self.signature = f"scripted {failings} seed={seed}"
 
-    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Answer]]:
+    def answers(self, questions: Iterable[Question]) -> Iterator[tuple[int, Answer]]:
         """Yield (index, answer) in the order of the questions."""
+        questions = list(questions)
         average, scale = self._references(questions)
         for index, question in enumerate(questions):
             if any(math.isnan(segment.true_return) for segment in question.segments):
@@ -62,6 +63,9 @@ class ScriptedTeacher:
                 yield index, self._compare(question, average)
             else:
                 yield index, Answer(Outcome.VALUE, self._value(question, scale))
+
+    def give_up(self) -> None:
+        """Answers come at once: there is nothing to wait for."""
 
     def _references(self, questions: Sequence[Question]) -> tuple[float, tuple[float, float]]:
         """The average return and the range of returns that answers are relative to."""

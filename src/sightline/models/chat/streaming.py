@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
@@ -18,8 +19,9 @@ Result = TypeVar("Result")
 def in_background(
     connected: Callable[[], AbstractAsyncContextManager[Connection]],
     work: Callable[[Connection, Item], Awaitable[Result]],
-    items: Sequence[Item],
+    items: Iterable[Item],
     at_once: int,
+    tell_how_to_cancel: Callable[[Callable[[], None]], None] = lambda cancel: None,
 ) -> Iterator[tuple[int, Result]]:
     """Yield (index of the item, result of `work`) as they come.
 
@@ -28,12 +30,18 @@ def in_background(
 
     Args:
         connected: entered once, in the loop's thread; what it gives is handed to `work`.
+        items: taken one by one as they are begun, in the loop's thread; when they end, what is under way is finished.
+        tell_how_to_cancel: is given a function that ends everything soon, to be called from any thread.
 
     Raises:
         Whatever `connected` or `work` raises; the rest is cancelled then.
     """
     ready: queue.SimpleQueue[tuple[int, Result, asyncio.Event] | None] = queue.SimpleQueue()
-    remaining = iter(list(enumerate(items)))
+    remaining = iter(enumerate(items))
+    first = next(remaining, None)
+    if first is None:
+        return
+    remaining = itertools.chain([first], remaining)
     failure: list[BaseException] = []
 
     async def worker(connection: Connection) -> None:
@@ -44,7 +52,7 @@ def in_background(
 
     async def everything() -> None:
         async with connected() as connection, asyncio.TaskGroup() as group:
-            for _ in range(min(at_once, len(items))):
+            for _ in range(at_once):
                 group.create_task(worker(connection))
 
     def run() -> None:
@@ -62,10 +70,13 @@ def in_background(
             loop.close()
             ready.put(None)
 
-    if not items:
-        return
+    def cancel() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: everything was done
+            loop.call_soon_threadsafe(task.cancel)
+
     loop = asyncio.new_event_loop()
     task = loop.create_task(everything())
+    tell_how_to_cancel(cancel)
     thread = threading.Thread(target=run, name="sightline-chat", daemon=True)
     thread.start()
     try:
@@ -75,8 +86,7 @@ def in_background(
             with contextlib.suppress(RuntimeError):  # the loop is closed: another item has failed
                 loop.call_soon_threadsafe(taken.set)
     finally:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: everything was done
-            loop.call_soon_threadsafe(task.cancel)
+        cancel()
         thread.join()
     if failure:
         raise failure[0]
