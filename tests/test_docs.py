@@ -44,6 +44,22 @@ def test_the_commands_of_the_guide_are_understood(tmp_path: Path) -> None:
         assert done.returncode == 0, f"{command}: {done.stderr}"
 
 
+PREFERENCES = (ROOT / "docs" / "preferences.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        line.split("   #")[0].strip().replace("=…", "=some-model").removesuffix(" --dry-run")
+        for line in PREFERENCES.splitlines()
+        if line.startswith("sightline train") and "my_module" not in line and "drawer-open" not in line
+    ],
+)
+def test_commands_of_the_page_on_preferences_are_understood(command: str, tmp_path: Path) -> None:
+    done = sightline([*shlex.split(command)[1:], "--dry-run"], tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_there_are_commands_to_check() -> None:
     assert len(COMMANDS) >= 5
 

@@ -60,7 +60,8 @@ class ChatTeacherConfig(Strict):
     frames: PositiveInt = 1
     """Frames of a segment that are shown: the last, and others evenly before it."""
     temperature: float = Field(default=0.0, ge=0, le=2)
-    max_tokens: PositiveInt = 512
+    max_tokens: PositiveInt = 2048
+    """Of one reply, thinking included where a model thinks."""
     concurrency: PositiveInt = 32
     """Requests in flight at once."""
     requests_per_minute: PositiveFloat | None = None

@@ -37,7 +37,7 @@ def in_background(
         Whatever `connected` or `work` raises; the rest is cancelled then.
     """
     ready: queue.SimpleQueue[tuple[int, Result, asyncio.Event] | None] = queue.SimpleQueue()
-    remaining = iter(enumerate(items))
+    remaining: Iterator[tuple[int, Item]] = enumerate(items)
     first = next(remaining, None)
     if first is None:
         return
