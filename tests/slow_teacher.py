@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -37,13 +37,16 @@ class SlowTeacher:
     def __init__(self, asked: Path, seconds: float) -> None:
         self._asked, self._seconds = asked, seconds
 
-    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Answer]]:
+    def answers(self, questions: Iterable[Question]) -> Iterator[tuple[int, Answer]]:
         for i, question in enumerate(questions):
             number = int(question.segments[0].frames[0, 0, 0, 0])
             with self._asked.open("a") as file:
                 file.write(f"{number}\n")
             time.sleep(self._seconds)
             yield i, preference(float(number % 2 == 0))
+
+    def give_up(self) -> None:
+        """Nothing is under way in the background."""
 
 
 if __name__ == "__main__":

@@ -243,7 +243,7 @@ def test_switching_the_algorithm_keeps_what_both_know() -> None:
 
 def test_switching_the_reward() -> None:
     recipe = load_recipe("cartpole", ["reward.kind=ground_truth"])
-    assert recipe.reward.model_dump() == {"kind": "ground_truth"}
+    assert recipe.reward.model_dump() == {"kind": "ground_truth", "scale": 1.0}
     assert complete(recipe).reward.kind == "ground_truth"
 
 

@@ -137,6 +137,11 @@ def _in_one_line(error: ValidationError) -> str:
         name = ".".join(path)
         if item["type"] == "extra_forbidden":
             problems.append(f"unknown key '{name}'{nearest(path[-1], owner.model_fields)}")
+        elif item["type"] == "union_tag_invalid":
+            tag, tags = item["ctx"]["tag"], item["ctx"]["expected_tags"].replace("'", "")
+            problems.append(f"{name} cannot be '{tag}', only {tags}{nearest(tag, tags.split(', '))}")
+        elif item["type"] == "missing":
+            problems.append(f"{name} is missing; say {name}=…")
         else:
             message = item["msg"].removeprefix("Value error, ")
             problems.append(f"{name}: {message}" if name else message)

@@ -8,7 +8,7 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from sightline.config.basics import Sentences, Strict, check_words
 from sightline.config.learners import AutoLearner, Learner
-from sightline.config.rewards import Reward, ZeroShotConfig
+from sightline.config.rewards import LearnedConfig, Reward, ZeroShotConfig
 
 
 class Evaluation(Strict):
@@ -77,5 +77,14 @@ class Recipe(Strict):
             raise ValueError(
                 f"learner.buffer_size={self.learner.buffer_size} is too small: it must hold two chunks of "
                 f"learner.chunk x envs = {self.learner.chunk * self.envs} transitions"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _chunks_hold_segments(self) -> Recipe:
+        if isinstance(self.reward, LearnedConfig) and self.reward.segment > self.learner.chunk:
+            raise ValueError(
+                f"reward.segment={self.reward.segment} is longer than learner.chunk={self.learner.chunk}: segments are "
+                "cut out of a chunk"
             )
         return self

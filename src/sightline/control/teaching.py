@@ -32,6 +32,7 @@ from sightline.preferences.lessons import Lessons, Round
 from sightline.preferences.novelty import Novelty
 from sightline.preferences.pool import whole_segments
 from sightline.runs.folder import RunFolder
+from sightline.teachers.encoder import EncoderTeacher
 from sightline.teachers.human import people
 from sightline.teachers.scripted import ScriptedTeacher
 
@@ -39,6 +40,8 @@ ROUNDS_IN_POOL = 4
 """The pool holds a random share of the transitions collected during so many rounds."""
 
 Numbers = dict[str, float | None]
+Scales = tuple[float | None, tuple[float, float] | None]
+"""The average and the range of what segments earn, as the teacher sees it; None where it needs none."""
 
 
 class Says(Protocol):
@@ -73,9 +76,11 @@ class Teaching(Source):
         self._recipe, self._progress = setup.recipe, progress
         self._lessons = Lessons(config, model, setup.recipe.goal, frame_shape, setup.recipe.seed)
         self._novelty = Novelty()
+        self._scales: Scales = (None, None)
         self._lags = config.teacher.kind in ("chat", "human") if config.lag is None else config.lag
         self._round: Round | None = None
         self._next_round = config.explore
+        self._asked_at = 0
         self._chunks = 0
         self._finished = False
         self._store = LabelStore(Path(config.labels) if config.labels else run.path / "labels")
@@ -145,23 +150,37 @@ class Teaching(Source):
         return numbers
 
     def _ask(self, step: int) -> None:
+        due = step + self.config.every if self._lags else step
+        if due >= self._recipe.steps or len(self._lessons.pool) == 0:
+            return  # the answers would come too late to teach anything, or there is nothing to ask about yet
         left = self.config.budget.questions - self._lessons.questions
         count = min(left, _size_of_round(self.config, step, self._recipe.steps))
         self._next_round = step + self.config.every
-        composed = self._lessons.compose(count, due=self._next_round if self._lags else step) if count > 0 else None
+        composed = self._lessons.compose(count, due) if count > 0 else None
         if left <= 0:
             self._end_asking(f"all {self.config.budget.questions} questions of the budget are asked")
         elif composed is not None and composed.questions:
-            self._tell_what_is_usual()
+            self._set_scales(self._usual(composed))
             self._labelling.ask(composed.questions, step)
-            self._round = composed
+            self._round, self._asked_at = composed, step
 
-    def _tell_what_is_usual(self) -> None:
-        """A scripted teacher's failings are relative to what such segments usually return."""
+    def _usual(self, asked: Round) -> Scales:
+        """What levels, scores and a script's failings are relative to."""
         returns, teacher = self._lessons.pool.true_returns, self._labelling.teacher
         if isinstance(teacher, ScriptedTeacher):
-            teacher.average_segment_return = float(np.nanmean(returns))
-            teacher.return_range = (float(np.nanmin(returns)), float(np.nanmax(returns)))
+            return float(np.nanmean(returns)), (float(np.nanmin(returns)), float(np.nanmax(returns)))
+        if isinstance(teacher, EncoderTeacher) and asked.questions[0].kind != "compare":
+            return None, teacher.range_of([segment for question in asked.questions for segment in question.segments])
+        return None, None
+
+    def _set_scales(self, scales: Scales) -> None:
+        """Of this round; kept with it, so that a question that has to be asked once more gets the same answer."""
+        self._scales = scales
+        teacher = self._labelling.teacher
+        if isinstance(teacher, ScriptedTeacher):
+            teacher.average_segment_return, teacher.return_range = scales
+        if isinstance(teacher, EncoderTeacher):
+            _, teacher.reward_range = scales
 
     def _learn(self, asked: Round, learner: OffPolicyAlgorithm, should_stop: Callable[[], bool]) -> Numbers | None:
         waited = time.monotonic()
@@ -225,6 +244,8 @@ class Teaching(Source):
             "lessons": self._lessons.state(),
             "novelty": (novelty.count, novelty.mean, novelty.squares),
             "round": self._round,
+            "scales": self._scales,
+            "asked_at": self._asked_at,
             "next_round": self._next_round,
             "chunks": self._chunks,
             "finished": self._finished,
@@ -236,8 +257,10 @@ class Teaching(Source):
         self._novelty.count, self._novelty.mean, self._novelty.squares = state["novelty"]
         self._round, self._next_round = state["round"], state["next_round"]
         self._chunks, self._finished = state["chunks"], state["finished"]
+        self._asked_at = state["asked_at"]
+        self._set_scales(state["scales"])
         if self._round is not None:
-            self._labelling.ask(self._round.questions, self._next_round)
+            self._labelling.ask(self._round.questions, self._asked_at)
 
 
 def _size_of_round(config: LearnedConfig, step: int, steps: int) -> int:

@@ -26,3 +26,13 @@ def choose_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise BadInput(f"device '{name}' is not available here; use device=auto or device=cpu") from error
     return place
+
+
+def fast_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 where the hardware multiplies it (range of float32, eight bits of precision), else float32."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+    cpu = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    return torch.bfloat16 if cpu.get("avx512_bf16") or cpu.get("amx_bf16") else torch.float32

@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 from sightline.config import CNNConfig, EmbeddingHeadConfig, LearnedConfig, ResNetConfig, StatesConfig
-from sightline.models.device import choose_device
+from sightline.models.device import choose_device, fast_dtype
 from sightline.models.encoders import Encoder
 from sightline.preferences.ladder import nearness
 from sightline.preferences.networks import build_ensemble
 
 BOUND = 5.0
 """Standardised rewards are bounded smoothly to [-BOUND, BOUND]."""
-FEATURES_AT_ONCE, FRAMES_AT_ONCE = 8192, 256
+FEATURES_AT_ONCE = 8192
+FRAME_BYTES_AT_ONCE = 5_000_000
+"""Frames read in one pass: about what fits into the caches of a core."""
 
 
 class LearnedReward:
@@ -111,9 +113,12 @@ class EnsembleReward(LearnedReward):
         return torch.sigmoid(out) if self.config.feedback.kind in ("ratings", "scores") else out
 
     def members(self, features: np.ndarray) -> np.ndarray:
-        """Features [N, …] -> float32[M, N]: what each member says."""
-        size = FRAMES_AT_ONCE if features.ndim == 4 else FEATURES_AT_ONCE
-        with torch.inference_mode():
+        """Features [N, …] -> float32[M, N]: what each member says. Frames are read in bfloat16 where that is fast."""
+        frames = features.ndim == 4
+        size = max(16, FRAME_BYTES_AT_ONCE // features[:1].nbytes) if frames and len(features) else FEATURES_AT_ONCE
+        dtype = fast_dtype(self.device) if frames else torch.float32
+        lower = torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32)
+        with torch.inference_mode(), lower:
             parts = [self.forward(features[i : i + size]).cpu() for i in range(0, len(features), size)]
         if not parts:
             return np.zeros((self.config.fitting.ensemble, 0), np.float32)

@@ -58,11 +58,13 @@ class FrameEnsemble(nn.Module):
     def __init__(self, members: list[nn.Module]) -> None:
         super().__init__()
         self.members = nn.ModuleList(members)
+        # Frames have their channels last; networks that have too need no copy of them.
+        self.to(memory_format=torch.channels_last)
 
     def forward(self, features: Tensor) -> Tensor:
         """uint8[B, H, W, 3] -> float[M, B]."""
         pixels = features.permute(0, 3, 1, 2).float().div_(255)
-        return torch.stack([member(pixels).squeeze(-1) for member in self.members])
+        return torch.stack([member(pixels).squeeze(-1) for member in self.members]).float()
 
 
 def _uniform(*shape: int, fan_in: int) -> Tensor:

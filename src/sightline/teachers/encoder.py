@@ -62,6 +62,11 @@ class EncoderTeacher:
     def give_up(self) -> None:
         """Answers come at once: there is nothing to wait for."""
 
+    def range_of(self, segments: Iterable[Segment]) -> tuple[float, float]:
+        """The lowest and the highest mean reward of these segments, of which there is at least one."""
+        rewards = self._rewards({segment.digest: segment for segment in segments}).values()
+        return min(rewards), max(rewards)
+
     def _compare(self, first: float, second: float) -> Answer:
         if first == second or abs(first - second) < self.config.equal_below:
             return preference(0.5)
