@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -24,9 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from running import RESULTS, machine, train
 from sightline.pretraining.encoder.card import NONSENSE
 
-RESULTS = Path(__file__).parent / "results" / "main_job.json"
+FILE = RESULTS / "main_job.json"
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,9 @@ def rows(second_encoder: Path | None, untrained: Path) -> Iterator[Row]:
 
 def run(row: Row, seed: int, folder: Path) -> dict[str, Any]:
     """One training run in a process of its own."""
-    target = folder / f"{abs(hash(row.name))}-{seed}"
-    command = [sys.executable, "-m", "sightline", "train", *row.arguments, f"seed={seed}", "videos=false"]
-    started = time.monotonic()
-    done = subprocess.run([*command, "--run-dir", str(target), "--json"], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{row.name}, seed {seed}: {done.stderr[-500:]}")
-    result: dict[str, Any] = json.loads(done.stdout)
-    del result["run"]
-    result["wall_seconds"] = time.monotonic() - started
+    result = train(row.name, row.arguments, seed, folder)
+    target = Path(result.pop("run"))
     result["final_position"] = final_position(target) if row.name.startswith("other words") else None
-    outcome = f"return {result['return']:.0f}"
-    if result["success_rate"] is not None:
-        outcome = f"{100 * result['success_rate']:.0f} %"
-    print(f"{row.name}, seed {seed}: {outcome}, {result['wall_seconds']:.0f} s", flush=True)
     return result
 
 
@@ -141,12 +130,11 @@ def main() -> None:
         wanted = [row for row in rows(arguments.second_encoder, untrained) if arguments.only in row.name]
         futures = {row.name: [pool.submit(run, row, seed, folder) for seed in range(row.seeds)] for row in wanted}
         results = {name: [future.result() for future in runs] for name, runs in futures.items()}
-    known = json.loads(RESULTS.read_text())["rows"] if arguments.only and RESULTS.is_file() else {}
-    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, jobs={arguments.jobs}"
-    document = {"date": time.strftime("%Y-%m-%d"), "machine": machine, "rows": known | results}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(document, indent=1) + "\n")
-    print(f"\n{document['date']}, {machine}\n\n{table(document['rows'])}")
+    known = json.loads(FILE.read_text())["rows"] if arguments.only and FILE.is_file() else {}
+    where = machine(arguments.jobs)
+    document = {"date": time.strftime("%Y-%m-%d"), "machine": where, "rows": known | results}
+    FILE.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"\n{document['date']}, {where}\n\n{table(document['rows'])}")
 
 
 if __name__ == "__main__":
