@@ -3,7 +3,7 @@
     python benchmarks/preferences.py main efficiency throughput relabelling drawer --jobs 2
 
 - `main`: the bundled recipe (encoder teacher, offline) against the same learner on the ground-truth reward.
-- `efficiency`: with a scripted teacher, what each kind of feedback makes of 20 to 160 labels.
+- `efficiency`: with a scripted teacher, what each kind of feedback makes of 4 to 32 labels.
 - `throughput`: labelling against a server on this machine that takes one second for every answer, against the published
   way (two requests a pair, one after the other), and how long the learner waits for it.
 - `relabelling`: paying for stored frames anew, against the published way (converted on the host, 32 at a time).
@@ -41,7 +41,7 @@ EFFICIENCY = {
     "ratings, 3 levels": ("reward.feedback.kind=ratings",),
     "ladder": ("reward.feedback.kind=ladder",),
 }
-BUDGETS = (20, 40, 80, 160)
+BUDGETS = (4, 8, 16, 32)
 ROUNDS = 4
 
 
@@ -65,7 +65,8 @@ def efficiency(jobs: int) -> None:
         f"{name}, {budget} labels": (
             "cartpole-preferences",
             *("reward.teacher.kind=scripted", *feedback, f"reward.budget.questions={budget}"),
-            *(f"reward.questions={budget // ROUNDS}", "reward.explore=1000", "reward.every=1000", "steps=12000"),
+            *(f"reward.questions={budget // ROUNDS}", "reward.explore=1000", "reward.every=1000", "steps=8000"),
+            *("evaluation.every=2000", "tensorboard=false"),
         )
         for name, feedback in EFFICIENCY.items()
         for budget in BUDGETS

@@ -14,7 +14,15 @@ _RENDER = (
     "d = mujoco.MjData(m); mujoco.mj_forward(m, d); r = mujoco.Renderer(m, 32, 32); r.update_scene(d); r.render()"
 )
 _GL_PACKAGES = {"egl": "libegl1 libgl1-mesa-dri", "osmesa": "libosmesa6", "glfw": "libglfw3 (and it needs a display)"}
-_EXTRAS = {"sb3_contrib": "sb3-contrib", "wandb": "wandb"}
+_EXTRAS = {
+    "sb3_contrib": "contrib",
+    "metaworld": "metaworld",
+    "pyarrow": "labels",
+    "google.genai": "gemini",
+    "anthropic": "anthropic",
+    "wandb": "wandb",
+}
+_KEYS = ("OPENAI_API_KEY", "GEMINI_API_KEY", "ANTHROPIC_API_KEY")
 
 
 @dataclass(frozen=True)
@@ -28,7 +36,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at Python, processor, GPU, pictures, rendering back ends, videos, models and extras."""
+    """Look at Python, processor, GPU, pictures, rendering back ends, videos, models, extras and keys."""
     return [
         Finding("python", True, f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         _processor(),
@@ -40,6 +48,7 @@ def examine() -> list[Finding]:
         _bundled_encoder(),
         _model_cache(),
         *_extras(),
+        _keys(),
     ]
 
 
@@ -126,8 +135,21 @@ def _model_cache() -> Finding:
 
 def _extras() -> list[Finding]:
     findings = []
-    for module, package in _EXTRAS.items():
-        there = importlib.util.find_spec(module) is not None
+    for module, extra in _EXTRAS.items():
+        there = _is_there(module)
         detail = "installed" if there else "not installed (an extra)"
-        findings.append(Finding(module, there, detail, f"pip install {package}"))
+        findings.append(Finding(module, there, detail, f"pip install 'sightline[{extra}]'"))
     return findings
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that should hold it is not there
+        return False
+
+
+def _keys() -> Finding:
+    found = [name for name in _KEYS if os.environ.get(name)]
+    mend = "only hosted chat models need one; every other teacher works without"
+    return Finding("keys", bool(found), ", ".join(found) or "none set", mend)
