@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
+import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +16,10 @@ import numpy as np
 import pytest
 
 from sightline.errors import BadInput
+from sightline.labels.store import BACKUP, DATABASE, Context, LabelStore
+from sightline.labels.types import Answer, Outcome, Question, Segment, preference
 from sightline.reports import plots, video
+from sightline.reports.examples import LARGE, examples
 from sightline.reports.html import MAX_VIDEO_BYTES, write_report
 from sightline.reports.video import read_frames, write_scored_video
 
@@ -258,3 +265,267 @@ def test_a_large_video_is_named_instead(tmp_path: Path) -> None:
         file.truncate(MAX_VIDEO_BYTES)
     page = write_report(run).read_text("utf-8")
     assert "too large" in page and page.count("data:video/mp4;base64,") == 1
+
+
+LEARNED = """\
+env: cartpole-continuous
+goal: ["pole <script>alert(1)</script> upright"]
+reward:
+  kind: learned
+  teacher: {kind: chat, model: "seer <b>7B</b>"}
+  feedback: {kind: pairs, sampler: k_center}
+  model: {kind: embeddings, encoder: bundled}
+  labels: null
+"""
+ROUNDS: list[dict[str, Any]] = [
+    {"step": 1000, "labels/asked": 10, "labels/kept": 8, "labels/first": 0.4, "labels/second": 0.4}
+    | {"labels/unsure": 0.2, "labels/accuracy": 0.5, "labels/cost": 0.5, "labels/requests": 20, "labels/tokens": 4000}
+    | {"reward/held_out_accuracy": 0.75, "reward/rank_correlation": 0.3, "time/waiting_for_teacher": 3.0},
+    {"step": 2000, "labels/asked": 40, "labels/kept": 38, "labels/first": 0.5, "labels/second": 0.3}
+    | {"labels/equal": 0.2, "labels/accuracy": 1.0, "labels/cost": 2.25, "labels/requests": 80, "labels/tokens": 16000}
+    | {"labels/seconds": 1.5, "reward/rank_correlation": -0.2, "time/waiting_for_teacher": 4.5},
+    {"step": 3000, "rollout/reward": 0.2},
+]
+
+
+class Seer:
+    name, signature = "seer", "seer v1"
+
+
+def frame(brightness: int, size: int = 12) -> np.ndarray:
+    return np.full((size, size, 3), brightness, np.uint8)
+
+
+def remember(store: LabelStore, place: int, answer: Answer, run: str = "run", size: int = 12) -> None:
+    """Keep an answer to a pair, the second of which is brighter and earns more."""
+    pair = [Segment(np.stack([frame(0), frame(b)]) if size == 12 else frame(b, size)[None], reward) for b, reward in (
+        (place, np.zeros(1, np.float32)), (place + 100, np.ones(1, np.float32))
+    )]  # fmt: skip
+    store.record(Question("compare", tuple(pair), ("a <i>goal</i>",)), Seer(), answer, Context(run, "task", 10 * place))
+
+
+def taught(run: Path, answers: int = 20, called: str = "run") -> Path:
+    """A run whose teacher gave so many answers, in turn first, second and none."""
+    fabricate(run)
+    (run / "recipe.yaml").write_text(LEARNED)
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in ROUNDS))
+    turns = (preference(0.0), preference(1.0), Answer(Outcome.UNSURE))
+    with LabelStore(run / "labels") as store:
+        for place in range(answers):
+            remember(store, place, turns[place % 3], called)
+    return run
+
+
+def section(page: str, heading: str) -> str:
+    """From a heading to the next, as text with single spaces."""
+    start = page.index(f"<h2>{heading}</h2>")
+    return " ".join(page[start : page.find("<h2>", start + 1)].replace("\u202f", " ").split())
+
+
+def shown_pictures(page: str) -> list[np.ndarray]:
+    from PIL import Image
+
+    sources = re.findall(r'src="data:image/\w+;base64,([^"]+)"', page)
+    return [np.asarray(Image.open(io.BytesIO(base64.b64decode(source)))) for source in sources]
+
+
+def test_what_the_teacher_said_is_counted_over_all_rounds(tmp_path: Path) -> None:
+    said = section(write_report(taught(tmp_path / "run")).read_text("utf-8"), "What the teacher said")
+    numbers = dict(re.findall(r'<div class="label">([^<]+)</div> <div class="value">([^<]+)</div>', said))
+    # Of 8 decided pairs half are right, of 24 all: 28 of 32.
+    assert numbers == {
+        "Labels": "40", "Usable": "95 %", "Accuracy": "88 %", "Cost": "2.25", "Waited for teacher": "7.5 s"
+    }  # fmt: skip
+    for note in ("2 rounds", "2 unsure", "80 requests, 16 000 tokens", "1.5 s for an answer", "for measuring only"):
+        assert note in said
+    for panel in ("Questions", "usable answers", "labels, by ground truth", "Rank correlation with ground truth"):
+        assert panel in said
+
+
+def test_a_learned_reward_is_called_so(tmp_path: Path) -> None:
+    page = write_report(taught(tmp_path / "run")).read_text("utf-8")
+    assert "Reward under the words" not in page and "What the words reward" not in page and "None" not in page
+    assert page.count("Learned reward") == 2 and "the learned reward is higher" in section(
+        page, "What the learned reward likes"
+    )
+    facts = dict(re.findall("<dt>([^<]+)</dt><dd>([^<]+)</dd>", page))
+    assert facts["Teacher"] == "chat, seer &lt;b&gt;7B&lt;/b&gt;" and facts["Feedback"] == "pairs, k center"
+    assert facts["Reward network"] == "embeddings, bundled" and facts["Questions asked"] == "40"
+    assert "Encoder" not in facts and "<script" not in page and "<b>" not in page
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "heading"),
+    [
+        ("zero_shot", "Reward under the words", "What the words reward"),
+        ("ground_truth", "Environment reward", "What the environment rewards"),
+        ("sparse", "Success as reward", "What counts as success"),
+    ],
+)
+def test_every_other_reward_has_its_name_and_no_teacher(tmp_path: Path, kind: str, name: str, heading: str) -> None:
+    run = fabricate(tmp_path / "run")
+    (run / "recipe.yaml").write_text(f"reward: {{kind: {kind}}}")
+    page = write_report(run).read_text("utf-8")
+    assert page.count(name) == 2 and f"<h2>{heading}</h2>" in page
+    assert "What the teacher said" not in page and "<dt>Teacher" not in page and not (run / "labels").exists()
+
+
+@pytest.mark.parametrize(
+    ("reward", "facts"),
+    [
+        ("{teacher: {kind: encoder, encoder: bundled}, feedback: {kind: ratings, levels: 4}, model: {kind: cnn}}",
+         ("<dd>encoder, bundled<", "<dd>ratings, 4 levels<", "<dd>cnn<")),
+        ("{teacher: {kind: human, name: human}, feedback: {kind: scores}, model: {kind: states}}",
+         ("<dd>human<", "<dd>scores<", "<dd>states<")),
+        ("{teacher: {kind: human, name: Ada}, feedback: {kind: ladder, size: 10}}",
+         ("<dd>human, Ada<", "<dd>ladder, 10 rungs<")),
+        ("{teacher: 3, feedback: [], model: null}", ("<dd>learned<",)),
+    ],
+)  # fmt: skip
+def test_facts_of_a_learned_reward(tmp_path: Path, reward: str, facts: tuple[str, ...]) -> None:
+    (tmp_path / "recipe.yaml").write_text("reward: {kind: learned, " + reward[1:])
+    page = write_report(tmp_path).read_text("utf-8")
+    assert all(fact in page for fact in facts) and "<dd>None" not in page and ", None" not in page
+
+
+def test_a_script_does_not_measure_only(tmp_path: Path) -> None:
+    run = taught(tmp_path / "run")
+    (run / "recipe.yaml").write_text("reward: {kind: learned, teacher: {kind: scripted}}")
+    said = section(write_report(run).read_text("utf-8"), "What the teacher said")
+    assert "The teacher is a script" in said and "measuring only" not in said
+
+
+@pytest.mark.parametrize("end", [0.42, 0.97, None])
+def test_success_at_the_end_is_said_if_it_differs(tmp_path: Path, end: float | None) -> None:
+    run = fabricate(tmp_path / "run")
+    untrained = RESULT["untrained"] | {"success_end": 0.03}
+    (run / "result.json").write_text(json.dumps(RESULT | {"success_end": end, "untrained": untrained}))
+    page = write_report(run).read_text("utf-8").replace("\u202f", " ")
+    assert ("Success at the end" in page) == ("42 %" in page) == ("3 %<" in page) == (end == 0.42)
+
+
+def test_answers_are_shown_from_the_first_to_the_last(tmp_path: Path) -> None:
+    page = write_report(taught(tmp_path / "run")).read_text("utf-8")
+    said = section(page, "What the teacher said")
+    steps = [int(step) for step in re.findall(r"Step (\d+):", said)]
+    # Of the places 0, 1, 3, 4, …, 18, 19 those nearest to six equal distances.
+    assert len(steps) == 6 and steps[0] == 0 and steps[-1] == 190 and steps == sorted(steps)
+    assert max(np.diff(steps)) <= 50
+    assert all(step // 10 % 3 != 2 for step in steps), "an answer that taught nothing was shown"
+    for step, figure in zip(steps, said.split("<figure>")[1:], strict=True):
+        first = step // 10 % 3 == 0
+        assert ("left preferred" in figure) == ("unlike ground truth" in figure) == first
+        assert ("right preferred" in figure) == (not first)
+        classes = re.findall('<img class="([^"]*)"', figure)
+        assert [" preferred" in names for names in classes] == [first, not first]
+        assert all(names.startswith("tiny") for names in classes)
+        brightness = [picture.mean() for picture in shown_pictures(figure)]
+        assert brightness == [step // 10, step // 10 + 100], "not the last frames of the pair"
+
+
+def test_large_pictures_are_made_small(tmp_path: Path) -> None:
+    run = taught(tmp_path / "run", answers=0)
+    with LabelStore(run / "labels") as store:
+        remember(store, 1, preference(0.5), size=3 * LARGE)
+    page = write_report(run).read_text("utf-8")
+    assert [picture.shape for picture in shown_pictures(page)] == [(LARGE, LARGE, 3)] * 2
+    assert ": equal" in page and 'class="tiny' not in page and "unlike" not in page
+
+
+def test_ratings_and_scores_show_one_picture(tmp_path: Path) -> None:
+    with LabelStore(tmp_path / "labels") as store:
+        single = (Segment(frame(9)[None], np.zeros(1, np.float32)),)
+        here = Context(tmp_path.name, "task", 5)
+        store.record(Question("rate", single, ("goal",), 3), Seer(), Answer(Outcome.VALUE, 2.0), here)
+        store.record(Question("score", single, ("goal",)), Seer(), Answer(Outcome.VALUE, 0.25), here)
+    found = examples(tmp_path)
+    assert found is not None and [example.said for example in found] == ["level 2 of 0 to 2", "score 0.25"]
+    assert [len(example.pictures) for example in found] == [1, 1] and found[0].right is None
+
+
+def test_a_renamed_run_still_shows_its_own_labels(tmp_path: Path) -> None:
+    assert len(examples(taught(tmp_path / "run", called="its name before")) or []) == 6
+
+
+def test_a_shared_store_shows_only_what_the_run_asked(tmp_path: Path) -> None:
+    run = taught(tmp_path / "run", answers=0)
+    shutil.rmtree(run / "labels")
+    bundled = (
+        "env: cartpole\ngoal: a pole\nsteps: 9000\nreward: {kind: learned, labels: SHARED}\nlearner: {algorithm: SAC}"
+    )
+    (run / "recipe.yaml").write_text(bundled.replace("SHARED", str(tmp_path / "shared")))
+    with LabelStore(tmp_path / "shared") as store:
+        remember(store, 1, preference(0.0), "another")
+        assert examples(run) == []
+        remember(store, 2, preference(0.0), "run")
+        assert [example.step for example in examples(run) or []] == [20]
+
+
+def test_without_a_store_the_numbers_stand(tmp_path: Path) -> None:
+    run = taught(tmp_path / "run")
+    shutil.rmtree(run / "labels")
+    said = section(write_report(run).read_text("utf-8"), "What the teacher said")
+    assert "cannot be shown" in said and "88 %" in said and "<img" not in said and not (run / "labels").exists()
+
+
+def overwrite_database(labels: Path) -> None:
+    (labels / DATABASE).write_bytes(b"no database " * 999)
+
+
+def cut_the_database(labels: Path) -> None:
+    data = (labels / DATABASE).read_bytes()
+    (labels / DATABASE).write_bytes(data[:8192] + b"\xff" * 4096 + data[12288:])
+
+
+def lose_the_database(labels: Path) -> None:
+    (labels / DATABASE).unlink()
+
+
+def lose_the_frames(labels: Path) -> None:
+    shutil.rmtree(labels / "frames")
+
+
+def overwrite_the_frames(labels: Path) -> None:
+    for file in (labels / "frames").rglob("*.png"):
+        file.write_bytes(b"no picture")
+
+
+def spoil_a_field(labels: Path) -> None:
+    import sqlite3
+
+    with sqlite3.connect(labels / DATABASE) as database:
+        database.execute("UPDATE labels SET segments = '{not json'")
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [overwrite_database, cut_the_database, lose_the_database, lose_the_frames, overwrite_the_frames, spoil_a_field],
+)
+def test_a_damaged_store_costs_one_line(tmp_path: Path, damage: Any) -> None:
+    run = taught(tmp_path / "run")
+    assert (run / "labels" / BACKUP).is_file()
+    damage(run / "labels")
+    said = section(write_report(run).read_text("utf-8"), "What the teacher said")
+    assert said.count("cannot be shown: the label store is missing or damaged") == 1 and "<img" not in said
+
+
+def test_a_single_damaged_picture_is_passed_over(tmp_path: Path) -> None:
+    run = taught(tmp_path / "run", answers=5)
+    with LabelStore(run / "labels") as store:
+        store.frame_files(store.labels()[1].segments[1])[-1].write_bytes(b"no picture")
+    assert [example.step for example in examples(run) or []] == [0, 30, 40]
+
+
+def test_the_page_about_labels_is_named_if_it_is_there(tmp_path: Path) -> None:
+    run = taught(tmp_path / "run")
+    assert "sightline label stats" in write_report(run).read_text("utf-8")
+    (run / "labels.html").write_text("the page")
+    page = write_report(run).read_text("utf-8")
+    assert 'href="labels.html"' in page and "sightline label stats" not in page
+
+
+def test_teaching_curves_leave_out_what_was_not_measured() -> None:
+    assert plots.teaching_curves([{"step": 5, "rollout/reward": 1.0}, {"note": "no step"}]) == ""
+    words = words_of(plots.teaching_curves([{"step": 5, "labels/asked": 4, "labels/accuracy": None}]))
+    assert "asked" in words and "Accuracy" not in words and "correlation" not in words and "usable" not in words

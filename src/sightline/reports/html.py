@@ -7,12 +7,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import yaml
 
+from sightline.labels.types import Outcome
 from sightline.reports import plots
+from sightline.reports.examples import Example, examples
 from sightline.runs.folder import write_atomically
 from sightline.runs.metrics import read_metrics
 
@@ -44,6 +48,64 @@ class Video:
     problem: str = ""
 
 
+@dataclass(frozen=True)
+class Wording:
+    """What the reward of a run is called: the heading of its curve, and what its landscape shows."""
+
+    reward: str
+    landscape: str
+    higher: str
+    good: str
+
+
+_FROM_WORDS = Wording(
+    "Reward under the words", "What the words reward", "the picture fits the words better", "Words are good"
+)
+_WORDINGS = {
+    "learned": Wording(
+        *("Learned reward", "What the learned reward likes"),
+        *("the learned reward is higher", "The teacher was understood"),
+    ),
+    "ground_truth": Wording(
+        *("Environment reward", "What the environment rewards", "the environment pays more"),
+        "Its reward is what you want",
+    ),
+    "sparse": Wording(
+        *("Success as reward", "What counts as success", "the environment calls it a success"),
+        "It is what you want",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Tally:
+    """A number about the labels as text; `note` qualifies it."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """What the teacher of a learned reward said.
+
+    Attributes:
+        scripted: whether it answers from the environment's own reward.
+        curves: SVG text.
+        examples: some of its answers; None if they cannot be read.
+        segment: steps that are judged together.
+        page: whether the page about the labels stands beside the report.
+    """
+
+    tallies: Sequence[Tally]
+    scripted: bool
+    curves: str
+    examples: Sequence[Example] | None
+    segment: int
+    page: bool
+
+
 def write_report(run: Path) -> Path:
     """Write `report.html` into a run folder.
 
@@ -51,7 +113,8 @@ def write_report(run: Path) -> Path:
 
     Args:
         run: the folder, with any of `recipe.yaml`, `metrics.jsonl`, `result.json`, `landscape.json`, `versions.json`,
-            `warnings.json`, `model_card.md`, `command.txt`, `videos/untrained.mp4` and `videos/chosen.mp4`.
+            `warnings.json`, `model_card.md`, `command.txt`, `labels`, `labels.html`, `videos/untrained.mp4` and
+            `videos/chosen.mp4`.
 
     Returns:
         The page's path.
@@ -60,10 +123,12 @@ def write_report(run: Path) -> Path:
 
     recipe, result = _recipe(run), _mapping(run / "result.json")
     metrics, landscape = read_metrics(run / "metrics.jsonl"), _mapping(run / "landscape.json")
-    warnings = _json(run / "warnings.json")
-    numbers = _numbers(result)
+    warnings, wording = _json(run / "warnings.json"), _wording(recipe)
+    numbers = _numbers(result, wording.reward)
     template = (resources.files("sightline.reports") / "templates" / "report.html").read_text("utf-8")
-    page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(template).render(
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["whole"] = _whole
+    page = environment.from_string(template).render(
         title=recipe.get("description") or recipe.get("env") or run.resolve().name,
         run_name=run.resolve().name,
         goal=_sentences(recipe.get("goal")),
@@ -72,9 +137,11 @@ def write_report(run: Path) -> Path:
         headline=numbers[0] if numbers else None,
         numbers=numbers[1:],
         panel=_panel_sentence(result),
-        facts=_facts(recipe, result),
-        curves=plots.learning_curves(metrics, result.get("chosen_step"), _reward_name(recipe)) if metrics else "",
+        facts=_facts(recipe, result, metrics),
+        curves=plots.learning_curves(metrics, result.get("chosen_step"), wording.reward) if metrics else "",
         chosen_step=_whole(result.get("chosen_step")),
+        teaching=_teaching(run, recipe, metrics),
+        wording=wording,
         landscape=plots.landscape(landscape) if landscape else "",
         landscape_axes=len(landscape.get("axes", ())),
         videos=_videos(run, result),
@@ -88,7 +155,7 @@ def write_report(run: Path) -> Path:
     return path
 
 
-def _numbers(result: Mapping[str, Any]) -> list[Number]:
+def _numbers(result: Mapping[str, Any], reward_name: str) -> list[Number]:
     """The results, most important first: success if it is known, otherwise the return."""
     untrained = result.get("untrained") or {}
 
@@ -100,21 +167,20 @@ def _numbers(result: Mapping[str, Any]) -> list[Number]:
     numbers = []
     if result.get("success_rate") is not None:
         numbers.append(number("Success rate", "success_rate", _percent, ""))
+        if result.get("success_end") not in (None, result["success_rate"]):
+            numbers.append(number("Success at the end", "success_end", _percent))
     if result.get("return") is not None:
         numbers.append(number("Ground-truth return", "return", _decimal, "return_"))
     if result.get("reward") is not None:
-        numbers.append(number("Reward under the words", "reward", _decimal))
+        numbers.append(number(reward_name, "reward", _decimal))
     before = untrained.get("measures") or {}
     for name, rate in (result.get("measures") or {}).items():
         numbers.append(Number(name.replace("_", " ").capitalize(), _percent(before.get(name)), _percent(rate)))
     return numbers
 
 
-def _reward_name(recipe: Mapping[str, Any]) -> str:
-    """What the learner was paid, as a heading."""
-    reward = recipe.get("reward")
-    from_words = not isinstance(reward, dict) or reward.get("kind") != "ground_truth"
-    return "Reward under the words" if from_words else "Environment reward"
+def _wording(recipe: Mapping[str, Any]) -> Wording:
+    return _WORDINGS.get(str(_block(recipe, "reward").get("kind")), _FROM_WORDS)
 
 
 def _panel_sentence(result: Mapping[str, Any]) -> str:
@@ -124,20 +190,131 @@ def _panel_sentence(result: Mapping[str, Any]) -> str:
     return ", ".join(part for part in (episodes, panel) if part)
 
 
-def _facts(recipe: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, str]:
+def _facts(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plots.Metrics) -> dict[str, str]:
     """The run in a few words: those that are known."""
-    reward, learner = recipe.get("reward") or {}, recipe.get("learner") or {}
+    reward, learner = _block(recipe, "reward"), _block(recipe, "learner")
+    learned, asked = reward.get("kind") == "learned", _last(metrics, "labels/asked")
     facts = {
         "Environment": recipe.get("env"),
         "Reward": str(reward.get("kind") or "").replace("_", " "),
         "Encoder": reward.get("encoder"),
         "Alpha": reward.get("alpha"),
+        "Teacher": _teacher(_block(reward, "teacher")) if learned else None,
+        "Feedback": _feedback(_block(reward, "feedback")) if learned else None,
+        "Reward network": _network(_block(reward, "model")) if learned else None,
+        "Questions asked": _whole(asked if asked is None else round(asked)) if learned else None,
         "Learner": learner.get("algorithm"),
         "Steps": _whole(recipe.get("steps")),
         "Seed": recipe.get("seed"),
         "Time": _duration(result.get("seconds")),
     }
     return {name: str(value) for name, value in facts.items() if value not in (None, "")}
+
+
+def _teacher(teacher: Mapping[str, Any]) -> str:
+    """Such as "chat, gemini-3-flash"."""
+    who = {"encoder": "encoder", "chat": "model", "human": "name"}.get(str(teacher.get("kind")))
+    kind, name = teacher.get("kind"), teacher.get(who) if who else None
+    return _listed(kind, None if name == kind else name)
+
+
+def _feedback(feedback: Mapping[str, Any]) -> str:
+    """Such as "pairs, uniform"."""
+    kind = feedback.get("kind")
+    details = {"pairs": ("sampler", "{}"), "ratings": ("levels", "{} levels"), "ladder": ("size", "{} rungs")}
+    key, text = details.get(str(kind), ("", ""))
+    detail = feedback.get(key)
+    return _listed(kind, None if detail is None else text.format(detail).replace("_", " "))
+
+
+def _network(network: Mapping[str, Any]) -> str:
+    """Such as "embeddings, bundled"."""
+    return _listed(network.get("kind"), network.get("encoder"))
+
+
+def _listed(*parts: Any) -> str:
+    return ", ".join(str(part) for part in parts if part not in (None, ""))
+
+
+def _teaching(run: Path, recipe: Mapping[str, Any], metrics: plots.Metrics) -> Teaching | None:
+    """None if no teacher was asked anything."""
+    rounds = [line for line in metrics if plots.is_number(line.get("labels/asked"))]
+    if not rounds:
+        return None
+    reward = _block(recipe, "reward")
+    segment = reward.get("segment")
+    return Teaching(
+        tallies=_tallies(rounds),
+        scripted=_block(reward, "teacher").get("kind") == "scripted",
+        curves=plots.teaching_curves(metrics),
+        examples=examples(run),
+        segment=segment if isinstance(segment, int) else 1,
+        page=(run / "labels.html").is_file(),
+    )
+
+
+def _tallies(rounds: plots.Metrics) -> list[Tally]:
+    """Of all rounds together; those that are known."""
+    asked, kept = _last(rounds, "labels/asked") or 0, _last(rounds, "labels/kept")
+    paid = [(_last(rounds, f"labels/{what}"), what) for what in ("requests", "tokens")]
+    waited, seconds = _values(rounds, "time/waiting_for_teacher"), _values(rounds, "labels/seconds")
+    tallies = [
+        Tally("Labels", _whole(round(asked)), f"{len(rounds)} round{'' if len(rounds) == 1 else 's'} of questions"),
+        Tally("Usable", _percent(kept / asked) if asked and kept is not None else "", _without_use(rounds)),
+        Tally("Accuracy", _percent(_accuracy(rounds)), "of decided pairs, by ground truth"),
+        Tally(
+            "Cost",
+            _money(_last(rounds, "labels/cost")),
+            ", ".join(f"{_whole(round(count))} {what}" for count, what in paid if count) or "no requests",
+        ),
+        Tally(
+            "Waited for teacher",
+            _seconds(sum(waited)) if waited else "",
+            f"{_seconds(fmean(seconds))} for an answer" if seconds else "",
+        ),
+    ]
+    return [tally for tally in tallies if tally.value]
+
+
+def _accuracy(rounds: plots.Metrics) -> float | None:
+    """The share of decided pairs, over all rounds, in which the teacher says what ground truth says."""
+    right, decided = 0.0, 0.0
+    for line, counts in zip(rounds, _outcomes(rounds), strict=True):
+        if plots.is_number(line.get("labels/accuracy")):
+            count = counts[Outcome.FIRST] + counts[Outcome.SECOND]
+            right, decided = right + count * line["labels/accuracy"], decided + count
+    return right / decided if decided else None
+
+
+def _without_use(rounds: plots.Metrics) -> str:
+    """How many answers taught nothing, by reason: "3 unsure, 1 refused"."""
+    reasons = (Outcome.UNSURE, Outcome.SKIPPED, Outcome.REFUSED, Outcome.UNPARSABLE, Outcome.FAILED)
+    counts = {reason: round(sum(of_round[reason] for of_round in _outcomes(rounds))) for reason in reasons}
+    return ", ".join(f"{_whole(count)} {reason.value}" for reason, count in counts.items() if count)
+
+
+def _outcomes(rounds: plots.Metrics) -> list[dict[Outcome, float]]:
+    """How often there was each outcome in each round."""
+    asked = [float(line["labels/asked"]) for line in rounds]
+    new = [max(after - before, 0.0) for before, after in pairwise([0.0, *asked])]
+    return [
+        {outcome: count * sum(_values([line], f"labels/{outcome}")) for outcome in Outcome}
+        for line, count in zip(rounds, new, strict=True)
+    ]
+
+
+def _values(metrics: plots.Metrics, key: str) -> list[float]:
+    return [line[key] for line in metrics if plots.is_number(line.get(key))]
+
+
+def _last(metrics: plots.Metrics, key: str) -> float | None:
+    return next(iter(_values(metrics, key)[::-1]), None)
+
+
+def _block(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of a recipe that has parts itself; empty if there is none."""
+    block = values.get(name)
+    return block if isinstance(block, dict) else {}
 
 
 def _videos(run: Path, result: Mapping[str, Any]) -> list[Video]:
@@ -203,6 +380,15 @@ def _decimal(value: float | None) -> str:
 
 def _whole(value: int | None) -> str:
     return "" if value is None else f"{value:,}".replace(",", THIN_SPACE)
+
+
+def _money(amount: float | None) -> str:
+    """In the currency of the teacher's prices, whatever that is."""
+    return "" if amount is None else "0" if not amount else f"{amount:.2g}" if amount < 1 else f"{amount:,.2f}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 else _duration(seconds)
 
 
 def _duration(seconds: float | None) -> str:

@@ -26,6 +26,7 @@ Series = tuple[np.ndarray, np.ndarray]
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 BLUE, ORANGE, INK, GREY = "#0072B2", "#D55E00", "#334155", "#A3AEBB"
+MARKED: dict[str, Any] = {"marker": "o", "markersize": 3.6}
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 8.5,
@@ -81,14 +82,60 @@ def learning_curves(
             as_percentages(axes[1])
         band = ("evaluation/return_ci_low", "evaluation/return_ci_high")
         _panel(axes[-1], "Ground-truth return", metrics, ("rollout/return", "evaluation/return"), band)
-        last_step = max((float(line["step"]) for line in metrics if _is_number(line.get("step"))), default=1.0)
         for panel in axes:
-            panel.set_xlim(0, max(last_step, 1.0) * 1.02)
+            panel.set_xlim(0, _last_step(metrics) * 1.02)
             if chosen_step is not None:
                 panel.axvline(
                     chosen_step, color=ORANGE, linestyle=(0, (4, 3)), linewidth=1.1, label="chosen checkpoint"
                 )
         shared_legend(figure, axes)
+        return as_svg(figure)
+
+
+def teaching_curves(metrics: Metrics) -> str:
+    """What a teacher was asked, how right it was, and what was learned from it, side by side over the run.
+
+    A panel without any value is left out.
+
+    Args:
+        metrics: `labels/…` and `reward/…` of each round of questions; the last step of all ends the axis.
+
+    Returns:
+        SVG text; empty if there was no round.
+    """
+    panels: list[tuple[str, list[tuple[str, str, str]]]] = [
+        ("Questions", [("labels/asked", "asked", GREY), ("labels/kept", "usable answers", BLUE)]),
+        (
+            "Accuracy",
+            [
+                ("labels/accuracy", "labels, by ground truth", ORANGE),
+                ("reward/held_out_accuracy", "learned reward, held-out labels", BLUE),
+            ],
+        ),
+        ("Rank correlation with ground truth", [("reward/rank_correlation", "learned reward", BLUE)]),
+    ]
+    known = [(title, lines) for title, lines in panels if any(len(_series(metrics, key)[0]) for key, _, _ in lines)]
+    if not known:
+        return ""
+    with new_figure(8.4, 2.75) as figure:
+        axes = figure.subplots(1, len(known), squeeze=False)[0]
+        for panel, (title, lines) in zip(axes, known, strict=True):
+            for key, name, colour in lines:
+                steps, values = _series(metrics, key)
+                # What was asked lies under what of it was of use, and is often hidden by it: it is drawn wider.
+                wide = {"linewidth": 4.5, "markersize": 7.0} if key == "labels/asked" else {}
+                if len(steps):
+                    panel.plot(steps, values, color=colour, label=name, **{"linewidth": 1.6, **MARKED, **wide})
+            _finish(panel, title)
+            panel.set_xlim(0, _last_step(metrics) * 1.02)
+            if title == "Questions":
+                panel.set_ylim(bottom=0)
+            elif title == "Accuracy":
+                as_percentages(panel)
+            else:
+                panel.set_ylim(min(0.0, panel.get_ylim()[0]) - 0.03, 1.03)
+            # Below the panel, where no line can run through it.
+            panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.26), handlelength=1.6, borderaxespad=0)
         return as_svg(figure)
 
 
@@ -153,22 +200,27 @@ def score_curve(rewards: np.ndarray, title: str) -> bytes:
 def _panel(
     axes: Axes, title: str, metrics: Metrics, keys: tuple[str, str], band: tuple[str, str] | None = None
 ) -> None:
-    from matplotlib.ticker import EngFormatter, MaxNLocator
-
     rollout, evaluation = (_series(metrics, key) for key in keys)
     axes.plot(*rollout, color=GREY, linewidth=0.9, label="training")
     if band is not None:
         low, high = (_series(metrics, key) for key in band)
         if len(low[0]) and np.array_equal(low[0], high[0]):
             axes.fill_between(low[0], low[1], high[1], color=BLUE, alpha=0.16, linewidth=0, label="95 % interval")
-    axes.plot(*evaluation, color=BLUE, linewidth=1.6, marker="o", markersize=3.6, label="evaluation")
+    axes.plot(*evaluation, color=BLUE, linewidth=1.6, label="evaluation", **MARKED)
+    _finish(axes, title)
+    if not len(rollout[0]) and not len(evaluation[0]):
+        axes.set_yticks([])
+        axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center", color="#94A3B8")
+
+
+def _finish(axes: Axes, title: str) -> None:
+    """Title, and ticks over steps."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
     axes.set(title=title, xlabel="step")
     axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    if not len(rollout[0]) and not len(evaluation[0]):
-        axes.set_yticks([])
-        axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center", color="#94A3B8")
 
 
 def as_percentages(axes: Axes) -> None:
@@ -195,13 +247,18 @@ def _series(metrics: Metrics, key: str) -> Series:
     points = {
         float(line["step"]): float(line[key])
         for line in metrics
-        if _is_number(line.get("step")) and _is_number(line.get(key))
+        if is_number(line.get("step")) and is_number(line.get(key))
     }
     steps = sorted(points)
     return np.array(steps), np.array([points[step] for step in steps])
 
 
-def _is_number(value: Any) -> bool:
+def _last_step(metrics: Metrics) -> float:
+    return max((float(line["step"]) for line in metrics if is_number(line.get("step"))), default=1.0) or 1.0
+
+
+def is_number(value: Any) -> bool:
+    """Whether a metric is there, and finite."""
     return isinstance(value, (int, float)) and math.isfinite(value)
 
 

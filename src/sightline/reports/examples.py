@@ -1,0 +1,123 @@
+"""A few of the questions that a teacher answered for a run, with their pictures, as a page can hold them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from sightline.errors import BadInput, RunFailed
+from sightline.labels.store import LabelStore, StoredLabel, existing_store
+from sightline.labels.types import Outcome
+
+SHOWN = 6
+TINY, LARGE = 128, 256
+"""Pixels: smaller pictures are shown as they are, pixel by pixel; larger ones are made smaller, so that a page with a
+dozen of them stays light."""
+_PREFERRED = {Outcome.FIRST: (True, False), Outcome.SECOND: (False, True), Outcome.EQUAL: (False, False)}
+_DAMAGE = (BadInput, RunFailed, sqlite3.Error, OSError, ValueError, LookupError, TypeError)
+"""How a store shows that it is missing or damaged, in the database or in what stands in its fields."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The last frame of a segment.
+
+    Attributes:
+        source: a data URL.
+        tiny: whether its pixels are to be seen as squares.
+        preferred: whether the teacher prefers it to the other one.
+    """
+
+    source: str
+    tiny: bool
+    preferred: bool = False
+
+
+@dataclass(frozen=True)
+class Example:
+    """A question that was answered.
+
+    Attributes:
+        step: transitions collected when it was asked; None if unknown.
+        pictures: two of a comparison, otherwise one.
+        said: the answer in words.
+        right: whether ground truth says the same of a pair; None if it is unknown, or cannot tell the two apart.
+    """
+
+    step: int | None
+    pictures: Sequence[Picture]
+    said: str
+    right: bool | None = None
+
+
+def examples(run: Path, count: int = SHOWN) -> list[Example] | None:
+    """Up to `count` answers of a run, spread evenly from the first to the last; None if its labels cannot be read.
+
+    Answers that taught nothing are passed over, and so are those whose pictures are damaged.
+    """
+    try:
+        with LabelStore(existing_store(run)) as store:
+            return _spread(store, _of_run(store, run), count)
+    except _DAMAGE:
+        return None
+
+
+def _of_run(store: LabelStore, run: Path) -> list[StoredLabel]:
+    own = store.labels(run.resolve().name)
+    if not own and store.folder.resolve().parent == run.resolve():
+        own = store.labels()  # the folder of the run was renamed
+    return [label for label in own if label.answer.value is not None]
+
+
+def _spread(store: LabelStore, labels: Sequence[StoredLabel], count: int) -> list[Example] | None:
+    places = np.unique(np.linspace(0, len(labels) - 1, min(count, len(labels))).round().astype(int))
+    found = [example for place in places if (example := _example(store, labels[place])) is not None]
+    return found or (None if labels else [])
+
+
+def _example(store: LabelStore, label: StoredLabel) -> Example | None:
+    preferred = _PREFERRED.get(label.answer.outcome, (False,))
+    try:
+        frames = [store.segment(digest).frames[-1] for digest in label.segments]
+        pictures = [_picture(frame, marked) for frame, marked in zip(frames, preferred, strict=True)]
+    except _DAMAGE:
+        return None
+    return Example(label.context.step, pictures, _said(label), _right(label))
+
+
+def _said(label: StoredLabel) -> str:
+    value = label.answer.value
+    if label.kind == "rate":
+        return f"level {value:.3g} of 0 to {label.levels - 1}"
+    if label.kind == "score":
+        return f"score {value:.2f}"
+    return {Outcome.FIRST: "left preferred", Outcome.SECOND: "right preferred"}.get(label.answer.outcome, "equal")
+
+
+def _right(label: StoredLabel) -> bool | None:
+    if label.answer.outcome not in (Outcome.FIRST, Outcome.SECOND):
+        return None
+    first, second = label.true_returns
+    if math.isnan(second - first) or first == second:
+        return None
+    return (label.answer.outcome is Outcome.SECOND) == (second > first)
+
+
+def _picture(frame: np.ndarray, preferred: bool) -> Picture:
+    tiny = max(frame.shape[:2]) < TINY
+    picture, file = Image.fromarray(frame), io.BytesIO()
+    if tiny:
+        picture.save(file, "PNG")
+    else:
+        picture.thumbnail((LARGE, LARGE))
+        picture.save(file, "JPEG", quality=88)
+    kind = "png" if tiny else "jpeg"
+    return Picture(f"data:image/{kind};base64," + base64.b64encode(file.getvalue()).decode(), tiny, preferred)
