@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from sightline.errors import BadInput, RunFailed
-from sightline.labels.store import BACKUP, DATABASE, Context, LabelStore, Spent, existing_store, read_picture
+from sightline.labels.frames import FrameFiles, read_picture
+from sightline.labels.store import BACKUP, DATABASE, Context, LabelStore, Spent, existing_store
 from sightline.labels.types import Answer, Exchange, Outcome, Question, Segment, preference
 
 
@@ -234,7 +235,7 @@ def test_threads_can_share_a_store(store: LabelStore) -> None:
 
 
 def test_two_who_write_the_same_frame_do_not_share_a_file(store: LabelStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sightline.labels import store as module
+    from sightline.labels import frames as module
 
     both_are_there = threading.Barrier(2, timeout=30)
 
@@ -244,7 +245,7 @@ def test_two_who_write_the_same_frame_do_not_share_a_file(store: LabelStore, mon
 
     original = module.write_atomically
     monkeypatch.setattr(module, "write_atomically", together)
-    threads = [threading.Thread(target=store._add_frame, args=(FRAME,)) for _ in range(2)]
+    threads = [threading.Thread(target=FrameFiles(store.folder / "frames").add, args=(FRAME,)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

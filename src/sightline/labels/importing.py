@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from sightline.errors import BadInput
+from sightline.labels.frames import MAX_PIXELS
 from sightline.labels.parquet import read_parquet
 from sightline.labels.pickles import read_arrays
-from sightline.labels.store import MAX_PIXELS, Context, LabelStore
+from sightline.labels.store import Context, LabelStore
 from sightline.labels.types import Answer, Outcome, Question, Segment, preference
 
 RUN = "import"

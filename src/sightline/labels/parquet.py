@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from sightline.errors import BadInput, RunFailed
-from sightline.labels.store import Context, LabelStore, StoredLabel, read_picture
+from sightline.labels.frames import read_picture
+from sightline.labels.store import Context, LabelStore, StoredLabel
 from sightline.labels.types import Answer, Exchange, Kind, Outcome, Question, Segment
 
 if TYPE_CHECKING:

@@ -11,13 +11,10 @@ that was answered once is never asked again; and what was answered is never dele
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import io
 import json
 import os
 import sqlite3
 import threading
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,17 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from sightline.errors import BadInput, RunFailed
+from sightline.labels.frames import FrameFiles
 from sightline.labels.types import Answer, Exchange, Kind, Outcome, Question, Segment, Signed
-from sightline.runs.folder import RunFolder, write_atomically
+from sightline.runs.folder import RunFolder
 
 DATABASE, BACKUP = "labels.sqlite", "labels.backup.sqlite"
 _HOW_TO_RESTORE = f"move {DATABASE}* away and copy {BACKUP} to {DATABASE} (frames are not affected)"
-MAX_PIXELS = 64_000_000
-"""Larger pictures are refused: no frame of a simulator is that large, but a hostile file may claim to be."""
-_BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS segments (digest TEXT PRIMARY KEY, frames TEXT NOT NULL, true_rewards TEXT NOT NULL);
@@ -134,6 +128,7 @@ class LabelStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.RLock()
+        self._frames = FrameFiles(folder / "frames")
         self._refuse_to_begin_anew()
         try:
             (folder / "frames").mkdir(parents=True, exist_ok=True)
@@ -257,7 +252,7 @@ class LabelStore:
         with self._lock:
             known = self._database.execute("SELECT 1 FROM segments WHERE digest = ?", (segment.digest,)).fetchone()
         if known is None:
-            names = [self._add_frame(frame) for frame in segment.frames]
+            names = [self._frames.add(frame) for frame in segment.frames]
             rewards = [None if np.isnan(r) else float(r) for r in segment.true_rewards]
             with self._writing():
                 self._database.execute(
@@ -276,7 +271,7 @@ class LabelStore:
             row = self._database.execute("SELECT * FROM segments WHERE digest = ?", (digest,)).fetchone()
         if row is None:
             raise BadInput(f"the label store '{self.folder}' has no segment {digest[:12]}…")
-        frames = np.stack([self._frame(name) for name in json.loads(row["frames"])])
+        frames = np.stack([self._frames.read(name) for name in json.loads(row["frames"])])
         return Segment(frames, _numbers(row["true_rewards"]))
 
     def true_rewards(self, digest: str) -> np.ndarray:
@@ -289,31 +284,7 @@ class LabelStore:
         """The PNG files of a segment's frames, in order."""
         with self._lock:
             row = self._database.execute("SELECT frames FROM segments WHERE digest = ?", (digest,)).fetchone()
-        return [self._file(name) for name in json.loads(row["frames"])] if row else []
-
-    def _add_frame(self, frame: np.ndarray) -> str:
-        name = _frame_name(frame)
-        file = self._file(name)
-        if not file.is_file():
-            png = io.BytesIO()
-            Image.fromarray(frame).save(png, "PNG")
-            try:
-                file.parent.mkdir(exist_ok=True)
-                write_atomically(file, png.getvalue())
-            except OSError as error:
-                raise RunFailed(
-                    f"the label store cannot keep a frame ({error.strerror or error}); make room"
-                ) from error
-        return name
-
-    def _frame(self, name: str) -> np.ndarray:
-        frame = read_picture(self._file(name))
-        if _frame_name(frame) != name:
-            raise BadInput(f"'{self._file(name)}' is damaged: it is not the frame that was stored there")
-        return frame
-
-    def _file(self, name: str) -> Path:
-        return self.folder / "frames" / name[:2] / f"{name}.png"
+        return [self._frames.file(name) for name in json.loads(row["frames"])] if row else []
 
     # -- questions that wait for people --------------------------------------------------------------------------
 
@@ -445,31 +416,6 @@ def existing_store(path: Path) -> Path:
     if elsewhere is None or not (elsewhere / DATABASE).is_file():
         raise BadInput(f"the run '{path}' has no labels yet")
     return elsewhere
-
-
-def read_picture(file: Path | io.BytesIO, name: str = "") -> np.ndarray:
-    """uint8[H, W, 3] of a PNG on disk or in memory.
-
-    Args:
-        name: what to call it in a complaint; default: the file's name.
-
-    Raises:
-        BadInput: it is no PNG, damaged, or claims to be larger than any frame.
-    """
-    name = name or f"'{file}'"
-    try:
-        with Image.open(file, formats=["PNG"]) as picture:
-            if picture.width * picture.height > MAX_PIXELS:
-                raise BadInput(f"{name} claims {picture.width}x{picture.height} pixels; that is no frame")
-            return np.asarray(picture.convert("RGB"))
-    except UnidentifiedImageError as error:
-        raise BadInput(f"{name} is missing or damaged: it is no PNG") from error
-    except (OSError, ValueError, SyntaxError, zlib.error, *_BOMBS) as error:
-        raise BadInput(f"{name} is missing or damaged: {' '.join(str(error).split())}") from error
-
-
-def _frame_name(frame: np.ndarray) -> str:
-    return hashlib.sha256(repr(frame.shape).encode() + np.ascontiguousarray(frame).tobytes()).hexdigest()
 
 
 def _me() -> str:
