@@ -249,7 +249,7 @@ def config_of(kind: str = "states", feedback: Any = None, **keys: Any) -> Learne
         "states": StatesConfig(kind="states", hidden=(32, 32)),
         "embeddings": EmbeddingHeadConfig(hidden=(32, 32)),
         "cnn": CNNConfig(kind="cnn", channels=(8, 8, 8), size=(32, 32)),
-        "resnet": ResNetConfig(kind="resnet", size=(33, 33)),
+        "resnet": ResNetConfig(kind="resnet", size=(40, 40)),
     }
     return LearnedConfig(
         kind="learned",
@@ -433,12 +433,12 @@ def check_order(kind: str, length: int, encoder: Any, at_least: float) -> None:
     config = config_of(kind, segment=length, fitting=fast)
     reward = EnsembleReward(config, seen.shape[1:], encoder, 0)
     new, truth = problem(kind, 40, seed=2)
-    untaught = spearman(reward.reward(new), truth)
+    untaught = spearman(reward.worth(reward.embed(new)), truth)
     fitted = fit(reward, judged_pairs(reward, seen, worth, count, length), seed=0)
     assert fitted.labels == count
     assert 1 <= fitted.epochs <= config.fitting.epochs
     assert fitted.held_out_accuracy > 0.75
-    found = spearman(reward.reward(new), truth)
+    found = spearman(reward.worth(reward.embed(new)), truth)
     assert found is not None
     assert found > at_least
     assert untaught is None or found > untaught
@@ -572,12 +572,9 @@ def test_one_label_is_enough_to_fit() -> None:
 @pytest.mark.parametrize("count", [1, 9])
 def test_a_resnet_learns_from_a_minibatch_of_one(count: int) -> None:
     """Its batch normalisation must have something to normalise by."""
-    reward = EnsembleReward(
-        config_of("resnet", ScoresConfig(kind="scores"), fitting={"epochs": 1, "batch_size": 8, "held_out": 0}),
-        (33, 33, 3),
-        None,
-        0,
-    )
+    config = config_of("resnet", ScoresConfig(kind="scores"), fitting={"epochs": 1, "batch_size": 8, "held_out": 0})
+    smallest = config.model_copy(update={"model": ResNetConfig(kind="resnet", size=(33, 33))})
+    reward = EnsembleReward(smallest, (33, 33, 3), None, 0)
     examples = Examples()
     for i in range(count):
         examples.add((reward.embed(np.full((1, 33, 33, 3), 20 * i, np.uint8)),), i / 10)

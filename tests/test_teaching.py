@@ -221,11 +221,21 @@ def test_every_stored_transition_is_paid_by_the_newest_reward(
 
 
 def test_before_the_first_lesson_novelty_pays(train: Callable[..., Path]) -> None:
-    run = train("reward.explore=100000", "steps=128")
-    assert lessons(run) == []
-    rewards = replay_of(run)["rewards"]
+    run = train("reward.explore=160", "steps=192", "checkpoints.every=32", "checkpoints.keep=9", "evaluation.every=32")
+    assert [record["step"] for record in lessons(run)] == [160]
+    with np.load(run / "checkpoints" / "step-000000000128" / "replay.npz") as replay:
+        rewards = replay["rewards"][replay["committed"]]
     assert (rewards >= 0).all()
     assert rewards.std() > 0
+    assert result_of(run)["chosen_step"] >= 160  # what knew nothing chose nothing
+    early = [record for record in read_metrics(run / "metrics.jsonl") if record["step"] < 160]
+    assert not [record for record in early if "evaluation/reward" in record]
+
+
+def test_a_run_that_would_never_ask_is_refused(sightline: Callable[..., Finished]) -> None:
+    done = sightline("train", RECIPE, "reward.explore=20000", "--dry-run")
+    assert done.code == 2
+    assert "the first lesson would come at step 20000" in done.lines[0]
 
 
 # -- the label store --------------------------------------------------------------------------------------------------
@@ -311,6 +321,14 @@ def test_what_does_not_fit_together(
     done = sightline("train", RECIPE, *LITTLE, *overrides, "--run-dir", tmp_path / "run")
     assert done.code == 2, done.err
     assert said in done.lines[-1]
+    assert "Traceback" not in done.err
+
+
+def test_segments_longer_than_any_episode(sightline: Sightline, tmp_path: Path) -> None:
+    short = ("steps=1000", "episode_steps=3", "reward.segment=5")
+    done = sightline("train", RECIPE, *LITTLE, *short, "--run-dir", tmp_path / "run")
+    assert done.code == 1, done.err
+    assert "lower reward.segment" in done.lines[-1]
     assert "Traceback" not in done.err
 
 
@@ -520,3 +538,21 @@ def test_killed_and_resumed(
     done = sightline("train", RECIPE, *options, "--run-dir", whole)
     assert done.code == 0, done.err
     check_equal(run, whole)
+
+
+# -- does it learn? ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.learning
+def test_preferences_teach_a_policy_to_balance(sightline: Sightline, tmp_path: Path) -> None:
+    shorter = ("steps=6000", "reward.explore=1000", "reward.every=1000", "videos=false", "tensorboard=false")
+    small = ("evaluation.every=1000", "evaluation.episodes=6", "evaluation.test_episodes=20", "checkpoints.every=9000")
+    done = sightline("train", RECIPE, *shorter, *small, "--run-dir", tmp_path / "run")
+    assert done.code == 0, done.err
+    result, (first, *_, last) = result_of(tmp_path / "run"), lessons(tmp_path / "run")
+    assert first["labels/accuracy"] >= 0.85, "the teacher sees what matters"
+    assert last["reward/held_out_accuracy"] >= 0.9
+    assert last["reward/rank_correlation"] >= 0.7
+    untrained = result["untrained"]["return"]
+    assert untrained < -600
+    assert result["return"] > 0.2 * untrained, "four fifths of the way to a pole that never leans"

@@ -81,6 +81,17 @@ class Recipe(Strict):
         return self
 
     @model_validator(mode="after")
+    def _teacher_is_asked(self) -> Recipe:
+        if isinstance(self.reward, LearnedConfig):
+            first_lesson = self.reward.explore + (self.reward.every if self.reward.answers_lag else 0)
+            if first_lesson >= self.steps:
+                raise ValueError(
+                    f"the first lesson would come at step {first_lesson} and the run ends at {self.steps}: lower "
+                    "reward.explore or reward.every, or raise steps"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _chunks_hold_segments(self) -> Recipe:
         if isinstance(self.reward, LearnedConfig) and self.reward.segment > self.learner.chunk:
             raise ValueError(

@@ -68,7 +68,7 @@ class ResNetConfig(Strict):
 
 
 class StatesConfig(Strict):
-    """A network on state and action, without pictures (the teacher still sees them)."""
+    """A network on the states that were reached, without pictures (the teacher still sees them)."""
 
     kind: Literal["states"]
     hidden: tuple[PositiveInt, ...] = (256, 256, 256)
@@ -185,6 +185,11 @@ class LearnedConfig(Strict):
     labels: str | None = None
     """Folder of the label store; default: `labels` in the run. Runs that share a store share what was paid for."""
     device: str = "auto"
+
+    @property
+    def answers_lag(self) -> bool:
+        """`lag`, or what is usual for the teacher."""
+        return self.teacher.kind in ("chat", "human") if self.lag is None else self.lag
 
     @model_validator(mode="after")
     def _fits_together(self) -> LearnedConfig:

@@ -66,21 +66,28 @@ def forget_values(model: OffPolicyAlgorithm) -> None:
     """Begin the value functions anew, as after a change of the reward's scale and meaning; the actor stays.
 
     Raises:
-        BadInput: the algorithm has neither critics nor a Q network.
+        BadInput: see `name_of_values`.
     """
     policy: Any = model.policy
+    name = name_of_values(model)
+    fresh = policy.make_critic(features_extractor=None) if name == "critic" else policy.make_q_net()
+    values = getattr(policy, name)
+    values.load_state_dict(fresh.state_dict())
+    getattr(policy, f"{name}_target").load_state_dict(fresh.state_dict())
+    optimiser = values.optimizer if name == "critic" else policy.optimizer
+    optimiser.state.clear()
+
+
+def name_of_values(model: OffPolicyAlgorithm) -> str:
+    """What the policy calls its value functions.
+
+    Raises:
+        BadInput: the algorithm has neither critics nor a Q network.
+    """
     for name in ("critic", "q_net"):
-        network = getattr(policy, name, None)
-        if network is None:
-            continue
-        make = getattr(policy, f"make_{name}")
-        fresh = make(features_extractor=None) if name == "critic" else make()
-        network.load_state_dict(fresh.state_dict())
-        getattr(policy, f"{name}_target").load_state_dict(fresh.state_dict())
-        optimiser = network.optimizer if name == "critic" else policy.optimizer
-        optimiser.state.clear()
-        return
-    raise BadInput(f"{type(model).__name__} has no values to begin anew; say reward.reset_critic=false")
+        if getattr(model.policy, name, None) is not None:
+            return name
+    raise BadInput(f"{type(model).__name__} has no values that can begin anew; say reward.reset_critic=false")
 
 
 def keep_log_in_memory(model: OffPolicyAlgorithm) -> None:

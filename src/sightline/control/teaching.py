@@ -38,6 +38,8 @@ from sightline.teachers.scripted import ScriptedTeacher
 
 ROUNDS_IN_POOL = 4
 """The pool holds a random share of the transitions collected during so many rounds."""
+PATIENCE = 20
+"""Chunks without a whole segment, after which there is no hope for one."""
 
 Numbers = dict[str, float | None]
 Scales = tuple[float | None, tuple[float, float] | None]
@@ -77,7 +79,6 @@ class Teaching(Source):
         self._lessons = Lessons(config, model, setup.recipe.goal, frame_shape, setup.recipe.seed)
         self._novelty = Novelty()
         self._scales: Scales = (None, None)
-        self._lags = config.teacher.kind in ("chat", "human") if config.lag is None else config.lag
         self._round: Round | None = None
         self._next_round = config.explore
         self._asked_at = 0
@@ -138,7 +139,7 @@ class Teaching(Source):
             What was learned, for the metrics; empty if it was not time; None if told to stop while waiting.
 
         Raises:
-            RunFailed: the teacher has given no usable answer at all.
+            RunFailed: the teacher has given no usable answer at all, or no episode is as long as a segment.
         """
         numbers: Numbers | None = {}
         if self._round is not None and step >= self._round.due:
@@ -150,9 +151,9 @@ class Teaching(Source):
         return numbers
 
     def _ask(self, step: int) -> None:
-        due = step + self.config.every if self._lags else step
-        if due >= self._recipe.steps or len(self._lessons.pool) == 0:
-            return  # the answers would come too late to teach anything, or there is nothing to ask about yet
+        due = step + self.config.every if self.config.answers_lag else step
+        if due >= self._recipe.steps or self._nothing_to_ask_about():
+            return  # or the answers would come too late to teach anything
         left = self.config.budget.questions - self._lessons.questions
         count = min(left, _size_of_round(self.config, step, self._recipe.steps))
         self._next_round = step + self.config.every
@@ -164,14 +165,29 @@ class Teaching(Source):
             self._labelling.ask(composed.questions, step)
             self._round, self._asked_at = composed, step
 
+    def _nothing_to_ask_about(self) -> bool:
+        if len(self._lessons.pool) == 0 and self._chunks >= PATIENCE:
+            raise RunFailed(
+                f"no episode had {self.config.segment} steps within one chunk so far, so there is nothing to ask "
+                "about; lower reward.segment, or raise learner.chunk"
+            )
+        return len(self._lessons.pool) == 0
+
     def _usual(self, asked: Round) -> Scales:
         """What levels, scores and a script's failings are relative to."""
         returns, teacher = self._lessons.pool.true_returns, self._labelling.teacher
         if isinstance(teacher, ScriptedTeacher):
-            return float(np.nanmean(returns)), (float(np.nanmin(returns)), float(np.nanmax(returns)))
+            seen = float(np.nanmin(returns)), float(np.nanmax(returns))
+            return float(np.nanmean(returns)), self._widened(seen)
         if isinstance(teacher, EncoderTeacher) and asked.questions[0].kind != "compare":
-            return None, teacher.range_of([segment for question in asked.questions for segment in question.segments])
+            segments = [segment for question in asked.questions for segment in question.segments]
+            return None, self._widened(teacher.range_of(segments))
         return None, None
+
+    def _widened(self, seen: tuple[float, float]) -> tuple[float, float]:
+        """With what was seen in earlier rounds, so that a level means much the same over the whole run."""
+        _, before = self._scales
+        return seen if before is None else (min(seen[0], before[0]), max(seen[1], before[1]))
 
     def _set_scales(self, scales: Scales) -> None:
         """Of this round; kept with it, so that a question that has to be asked once more gets the same answer."""
@@ -219,6 +235,7 @@ class Teaching(Source):
             raise RunFailed(
                 f"the teacher gave no usable answer to {len(answers.answers)} questions"
                 + (f" ({max(set(reasons), key=reasons.count)})" if reasons else "")
+                + (f"; the budget is reached ({answers.over_budget})" if answers.over_budget else "")
                 + "; look at them with 'sightline label stats', mend it, and go on with --resume"
             )
         parts = [f"labels {numbers['labels/kept']:.0f} of {numbers['labels/asked']:.0f}"]

@@ -17,7 +17,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sightline.config import GroundTruthConfig, SparseConfig, ZeroShotConfig
 from sightline.control.collection import CollectingVecEnv
-from sightline.control.learners import build_learner
+from sightline.control.learners import build_learner, name_of_values
 from sightline.control.preparing import Setup
 from sightline.control.scoring import Scorer
 from sightline.control.snapshot import (
@@ -239,6 +239,8 @@ class Session:
 
     def _fresh(self) -> OffPolicyAlgorithm:
         model = self._untrained()
+        if self.setup.learned is not None and self.setup.learned.config.reset_critic:
+            name_of_values(model)  # better now than after exploring
         self._scorer = Scorer(self._source(model))
         return model
 
@@ -315,7 +317,7 @@ class Session:
             self.setup.make,
             self.setup.task,
             self._validation,
-            self.setup.reward_model,
+            self.setup.reward_model if self._knows_reward() else None,
             self.stop.requested,
         )
         if episodes is None:
@@ -326,10 +328,14 @@ class Session:
         self._metrics.write(step, {f"evaluation/{name}": numbers[name] for name in names})
         score = numbers["return"] if numbers["reward"] is None else numbers["reward"]
         self.progress.say(f"step {step}: {describe(numbers)}")
-        if score > self._counters.best_score:
+        if self._knows_reward() and score > self._counters.best_score:
             self._counters.best_score, self._counters.best_step = score, step
             self._best.save(step, self._write_best)
         return True
+
+    def _knows_reward(self) -> bool:
+        """Whether there is a reward to judge a policy by; one that is learned knows nothing before its first lesson."""
+        return self.setup.learned is None or self.setup.learned.fitted
 
     def _write_best(self, folder: Path) -> None:
         self.model.save(folder / MODEL)

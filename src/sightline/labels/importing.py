@@ -49,9 +49,6 @@ class _Source:
     name: str
     signature: str
 
-    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Answer]]:
-        raise NotImplementedError("who answered elsewhere cannot be asked here")
-
 
 @dataclass(frozen=True)
 class _CachedLabel:

@@ -133,6 +133,8 @@ class LabelStore:
         try:
             (folder / "frames").mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(folder / DATABASE, timeout=60, check_same_thread=False)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise BadInput(f"'{folder}' is a file; a label store is a folder") from error
         except (OSError, sqlite3.Error) as error:
             raise RunFailed(f"the label store '{folder}' cannot be opened: {error}") from error
         self._database.row_factory = sqlite3.Row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -166,7 +166,7 @@ class Signed(Protocol):
 class Teacher(Signed, Protocol):
     """Answers questions."""
 
-    def answers(self, questions: Iterable[Question]) -> Iterator[tuple[int, Answer]]:
+    def answers(self, questions: Iterable[Question]) -> Generator[tuple[int, Answer]]:
         """Yield (number of the question, answer) as they come, in any order, one for every question taken.
 
         A teacher whose answers cost something takes a question only when it begins with it: whoever asks can let the

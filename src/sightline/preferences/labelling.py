@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass
 
 from sightline.config import Budget
@@ -91,13 +92,14 @@ class Labelling:
                 taken.append(i)
                 yield questions[i]
 
-        for number, answer in self.teacher.answers(affordable()):
-            i = taken[number]
-            if not isinstance(self.teacher, HumanTeacher):
-                self.store.record(questions[i], self.teacher, answer, context)
-            answers[i] = answer
-            came += 1
-            self._arrived(remembered + came)
+        with closing(self.teacher.answers(affordable())) as arriving:
+            for number, answer in arriving:
+                i = taken[number]
+                if not isinstance(self.teacher, HumanTeacher):
+                    self.store.record(questions[i], self.teacher, answer, context)
+                answers[i] = answer
+                came += 1
+                self._arrived(remembered + came)
         return Answers(answers, remembered, self._reached() if None in answers else "")
 
     def _reached(self, under_way: int = 0) -> str:

@@ -10,7 +10,7 @@ import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -106,7 +106,7 @@ class ChatTeacher:
         prompt = prompts.ask_at_once(question, [[Picture(square.frames[0])]], self.config.structured)
         check(self._model, self._limits, self._request(prompt, question))
 
-    def answers(self, questions: Iterable[Question]) -> Iterator[tuple[int, Answer]]:
+    def answers(self, questions: Iterable[Question]) -> Generator[tuple[int, Answer]]:
         """Yield (index, answer) as they come; see `Teacher`.
 
         At most `concurrency` questions are under way, each with one request at a time, and the next is begun when the

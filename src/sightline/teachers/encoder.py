@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class EncoderTeacher:
         self.name = f"encoder {reward_model.encoder.name}"
         self.signature = f"{self.name} {json.dumps(parts)}"
 
-    def answers(self, questions: Iterable[Question]) -> Iterator[tuple[int, Answer]]:
+    def answers(self, questions: Iterable[Question]) -> Generator[tuple[int, Answer]]:
         """Yield (index, answer) in the order of the questions."""
         questions = list(questions)
         rewards = self._rewards({s.digest: s for question in questions for s in question.segments})
@@ -100,7 +100,7 @@ def _value(question: Question, reward: float, scale: tuple[float, float]) -> flo
     low, high = scale
     position = float(np.clip((reward - low) / (high - low), 0.0, 1.0)) if high > low else 0.5
     if question.kind == "score":
-        return position
+        return round(position, 4)  # what is beyond depends on how many frames were read together
     return float(min(int(position * question.levels), question.levels - 1))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 
 from sightline.config import HumanTeacherConfig, LearnedConfig
 from sightline.labels.store import Context, LabelStore
@@ -51,7 +51,7 @@ class HumanTeacher:
         self._said = False
         self._given_up = threading.Event()
 
-    def answers(self, questions: Iterable[Question]) -> Iterator[tuple[int, Answer]]:
+    def answers(self, questions: Iterable[Question]) -> Generator[tuple[int, Answer]]:
         """Yield (index, answer) as people answer; after the configured patience, FAILED for all that is left.
 
         Whatever is still open when this ends, for any reason, no longer waits. After `give_up` nothing more comes.

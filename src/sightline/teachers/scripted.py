@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class ScriptedTeacher:
         failings = " ".join(f"{name}={value}" for name, value in config.model_dump(exclude={"kind"}).items())
         self.signature = f"scripted {failings} seed={seed}"
 
-    def answers(self, questions: Iterable[Question]) -> Iterator[tuple[int, Answer]]:
+    def answers(self, questions: Iterable[Question]) -> Generator[tuple[int, Answer]]:
         """Yield (index, answer) in the order of the questions."""
         questions = list(questions)
         average, scale = self._references(questions)

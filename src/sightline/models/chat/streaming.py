@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ def in_background(
     items: Iterable[Item],
     at_once: int,
     tell_how_to_cancel: Callable[[Callable[[], None]], None] = lambda cancel: None,
-) -> Iterator[tuple[int, Result]]:
+) -> Generator[tuple[int, Result]]:
     """Yield (index of the item, result of `work`) as they come.
 
     No more than `at_once` items are under way or wait to be taken: the next is begun only when whoever iterates has
