@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import signal
 import sqlite3
@@ -153,8 +154,8 @@ def test_retracted_answers_count_no_longer_but_were_paid_for(store: LabelStore) 
     assert store.find(pair(1), "judge v1") is None
     assert [label.segments[0] for label in store.labels("a run")] == [pair(2).segments[0].digest]
     assert len(store.labels()) == 2
-    assert store.spent("a run") == Spent(3, 55, 1.0)
-    assert store.spent("no run") == Spent(0, 0, 0.0)
+    assert store.spent("a run") == Spent(2, 3, 55, 1.0)
+    assert store.spent("no run") == Spent(0, 0, 0, 0.0)
 
 
 def test_frames_are_kept_once(store: LabelStore) -> None:
@@ -329,7 +330,7 @@ def test_a_store_that_cannot_be_opened_is_not_called_damaged(tmp_path: Path) -> 
     with pytest.raises(RunFailed, match="cannot be opened"):
         LabelStore(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFailed, match="cannot be opened"):
+    with pytest.raises(BadInput, match="is a file"):
         LabelStore(tmp_path / "file")
 
 
@@ -386,6 +387,34 @@ def test_a_missing_frame_or_segment_is_named(store: LabelStore) -> None:
         store.segment(digest)
     with pytest.raises(BadInput, match="has no segment 0123"):
         store.segment("0123" * 16)
+
+
+@pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "A" * 64, "a" * 63, "a" * 64 + "\n", "", 5, None, ["a"]])
+def test_only_hashes_are_names_of_frames(store: LabelStore, name: Any) -> None:
+    """The database may be a stranger's."""
+    digest = store.add_segment(segment(1))
+    with sqlite3.connect(store.folder / DATABASE) as database:
+        database.execute("UPDATE segments SET frames = ?", (json.dumps([name]),))
+    for read in (store.segment, store.frame_files):
+        with pytest.raises(BadInput, match="names a frame") as refusal:
+            read(digest)
+        assert "\n" not in str(refusal.value)
+
+
+def test_the_frames_of_a_segment_are_of_one_size_and_fit_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = FrameFiles(tmp_path)
+    names = [files.add(np.full((40, 50, 3), shade, np.uint8)) for shade in range(4)]
+    np.testing.assert_array_equal(files.read_all(names)[:, 0, 0, 0], range(4))
+    with pytest.raises(BadInput, match="several sizes"):
+        files.read_all([names[0], files.add(np.zeros((50, 40, 3), np.uint8))])
+    with pytest.raises(BadInput, match="has no frames"):
+        files.read_all([])
+    monkeypatch.setattr("sightline.labels.frames.MAX_PIXELS", 7_999)
+    with pytest.raises(BadInput, match="claims 50x40 pixels; with those before it, that is no segment"):
+        files.read_all(names)
+    assert len(files.read_all(names[:3])) == 3
 
 
 @settings(max_examples=60, deadline=None)

@@ -19,7 +19,7 @@ from sightline.config import Budget, HumanTeacherConfig
 from sightline.errors import RunFailed
 from sightline.labels.store import Context, LabelStore
 from sightline.labels.types import Answer, Exchange, Outcome, Question, preference
-from sightline.preferences.labelling import Labelling
+from sightline.preferences.labelling import DEAD, Labelling
 from sightline.teachers.human import HumanTeacher
 from slow_teacher import COUNT, questions
 
@@ -164,21 +164,22 @@ def paid(number: int) -> Answer:
 @pytest.mark.parametrize(
     ("budget", "at_once", "answered", "said"),
     [
-        (Budget(requests=5), 1, 3, "6 of 5 requests"),
-        (Budget(requests=6), 1, 3, "6 of 6 requests"),
-        (Budget(tokens=300), 1, 2, "400 of 300 tokens"),
-        (Budget(money=1.75), 1, 4, "2.00 of 1.75 in money"),
-        (Budget(requests=3), 9, 3, "6 of 3 requests"),
-        (Budget(tokens=300), 4, 4, "800 of 300 tokens"),
+        (Budget(requests=5), 1, 2, "5 requests"),
+        (Budget(requests=6), 1, 3, "6 requests"),
+        (Budget(tokens=300), 1, 1, "300 tokens"),
+        (Budget(money=1.75), 1, 3, "1.75 in money"),
+        (Budget(requests=3), 9, 1, "3 requests"),
+        (Budget(tokens=900), 4, 4, "900 tokens"),
         (Budget(requests=20), 1, 10, ""),
-        (Budget(requests=19), 1, 10, ""),
+        (Budget(requests=20), 9, 10, ""),
+        (Budget(requests=19), 9, 9, "19 requests"),
         (Budget(questions=1), 1, 10, ""),
     ],
 )
 def test_a_budget_ends_a_round_in_its_middle(
     store: LabelStore, budget: Budget, at_once: int, answered: int, said: str
 ) -> None:
-    """What is under way when it is reached is paid for, and so it is taken in."""
+    """No question is begun that would break it, whatever is under way."""
     teacher = Fake(paid, at_once)
     labelling = labelling_of(teacher, store, budget)
     labelling.ask(questions(10), step=0)
@@ -322,3 +323,30 @@ def test_kill_nine_loses_no_label(tmp_path: Path) -> None:
     again = [int(number) for number in asked.read_text().split()]
     assert sorted(stored + again) == list(range(COUNT)), "none is asked twice"
     assert np.isfinite(answers).all()
+
+
+def test_a_pair_is_not_paid_for_again_the_other_way_round(store: LabelStore) -> None:
+    teacher = Fake(paid)
+    first, *_ = questions(1)
+    turned = [first, first.mirrored()]
+    labelling = labelling_of(teacher, store, Budget())
+    for step, question in enumerate(turned):
+        labelling.ask([question], step)
+        result = labelling.collect()
+        assert result is not None
+        (answer,) = result.answers
+        assert answer is not None
+        assert (answer.outcome, answer.value) == [(Outcome.FIRST, 0.0), (Outcome.SECOND, 1.0)][step]
+    labelling.close()
+    assert len(store.labels()) == 1
+    assert [exchange.swapped for exchange in answer.exchanges] == [True, False]
+
+
+def test_a_teacher_that_only_fails_is_not_asked_for_ever(store: LabelStore) -> None:
+    teacher = Fake(lambda number: Answer(Outcome.FAILED, reason="nobody there"))
+    labelling = labelling_of(teacher, store, Budget())
+    labelling.ask(questions(DEAD + 10), step=0)
+    result = labelling.collect()
+    labelling.close()
+    assert result is not None
+    assert len(result.answers) - result.answers.count(None) == DEAD

@@ -235,7 +235,7 @@ def test_before_the_first_lesson_novelty_pays(train: Callable[..., Path]) -> Non
 def test_a_run_that_would_never_ask_is_refused(sightline: Callable[..., Finished]) -> None:
     done = sightline("train", RECIPE, "reward.explore=20000", "--dry-run")
     assert done.code == 2
-    assert "the first lesson would come at step 20000" in done.lines[0]
+    assert "the first lesson would come at step 20096" in done.lines[0]
 
 
 # -- the label store --------------------------------------------------------------------------------------------------

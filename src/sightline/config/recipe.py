@@ -83,7 +83,10 @@ class Recipe(Strict):
     @model_validator(mode="after")
     def _teacher_is_asked(self) -> Recipe:
         if isinstance(self.reward, LearnedConfig):
-            first_lesson = self.reward.explore + (self.reward.every if self.reward.answers_lag else 0)
+            chunk = self.learner.chunk * self.envs
+            first_lesson = -(-self.reward.explore // chunk) * chunk
+            if self.reward.answers_lag:
+                first_lesson = -(-(first_lesson + self.reward.every) // chunk) * chunk
             if first_lesson >= self.steps:
                 raise ValueError(
                     f"the first lesson would come at step {first_lesson} and the run ends at {self.steps}: lower "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag
+from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag, model_validator
 
 from sightline.config.basics import Strict, tag_of
 
@@ -46,15 +46,16 @@ class ChatTeacherConfig(Strict):
     model: str
     """The model's name, as its provider calls it; for `local` a folder or `owner/name`."""
     url: str | None = None
-    """Address of an OpenAI-compatible server, such as http://localhost:8000/v1; default: the hosted service."""
+    """Address of an OpenAI-compatible server, such as http://localhost:8000/v1; default: the hosted service. Keys go
+    to other machines by https:// only."""
     key_env: str | None = None
-    """Environment variable that holds the key; default: the provider's usual one. Servers on this machine need none."""
+    """Environment variable that holds the key; default: the provider's usual one, for the provider's own address."""
     stages: Literal[1, 2] = 1
     """1 asks for the answer at once; 2 lets the model describe and compare first, and asks for the label then."""
     swap: bool = True
     """Ask every pair in both orders; answers that change with the order count as unsure."""
     votes: PositiveInt = 1
-    """Ask that often (above 1, set a temperature) and go by the majority."""
+    """Ask that often and go by the majority; above 1 this needs a temperature."""
     structured: bool = True
     """Ask for JSON by schema where the server offers it; plain text is understood in any case."""
     frames: PositiveInt = 1
@@ -77,6 +78,12 @@ class ChatTeacherConfig(Strict):
     options: dict[str, Any] = {}
     """Further fields of the request's body."""
 
+    @model_validator(mode="after")
+    def _votes_differ(self) -> ChatTeacherConfig:
+        if self.votes > 1 and self.temperature == 0:
+            raise ValueError(f"votes={self.votes} needs a temperature above 0, or all votes are the same")
+        return self
+
 
 class HumanTeacherConfig(Strict):
     """Waits for people at the label page: `sightline label serve RUN`."""
@@ -97,11 +104,11 @@ Teacher = Annotated[
 
 
 class Budget(Strict):
-    """What may be spent; when it is reached, nothing more is asked, what is under way is still taken in, and training
-    goes on with the labels that there are."""
+    """What may be spent: no question is begun that would break it if it cost as much as others did, and training goes
+    on with the labels that there are. (What a question costs is known after the first, which is asked alone.)"""
 
     questions: PositiveInt = 600
-    """Questions over the whole run, answered or not."""
+    """Questions over the whole run that a reply came to, whatever it said."""
     requests: PositiveInt | None = None
     tokens: PositiveInt | None = None
     money: PositiveFloat | None = None

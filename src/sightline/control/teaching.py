@@ -27,6 +27,7 @@ from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.sources import Aside, Source
 from sightline.errors import RunFailed
 from sightline.labels.store import LabelStore
+from sightline.labels.types import Outcome
 from sightline.preferences.labelling import Answers, Labelling
 from sightline.preferences.lessons import Lessons, Round
 from sightline.preferences.novelty import Novelty
@@ -156,7 +157,7 @@ class Teaching(Source):
             return  # or the answers would come too late to teach anything
         left = self.config.budget.questions - self._lessons.questions
         count = min(left, _size_of_round(self.config, step, self._recipe.steps))
-        self._next_round = step + self.config.every
+        self._next_round += self.config.every
         composed = self._lessons.compose(count, due) if count > 0 else None
         if left <= 0:
             self._end_asking(f"all {self.config.budget.questions} questions of the budget are asked")
@@ -231,13 +232,10 @@ class Teaching(Source):
         numbers |= {"labels/remembered": answers.remembered, "labels/requests": spent.requests}
         numbers |= {"labels/tokens": spent.tokens, "labels/cost": spent.money}
         if self._lessons.kept == 0:
-            reasons = [answer.reason for answer in answers.answers if answer is not None and answer.reason]
-            raise RunFailed(
-                f"the teacher gave no usable answer to {len(answers.answers)} questions"
-                + (f" ({max(set(reasons), key=reasons.count)})" if reasons else "")
-                + (f"; the budget is reached ({answers.over_budget})" if answers.over_budget else "")
-                + "; look at them with 'sightline label stats', mend it, and go on with --resume"
-            )
+            raise RunFailed(_nothing_usable(answers))
+        failed = [a.reason for a in answers.answers if a is not None and a.outcome is Outcome.FAILED]
+        if failed:
+            self._progress.say(f"{len(failed)} of {len(answers.answers)} questions failed ({_most_frequent(failed)})")
         parts = [f"labels {numbers['labels/kept']:.0f} of {numbers['labels/asked']:.0f}"]
         for name, text in (("labels/accuracy", "as ground truth"), ("reward/held_out_accuracy", "held out")):
             value = numbers.get(name)
@@ -280,7 +278,25 @@ class Teaching(Source):
             self._labelling.ask(self._round.questions, self._asked_at)
 
 
+def _nothing_usable(answers: Answers) -> str:
+    """Why a run cannot go on, in one line."""
+    told = [answer for answer in answers.answers if answer is not None]
+    reasons = [answer.reason for answer in told if answer.reason]
+    why = f" ({_most_frequent(reasons)})" if reasons else ""
+    if answers.over_budget:
+        why += f", and the budget is reached: {answers.over_budget}"
+    if all(answer.outcome is Outcome.FAILED for answer in told):
+        mend = "mend it and go on with --resume"
+    else:
+        mend = "what was said is kept: start a new run with another teacher, prompt or goal"
+    return f"the teacher gave no usable answer to {len(told)} questions{why}; {mend}"
+
+
+def _most_frequent(reasons: list[str]) -> str:
+    return max(sorted(set(reasons)), key=reasons.count)
+
+
 def _size_of_round(config: LearnedConfig, step: int, steps: int) -> int:
     """Questions at this step of a run; the schedules are PEBBLE's."""
     share = {"constant": 1.0, "falling": (steps - step) / steps, "rising": steps / (steps - step + 1)}
-    return int(config.questions * share[config.schedule])
+    return max(1, int(config.questions * share[config.schedule]))

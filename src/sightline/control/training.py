@@ -7,6 +7,7 @@ checkpoints happen between two chunks only.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +37,7 @@ from sightline.control.snapshot import (
 from sightline.control.sources import ModelSource, Source
 from sightline.control.teaching import Teaching
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
+from sightline.errors import RunFailed
 from sightline.evaluation.episodes import Policy, describe, play_one, play_panel
 from sightline.evaluation.landscape import reward_landscape
 from sightline.evaluation.panels import Panel
@@ -109,16 +111,18 @@ class Session:
         self._random_state: dict[str, Any] | None = None
         self._pace = (time.monotonic(), 0)
         self._teaching: Teaching | None = None
+        self._open = contextlib.ExitStack()
         envs = FrameVectorEnv(setup.make, recipe.envs, episode_seeds(recipe.seed), setup.make.render, recipe.workers)
         pays_success = isinstance(recipe.reward, SparseConfig)
         self._env = CollectingVecEnv(envs, recipe.learner.chunk, setup.make.render, pays_success)
+        self._open.callback(self._env.close)
         found = self._checkpoints.latest(progress.say) if resume else None
         try:
             self.model = self._fresh() if found is None else self._restored(found)
             resume_step = (0 if found is None else found.step) if resume else None
             self._metrics = Metrics(run, recipe.tensorboard, recipe.wandb, resume_step)
         except BaseException:
-            self._env.close()
+            self._open.close()
             raise
         self._earlier_seconds = self._counters.seconds
 
@@ -190,7 +194,8 @@ class Session:
         """Play the test panel with the chosen checkpoint and with the untrained policy, and write what came out."""
         recipe, setup = self.setup.recipe, self.setup
         best = self._best.latest(self.progress.say)
-        assert best is not None, "the last boundary evaluates"
+        if best is None:
+            raise RunFailed("the run ended before anything was learned from the teacher; raise steps")
         chosen = greedy(load_policy(recipe, best.path))
         panel = setup.panel("test", recipe.evaluation.test_episodes)
         self.progress.say(f"testing the checkpoint of step {best.step} on {len(panel.seeds)} episodes")
@@ -229,10 +234,7 @@ class Session:
         return self._checkpoints.save(self.model.num_timesteps, write)
 
     def close(self) -> None:
-        self._scorer.close()
-        if self._teaching is not None:
-            self._teaching.close()
-        self._env.close()
+        self._open.close()
         self._metrics.close()
 
     # -- state ---------------------------------------------------------------------------------------------------
@@ -241,7 +243,7 @@ class Session:
         model = self._untrained()
         if self.setup.learned is not None and self.setup.learned.config.reset_critic:
             name_of_values(model)  # better now than after exploring
-        self._scorer = Scorer(self._source(model))
+        self._scorer = self._scorer_for(model)
         return model
 
     def _untrained(self) -> OffPolicyAlgorithm:
@@ -257,11 +259,17 @@ class Session:
             return self.setup.learned.feature_shape, self.setup.learned.feature_dtype
         return None, np.float16
 
+    def _scorer_for(self, model: OffPolicyAlgorithm) -> Scorer:
+        scorer = Scorer(self._source(model))
+        self._open.callback(scorer.close)
+        return scorer
+
     def _source(self, model: OffPolicyAlgorithm) -> Source:
         """Where the rewards come from, for a learner's buffer."""
         setup, buffer = self.setup, buffer_of(model)
         if setup.learned is not None:
             self._teaching = Teaching(setup, self.run, buffer, self._env.envs.frame_shape, self.progress)
+            self._open.callback(self._teaching.close)
             return self._teaching
         if setup.reward_model is not None:
             return ModelSource(buffer, setup.reward_model)
@@ -271,7 +279,7 @@ class Session:
     def _restored(self, checkpoint: Checkpoint) -> OffPolicyAlgorithm:
         self.progress.say(f"resuming from step {checkpoint.step}")
         model = load_learner(self.setup.recipe, checkpoint.path, self._env)
-        self._scorer = Scorer(self._source(model))
+        self._scorer = self._scorer_for(model)
         restored = restore_session(checkpoint.path, model, self._scorer, self._env)
         self._counters, same, self._random_state = restored
         if not same:

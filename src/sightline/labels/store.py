@@ -110,8 +110,10 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Spent:
-    """What the questions of a run have cost so far: model requests, tokens, and money in the prices' currency."""
+    """What a run has cost so far: questions for which a model was asked, requests to it, tokens, and money in the
+    prices' currency."""
 
+    questions: int
     requests: int
     tokens: int
     money: float
@@ -237,15 +239,21 @@ class LabelStore:
             }
             return [self._stored(row, returns) for row in rows]
 
+    def recorded(self) -> set[tuple[str, str, Answer]]:
+        """Time, key and answer of everything that was ever recorded, retracted or not."""
+        with self._lock:
+            rows = self._database.execute("SELECT * FROM labels").fetchall()
+            return {(row["time"], row["key"], self._answer(row)) for row in rows}
+
     def spent(self, run: str) -> Spent:
         """What a run has cost, retracted answers included."""
         with self._lock:
             row = self._database.execute(
-                "SELECT COUNT(*), COALESCE(SUM(input_tokens + output_tokens), 0), COALESCE(SUM(cost), 0) "
-                "FROM exchanges JOIN labels ON labels.id = exchanges.label WHERE run = ?",
+                "SELECT COUNT(DISTINCT label), COUNT(*), COALESCE(SUM(input_tokens + output_tokens), 0), "
+                "COALESCE(SUM(cost), 0) FROM exchanges JOIN labels ON labels.id = exchanges.label WHERE run = ?",
                 (run,),
             ).fetchone()
-        return Spent(int(row[0]), int(row[1]), float(row[2]))
+        return Spent(int(row[0]), int(row[1]), int(row[2]), float(row[3]))
 
     # -- segments ------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Literal, Protocol
@@ -79,6 +79,10 @@ class Question:
     goal: tuple[str, ...]
     levels: int = 0
 
+    def mirrored(self) -> Question:
+        """The same question with its segments the other way round."""
+        return Question(self.kind, self.segments[::-1], self.goal, self.levels)
+
     def key(self, signature: str) -> str:
         """Hexadecimal SHA-256 of this question to the teacher with this signature: equal keys need no second answer."""
         parts = [self.kind, str(self.levels), *self.goal, *(segment.digest for segment in self.segments), signature]
@@ -131,6 +135,13 @@ class Answer:
     reason: str = ""
     exchanges: tuple[Exchange, ...] = field(default=())
     seconds: float = 0.0
+
+    def mirrored(self) -> Answer:
+        """The same answer to a comparison the other way round."""
+        other = {Outcome.FIRST: Outcome.SECOND, Outcome.SECOND: Outcome.FIRST}.get(self.outcome, self.outcome)
+        exchanges = tuple(replace(exchange, swapped=not exchange.swapped) for exchange in self.exchanges)
+        value = None if self.value is None else 1.0 - self.value
+        return replace(self, outcome=other, value=value, exchanges=exchanges)
 
     @property
     def cost(self) -> float:

@@ -8,12 +8,14 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from sightline.config import Budget
-from sightline.labels.store import Context, LabelStore
-from sightline.labels.types import Answer, Question, Teacher
+from sightline.labels.store import Context, LabelStore, Spent
+from sightline.labels.types import Answer, Outcome, Question, Teacher
 from sightline.teachers.human import HumanTeacher
 
 POLL = 0.2
 """Seconds between two looks at whether the run shall stop."""
+DEAD = 10
+"""After so many failures in a row no further question of the round is begun."""
 
 
 @dataclass(frozen=True)
@@ -79,18 +81,36 @@ class Labelling:
         self._worker.shutdown(wait=True, cancel_futures=True)
 
     def _answer(self, questions: list[Question], context: Context) -> Answers:
-        answers = [self.store.find(question, self.teacher.signature) for question in questions]
+        answers = [self._remembered(question) for question in questions]
         new = [i for i, answer in enumerate(answers) if answer is None]
         remembered = len(questions) - len(new)
+        why_ended = ""
+        # What a question costs is not known before the first answer: with a budget it is asked alone.
+        alone = 1 if self._is_limited and self._spent().questions == 0 else 0
+        for part in (new[:alone], new[alone:]):
+            if part and not why_ended:
+                why_ended = self._ask_while_affordable(part, questions, answers, context)
+        return Answers(answers, remembered, why_ended if None in answers else "")
+
+    def _ask_while_affordable(
+        self, places: list[int], questions: list[Question], answers: list[Answer | None], context: Context
+    ) -> str:
+        """Ask the questions at these places and fill in their answers; gives the limit that was reached, in words."""
         taken: list[int] = []
-        came = 0
+        reached, failed = "", 0
 
         def affordable() -> Iterator[Question]:
-            for i in new:
-                if self._given_up or self._reached(under_way=len(taken) - came):
+            nonlocal reached
+            for i in places:
+                under_way = sum(answers[j] is None for j in taken)
+                reached = reached or self._reached(under_way)
+                if reached or self._given_up or failed >= DEAD:
                     return
-                taken.append(i)
-                yield questions[i]
+                # Another run on the same store may have asked meanwhile.
+                answers[i] = self._remembered(questions[i])
+                if answers[i] is None:
+                    taken.append(i)
+                    yield questions[i]
 
         with closing(self.teacher.answers(affordable())) as arriving:
             for number, answer in arriving:
@@ -98,17 +118,37 @@ class Labelling:
                 if not isinstance(self.teacher, HumanTeacher):
                     self.store.record(questions[i], self.teacher, answer, context)
                 answers[i] = answer
-                came += 1
-                self._arrived(remembered + came)
-        return Answers(answers, remembered, self._reached() if None in answers else "")
+                failed = failed + 1 if answer.outcome is Outcome.FAILED else 0
+                self._arrived(len(answers) - answers.count(None))
+        return reached
 
-    def _reached(self, under_way: int = 0) -> str:
-        """Which limit of the budget is reached, in words; every question under way costs one request at least."""
-        spent, budget = self.store.spent(self.run), self._budget
-        if budget.requests is not None and spent.requests + under_way >= budget.requests:
-            return f"{spent.requests} of {budget.requests} requests"
-        if budget.tokens is not None and spent.tokens >= budget.tokens:
-            return f"{spent.tokens} of {budget.tokens} tokens"
-        if budget.money is not None and spent.money >= budget.money:
-            return f"{spent.money:.2f} of {budget.money:.2f} in money"
+    def _remembered(self, question: Question) -> Answer | None:
+        """What this teacher has said of this question, or of the same pair the other way round."""
+        known = self.store.find(question, self.teacher.signature)
+        if known is None and question.kind == "compare":
+            other = self.store.find(question.mirrored(), self.teacher.signature)
+            known = None if other is None else other.mirrored()
+        return known
+
+    @property
+    def _is_limited(self) -> bool:
+        budget = self._budget
+        return not budget.requests == budget.tokens == budget.money is None
+
+    def _spent(self) -> Spent:
+        return self.store.spent(self.run)
+
+    def _reached(self, under_way: int) -> str:
+        """Which limit of the budget one more question would break, in words, if it and what is under way cost as much
+        as questions of this run usually do."""
+        if not self._is_limited:
+            return ""
+        spent, budget = self._spent(), self._budget
+        share = (spent.questions + under_way + 1) / max(spent.questions, 1)
+        if budget.requests is not None and spent.requests * share > budget.requests:
+            return f"{budget.requests} requests"
+        if budget.tokens is not None and spent.tokens * share > budget.tokens:
+            return f"{budget.tokens} tokens"
+        if budget.money is not None and spent.money * share > budget.money:
+            return f"{budget.money:g} in money"
         return ""

@@ -49,7 +49,7 @@ class Lessons:
         seed: of everything drawn here.
 
     Attributes:
-        questions: how many were asked so far, answered or not.
+        questions: how many were asked so far and replied to, in whatever way.
         kept: how many of the answers taught something.
         asked: digests of the segments of every question that need not be asked again.
     """
@@ -99,12 +99,9 @@ class Lessons:
     def learn(self, asked: Round, answers: Sequence[Answer | None]) -> dict[str, float | None]:
         """Shape the reward by a round's answers, None where none was given; returns how it went, for the metrics."""
         told = [(q, f, a) for q, f, a in zip(asked.questions, asked.features, answers, strict=True) if a is not None]
-        self.questions += len(told)
-        self.asked += [
-            tuple(segment.digest for segment in question.segments)
-            for question, _, answer in told
-            if answer.outcome is not Outcome.FAILED
-        ]
+        done = [question for question, _, answer in told if answer.outcome is not Outcome.FAILED]
+        self.questions += len(done)
+        self.asked += [tuple(segment.digest for segment in question.segments) for question in done]
         usable = [(q, f, a.value) for q, f, a in told if a.value is not None and self._teaches(a.outcome)]
         self.kept += len(usable)
         numbers = self._count([(question, answer) for question, _, answer in told])

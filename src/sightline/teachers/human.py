@@ -21,12 +21,7 @@ class HumanTeacher:
     """Waits for people at the label page, which may be served by another process.
 
     The page records what people say, under this teacher's signature; what nobody said in time is recorded here.
-
-    Attributes:
-        records_itself: the caller must not record the answers once more.
     """
-
-    records_itself = True
 
     def __init__(
         self,
