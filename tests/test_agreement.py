@@ -202,9 +202,29 @@ def test_position_bias_of_people_and_of_pairs_asked_twice() -> None:
 
 def test_teachers_of_one_name_are_told_apart() -> None:
     labels = [label(FIRST, teacher="a"), label(FIRST, teacher="b")]
-    assert teacher_names(labels) == {"a v1": "a", "b v1": "b"}
+    assert teacher_names(labels) == {("a v1", ""): "a", ("b v1", ""): "b"}
     namesake = StoredLabel(**{**vars(labels[0]), "signature": "a v2"})
-    assert teacher_names([*labels, namesake]) == {"a v1": "a #1", "b v1": "b", "a v2": "a #2"}
+    assert teacher_names([*labels, namesake]) == {("a v1", ""): "a #1", ("b v1", ""): "b", ("a v2", ""): "a #2"}
+
+
+def test_people_who_share_a_teacher_are_told_apart() -> None:
+    def by(who: Any, outcome: Outcome, segments: Sequence[str] = ("a", "b"), teacher: str = "human") -> StoredLabel:
+        return label(outcome, segments=segments, teacher=teacher, origin={"who": who, "shown": "as asked"})
+
+    labels = [by("anna", SECOND)] * 3 + [by("ben", FIRST), by("human", SECOND), by(None, FIRST, teacher="machine")]
+    found = {teacher.name: teacher for teacher in statistics(labels).teachers}
+    assert list(found) == ["human anna", "human ben", "human", "machine"]
+    assert [(t.labels, t.accuracy.rate) for t in found.values()] == [(3, 1.0), (1, 0.0), (1, 1.0), (1, 0.0)]
+    assert {found[name].signature for name in ("human anna", "human ben", "human")} == {"human v1"}
+    between = {(pair.first, pair.second): pair.same.count for pair in statistics(labels).between}
+    assert between["human anna", "human ben"] == 0 and between["human anna", "human"] == 1
+    (dispute,) = disputes(labels)
+    judges = [judgement.teacher for judgement in dispute.judgements]
+    assert judges == ["human anna", "human anna", "human anna", "human ben", "human", "machine"]
+    assert [cell.text for cell in next(zip(*table(statistics(labels))[1], strict=True))] == list(found)
+    # somebody whose recipe names them already, and who signs in by the same name
+    assert list(teacher_names([by("anna", SECOND, teacher="human anna")]).values()) == ["human anna"]
+    assert list(teacher_names([by(" a\nb ", SECOND), by(["x"], SECOND)]).values()) == ["human a b", "human"]
 
 
 def test_the_most_disputed_come_first() -> None:

@@ -17,6 +17,7 @@ from PIL import Image
 from sightline.errors import BadInput, RunFailed
 from sightline.labels.exporting import DATA, export_labels
 from sightline.labels.importing import import_labels
+from sightline.labels.parquet import read_parquet
 from sightline.labels.store import Context, LabelStore, StoredLabel
 from sightline.labels.types import Answer, Exchange, Outcome, Question, preference
 from test_label_store import HERE, Judge, bomb, pair, segment
@@ -38,7 +39,7 @@ def store(tmp_path: Path) -> Iterator[LabelStore]:
         opened.record(pair(1), Judge(), Answer(Outcome.FAILED, reason="no network"), HERE)
         opened.record(pair(2, "another goal"), Judge("b", "b v2"), Answer(Outcome.EQUAL, 0.5), Context("run 2", "t"))
         rated = Question("rate", (segment(8, 3, [1.0, np.nan, 2.0]),), ("a goal", "the same"), 4)
-        opened.record(rated, Judge(), Answer(Outcome.VALUE, 2.5), replace(HERE, origin={"who": "Änne", "n": [1]}))
+        opened.record(rated, Judge(), Answer(Outcome.VALUE, 2.0), replace(HERE, origin={"who": "Änne", "n": [1]}))
         opened.record(Question("score", (segment(9),), ("a goal",)), Judge(), Answer(Outcome.UNSURE), HERE)
         opened.retract(opened.record(pair(3), Judge(), preference(0.0), HERE))
         yield opened
@@ -148,10 +149,44 @@ def test_an_export_that_fails_leaves_nothing(store: LabelStore, tmp_path: Path) 
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFailed, match="cannot be written"):
         export_labels(store, tmp_path / "file" / "a.parquet")
-    store.frame_files(pair(2).segments[0].digest)[0].unlink()
+    for file in (store.folder / "frames").rglob("*.png"):
+        file.unlink()
     with pytest.raises(BadInput, match=r"\.png' is missing"):
         export_labels(store, tmp_path / "out" / "a.parquet")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_labels_whose_frames_are_damaged_stay_behind_and_are_counted(
+    store: LabelStore, sightline: Callable[..., Any], tmp_path: Path
+) -> None:
+    (missing,) = store.frame_files(pair(2).segments[0].digest)
+    (other,) = store.frame_files(segment(9).digest)
+    missing.unlink()
+    swapped = Image.fromarray(255 - segment(9).frames[0])
+    swapped.save(other)  # a sound picture, but not the one that was judged
+    exported = export_labels(store, tmp_path / "set")
+    assert (exported.labels, exported.left_out) == (3, 2)
+    assert missing.name in exported.why
+    rows = parquet.read_table(exported.path / DATA).to_pylist()
+    assert [row["goal"][0] for row in rows] == ["a goal"] * 3 and rows[-1]["kind"] == "rate"
+    assert "\n3 answers to questions" in (exported.path / "README.md").read_text()
+    done = sightline("label", "export", store.folder, tmp_path / "a.parquet")
+    assert done.code == 0 and done.out.startswith("exported    3 labels")
+    assert len(done.lines) == 1 and "warning: 2 labels stay behind" in done.lines[0]
+    with pytest.raises(BadInput, match="is missing"):
+        export_labels(store, tmp_path / "none.parquet", "run 2")
+
+
+def test_what_was_retracted_does_not_come_back(store: LabelStore, tmp_path: Path) -> None:
+    file = export_labels(store, tmp_path / "a.parquet").path
+    with LabelStore(tmp_path / "other") as other:
+        import_labels([file], other)
+        taken_back = other.labels()[1]
+        other.retract(taken_back.id)
+        again = import_labels([file], other)
+        assert (again.pairs, again.skipped) == (0, 5)
+        assert taken_back.time not in {label.time for label in other.labels() if label.key == taken_back.key}
+        assert len(other.labels()) == 4
 
 
 def test_without_pyarrow_it_says_what_to_install(
@@ -185,19 +220,95 @@ def test_files_that_are_no_export_are_refused(store: LabelStore, tmp_path: Path)
     other_columns = io.BytesIO()
     parquet.write_table(pyarrow.table({"a": [1]}), other_columns)
     refused("no export of labels", other_columns.getvalue())
-    refused("a frame in '.*' claims|is missing or damaged", first_frames=[{"bytes": bomb(8_100, 8_100), "path": None}])
+    refused("a frame in row 1 of '.*' claims", first_frames=[{"bytes": bomb(8_100, 8_100), "path": None}])
     refused("is missing or damaged", first_frames=[{"bytes": bomb(100_000, 100_000), "path": None}])
     refused("it is no PNG", first_frames=[{"bytes": None, "path": "/etc/hostname"}])
-    refused("holds a row that is no label", first_frames=[])
+    refused("row 1 of '.*' is no label", first_frames=[])
     refused("not one reward for each", first_rewards=[1.0, 2.0])
     refused("'guess' is no kind", kind="guess")
     refused("not a valid Outcome", outcome="perhaps")
-    refused("not in", value=float("nan"))
-    refused("not in", value=1.5)
     refused("not in", confidence=-0.1)
     refused("origin is no mapping", origin="[]")
-    refused("holds a row that is no label", origin="{")
-    refused("holds a row that is no label", time=None)
+    refused("row 1 of '.*' is no label", origin="{")
+    refused("row 1 of '.*' is no label", time=None)
+
+
+def test_rows_may_not_contradict_themselves(store: LabelStore, tmp_path: Path) -> None:
+    """Whatever stands in a row is either refused or means what it says."""
+    good = parquet.read_table(export_labels(store, tmp_path / "good.parquet").path)
+    rows = good.to_pylist()
+    by_kind = {"compare": rows[0], "rate": rows[3], "score": rows[4]}
+    meant = {
+        "compare": {"first": [0.0], "second": [1.0], "equal": [0.5], "value": []},
+        "rate": {"first": [], "second": [], "equal": [], "value": [0.0, 1.0, 2.0, 3.0]},  # there are four levels
+        "score": {"first": [], "second": [], "equal": [], "value": [0.0, 0.37, 0.5, 1.0]},
+    }
+    values = [None, -1.0, 0.0, 0.37, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, float("nan"), float("inf"), -0.0]
+    for kind, row in by_kind.items():
+        for outcome in Outcome:
+            for value in values:
+                file = tmp_path / "row.parquet"
+                changed = row | {"outcome": outcome.value, "value": value}
+                parquet.write_table(pyarrow.Table.from_pylist([rows[1], changed], good.schema), file)
+                expected = meant[kind].get(outcome.value, [None])
+                if any(value == fine for fine in expected):
+                    assert [found.answer.value for found in read_parquet(file)][1] == value
+                else:
+                    with pytest.raises(BadInput, match=r"^row 2 of '.*row\.parquet' is no label") as refusal:
+                        list(read_parquet(file))
+                    assert "\n" not in str(refusal.value)
+
+
+def test_many_frames_are_refused_before_they_fill_the_memory(
+    store: LabelStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sightline.labels import frames
+
+    good = parquet.read_table(export_labels(store, tmp_path / "good.parquet").path)
+    row = good.slice(0, 1).to_pylist()[0]
+    content = io.BytesIO()
+    Image.new("RGB", (2000, 2000)).save(content, "PNG")
+    row["first_frames"] = [{"bytes": content.getvalue(), "path": None}] * 3_000  # 36 GB, written once
+    row["first_rewards"] = [0.0] * 3_000
+    parquet.write_table(pyarrow.Table.from_pylist([row], good.schema), tmp_path / "bomb.parquet")
+    assert (tmp_path / "bomb.parquet").stat().st_size < 200_000
+    opened: list[int] = []
+    whole = frames.read_picture
+    monkeypatch.setattr(frames, "MAX_PIXELS", 9_000_000)
+    monkeypatch.setattr(frames, "read_picture", lambda *given: opened.append(given[2]) or whole(*given))
+    with pytest.raises(BadInput, match="claims 2000x2000 pixels; with those before it, that is no segment"):
+        list(read_parquet(tmp_path / "bomb.parquet"))
+    assert opened == [9_000_000, 5_000_000, 1_000_000]
+
+
+def test_a_picture_that_does_not_fit_into_memory_is_said_in_one_line(
+    store: LabelStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = export_labels(store, tmp_path / "a.parquet").path
+
+    def full(*unused: object) -> None:
+        raise MemoryError
+
+    for where, what in ((Image.Image, "convert"), (np, "stack")):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, what, full)
+            with pytest.raises(BadInput, match="does not fit into memory"):
+                list(read_parquet(file))
+    with monkeypatch.context() as patch:
+        patch.setattr(Image.Image, "convert", full)
+        with pytest.raises(BadInput, match="does not fit into memory"):
+            store.segment(segment(8, 3).digest)
+
+
+def test_columns_of_other_types_are_refused(store: LabelStore, tmp_path: Path) -> None:
+    good = parquet.read_table(export_labels(store, tmp_path / "good.parquet").path)
+    for name in ("first_frames", "value", "goal", "exchanges", "first_rewards", "levels"):
+        column = pyarrow.array(["text"] * good.num_rows)
+        changed = good.set_column(good.column_names.index(name), name, column)
+        parquet.write_table(changed, tmp_path / "bad.parquet")
+        with pytest.raises(BadInput, match=r"bad\.parquet") as refusal:
+            list(read_parquet(tmp_path / "bad.parquet"))
+        assert "\n" not in str(refusal.value)
 
 
 def test_the_command_exports(store: LabelStore, sightline: Callable[..., Any], tmp_path: Path) -> None:

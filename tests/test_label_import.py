@@ -91,6 +91,15 @@ def test_importing_twice_adds_nothing(tmp_path: Path, store: LabelStore) -> None
     assert {label.context.task for label in store.labels()} == {"Soccer"}
 
 
+def test_what_was_retracted_does_not_come_back(tmp_path: Path, store: LabelStore) -> None:
+    file = write(tmp_path / "Soccer" / "seed_1" / "round.pkl", arrays(3))
+    import_labels([file], store, GOAL)
+    store.retract(store.labels()[1].id)
+    again = import_labels([file], store, GOAL)
+    assert (again.pairs, again.skipped) == (0, 3)
+    assert [label.context.origin["row"] for label in store.labels()] == [0, 2]
+
+
 @pytest.mark.parametrize("protocol", [3, 4, 5])
 @pytest.mark.parametrize("numpy_1", [False, True])
 def test_files_of_both_numpys_can_be_read(tmp_path: Path, protocol: int, numpy_1: bool) -> None:

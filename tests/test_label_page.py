@@ -82,7 +82,7 @@ class Page:
     def request(self, method: str, path: str, body: bytes | None = None, **headers: str | None) -> tuple[int, Any, Any]:
         """(status, body, headers); underscores of header names stand for hyphens, None leaves a header out."""
         connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=20)
-        sent = {"Host": f"127.0.0.1:{self.server.server_port}"}
+        sent = {"Host": f"127.0.0.1:{self.server.server_port}", "Cookie": f"{self.server.cookie}={self.server.key}"}
         if body is not None:
             sent |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
             sent |= {"X-Sightline-Token": self.server.token}
@@ -138,6 +138,45 @@ def test_page_and_its_headers(page: Page) -> None:
     assert "Access-Control-Allow-Origin" not in headers and headers["Cache-Control"] == "no-store"
     assert page.server.server_address[0] == "127.0.0.1"
     assert page.request("GET", "/")[2]["Content-Security-Policy"] != policy  # a nonce is used once
+
+
+def test_the_printed_address_lets_in_and_leaves_no_key_behind(page: Page) -> None:
+    assert page.server.address == f"http://127.0.0.1:{page.server.server_port}/?key={page.server.key}"
+    assert len(page.server.key) >= 32
+    path = page.server.address.removeprefix(page.server.home.rstrip("/"))
+    status, content, headers = page.request("GET", path, Cookie=None, Sec_Fetch_Site="none", Sec_Fetch_Mode="navigate")
+    assert (status, content, headers["Location"]) == (303, b"", "/")
+    cookie, *attributes = headers["Set-Cookie"].split("; ")
+    assert cookie == f"sightline-{page.server.server_port}={page.server.key}"
+    assert sorted(attributes) == ["HttpOnly", "Path=/", "SameSite=Strict"]
+    assert headers["Referrer-Policy"] == "no-referrer" and headers["Cache-Control"] == "no-store"
+    status, content, headers = page.request("GET", headers["Location"], Cookie=cookie)
+    assert status == 200 and page.server.key not in content.decode() and "Set-Cookie" not in headers
+    assert page.request("GET", "/", Cookie=f"a=b; {cookie}; c=d")[0] == 200
+
+
+@pytest.mark.parametrize("cookie", [None, "", "{name}", "{name}=x", "{name}=é", "other={key}", "{key}", ";=;"])
+def test_without_the_key_nothing_is_given_away(page: Page, cookie: str | None) -> None:
+    """Whoever else works on this machine can reach the port, but not what the person's terminal shows."""
+    page.wait_for(*pairs(1))
+    frame = page.post("next")[1]["question"]["segments"][0][0]
+    cookie = cookie and cookie.format(name=page.server.cookie, key=page.server.key)
+    for path in ("/", "/?key=", "/?key=x", "/?key=" + "A" * len(page.server.key), f"/?key={page.server.key}&x", frame):
+        status, content, headers = page.request("GET", path, Cookie=cookie)
+        assert status == 403 and "Set-Cookie" not in headers
+        said = content["error"] if path == frame else content.decode().strip()
+        assert "\n" not in said and "printed" in said and page.server.token not in said
+        if path != frame:
+            assert headers.get_content_type() == "text/plain"
+    for what in ("next", "hold", "undo", "answer"):
+        assert page.request("POST", f"/api/{what}", json.dumps({"tab": TAB}).encode(), Cookie=cookie)[0] == 403
+    assert not page.store.labels()
+
+
+def test_every_server_has_its_own_key(page: Page) -> None:
+    with PageServer(page.store, "ben", 0) as other:
+        assert len({other.key, page.server.key, other.token, page.server.token}) == 4
+        assert other.cookie != page.server.cookie
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "0.0.0.0:{port}"])
@@ -525,12 +564,16 @@ def test_served_beside_a_process_that_asks(tmp_path: Path, sightline_process: Ca
     with LabelStore(tmp_path / "labels") as store:
         process = sightline_process("label", "serve", store.folder, "--port", 0, "--name", "bob", PYTHONUNBUFFERED="1")
         address = process.stdout.readline().split()[2]
-        token = urllib.request.urlopen(address).read().decode().split('TOKEN = "')[1].split('"')[0]
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        token = browser.open(address).read().decode().split('TOKEN = "')[1].split('"')[0]
+        home = address.partition("?")[0]
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(home)
 
         def post(what: str, **fields: Any) -> Any:
             headers = {"Content-Type": "application/json", "X-Sightline-Token": token}
             body = json.dumps({"tab": TAB, **fields}).encode()
-            return json.load(urllib.request.urlopen(urllib.request.Request(f"{address}api/{what}", body, headers)))
+            return json.load(browser.open(urllib.request.Request(f"{home}api/{what}", body, headers)))
 
         assert post("next")["question"] is None
         store.wait_for(pairs(1), ASKER, CONTEXT)
@@ -665,7 +708,11 @@ def test_labelling_in_a_browser(page: Page, browser: Browser, tmp_path: Path) ->
     questions = pairs(8)
     page.wait_for(*questions)
     keys = [question.key(ASKER.signature) for question in questions]
+    browser.command("POST", "/url", {"url": page.server.home})  # somebody else on this machine
+    assert "address" in browser.text("body") and page.server.token not in browser.run("return document.body.innerHTML")
     browser.open(page.server.address)
+    assert browser.run("return location.href") == page.server.home  # the key does not stay where others see it
+    assert browser.run("return document.cookie") == ""
     assert browser.text("#goal") == "a pole upright on the cart"
     assert browser.key() == keys[0] and browser.text("#of") == "8"
 
@@ -712,7 +759,7 @@ def test_labelling_in_a_browser(page: Page, browser: Browser, tmp_path: Path) ->
     browser.settle("asking")
     browser.press("down")
     assert page.store.labels()[-1].answer.outcome is Outcome.EQUAL
-    assert browser.log() == []
+    assert [line for line in browser.log() if "403 (Forbidden)" not in line] == []
 
 
 def label_key(page: Page, label: int) -> str:
@@ -779,7 +826,7 @@ def test_another_site_cannot_answer_in_a_browser(page: Page, browser: Browser) -
     browser.open(page.server.address)
     browser.command("POST", "/url", {"url": "data:text/html,<body data-state=asking>evil</body>"})
     attack = f"""
-        const done = arguments[0], address = {page.server.address!r} + "api/answer", body = {json.dumps(body)};
+        const done = arguments[0], address = {page.server.home!r} + "api/answer", body = {json.dumps(body)};
         const plain = fetch(address, {{method: "POST", mode: "no-cors", body}}).then(() => "sent", () => "refused");
         const full = fetch(address, {{method: "POST", body, headers: {{
             "Content-Type": "application/json", "X-Sightline-Token": {page.server.token!r}}}}})

@@ -12,7 +12,6 @@ from sightline.cli.output import AsJson, print_json
 from sightline.errors import BadInput
 
 if TYPE_CHECKING:
-    from sightline.config import Recipe
     from sightline.labels.types import Exchange, Outcome
 
 label = typer.Typer(
@@ -51,60 +50,47 @@ def import_(
 
 @label.command()
 def run(
-    path: Annotated[Path, typer.Argument(metavar="RUN_OR_STORE", help="A run folder, or a label store; made if new.")],
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="RUN_OR_STORE", help="A run folder, or a label store; with env=… a new one is made."),
+    ],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="[key.sub=value]...", help="Recipe keys: env=… reward.teacher.kind=chat …"),
     ] = None,
-    questions: Annotated[int, typer.Option(min=1, help="How many, at most.")] = 200,
+    questions: Annotated[int, typer.Option(min=1, help="The budget of this call: how many to ask, at most.")] = 200,
     fresh: Annotated[bool, typer.Option("--fresh", help="Ask about random play, not about what was asked.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a teacher outside of training: a second opinion on a run's pairs, or a first one on random play."""
-    from sightline.control.surveying import fresh_questions, known_questions, survey
-    from sightline.labels.store import LabelStore, existing_store
-    from sightline.runs.progress import ProgressBar
-    from sightline.tasks.completing import complete
+    """Ask a teacher outside of training: a second opinion on a run's pairs, or a first one on random play.
 
-    is_new = not path.exists()
-    recipe = _recipe_to_ask_by(path, overrides or [], questions)
-    with LabelStore(path if is_new else existing_store(path)) as store:
-        recipe = complete(recipe)
-        config = recipe.reward
-        known = [] if fresh else known_questions(store, config.feedback.kind, questions)  # type: ignore[union-attr]
-        asked = known or fresh_questions(recipe, config, questions)  # type: ignore[arg-type]
-        with ProgressBar(len(asked), "asking") as progress:
-            result = survey(recipe, asked, store, "label run", progress.say, lambda count: progress.update(count, {}))
-    if result is None:
+    Questions that were asked before are asked in the same words; --fresh asks new ones (seed=1 plays differently).
+
+    The teacher and its budget are those of the run's own recipe, or, for a label store, the defaults for the task that
+    its labels are of; keys on the command line change them. A store does not know how its pictures were made: with
+    --fresh say env_options too, for example env_options.robot=hidden.
+    """
+    from sightline.control.surveying import survey
+    from sightline.runs.progress import ProgressBar
+
+    result = survey(path, overrides or [], questions, fresh, lambda count: ProgressBar(count, "asking"))
+    if result.answers is None:
+        typer.echo(f"{result.recorded} of {len(result.questions)} answers are in {result.store}", err=True)
         raise KeyboardInterrupt
     outcomes = Counter(answer.outcome.value for answer in result.answers.answers if answer is not None)
-    numbers = {"teacher": result.teacher, "questions": len(asked), "remembered": result.answers.remembered}
+    remembered, over_budget = result.answers.remembered, result.answers.over_budget
     if as_json:
-        print_json(numbers | {"outcomes": outcomes, "over_budget": result.answers.over_budget})
+        numbers = {"questions": len(result.questions), "fresh": result.fresh, "remembered": remembered}
+        spoken = {"outcomes": outcomes, "over_budget": over_budget, "run": result.run}
+        print_json({"teacher": result.teacher} | numbers | spoken)
         return
     typer.echo(f"teacher     {result.teacher}")
-    typer.echo(f"questions   {len(asked)}, {result.answers.remembered} of them answered before")
-    typer.echo("answers     " + ", ".join(f"{count} {name}" for name, count in outcomes.most_common()))
-    if result.answers.over_budget:
-        typer.echo(f"budget      reached: {result.answers.over_budget}")
+    about = "of random play" if result.fresh else "asked before"
+    typer.echo(f"questions   {len(result.questions)} {about}, {remembered} of them answered by this teacher already")
+    typer.echo("answers     " + (", ".join(f"{count} {name}" for name, count in outcomes.most_common()) or "none"))
+    if over_budget:
+        typer.echo(f"budget      reached: {over_budget}")
     typer.echo(f"next        sightline label stats {path}")
-
-
-def _recipe_to_ask_by(path: Path, overrides: list[str], questions: int) -> Recipe:
-    """The run's own recipe, or one for the task that a store's labels are of, with what the command line says."""
-    from sightline.config import load_recipe
-    from sightline.labels.store import LabelStore
-    from sightline.runs.folder import RunFolder
-
-    run, budget = RunFolder(path), f"reward.budget.questions={questions}"
-    if run.recipe_file.is_file():
-        return load_recipe(str(run.recipe_file), [budget, *overrides])
-    if path.exists() and not any(text.startswith("env=") for text in overrides):
-        with LabelStore(path) as store:
-            tasks = {label.context.task for label in store.labels()}
-        if len(tasks) == 1:
-            overrides = [f"env={tasks.pop()}", *overrides]
-    return load_recipe(None, ["reward.kind=learned", budget, *overrides])
 
 
 @label.command()
@@ -167,6 +153,8 @@ def export(
         print_json(vars(exported) | {"path": str(exported.path)})
     else:
         typer.echo(f"exported    {exported.labels} labels ({exported.bytes / 2**20:.1f} MB) to {exported.path}")
+    if exported.left_out:
+        typer.echo(f"warning: {exported.left_out} labels stay behind: {exported.why}", err=True)
 
 
 @label.command()

@@ -1,23 +1,33 @@
-"""Ask a teacher outside of training: about pairs that others have judged, or about frames of random play."""
+"""Ask a teacher outside of training: about pairs that others have judged, or about frames of random play.
+
+Questions that were asked before are asked again in the very words, and on the very levels, of then. A teacher that
+judges by words of its own, an encoder, has to have the same; so nothing is recorded under a goal that nobody judged by.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
-from sightline.config import LearnedConfig, RatingsConfig, Recipe
+from sightline.config import LearnedConfig, RatingsConfig, Recipe, check_words, load_recipe, validate_recipe
 from sightline.control.preparing import reach_teacher, shown_size
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import BadInput
-from sightline.labels.store import LabelStore
+from sightline.labels.store import LabelStore, StoredLabel, existing_store
 from sightline.labels.types import Kind, Question, Segment
 from sightline.preferences.labelling import Answers, Labelling
 from sightline.preferences.pool import whole_segments
 from sightline.preferences.sampling import PoolView, choose_pairs, choose_singles
+from sightline.runs.folder import RunFolder
 from sightline.runs.stopping import StopRequests
-from sightline.tasks.completing import env_maker
+from sightline.tasks.completing import complete, env_maker
+from sightline.tasks.declarations import find_task
 from sightline.teachers.human import people
 
 KINDS: dict[str, Kind] = {"pairs": "compare", "ladder": "compare", "ratings": "rate", "scores": "score"}
@@ -25,26 +35,243 @@ KINDS: dict[str, Kind] = {"pairs": "compare", "ladder": "compare", "ratings": "r
 ENVS = 8
 STEPS_PER_SEGMENT = 4
 """Random play is so many times as long as the segments that are taken from it."""
+_CALLED: dict[Kind, str] = {"compare": "pairs", "rate": "ratings", "score": "scores"}
+
+
+class Progress(Protocol):
+    """What is shown meanwhile."""
+
+    def say(self, message: str) -> None: ...
+
+    def update(self, step: int, values: dict[str, float | None]) -> None: ...
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What came of it: the questions, their answers, and who gave them."""
+    """What came of it.
+
+    Attributes:
+        questions: what was asked.
+        answers: None if it was interrupted; what was answered by then is in the store.
+        teacher: name of who was asked.
+        fresh: whether the questions are about random play.
+        run: under which name the answers are recorded.
+        recorded: how many answers that are.
+        store: its folder.
+    """
 
     questions: list[Question]
-    answers: Answers
+    answers: Answers | None
     teacher: str
+    fresh: bool
+    run: str
+    recorded: int
+    store: Path
 
 
-def known_questions(store: LabelStore, feedback: str, count: int) -> list[Question]:
-    """Distinct questions of a kind that somebody was asked before, oldest first, at most `count`."""
-    questions: dict[str, Question] = {}
-    for label in store.labels():
-        if label.kind == KINDS[feedback] and len(questions) < count:
-            segments = tuple(store.segment(digest) for digest in label.segments)
-            question = Question(label.kind, segments, label.goal, label.levels)
-            questions.setdefault(question.key(""), question)
-    return list(questions.values())
+@dataclass(frozen=True)
+class _Plan:
+    """The recipe to ask by, completed as far as asking needs, and what to ask."""
+
+    recipe: Recipe
+    config: LearnedConfig
+    questions: list[Question]
+    fresh: bool
+
+
+def survey(
+    path: Path,
+    overrides: Sequence[str],
+    count: int,
+    fresh: bool,
+    show: Callable[[int], AbstractContextManager[Progress]],
+) -> Survey:
+    """Ask the teacher of a run's recipe, or of one made up for a label store; every answer is in the store at once.
+
+    Args:
+        path: a run, or a label store; one that is not there yet, or an empty folder, becomes a store if the overrides
+            name an environment.
+        overrides: of the recipe.
+        count: questions at most.
+        fresh: ask about random play, though there are questions that were asked before.
+        show: number of questions -> what is shown while they are asked.
+
+    Raises:
+        BadInput: there is no such store; words or levels that differ from those of the questions; the recipe, the
+            environment or the teacher cannot be. A store that was not there is not made then.
+        RunFailed: the teacher cannot be reached, the store not be written.
+    """
+    folder = _folder(path, overrides)
+    labels = _labels(folder)
+    plan = _plan(path, overrides, labels, folder, count, fresh or not labels)
+    reached, warnings = reach_teacher(plan.recipe, plan.config)
+    run = f"label run {datetime.now(UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}"
+    with LabelStore(folder) as store, show(len(plan.questions)) as progress:
+        for warning in warnings:
+            progress.say(f"warning: {warning}")
+        teacher = reached or people(plan.config, store, lambda: labelling.context, progress.say)
+        labelling = Labelling(
+            teacher, store, plan.config.budget, run, plan.recipe.env, lambda arrived: progress.update(arrived, {})
+        )
+        with StopRequests() as stop:
+            try:
+                labelling.ask(plan.questions, step=0)
+                answers = labelling.collect(stop.requested)
+            finally:
+                labelling.close()
+        recorded = len(store.labels(run))
+    return Survey(plan.questions, answers, teacher.name, plan.fresh, run, recorded, folder)
+
+
+# -- looking before a store is opened, for that makes one --------------------------------------------------------------
+
+
+def _folder(path: Path, overrides: Sequence[str]) -> Path:
+    """The folder of the store to write to, which may not be there yet."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        if "env" not in _stated(overrides):
+            raise BadInput(f"there are no labels in '{path}'; say env=… to ask about random play of an environment")
+        return path
+    return existing_store(path)
+
+
+def _labels(folder: Path) -> list[StoredLabel]:
+    if not folder.exists() or not any(folder.iterdir()):
+        return []
+    with LabelStore(folder) as store:
+        return store.labels()
+
+
+def _stated(overrides: Sequence[str]) -> set[str]:
+    return {override.partition("=")[0] for override in overrides}
+
+
+# -- what to ask -------------------------------------------------------------------------------------------------------
+
+
+def _plan(
+    path: Path, overrides: Sequence[str], labels: list[StoredLabel], folder: Path, count: int, fresh: bool
+) -> _Plan:
+    own = RunFolder(path).recipe() if RunFolder(path).recipe_file.is_file() else None
+    recipe = _recipe(path, own, overrides, labels)
+    config = recipe.reward
+    if not isinstance(config, LearnedConfig):
+        raise BadInput(f"reward.kind={config.kind} asks nobody; say reward.kind=learned")
+    if "reward.budget.questions" in _stated(overrides):
+        count = min(count, config.budget.questions)
+    if fresh:
+        recipe = complete(recipe)
+        config = recipe.reward
+        assert isinstance(config, LearnedConfig), "completing changes no kinds"
+        return _Plan(recipe, config, fresh_questions(recipe, config, count), True)
+    chosen = _asked_before(labels, recipe, config, own, _stated(overrides), folder)
+    recipe = _with_the_words_of(chosen[0], recipe, config, own, _stated(overrides))
+    with LabelStore(folder) as store:
+        questions = _distinct(chosen, store, count)
+    return _Plan(recipe, config, questions, False)
+
+
+def _recipe(path: Path, own: Recipe | None, overrides: Sequence[str], labels: list[StoredLabel]) -> Recipe:
+    """The run's own recipe, or one for the environment that a store's labels are of; with what the user says."""
+    # How answers would come in during training says nothing here, nor may it be refused.
+    before = ["reward.lag=false", *overrides]
+    if own is not None:
+        known = before if isinstance(own.reward, LearnedConfig) else overrides
+        return load_recipe(str(RunFolder(path).recipe_file), known)
+    tasks = sorted({label.context.task for label in labels})
+    if "env" not in _stated(overrides):
+        if len(tasks) != 1:
+            which = f"are of {', '.join(tasks)}" if tasks else "are none"
+            raise BadInput(f"the labels in '{path}' {which}; say env=…")
+        before = [f"env={tasks[0]}", *before]
+    return load_recipe(None, ["reward.kind=learned", *before])
+
+
+def _asked_before(
+    labels: list[StoredLabel],
+    recipe: Recipe,
+    config: LearnedConfig,
+    own: Recipe | None,
+    stated: set[str],
+    folder: Path,
+) -> list[StoredLabel]:
+    """The labels whose questions the recipe's teacher can be asked, at least one.
+
+    Raises:
+        BadInput: there are none of that environment or kind, or in those words, or on so many levels.
+    """
+    kind = KINDS[config.feedback.kind]
+    what = _CALLED[kind]
+    found = [label for label in labels if label.context.task == recipe.env]
+    if not found:
+        tasks = ", ".join(sorted({f"'{label.context.task}'" for label in labels}))
+        raise BadInput(
+            f"the labels in '{folder}' are of {tasks}, not of '{recipe.env}'; add --fresh to ask about its random play"
+        )
+    found = [label for label in found if label.kind == kind]
+    if not found:
+        raise BadInput(f"there are no {what} in '{folder}' yet; add --fresh to ask about random play")
+    goals = list(dict.fromkeys(label.goal for label in found))
+    if "goal" in stated and recipe.goal not in goals:
+        raise BadInput(_differ(what, "goal", goals[0]))
+    if "goal" in stated or (own is not None and own.goal in goals):
+        found = [label for label in found if label.goal == recipe.goal]
+    elif config.teacher.kind == "encoder" and len(goals) > 1:
+        listed = ", ".join(f"'{_in_words(goal)}'" for goal in goals)
+        raise BadInput(f"these {what} were asked with several goals, {listed}; say which: goal=…")
+    if isinstance(config.feedback, RatingsConfig) and "reward.feedback.levels" in stated:
+        levels = found[0].levels
+        found = [label for label in found if label.levels == config.feedback.levels]
+        if not found:
+            raise BadInput(f"these {what} were asked on {levels} levels; add --fresh to ask about new ones on others")
+    return found
+
+
+def _with_the_words_of(
+    label: StoredLabel, recipe: Recipe, config: LearnedConfig, own: Recipe | None, stated: set[str]
+) -> Recipe:
+    """The recipe with the words that the label's question was asked in.
+
+    A baseline is recorded in no question; it is that of the run, or of the task, whose goal this is.
+    """
+    task = find_task(recipe.env)
+    baseline: tuple[str, ...] | None = None
+    if own is not None and own.goal == label.goal:
+        baseline = own.baseline
+    elif task.goal == label.goal:
+        baseline = task.baseline
+    if "baseline" in stated and baseline is not None and recipe.baseline != baseline:
+        raise BadInput(_differ(_CALLED[label.kind], "baseline", baseline))
+    if baseline is None:
+        baseline = recipe.baseline if "baseline" in stated else ()
+    words = {"goal": list(label.goal), "baseline": list(baseline)}
+    if config.teacher.kind != "scripted":
+        alpha = config.teacher.alpha if config.teacher.kind == "encoder" else None
+        try:
+            check_words(label.goal, baseline, alpha)
+        except ValueError as error:
+            raise BadInput(str(error)) from error
+    return validate_recipe(recipe.model_dump(mode="json") | words)
+
+
+def _differ(what: str, which: str, words: tuple[str, ...]) -> str:
+    said = f"{which} '{_in_words(words)}'" if words else f"no {which}"
+    return f"these {what} were asked with {said}; add --fresh to ask about new ones with other words"
+
+
+def _in_words(sentences: tuple[str, ...]) -> str:
+    return " / ".join(" ".join(sentence.split()) for sentence in sentences)
+
+
+def _distinct(labels: list[StoredLabel], store: LabelStore, count: int) -> list[Question]:
+    """Each question once, oldest first, at most `count`."""
+    seen: dict[object, StoredLabel] = {}
+    for label in labels:
+        seen.setdefault((label.segments, label.goal, label.levels), label)
+    return [
+        Question(label.kind, tuple(store.segment(digest) for digest in label.segments), label.goal, label.levels)
+        for label in list(seen.values())[:count]
+    ]
 
 
 def fresh_questions(recipe: Recipe, config: LearnedConfig, count: int) -> list[Question]:
@@ -65,43 +292,6 @@ def fresh_questions(recipe: Recipe, config: LearnedConfig, count: int) -> list[Q
     levels = config.feedback.levels if isinstance(config.feedback, RatingsConfig) else 0
     kind = KINDS[config.feedback.kind]
     return [Question(kind, tuple(segments[i] for i in places), recipe.goal, levels) for places in chosen]
-
-
-def survey(
-    recipe: Recipe,
-    questions: list[Question],
-    store: LabelStore,
-    run: str,
-    say: Callable[[str], None],
-    arrived: Callable[[int], None],
-) -> Survey | None:
-    """Ask the recipe's teacher; every answer is in the store at once.
-
-    Args:
-        recipe: completed, with a learned reward; its teacher, budget and seed are read.
-        run: under which name answers are recorded.
-        arrived: told how many answers there are.
-
-    Returns:
-        What came of it; None if interrupted, with what was answered in the store.
-
-    Raises:
-        BadInput, RunFailed: the teacher cannot be reached.
-    """
-    config = recipe.reward
-    assert isinstance(config, LearnedConfig)
-    found, warnings = reach_teacher(recipe, config)
-    for warning in warnings:
-        say(f"warning: {warning}")
-    teacher = found or people(config, store, lambda: labelling.context, say)
-    labelling = Labelling(teacher, store, config.budget, run, recipe.env, arrived)
-    with StopRequests() as stop:
-        try:
-            labelling.ask(questions, step=0)
-            answers = labelling.collect(stop.requested)
-        finally:
-            labelling.close()
-    return None if answers is None else Survey(questions, answers, teacher.name)
 
 
 def _random_play(recipe: Recipe, config: LearnedConfig, count: int, rng: np.random.Generator) -> list[Segment]:

@@ -1,5 +1,7 @@
 """How good a teacher's answers are: against the environment, against other teachers, and against itself.
 
+People who share a teacher's signature are told apart by their names, as the label page records them.
+
 The environment's own reward is the truth here; where it is unknown, or equal for both segments, nothing is counted.
 """
 
@@ -24,6 +26,8 @@ _FLIPPED = {Outcome.FIRST: Outcome.SECOND, Outcome.SECOND: Outcome.FIRST}
 _DECIDED = (Outcome.FIRST, Outcome.SECOND)
 _TAUGHT = (*_DECIDED, Outcome.EQUAL, Outcome.VALUE)
 
+Judge = tuple[str, str]
+"""Who gave an answer: a teacher's signature, and the name of the person behind it, empty for machines."""
 ReadReply = Callable[[Exchange], Outcome | None]
 """What one reply says of a pair as it was shown (`first` is the one shown first); None if it decides nothing."""
 
@@ -69,7 +73,7 @@ class TeacherStatistics:
     """One teacher's answers.
 
     Attributes:
-        name: the teacher's, with the number of the signature behind it if several share it.
+        name: the teacher's, with the person's behind it, or with a number if several share it.
         labels: all answers.
         outcomes: how many of each.
         accuracy: right ones of the decided pairs whose true returns differ.
@@ -166,20 +170,31 @@ def statistics(labels: Sequence[StoredLabel], read_reply: ReadReply | None = Non
     names = teacher_names(labels)
     differences = np.array([d for d, _ in map(_against_truth, labels) if d is not None])
     teachers = tuple(
-        _teacher(names[signature], [label for label in labels if label.signature == signature], differences, read_reply)
-        for signature in names
+        _teacher(names[judge], [label for label in labels if judge_of(label) == judge], differences, read_reply)
+        for judge in names
     )
     return Statistics(len(labels), teachers, tuple(_agreements(labels, names)))
 
 
-def teacher_names(labels: Iterable[StoredLabel]) -> dict[str, str]:
-    """Signature -> a name that no other has, in order of appearance."""
-    called = {label.signature: label.teacher for label in labels}
-    names: dict[str, str] = {}
-    for signature, name in called.items():
+def judge_of(label: StoredLabel) -> Judge:
+    """Who gave this answer."""
+    who = label.context.origin.get("who")
+    return label.signature, " ".join(who.split()) if isinstance(who, str) else ""
+
+
+def teacher_names(labels: Iterable[StoredLabel]) -> dict[Judge, str]:
+    """Judge -> a name that no other has, in order of appearance."""
+    called = {judge_of(label): _called(label.teacher, judge_of(label)[1]) for label in labels}
+    names: dict[Judge, str] = {}
+    for judge, name in called.items():
         namesakes = [other for other in called if called[other] == name]
-        names[signature] = name if len(namesakes) == 1 else f"{name} #{namesakes.index(signature) + 1}"
+        names[judge] = name if len(namesakes) == 1 else f"{name} #{namesakes.index(judge) + 1}"
     return names
+
+
+def _called(teacher: str, who: str) -> str:
+    """`human anna` for what anna answered as `human`, or as `human anna`; who gave no name is `human` as well."""
+    return teacher if not who or who in teacher.split() else f"{teacher} {who}"
 
 
 def disputes(labels: Sequence[StoredLabel], limit: int = 12, read_reply: ReadReply | None = None) -> list[Dispute]:
@@ -330,13 +345,13 @@ def _consistent(label: StoredLabel, read_reply: ReadReply | None) -> list[bool]:
     return [a == b for a, b in zip(as_asked, opposite, strict=False)]
 
 
-def _agreements(labels: Sequence[StoredLabel], names: dict[str, str]) -> Iterator[Agreement]:
+def _agreements(labels: Sequence[StoredLabel], names: dict[Judge, str]) -> Iterator[Agreement]:
     """Every two teachers that judged the same at least once; each one's latest answer counts."""
-    verdicts: dict[str, dict[object, object]] = {signature: {} for signature in names}
+    verdicts: dict[Judge, dict[object, object]] = {judge: {} for judge in names}
     for label in labels:
         if label.answer.outcome in _TAUGHT and label.kind != "score":
             about, verdict = _verdict(label)
-            verdicts[label.signature][about] = verdict
+            verdicts[judge_of(label)][about] = verdict
     for a, b in itertools.combinations(names, 2):
         both = [about for about in verdicts[a] if about in verdicts[b]]
         if both:
@@ -356,11 +371,11 @@ def _verdict(label: StoredLabel) -> tuple[object, object]:
     return about, outcome if label.segments == segments else _FLIPPED.get(outcome, outcome)
 
 
-def _dispute(labels: list[StoredLabel], names: dict[str, str], read_reply: ReadReply | None) -> Dispute:
+def _dispute(labels: list[StoredLabel], names: dict[Judge, str], read_reply: ReadReply | None) -> Dispute:
     first, second = labels[0].segments
     judgements = tuple(
         Judgement(
-            names[label.signature],
+            names[judge_of(label)],
             label.answer.outcome
             if label.segments == (first, second)
             else _FLIPPED.get(label.answer.outcome, label.answer.outcome),

@@ -20,23 +20,34 @@ DATA = Path("data") / "train-00000-of-00001.parquet"
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: `path` is the file or the folder, `bytes` the size of the rows."""
+    """What was written.
+
+    Attributes:
+        path: the file or the folder.
+        bytes: size of the rows.
+        left_out: labels that stayed behind because a frame of theirs is missing or damaged.
+        why: which frame, of the first of them; empty if there is none.
+    """
 
     path: Path
     labels: int
     bytes: int
+    left_out: int = 0
+    why: str = ""
 
 
 def export_labels(store: LabelStore, target: Path, run: str | None = None) -> Exported:
     """Write the labels of a store, of one run or of all, with their frames.
 
-    Retracted labels stay behind. `sightline label import` reads the Parquet file back.
+    Retracted labels stay behind, and so do those of which a frame is missing or damaged; these are counted.
+    `sightline label import` reads the Parquet file back.
 
     Args:
         target: a name that ends in `.parquet` makes a file; any other, a folder with a data set and its card.
 
     Raises:
-        BadInput: the target exists, there is nothing to export, a frame is missing, or pyarrow is.
+        BadInput: the target exists, there is nothing to export (not even with damaged frames left out), or pyarrow is
+            missing.
         RunFailed: it could not be written.
     """
     if target.exists() and (target.is_file() or any(target.iterdir())):
@@ -45,13 +56,14 @@ def export_labels(store: LabelStore, target: Path, run: str | None = None) -> Ex
     if not labels:
         raise BadInput("there are no labels to export" + (f" of run '{run}'" if run else f" in '{store.folder}'"))
     rows = target if target.suffix == ".parquet" else target / DATA
-    write_parquet(rows, store, labels)
+    written = write_parquet(rows, store, labels)
     if rows is not target:
         try:
-            write_atomically(target / "README.md", dataset_card(labels).encode())
+            write_atomically(target / "README.md", dataset_card(written.labels).encode())
         except OSError as error:
             raise RunFailed(f"'{target}' cannot be written: {error.strerror or error}") from error
-    return Exported(target, len(labels), rows.stat().st_size)
+    left_out = len(labels) - len(written.labels)
+    return Exported(target, len(written.labels), rows.stat().st_size, left_out, written.why_not)
 
 
 def dataset_card(labels: Sequence[StoredLabel]) -> str:

@@ -60,9 +60,19 @@ class _CachedLabel:
 
 @dataclass
 class _Count:
+    """What has come so far.
+
+    Attributes:
+        recorded: time, key and answer of all that the store ever held; what was retracted shall not come back.
+    """
+
+    recorded: set[tuple[str, str, Answer]]
     added: int = 0
     known: int = 0
     same: list[bool] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.keys = {key for _, key, _ in self.recorded}
 
     def result(self, files: int) -> Imported:
         agreement = sum(self.same) / len(self.same) if self.same else None
@@ -72,7 +82,8 @@ class _Count:
 def import_labels(
     paths: Sequence[Path], store: LabelStore, goal: Sequence[str] = (), task: str | None = None
 ) -> Imported:
-    """Add the labels of files to a store; what is there already stays as it is, so importing twice adds nothing.
+    """Add the labels of files to a store; what is there already stays as it is, so importing twice adds nothing, and
+    what was retracted stays so.
 
     Args:
         paths: pickles of RL-VLM-F, Parquet files of `sightline label export`, or folders, which are searched through
@@ -89,7 +100,7 @@ def import_labels(
         raise BadInput(f"no *.pkl under {', '.join(f'{str(path)!r}' for path in paths)}")
     if not goal and any(file.suffix != ".parquet" for file in files):
         raise BadInput('cached labels do not say what was asked; add --goal "…" with the goal\'s words')
-    count, ranges = _Count(), _ScoreRanges()
+    count, ranges = _Count(store.recorded()), _ScoreRanges()
     for file in files:
         if file.suffix == ".parquet":
             _import_export(file, store, count)
@@ -109,15 +120,14 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _import_export(file: Path, store: LabelStore, count: _Count) -> None:
-    """Rows keep their time, run and teacher; a row is known if the store has the very answer."""
-    known = {(label.time, label.key, label.answer) for label in store.labels()}
+    """Rows keep their time, run and teacher; a row is known if the store has, or had, the very answer."""
     for row in read_parquet(file):
         this = (row.time, row.question.key(row.signature), row.answer)
-        if this in known:
+        if this in count.recorded:
             count.known += 1
         else:
             store.record(row.question, _Source(row.teacher, row.signature), row.answer, row.context, row.time)
-            known.add(this)
+            count.recorded.add(this)
             count.added += 1
 
 
@@ -128,10 +138,11 @@ def _import_cache(
     source = f"{folder.parent.name}/{folder.name}"
     teacher = _Source("imported rl-vlm-f", f"imported rl-vlm-f: cached labels of {source}, raw replies unavailable")
     for cached in _cached_labels(file, goal, ranges):
-        known = store.find(cached.question, teacher.signature)
-        if known is None:
+        key = cached.question.key(teacher.signature)
+        if key not in count.keys:
             context = Context(RUN, task or folder.parent.name, None, cached.origin)
             store.record(cached.question, teacher, cached.answer, context)
+            count.keys.add(key)
             count.added += 1
         else:
             count.known += 1

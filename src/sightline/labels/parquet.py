@@ -8,10 +8,10 @@ One row is one answer. Its columns are those of `StoredLabel`, with the frames o
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from sightline.errors import BadInput, RunFailed
-from sightline.labels.frames import read_picture
+from sightline.labels.frames import name_of, read_picture, read_pictures
 from sightline.labels.store import Context, LabelStore, StoredLabel
 from sightline.labels.types import Answer, Exchange, Kind, Outcome, Question, Segment
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     import pyarrow
 
 ROWS_AT_ONCE = 32
-"""Rows with their frames that are in memory together."""
+"""Rows with their frames that are in memory together when they are written."""
+_MEANT = {Outcome.FIRST: 0.0, Outcome.SECOND: 1.0, Outcome.EQUAL: 0.5}
+_PICTURES = ("first_frames", "second_frames")
 
 _TEXT, _WHOLE, _DECIMAL, _YES_OR_NO = "string", "int64", "float64", "bool"
 _EXCHANGE = {
@@ -74,11 +76,22 @@ class Row:
     time: str
 
 
-def write_parquet(file: Path, store: LabelStore, labels: Sequence[StoredLabel]) -> None:
+@dataclass(frozen=True)
+class Written:
+    """What became of labels: those in the file, and why the first of the others is not."""
+
+    labels: list[StoredLabel]
+    why_not: str
+
+
+def write_parquet(file: Path, store: LabelStore, labels: Sequence[StoredLabel]) -> Written:
     """Write labels with their frames, atomically.
 
+    A frame is decoded and compared with its name before its bytes are copied. Labels with one that is missing or
+    damaged stay out: the others have cost money too.
+
     Raises:
-        BadInput: pyarrow is not installed, or a frame is missing.
+        BadInput: pyarrow is not installed, or no label has all its frames.
         RunFailed: the file could not be written.
     """
     pyarrow = _pyarrow()
@@ -86,42 +99,64 @@ def write_parquet(file: Path, store: LabelStore, labels: Sequence[StoredLabel]) 
 
     schema = _schema(pyarrow)
     temporary = file.with_name(f".{file.name}.writing")
+    pictures, written, why_not = _Pictures(store), list[StoredLabel](), ""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             with parquet.ParquetWriter(temporary, schema, compression="zstd") as writer:
                 for start in range(0, len(labels), ROWS_AT_ONCE):
-                    rows = [_row(store, label) for label in labels[start : start + ROWS_AT_ONCE]]
+                    rows = []
+                    for label in labels[start : start + ROWS_AT_ONCE]:
+                        try:
+                            rows.append(_row(store, label, pictures))
+                            written.append(label)
+                        except BadInput as error:
+                            why_not = why_not or str(error)
                     writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+            if not written:
+                raise BadInput(why_not)
             temporary.replace(file)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise RunFailed(f"'{file}' cannot be written: {error.strerror or error}") from error
+    return Written(written, why_not)
 
 
 def read_parquet(file: Path) -> Iterator[Row]:
-    """The labels of a file that `write_parquet` wrote.
+    """The labels of a file that `write_parquet` wrote, one in memory at a time.
+
+    Pictures that repeat stay written once until each is looked at: otherwise a small file could name a large picture a
+    million times.
 
     Raises:
-        BadInput: pyarrow is not installed, or the file is damaged or something else.
+        BadInput: pyarrow is not installed; the file is damaged or something else; a row contradicts itself.
     """
     pyarrow = _pyarrow()
     import pyarrow.parquet as parquet
 
     try:
-        with parquet.ParquetFile(file) as opened:
+        schema = parquet.read_metadata(file).schema
+        leaves = [schema.column(i).path for i in range(len(schema))]
+        repeating = [path for path in leaves if path.startswith(_PICTURES) and path.endswith(".bytes")]
+        with parquet.ParquetFile(file, read_dictionary=repeating) as opened:
             missing = sorted(set(_COLUMNS) - set(opened.schema_arrow.names))
             if missing:
                 raise BadInput(f"'{file}' is no export of labels: it has no column {missing[0]}")
-            for batch in opened.iter_batches(ROWS_AT_ONCE, columns=list(_COLUMNS)):
-                for row in batch.to_pylist():
-                    yield _read_row(row, file)
+            number = 0
+            for batch in opened.iter_batches(1, columns=list(_COLUMNS)):
+                numbers, pictures = batch.drop_columns(list(_PICTURES)), batch.select(list(_PICTURES))
+                for i, row in enumerate(numbers.to_pylist()):
+                    number += 1
+                    frames = {name: pictures[name][i] for name in _PICTURES}
+                    yield _read_row(row | frames, file, number)
+    except MemoryError as error:
+        raise BadInput(f"'{file}' does not fit into memory") from error
     except (OSError, pyarrow.ArrowException) as error:
         raise BadInput(f"'{file}' is no Parquet file, or damaged: {' '.join(str(error).split())[:160]}") from error
 
 
-def _row(store: LabelStore, label: StoredLabel) -> dict[str, Any]:
+def _row(store: LabelStore, label: StoredLabel, pictures: _Pictures) -> dict[str, Any]:
     first, *rest = label.segments
     second = rest[0] if rest else None
     answer, context = label.answer, label.context
@@ -142,49 +177,103 @@ def _row(store: LabelStore, label: StoredLabel) -> dict[str, Any]:
         "seconds": answer.seconds,
         "origin": json.dumps(context.origin),
         "exchanges": [asdict(exchange) for exchange in answer.exchanges],
-        "first_frames": _pictures(store, first),
-        "second_frames": _pictures(store, second) if second else [],
+        "first_frames": pictures.of(first),
+        "second_frames": pictures.of(second) if second else [],
         "first_rewards": store.true_rewards(first).tolist(),
         "second_rewards": store.true_rewards(second).tolist() if second else [],
     }
 
 
-def _pictures(store: LabelStore, digest: str) -> list[dict[str, Any]]:
-    try:
-        return [{"bytes": file.read_bytes(), "path": file.name} for file in store.frame_files(digest)]
-    except OSError as error:
-        raise BadInput(f"'{error.filename}' is missing or damaged: {error.strerror}") from error
+class _Pictures:
+    """The PNG files of a store's frames, each decoded once to see that it is what its name says."""
+
+    def __init__(self, store: LabelStore) -> None:
+        self._store = store
+        self._sound: dict[str, bytes] = {}
+        """Name -> digest of the file's bytes."""
+
+    def of(self, digest: str) -> list[dict[str, Any]]:
+        """
+        Raises:
+            BadInput: a frame is missing or damaged.
+        """
+        return [{"bytes": self._checked(file), "path": file.name} for file in self._store.frame_files(digest)]
+
+    def _checked(self, file: Path) -> bytes:
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise BadInput(f"'{file}' is missing or damaged: {error.strerror}") from error
+        sum_of_bytes = hashlib.sha256(content).digest()
+        if self._sound.get(file.stem) != sum_of_bytes:
+            if name_of(read_picture(io.BytesIO(content), f"'{file}'")) != file.stem:
+                raise BadInput(f"'{file}' is damaged: it is not the frame that was stored there")
+            self._sound[file.stem] = sum_of_bytes
+        return content
 
 
-def _read_row(row: dict[str, Any], file: Path) -> Row:
+def _read_row(row: dict[str, Any], file: Path, number: int) -> Row:
     try:
         kind, outcome = row["kind"], Outcome(row["outcome"])
         if kind not in get_args(Kind):
             raise ValueError(f"{kind!r} is no kind of question")
+        value = _fitting(kind, outcome, row["value"], int(row["levels"]))
         names = ("first", "second") if kind == "compare" else ("first",)
-        segments = tuple(_segment(row[f"{name}_frames"], row[f"{name}_rewards"], file) for name in names)
-        question = Question(kind, segments, tuple(map(_text, row["goal"])), int(row["levels"]))
+        where = f"row {number} of '{file}'"
+        segments = tuple(_segment(row[f"{name}_frames"].values or (), row[f"{name}_rewards"], where) for name in names)
+        question = Question(kind, segments, _sentences(row["goal"]), int(row["levels"]))
         exchanges = tuple(Exchange(**{f.name: e[f.name] for f in fields(Exchange)}) for e in row["exchanges"] or ())
-        value = _in_range(row["value"], max(1.0, question.levels - 1.0))
         answer = Answer(
-            *(outcome, value, _in_range(row["confidence"], 1.0), row["reason"] or "", exchanges),
-            seconds=float(row["seconds"]),
+            *(outcome, value, _share(row["confidence"]), row["reason"] or "", exchanges), seconds=float(row["seconds"])
         )
         origin = json.loads(row["origin"])
         if not isinstance(origin, dict):
             raise TypeError("its origin is no mapping")
         time, run, task, teacher, signature = (_text(row[n]) for n in ("time", "run", "task", "teacher", "signature"))
         return Row(question, teacher, signature, answer, Context(run, task, row["step"], origin), time)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"'{file}' holds a row that is no label: {' '.join(str(error).split())[:160]}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"row {number} of '{file}' is no label: {' '.join(str(error).split())[:160]}") from error
 
 
-def _segment(pictures: list[dict[str, Any]], rewards: list[float], file: Path) -> Segment:
+def _fitting(kind: Kind, outcome: Outcome, value: float | None, levels: int) -> float | None:
+    """The value, if it says the same as the outcome and answers such a question; see `Answer`.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if outcome not in (*_MEANT, Outcome.VALUE):
+        fits = value is None
+    elif kind == "compare":
+        fits = outcome in _MEANT and value == _MEANT[outcome]
+    elif outcome is not Outcome.VALUE or value is None:
+        fits = False
+    elif kind == "rate":
+        fits = 0 <= value < levels and value == int(value)
+    else:
+        fits = 0 <= value <= 1
+    if not fits:
+        levelled = f" on {levels} levels" if kind == "rate" else ""
+        raise ValueError(f"its outcome '{outcome}' and its value {value} are no answer to '{kind}'{levelled}")
+    return value
+
+
+def _segment(pictures: Sequence[Any], rewards: list[float], where: str) -> Segment:
     """Only the bytes of a picture are read; a path that stands beside them may lead anywhere."""
     if not pictures or len(pictures) != len(rewards):
         raise ValueError("a segment has no frames, or not one reward for each")
-    frames = [read_picture(io.BytesIO(picture["bytes"]), f"a frame in '{file}'") for picture in pictures]
-    return Segment(np.stack(frames), np.array([np.nan if r is None else r for r in rewards], np.float32))
+    frames = read_pictures(_one_by_one(pictures, where), f"a segment in {where}")
+    return Segment(frames, np.array([np.nan if r is None else r for r in rewards], np.float32))
+
+
+def _one_by_one(pictures: Iterable[Any], where: str) -> Iterator[tuple[io.BytesIO, str]]:
+    for picture in pictures:
+        yield io.BytesIO(picture["bytes"].as_py()), f"a frame in {where}"
+
+
+def _sentences(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list of sentences")
+    return tuple(map(_text, value))
 
 
 def _text(value: object) -> str:
@@ -193,9 +282,9 @@ def _text(value: object) -> str:
     return value
 
 
-def _in_range(value: float | None, high: float) -> float | None:
-    if value is not None and not (math.isfinite(value) and 0 <= value <= high):
-        raise ValueError(f"{value} is not in [0, {high:g}]")
+def _share(value: float | None) -> float | None:
+    if value is not None and not 0 <= value <= 1:
+        raise ValueError(f"its confidence {value} is not in [0, 1]")
     return value
 
 

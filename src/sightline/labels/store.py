@@ -281,7 +281,7 @@ class LabelStore:
             row = self._database.execute("SELECT * FROM segments WHERE digest = ?", (digest,)).fetchone()
         if row is None:
             raise BadInput(f"the label store '{self.folder}' has no segment {digest[:12]}…")
-        frames = np.stack([self._frames.read(name) for name in json.loads(row["frames"])])
+        frames = self._frames.read_all(json.loads(row["frames"]))
         return Segment(frames, _numbers(row["true_rewards"]))
 
     def true_rewards(self, digest: str) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sightline.errors import RunFailed
+from sightline.errors import BadInput, RunFailed
 from sightline.labels.store import LabelStore
 from sightline.labels.types import Exchange, Outcome
 from sightline.reports import plots
@@ -166,7 +166,10 @@ def _shown(dispute: Dispute, store: LabelStore) -> dict[str, Any]:
 
 
 def _frames(store: LabelStore, digest: str) -> list[str | None]:
-    files = store.frame_files(digest)
+    try:
+        files = store.frame_files(digest)
+    except BadInput:  # the database names none
+        return [None]
     chosen = np.unique(np.linspace(0, len(files) - 1, min(MAX_FRAMES, len(files))).round().astype(int))
     return [_data_url(files[i]) for i in chosen] or [None]
 

@@ -1,8 +1,10 @@
 """The label page: a small web server on this machine's loopback, where people answer the questions of a label store.
 
-Other pages in the same browser must not be able to answer, nor to look. So a request has to name this very address (no
-DNS rebinding), must not come from another site, and to change anything it must carry, in a header that no form can
-send, the token that only our own page was given. Frames are served by their content hash and nothing else is.
+Loopback is open to everybody on this machine, so whoever asks must have the key, which stands in the address that is
+printed and nowhere else: the first visit exchanges it for a cookie. And other pages in the same browser must not be
+able to answer, nor to look. So a request has to name this very address (no DNS rebinding), must not come from another
+site, and to change anything it must carry, in a header that no form can send, the token that only our own page was
+given. Frames are served by their content hash and nothing else is.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ MAX_BODY = 4096
 """Bytes; no answer is longer."""
 FRAME = re.compile(r"/frames/([0-9a-f]{64})\.png")
 TAB = re.compile(r"[0-9a-zA-Z-]{8,64}")
+VISIT = re.compile(r"/\?key=([0-9A-Za-z_-]{1,200})")
 TOKEN_HEADER = "X-Sightline-Token"
+NO_KEY = "this page opens only by the address, with its ?key=…, that 'sightline label serve' printed; use that one"
 
 
 class Refused(Exception):
@@ -67,7 +71,9 @@ class PageServer(ThreadingHTTPServer):
     Attributes:
         desk: hands out questions and records answers.
         token: what requests that change something must carry.
-        address: for the browser.
+        key: what whoever asks must know.
+        home: the page's address without the key, for who has the cookie.
+        address: for the browser; with the key, so it is for the person at this terminal only.
 
     Raises:
         BadInput: the port is taken, or not allowed.
@@ -78,6 +84,7 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, store: LabelStore, who: str, port: int) -> None:
         self.desk = Desk(store, who)
         self.token = secrets.token_hex(16)
+        self.key = secrets.token_urlsafe(24)
         self.template = (resources.files("sightline.teachers") / "templates" / "label_page.html").read_text("utf-8")
         try:
             super().__init__((HOST, port), _Handler)
@@ -89,7 +96,9 @@ class PageServer(ThreadingHTTPServer):
         self.own_hosts = {f"{name}:{self.server_port}" for name in NAMES}
         if self.server_port == 80:
             self.own_hosts |= set(NAMES)
-        self.address = f"http://{HOST}:{self.server_port}/"
+        self.home = f"http://{HOST}:{self.server_port}/"
+        self.address = f"{self.home}?key={self.key}"
+        self.cookie = f"sightline-{self.server_port}"  # browsers do not keep the cookies of ports apart
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away in the middle of a reply is no news."""
@@ -115,7 +124,13 @@ class _Handler(BaseHTTPRequestHandler):
     # -- what is asked -------------------------------------------------------------------------------------------
 
     def _get(self) -> None:
-        self._check_where_from(navigation_allowed=self.path == "/")
+        visit = VISIT.fullmatch(self.path)
+        self._check_where_from(navigation_allowed=self.path == "/" or visit is not None)
+        if visit:
+            self._check_key(visit[1])
+            self._let_in()
+            return
+        self._check_cookie()
         if self.path == "/":
             nonce = secrets.token_hex(16)
             page = self.server.template.replace("{{nonce}}", nonce).replace("{{token}}", self.server.token)
@@ -132,8 +147,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _post(self) -> None:
         self._check_where_from(navigation_allowed=False)
+        self._check_cookie()
         if not hmac.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(), self.server.token.encode()):
-            raise Refused(HTTPStatus.FORBIDDEN, "the page is from an earlier server; load it again")
+            raise Refused(HTTPStatus.FORBIDDEN, "the page is from an earlier server; open the address that was printed")
         asked = self._body()
         tab = asked.get("tab")
         if not isinstance(tab, str) or not TAB.fullmatch(tab):
@@ -172,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _check_where_from(self, navigation_allowed: bool) -> None:
         hosts = self.headers.get_all("Host") or []
         if len(hosts) != 1 or hosts[0].lower() not in self.server.own_hosts:
-            raise Refused(HTTPStatus.FORBIDDEN, f"this page answers at {self.server.address} only")
+            raise Refused(HTTPStatus.FORBIDDEN, f"this page answers at {self.server.home} only")
         origins = self.headers.get_all("Origin") or []
         if any(origin.lower() != f"http://{hosts[0].lower()}" for origin in origins):
             raise Refused(HTTPStatus.FORBIDDEN, "other sites may not ask")
@@ -181,6 +197,20 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
             raise Refused(HTTPStatus.FORBIDDEN, "other sites may not ask")
+
+    def _check_cookie(self) -> None:
+        cookies = ";".join(self.headers.get_all("Cookie") or []).split(";")
+        named = dict(cookie.strip().partition("=")[::2] for cookie in cookies)
+        self._check_key(named.get(self.server.cookie, ""))
+
+    def _check_key(self, given: str) -> None:
+        if not hmac.compare_digest(given.encode(), self.server.key.encode()):
+            raise Refused(HTTPStatus.FORBIDDEN, NO_KEY)
+
+    def _let_in(self) -> None:
+        """On to the page itself, so that the key does not stay in the address bar."""
+        cookie = f"{self.server.cookie}={self.server.key}; Path=/; HttpOnly; SameSite=Strict"
+        self._send(HTTPStatus.SEE_OTHER, b"", "text/plain; charset=utf-8", more={"Location": "/", "Set-Cookie": cookie})
 
     def _body(self) -> dict[str, Any]:
         if self.headers.get_content_type() != "application/json" or "Content-Type" not in self.headers:
@@ -205,14 +235,25 @@ class _Handler(BaseHTTPRequestHandler):
             method()
         except Refused as refusal:
             self.close_connection = True  # its body, if any, was not read
-            self._send_json(refusal.status, {"error": str(refusal)})
+            if self.command == "GET" and (self.path == "/" or self.path.startswith("/?")):
+                self._send(refusal.status, f"{refusal}\n".encode(), "text/plain; charset=utf-8")
+            else:
+                self._send_json(refusal.status, {"error": str(refusal)})
         except (BadInput, RunFailed) as error:
             self._send_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": str(error)})
 
     def _send_json(self, status: HTTPStatus, document: Any) -> None:
         self._send(status, json.dumps(document).encode(), "application/json")
 
-    def _send(self, status: HTTPStatus, body: bytes, kind: str, cache: str = "no-store", nonce: str = "") -> None:
+    def _send(
+        self,
+        status: HTTPStatus,
+        body: bytes,
+        kind: str,
+        cache: str = "no-store",
+        nonce: str = "",
+        more: dict[str, str] | None = None,
+    ) -> None:
         own = f"script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src 'self' data:; connect-src 'self'; "
         self.send_response(status)
         self.send_header("Content-Type", kind)
@@ -228,6 +269,7 @@ class _Handler(BaseHTTPRequestHandler):
             ("Referrer-Policy", "no-referrer"),
             ("Cross-Origin-Resource-Policy", "same-origin"),
             ("Cross-Origin-Opener-Policy", "same-origin"),
+            *(more or {}).items(),
         ):
             self.send_header(name, value)
         if self.close_connection:
