@@ -79,6 +79,30 @@ def status(code: int, message: str = "no", retry_after: str | None = None) -> Fa
     return fault
 
 
+def gemini_429(delay: str, per: str = "Minute") -> Fault:
+    """What Gemini really says when a limit is reached: how long to wait stands in the body, and billing in the text."""
+    base = "type.googleapis.com/google.rpc."
+    quota = {
+        "quotaMetric": "generativelanguage.googleapis.com/generate_content_free_tier_requests",
+        "quotaId": f"GenerateRequestsPer{per}PerProjectPerModel-FreeTier",
+        "quotaDimensions": {"location": "global", "model": "gemini-2.5-flash"},
+        "quotaValue": "10",
+    }
+    error = {
+        "code": 429,
+        "message": "You exceeded your current quota, please check your plan and billing details. For more information "
+        "on this error, head to: https://ai.google.dev/gemini-api/docs/rate-limits. \n* Quota exceeded for metric: "
+        f"{quota['quotaMetric']}, limit: 10, model: gemini-2.5-flash\nPlease retry in {delay}.",
+        "status": "RESOURCE_EXHAUSTED",
+        "details": [
+            {"@type": f"{base}Help", "links": [{"description": "Learn more", "url": "https://ai.google.dev"}]},
+            {"@type": f"{base}QuotaFailure", "violations": [quota]},
+            {"@type": f"{base}RetryInfo", "retryDelay": delay},
+        ],
+    }
+    return lambda handler: handler.send(429, json.dumps({"error": error}).encode())
+
+
 def says_200(body: bytes) -> Fault:
     return lambda handler: handler.send(200, body)
 
@@ -94,6 +118,22 @@ empty_choices = as_json({"choices": []})
 filtered = as_json({"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]})
 refusal = as_json({"choices": [{"message": {"content": None, "refusal": "I will not."}, "finish_reason": "stop"}]})
 nothing_said = as_json({"choices": [{"message": {"content": None}, "finish_reason": "stop"}]})
+thought_too_long = {
+    "openai": as_json({"choices": [{"message": {"content": None}, "finish_reason": "length"}]}),
+    "gemini": as_json({"candidates": [{"content": {"role": "model"}, "finishReason": "MAX_TOKENS"}]}),
+    "anthropic": as_json(
+        {
+            "id": "m",
+            "type": "message",
+            "role": "assistant",
+            "model": "x",
+            "content": [],
+            "stop_reason": "max_tokens",
+            "usage": {"input_tokens": 9, "output_tokens": 5},
+        }
+    ),
+}
+"""By provider: all tokens were spent before the reply began."""
 error_within_200 = as_json({"error": {"message": "overloaded", "code": 503}})
 
 
@@ -123,12 +163,14 @@ class FaultServer(ThreadingHTTPServer):
 
     Args:
         reply: what is said to a request; called from several threads.
-        faults: what happens to the first requests instead.
+        faults: what happens to the first requests instead; None for nothing.
         latency: seconds before each reply.
         key: what must come as a key, if anything.
         model: what must be asked for, if anything.
         digits: probabilities of tokens, given in place of the last character of `"answer": "…"` replies of one digit.
         unknown_fields: fields of the body that are turned down with a 400.
+        complaint: what that says; `{}` is the field.
+        lives: after so many requests it hangs up on everybody.
 
     Attributes:
         asked: all requests, in the order of arrival.
@@ -141,16 +183,18 @@ class FaultServer(ThreadingHTTPServer):
     def __init__(
         self,
         reply: Reply = brighter,
-        faults: Iterable[Fault] = (),
+        faults: Iterable[Fault | None] = (),
         latency: float = 0.0,
         key: str | None = None,
         model: str | None = None,
         digits: dict[str, float] | None = None,
         unknown_fields: Sequence[str] = (),
+        complaint: str = "Unrecognized request argument supplied: {}",
+        lives: float = math.inf,
     ) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.reply, self.faults, self.latency, self.key, self.model = reply, list(faults), latency, key, model
-        self.digits, self.unknown_fields = digits, unknown_fields
+        self.digits, self.unknown_fields, self.complaint, self.lives = digits, unknown_fields, complaint, lives
         self.asked: list[Asked] = []
         self.most_at_once = self._now = 0
         self.lock, self.closing = threading.Lock(), threading.Event()
@@ -178,7 +222,7 @@ class FaultServer(ThreadingHTTPServer):
             self.asked.append(asked)
             self._now += 1
             self.most_at_once = max(self.most_at_once, self._now)
-            fault = self.faults.pop(0) if self.faults else None
+            fault = self.faults.pop(0) if self.faults else hangs_up if len(self.asked) > self.lives else None
         try:
             yield fault
         finally:
@@ -220,7 +264,7 @@ class Handler(BaseHTTPRequestHandler):
         ):
             return 404, "The model does not exist"
         unknown = [name for name in self.server.unknown_fields if name in asked.body]
-        return (400, f"Unrecognized request argument supplied: {unknown[0]}") if unknown else None
+        return (400, self.server.complaint.format(unknown[0])) if unknown else None
 
     def send(self, code: int, body: bytes, **headers: str) -> None:
         self.send_response(code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from fault_server import (
     error_within_200,
     filtered,
     garbage,
+    gemini_429,
     half,
     hangs_up,
     not_json,
@@ -30,6 +32,7 @@ from fault_server import (
     says,
     silence,
     status,
+    thought_too_long,
     wrong_shape,
 )
 from sightline.errors import BadInput, RunFailed
@@ -66,7 +69,9 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
             waited.append(seconds)
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(calling, "asyncio", SimpleNamespace(sleep=sleep, timeout=asyncio.timeout))
+    monkeypatch.setattr(
+        calling, "asyncio", SimpleNamespace(sleep=sleep, timeout=asyncio.timeout, CancelledError=asyncio.CancelledError)
+    )
     monkeypatch.setattr(calling, "time", SimpleNamespace(monotonic=lambda: sum(waited)))
     return waited
 
@@ -76,9 +81,9 @@ def model_at(server: FaultServer, provider: str, model: str = "m", **options: An
         return OpenAICompatible(model, server.url, "OWN_KEY", options, timeout=5)
     if provider == "gemini":
         pytest.importorskip("google.genai")
-        return Gemini(model, server.root, None, options, timeout=10)
+        return Gemini(model, server.root, "OWN_KEY", options, timeout=10)
     pytest.importorskip("anthropic")
-    return Anthropic(model, server.root, None, options, timeout=5)
+    return Anthropic(model, server.root, "OWN_KEY", options, timeout=5)
 
 
 def ask(model: ChatModel, *requests: ChatRequest, limits: Limits = ONCE) -> list[calling.Attempt]:
@@ -134,10 +139,70 @@ def test_replies_in_parts_and_cut_off_replies_are_read() -> None:
     assert attempt.reply == ChatReply("first", cut_off=True)
 
 
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_reply_that_was_all_thinking_is_cut_off(provider: str) -> None:
+    with FaultServer(faults=[thought_too_long[provider]]) as server:
+        (attempt,) = ask(model_at(server, provider))
+    assert attempt.reply is not None and (attempt.reply.text, attempt.reply.cut_off) == ("", True)
+
+
+# -- keys and addresses ------------------------------------------------------------------------------------------------
+
+MAKE: dict[str, Callable[..., ChatModel]] = {"openai": OpenAICompatible, "gemini": Gemini, "anthropic": Anthropic}
+HOSTS = {
+    "openai": "api.openai.com",
+    "gemini": "generativelanguage.googleapis.com",
+    "anthropic": "api.anthropic.com",
+}
+
+
 def test_no_key_goes_to_another_server() -> None:
     with FaultServer() as server:
         ask(OpenAICompatible("m", server.url))
     assert "authorization" not in server.asked[0].headers
+
+
+@pytest.mark.parametrize("provider", ["gemini", "anthropic"])
+@pytest.mark.parametrize(
+    "url", ["https://proxy.example", "http://127.0.0.1:9", "http://{host}.example", "http://{host}"]
+)
+def test_usual_keys_go_to_their_provider_alone(provider: str, url: str) -> None:
+    """Also not to the provider's own host in plain text."""
+    with pytest.raises(BadInput, match=f"the key in {provider.upper()}_API_KEY is not sent to .*key_env") as told:
+        MAKE[provider]("m", url.format(host=HOSTS[provider]))
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_keys_travel_in_plain_text_within_this_machine_only(provider: str) -> None:
+    for host in ("proxy.example", "10.0.0.5", "127.0.0.1.example", "localhost.example", HOSTS[provider]):
+        with pytest.raises(BadInput, match=rf"the key in OWN_KEY would go to {host} in plain text; say https://"):
+            MAKE[provider]("m", f"http://{host}:8000", "OWN_KEY")
+    for url in ("http://localhost:8000", "http://127.1.2.3", "http://[::1]:8000", "https://proxy.example"):
+        MAKE[provider]("m", url, "OWN_KEY")
+    MAKE[provider]("m", f"https://{HOSTS[provider]}")
+    OpenAICompatible("m", "http://10.0.0.5:8000/v1")  # no key, no secret
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        *((None, "api.openai.com"), ("https://api.openai.com/v1/", "api.openai.com")),
+        *(("http://localhost:8000/v1", "localhost:8000"), ("http://localhost:8001/v1", "localhost:8001")),
+        *(("http://localhost/v1", "localhost"), ("http://localhost:80/v1", "localhost")),
+        *(("https://h.example:443/v1", "h.example"), ("https://h.example:80/v1", "h.example:80")),
+        *(("https://h.example/a/v1", "h.example/a/v1"), ("https://h.example/b/v1/", "h.example/b/v1")),
+        *(("http://[::1]:8000/v1", "[::1]:8000"), ("https://me:secret@h.example/v1", "h.example")),
+    ],
+)
+def test_servers_are_told_apart_by_port_and_path(url: str | None, where: str) -> None:
+    assert OpenAICompatible("m", url).where == where
+
+
+def test_addresses_of_the_other_providers() -> None:
+    for provider in ("gemini", "anthropic"):
+        assert MAKE[provider]("m").where == HOSTS[provider]
+        assert MAKE[provider]("m", "https://h.example:8443/a", "OWN_KEY").where == "h.example:8443/a"
 
 
 # -- asking less -------------------------------------------------------------------------------------------------------
@@ -176,12 +241,37 @@ def test_newer_names_of_the_limit_are_learned() -> None:
 
 def test_less_is_not_remembered_if_it_does_not_help() -> None:
     too_large = status(400, "the image is too large")
-    with FaultServer(faults=[too_large, too_large, too_large]) as server:
+    with FaultServer(faults=[too_large, too_large]) as server:
         model = model_at(server, "openai")
         (attempt,) = ask(model)
         ask(model)
     assert isinstance(attempt.error, Rejected) and "too large" in str(attempt.error)
-    assert "response_format" in server.asked[-1].body and "logprobs" in server.asked[-1].body
+    assert ["response_format" in asked.body for asked in server.asked] == [True, False, True]
+    assert "logprobs" in server.asked[-1].body
+
+
+@pytest.mark.parametrize(
+    ("unknown", "complaint", "lost"),
+    [
+        ("logprobs", "Request contains an invalid argument.", {"logprobs", "top_logprobs", "response_format"}),
+        ("response_format", "'json_schema' is not supported by this model", {"response_format"}),
+        ("logprobs", "top_logprobs must be 0", {"logprobs", "top_logprobs"}),
+        ("temperature", "`temperature` may only be 1", {"temperature"}),
+    ],
+)
+def test_only_what_is_complained_of_is_left_out(unknown: str, complaint: str, lost: set[str]) -> None:
+    """Above all, no complaint costs the schema that says nothing of schemas, unless nobody knows what it says."""
+    with FaultServer(unknown_fields=[unknown], complaint=complaint) as server:
+        attempts = ask(model_at(server, "openai"), REQUEST, REQUEST)
+    assert attempts[-1].reply is not None and len(server.asked) == 3
+    first, *later = (set(asked.body) for asked in server.asked)
+    assert [first - body for body in later] == [lost, lost]
+
+
+def test_a_complaint_about_something_else_costs_one_request(waits: list[float]) -> None:
+    with FaultServer(unknown_fields=["messages"], complaint="the context is too long") as server:
+        made = ask(model_at(server, "openai"), limits=Limits(retries=5))
+    assert len(made) == 1 and len(server.asked) == 2 and isinstance(made[0].error, Rejected)
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------
@@ -303,6 +393,36 @@ def test_retry_after_is_honoured(waits: list[float]) -> None:
     assert waits == [37.0, 11.5]
 
 
+@pytest.mark.parametrize(("delay", "seconds"), [("37s", 37.0), ("1.25s", 1.25)])
+def test_gemini_says_in_the_body_how_long_to_wait(delay: str, seconds: float, waits: list[float]) -> None:
+    with FaultServer(answers("first"), faults=[gemini_429(delay)]) as server:
+        made = ask(model_at(server, "gemini"), limits=Limits(retries=5, first_wait=0.0))
+    assert waits == [seconds] and made[-1].reply is not None
+    assert isinstance(made[0].error, Transient), "a limit of the minute, though the text speaks of billing"
+
+
+def test_a_header_comes_before_the_body(waits: list[float]) -> None:
+    def fault(handler: Any) -> None:
+        body = b'{"error": {"code": 429, "details": [{"@type": "google.rpc.RetryInfo", "retryDelay": "37s"}]}}'
+        handler.send(429, body, Retry_After="5")
+
+    with FaultServer(answers("first"), faults=[fault]) as server:
+        ask(model_at(server, "gemini"), limits=Limits(retries=5, first_wait=0.0))
+    assert waits == [5.0]
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"error": "no"}, {"error": {"details": "no"}}, {"error": {"details": ["no", {"@type": 3}, {}]}}, []]
+)
+def test_strange_errors_of_gemini_are_errors(body: Any, waits: list[float]) -> None:
+    def fault(handler: Any) -> None:
+        handler.send(429, json.dumps(body).encode())
+
+    with FaultServer(answers("first"), faults=[fault]) as server:
+        made = ask(model_at(server, "gemini"), limits=Limits(retries=1))
+    assert [type(attempt.error) for attempt in made] == [Transient, type(None)]
+
+
 def test_a_wish_to_be_left_alone_is_for_all_requests(waits: list[float]) -> None:
     with FaultServer(faults=[status(429, retry_after="30")]) as server:
         calls = Calls(ONCE)
@@ -387,8 +507,7 @@ def test_check_is_quiet_if_all_is_well(provider: str) -> None:
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_check_fails_for_a_missing_key(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OWN_KEY", "GEMINI_API_KEY", "ANTHROPIC_API_KEY"):
-        monkeypatch.setenv(name, " ")
+    monkeypatch.setenv("OWN_KEY", " ")
     with FaultServer() as server:
         with pytest.raises(BadInput, match=r"no key in the environment variable \w+; set it") as told:
             check(model_at(server, provider), Limits(), REQUEST)
@@ -427,7 +546,10 @@ def test_check_fails_if_the_server_says_nothing() -> None:
         check(model_at(server, "openai"), Limits(timeout=0.2), REQUEST)
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "ftp://x/v1", "http://", "nonsense"])
+@pytest.mark.parametrize(
+    "url",
+    [*("localhost:8000", "ftp://x/v1", "http://", "nonsense"), *("http://h:x/v1", "http://h:99999/v1", "http://[::1")],
+)
 def test_addresses_that_are_none_are_refused(url: str) -> None:
     with pytest.raises(BadInput, match="no address of a server"):
         OpenAICompatible("m", url)

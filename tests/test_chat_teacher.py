@@ -28,11 +28,14 @@ from fault_server import (
     answers,
     as_json,
     brighter,
+    hangs_up,
     not_json,
+    nothing_said,
     refusal,
     says,
     silence,
     status,
+    thought_too_long,
 )
 from sightline.config import ChatTeacherConfig
 from sightline.errors import BadInput, RunFailed
@@ -43,7 +46,7 @@ from sightline.models.chat.local import LocalModel
 from sightline.models.chat.messages import ChatModel, ChatRequest, Picture
 from sightline.models.chat.openai_compatible import OpenAICompatible
 from sightline.models.chat.streaming import in_background
-from sightline.teachers import prompts
+from sightline.teachers import chat, prompts
 from sightline.teachers.chat import ChatTeacher, Opinion, both_orders, count_votes, pick_frames
 
 GOAL = ("a bright picture",)
@@ -329,18 +332,48 @@ def test_replies_that_were_cut_off_say_so() -> None:
     cut = as_json({"choices": [{"message": {"content": '{"reason": "the fi'}, "finish_reason": "length"}]})
     with FaultServer(faults=[cut]) as server:
         ((_, said),) = teacher_at(server, max_tokens=5).answers([pair(1, 2)])
-    assert said.outcome is Outcome.UNPARSABLE and "cut off at max_tokens=5" in said.reason
+    assert said.outcome is Outcome.UNPARSABLE
+    assert said.reason.endswith("it was cut off at the limit of 5 tokens; raise reward.teacher.max_tokens")
+
+
+@pytest.mark.parametrize("settings", [{}, {"stages": 2}, {"votes": 3, "temperature": 1}])
+def test_models_that_think_for_too_long_are_told_from_those_that_say_nothing(settings: dict[str, Any]) -> None:
+    with FaultServer(faults=[thought_too_long["openai"]] * 3) as server:
+        ((_, said),) = teacher_at(server, **settings).answers([pair(1, 2)])
+    assert said.outcome is Outcome.UNPARSABLE
+    assert "is empty: it was cut off" in said.reason and "reward.teacher.max_tokens" in said.reason
+    with FaultServer(faults=[nothing_said]) as server:
+        ((_, said),) = teacher_at(server).answers([pair(1, 2)])
+    assert said.reason == "the reply is empty"
+
+
+def test_a_limit_that_leaves_no_room_for_an_answer_is_noticed_at_once() -> None:
+    told = r"says nothing: .* limit of 2048 tokens; raise reward\.teacher\.max_tokens"
+    with FaultServer(faults=[thought_too_long["openai"]]) as server, pytest.raises(BadInput, match=told):
+        teacher_at(server).check()
+
+
+def test_several_votes_need_a_temperature() -> None:
+    with pytest.raises(ValueError, match="votes=3 needs a temperature above 0, or all votes are the same"):
+        ChatTeacherConfig(kind="chat", model="m", votes=3)
 
 
 def test_signatures_differ_where_answers_may() -> None:
     base = {"kind": "chat", "model": "m", "url": "http://localhost:8000/v1"}
     plain = ChatTeacher(ChatTeacherConfig(**base))
     for change in (
-        *({"model": "n"}, {"url": "http://elsewhere/v1"}, {"stages": 2}, {"swap": False}, {"votes": 3}, {"frames": 2}),
-        *({"temperature": 0.5}, {"structured": False}, {"options": {"seed": 1}}, {"max_tokens": 9}),
+        *({"model": "n"}, {"url": "http://elsewhere/v1"}, {"stages": 2}, {"swap": False}, {"frames": 2}),
+        *({"url": "http://localhost:8001/v1"}, {"url": "http://localhost:8000/a/v1"}, {"temperature": 0.5}),
+        *(
+            {"votes": 2, "temperature": 0.5},
+            {"votes": 3, "temperature": 0.5},
+            {"structured": False},
+            {"options": {"seed": 1}},
+            {"max_tokens": 9},
+        ),
     ):
         assert ChatTeacher(ChatTeacherConfig(**base | change)).signature != plain.signature
-    for same in ({"concurrency": 1}, {"timeout": 1.0}, {"input_price": 3.0}, {"url": "http://localhost:9/v1"}):
+    for same in ({"concurrency": 1}, {"timeout": 1.0}, {"input_price": 3.0}, {"url": "http://localhost:8000/v1/"}):
         assert ChatTeacher(ChatTeacherConfig(**base | same)).signature == plain.signature
     assert plain.name == "chat m" and f"prompts={prompts.PROMPT_VERSION}" in plain.signature
 
@@ -367,6 +400,97 @@ def test_closing_stops_asking() -> None:
         arriving.close()  # type: ignore[attr-defined]
         assert asked_by_then <= 3 + 5 + 1 and len(server.asked) <= asked_by_then + 1
     assert "sightline-chat" not in [thread.name for thread in threading.enumerate()]
+
+
+def given_up_after(teacher: ChatTeacher, questions: list[Question], enough: Any) -> dict[int, Answer]:
+    """All answers, of a teacher that is given up by another thread as soon as `enough()`."""
+
+    def watch() -> None:
+        while not enough():
+            time.sleep(0.002)
+        teacher.give_up()
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    said = dict(teacher.answers(questions))
+    watching.join()
+    assert "sightline-chat" not in [thread.name for thread in threading.enumerate()]
+    return said
+
+
+def test_giving_up_lets_what_is_under_way_finish() -> None:
+    with FaultServer(brighter, latency=0.2) as server:
+        teacher = teacher_at(server, concurrency=3)
+        said = given_up_after(teacher, [pair(i, 99) for i in range(20)], lambda: len(server.asked) >= 3)
+    assert sorted(said) == [0, 1, 2] and len(server.asked) == 6
+    assert [said[i].value for i in range(3)] == [1.0] * 3, "both orders were asked"
+
+
+def test_giving_up_keeps_what_was_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of three is answered, one has the first of two replies, one has none."""
+
+    def reply(asked: Asked) -> str:
+        shown = [int(picture[0, 0, 0]) for picture in asked.pictures]
+        if shown in ([99, 1], [2, 99]):
+            server.closing.wait(30)
+        return brighter(asked)
+
+    monkeypatch.setattr(chat, "LONGEST_FAREWELL", 0.3)
+    with FaultServer(reply) as server:
+        teacher = teacher_at(server, concurrency=3, input_price=1)
+        said = given_up_after(teacher, [pair(i, 99) for i in range(3)], lambda: len(server.asked) >= 5)
+    assert [said[i].outcome.value for i in range(3)] == ["second", "failed", "failed"]
+    assert [said[i].reason for i in (1, 2)] == ["given up"] * 2
+    (replied, cancelled), (alone,) = said[1].exchanges, said[2].exchanges
+    assert (replied.swapped, replied.error, replied.input_tokens > 200) == (False, "", True) and replied.cost > 0
+    assert cancelled.swapped and cancelled.error == alone.error == "given up before a reply came"
+
+
+def test_giving_up_needs_nobody_who_takes_answers() -> None:
+    with FaultServer(brighter) as server:
+        teacher = teacher_at(server, concurrency=4, swap=False)
+        arriving = teacher.answers([pair(i, 99) for i in range(50)])
+        next(arriving)
+        while len(server.asked) < 4:
+            time.sleep(0.002)
+        teacher.give_up()
+        teacher.give_up()
+        assert len(list(arriving)) == 3 and len(server.asked) == 4
+    assert "sightline-chat" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_closing_does_not_wait_for_what_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interviews that are cancelled then become answers, which nobody takes any more."""
+    monkeypatch.setattr(chat, "LONGEST_FAREWELL", 1000.0)
+    with FaultServer(brighter, faults=[None, silence, silence]) as server:
+        teacher = teacher_at(server, concurrency=3, swap=False, timeout=1000)
+        arriving = teacher.answers([pair(i, 99) for i in range(50)])
+        next(arriving)
+        teacher.give_up()
+        closing = threading.Thread(target=arriving.close, daemon=True)
+        closing.start()
+        closing.join(30)
+        assert not closing.is_alive()
+
+
+def test_giving_up_comes_in_time_before_the_beginning_and_harmlessly_after_the_end() -> None:
+    with FaultServer(brighter) as server:
+        teacher = teacher_at(server)
+        teacher.give_up()
+        arriving = teacher.answers([pair(1, 2)])
+        teacher.give_up()
+        assert list(arriving) == [] and server.asked == []
+        assert len(list(teacher.answers([pair(1, 2)]))) == 1
+        teacher.give_up()
+
+
+def test_giving_up_does_not_wait_for_ever_in_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FaultServer(faults=[hangs_up] * 2) as server:
+        teacher = teacher_at(server, timeout=0.2)
+        teacher._calls = calling.Calls(calling.Limits(first_wait=100.0))
+        said = given_up_after(teacher, [pair(1, 2)], lambda: len(server.asked) >= 1)
+    assert (said[0].outcome, said[0].reason) == (Outcome.FAILED, "given up")
+    assert ["cannot be reached" in exchange.error for exchange in said[0].exchanges] == [True]
 
 
 def test_check_asks_for_everything_that_questions_ask_for() -> None:

@@ -90,7 +90,9 @@ class Teaching(Source):
         self._labelling = Labelling(teacher, self._store, config.budget, run.path.name, setup.recipe.env)
 
     def close(self) -> None:
-        """Give up what is being asked; what was answered is in the store."""
+        """Begin no further question; what was answered is in the store, and what is under way is waited for a little."""
+        if self._labelling.is_busy:
+            self._progress.say("waiting a little for the answers that are under way")
         self._labelling.close()
         self._store.close()
 

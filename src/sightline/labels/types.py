@@ -187,7 +187,8 @@ class Teacher(Signed, Protocol):
         ...
 
     def give_up(self) -> None:
-        """End `answers` soon, without what is under way; called from another thread."""
+        """Begin no further question and end `answers` soon; what is under way may still come. Called from another
+        thread."""
         ...
 
 

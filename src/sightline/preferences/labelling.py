@@ -74,6 +74,11 @@ class Labelling:
                 return None
         return self._round.result()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a round is being asked."""
+        return self._round is not None and not self._round.done()
+
     def close(self) -> None:
         """Give up what is still being asked; what was answered is in the store."""
         self._given_up = True

@@ -6,20 +6,22 @@ there), a question can be put several times, and whatever is doubtful is said to
 
 from __future__ import annotations
 
+import asyncio
 import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from sightline.config import ChatTeacherConfig
+from sightline.errors import BadInput
 from sightline.labels.types import Answer, Exchange, Kind, Outcome, Question, Segment
-from sightline.models.chat.calling import Calls, Limits, check
+from sightline.models.chat.calling import Attempt, Calls, Limits, check
 from sightline.models.chat.messages import Ask, ChatModel, ChatReply, ChatRequest, Picture, Refused
-from sightline.models.chat.streaming import in_background
+from sightline.models.chat.streaming import Ending, in_background
 from sightline.teachers import prompts
 from sightline.teachers.parsing import expectation, parse_choice, parse_number, probabilities
 
@@ -28,6 +30,8 @@ _OTHER_WAY_ROUND = {Outcome.FIRST: Outcome.SECOND, Outcome.SECOND: Outcome.FIRST
 _VALUES = {Outcome.FIRST: 0.0, Outcome.SECOND: 1.0, Outcome.EQUAL: 0.5}
 _ALTERNATIVES = {"compare": 5, "rate": 20, "score": 20}
 """For how many tokens the log-probability is asked: enough to hold every answer."""
+LONGEST_FAREWELL = 20.0
+"""Seconds for which replies that were already asked for are waited for when the teacher is given up."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class ChatTeacher:
         timeout = None if self._model.batched else config.timeout
         self._limits = Limits(config.requests_per_minute, config.tokens_per_minute, timeout, config.retries)
         self._calls = Calls(self._limits)
-        self._cancel: Callable[[], None] = lambda: None
+        self._ending = Ending()
         depends_on = ("stages", "swap", "votes", "structured", "frames", "temperature", "max_tokens")
         settings = " ".join(f"{key}={getattr(config, key)}" for key in depends_on)
         options = json.dumps(config.options, sort_keys=True, default=str)
@@ -98,13 +102,16 @@ class ChatTeacher:
         """Ask something trivial, with a picture and everything else that questions will ask for.
 
         Raises:
-            BadInput: package or key missing, key refused, model unknown, or it cannot be asked so.
+            BadInput: package or key missing, key refused, model unknown, it cannot be asked so, or what it may write
+                is not enough for an answer.
             RunFailed: the server does not answer.
         """
         square = Segment(np.full((1, 64, 64, 3), (200, 30, 30), np.uint8), np.zeros(1, np.float32))
         question = Question("rate", (square,), ("a red square",), levels=2)
         prompt = prompts.ask_at_once(question, [[Picture(square.frames[0])]], self.config.structured)
-        check(self._model, self._limits, self._request(prompt, question))
+        reply = check(self._model, self._limits, self._request(prompt, question))
+        if reply.cut_off and not reply.text.strip():
+            raise BadInput(f"the chat model at {self._model.where} says nothing: {self._cut_off()}")
 
     def answers(self, questions: Iterable[Question]) -> Generator[tuple[int, Answer]]:
         """Yield (index, answer) as they come; see `Teacher`.
@@ -115,15 +122,17 @@ class ChatTeacher:
         Raises:
             BadInput: package or key missing.
         """
-        return in_background(
-            self._model.connected, self._answer, questions, self.config.concurrency, self._remember_how_to_cancel
-        )
+        self._ending = Ending()
+        return in_background(self._model.connected, self._answer, questions, self.config.concurrency, self._ending)
 
     def give_up(self) -> None:
-        self._cancel()
+        """Begin no further question, wait a little for those under way, and fail the rest of them.
 
-    def _remember_how_to_cancel(self, cancel: Callable[[], None]) -> None:
-        self._cancel = cancel
+        What is waited for: `timeout` seconds, at most `LONGEST_FAREWELL`. A question that is not answered by then is
+        FAILED with the reason "given up", and carries what was said until then, so that what was paid for is counted.
+        `answers` yields all of them before it ends; whoever does not want that closes it.
+        """
+        self._ending.ask(min(self.config.timeout, LONGEST_FAREWELL))
 
     # -- one question --------------------------------------------------------------------------------------------
 
@@ -133,7 +142,12 @@ class ChatTeacher:
         if question.kind == "compare" and np.array_equal(frames[0], frames[-1]):
             return Answer(Outcome.EQUAL, 0.5, reason="the frames are identical")
         interview = _Interview(question, tuple(tuple(map(Picture, of_one)) for of_one in frames))
-        opinion = await self._vote(ask, interview)
+        try:
+            opinion = await self._vote(ask, interview)
+        except asyncio.CancelledError:
+            if not self._ending.asked:
+                raise
+            opinion = Opinion(Outcome.FAILED, reason="given up")
         return Answer(
             opinion.outcome,
             _VALUES.get(opinion.outcome, opinion.value),
@@ -169,16 +183,15 @@ class ChatTeacher:
             if isinstance(report, Opinion):
                 return report
             if not report.text.strip():
-                return Opinion(Outcome.UNPARSABLE, reason="the description is empty")
+                why = f": {self._cut_off()}" if report.cut_off else ""
+                return Opinion(Outcome.UNPARSABLE, reason=f"the description is empty{why}")
             prompt, stage = prompts.label(question, report.text.strip(), structured), "label"
         reply = await self._say(ask, interview, prompt, stage, swapped)
         if isinstance(reply, Opinion):
             return reply
         opinion = read_reply(question, reply)
         if opinion.outcome is Outcome.UNPARSABLE and reply.cut_off:
-            opinion = replace(
-                opinion, reason=f"{opinion.reason}: it was cut off at max_tokens={self.config.max_tokens}"
-            )
+            opinion = replace(opinion, reason=f"{opinion.reason}: {self._cut_off()}")
         return replace(opinion, outcome=_OTHER_WAY_ROUND.get(opinion.outcome, opinion.outcome)) if swapped else opinion
 
     async def _say(
@@ -186,8 +199,8 @@ class ChatTeacher:
     ) -> ChatReply | Opinion:
         """Send a prompt, and write down every attempt; gives the reply, or the opinion that its absence makes."""
         request = self._request(prompt, interview.question)
-        attempts = await self._calls.attempts(ask, request)
-        for attempt in attempts:
+
+        def note(attempt: Attempt) -> None:
             heard = attempt.reply or attempt.error
             read, wrote = (heard.input_tokens, heard.output_tokens) if heard else (0, 0)
             cost = (read * self.config.input_price + wrote * self.config.output_price) / 1e6
@@ -195,11 +208,15 @@ class ChatTeacher:
             interview.exchanges.append(
                 Exchange(stage, swapped, request.text, text, read, wrote, attempt.seconds, cost, error)
             )
-        last = attempts[-1]
+
+        last = (await self._calls.attempts(ask, request, note))[-1]
         if last.reply is not None:
             return last.reply
         outcome = Outcome.REFUSED if isinstance(last.error, Refused) else Outcome.FAILED
         return Opinion(outcome, reason=str(last.error))
+
+    def _cut_off(self) -> str:
+        return f"it was cut off at the limit of {self.config.max_tokens} tokens; raise reward.teacher.max_tokens"
 
     def _request(self, prompt: prompts.Prompt, question: Question) -> ChatRequest:
         alternatives = _ALTERNATIVES[question.kind] if prompt.decides else 0

@@ -1,8 +1,9 @@
 """From the text of a reply to an outcome. Nothing here ever raises, and nothing is guessed.
 
 A reply counts if it gives exactly one of the answers that were offered: as JSON (bare, within a code fence, or within
-prose), or on its first or its last line. A reply that names none or several is unparsable; so is a number where a
-choice was asked for (is 1 the first or the second?), a level that does not exist, and a score outside its range.
+prose), or on its first or its last line, alone or after an explicit `so:`. A reply that names none or several is
+unparsable; so is a number where a choice was asked for (is 1 the first or the second?), a level that does not exist,
+and a score outside its range.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ _LEAD = re.compile(
     r"(?:so |thus |therefore,? )?(?:(?:the|my) )?(?:(?:final|best) )?"
     r"(?:answer|choice|label|verdict|level|score|rating|i (?:choose|pick|prefer|say))(?: is)?\s*[:=]?\s*"
 )
+_CONCLUSION = re.compile(r"[,;.!–—-] *(?:so|thus|hence|therefore) *:", re.IGNORECASE)
+"""What follows is the answer, as if on a line of its own. A bare colon would not do: `further away: first`."""
 _NUMBER = re.compile(r"[+-]?[0-9]{1,6}(?:\.[0-9]{1,6})?")
 _THINKING = re.compile(r"\A.*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 """What a model thought aloud before its reply; some servers send the end mark alone."""
@@ -116,7 +119,7 @@ def _parse(text: str, read: Callable[[Any], Parsed | None]) -> Parsed:
     said = _json_answers(spoken)
     if not said:
         lines = [line for line in spoken.splitlines() if line.strip()]
-        said = [line for line in (lines[0], lines[-1]) if read(line) is not None]
+        said = [part for line in (lines[0], lines[-1]) for part in _CONCLUSION.split(line) if read(part) is not None]
     if not said:
         if _DECLINED.match(_plain(spoken)):
             return Parsed(Outcome.REFUSED, reason="the model declines in its reply")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from sightline.errors import BadInput
+from sightline.models.chat.addresses import address_with_key
 from sightline.models.chat.asking_less import AsksLess, Wishes
 from sightline.models.chat.keys import key_from
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Part, Refused, Transient
 from sightline.models.chat.statuses import no_reply
+
+HOSTED = "https://api.anthropic.com"
+HOSTED_KEY = "ANTHROPIC_API_KEY"
 
 
 class Anthropic:
@@ -20,9 +23,12 @@ class Anthropic:
     Args:
         model: as Anthropic calls it.
         url: another address of the service; None for Anthropic's.
-        key_env: variable with the key; default ANTHROPIC_API_KEY.
+        key_env: variable with the key; default ANTHROPIC_API_KEY, which no other address gets.
         options: further fields of the body.
         timeout: seconds for one request.
+
+    Raises:
+        BadInput: the address is none, or a key would go there in plain text, or no key is meant for it.
     """
 
     batched = False
@@ -35,9 +41,10 @@ class Anthropic:
         options: Mapping[str, Any] | None = None,
         timeout: float = 60.0,
     ) -> None:
-        self.where = (urlsplit(url).hostname or url) if url else "api.anthropic.com"
-        self._model, self._url, self._options, self._timeout = model, url, dict(options or {}), timeout
-        self._key_env = key_env or "ANTHROPIC_API_KEY"
+        server = address_with_key(url, key_env, HOSTED, HOSTED_KEY)
+        assert server.key_env is not None
+        self.where, self._url, self._key_env = server.where, server.url, server.key_env
+        self._model, self._options, self._timeout = model, dict(options or {}), timeout
         self._asks_less = AsksLess()
 
     @contextlib.asynccontextmanager
@@ -48,7 +55,7 @@ class Anthropic:
             raise BadInput("provider=anthropic needs its client; pip install 'sightline[anthropic]'") from error
         async with anthropic.AsyncAnthropic(
             api_key=key_from(self._key_env),
-            base_url=self._url or "https://api.anthropic.com",
+            base_url=self._url,
             timeout=self._timeout,
             max_retries=0,  # `calling` repeats
         ) as client:

@@ -1,7 +1,9 @@
 """Providers and models differ in what they understand; what one of them turns down is left out from then on.
 
-Schemas, log-probabilities and temperatures are wishes: without them a reply is only harder to read. So a request that
-is malformed in a server's eyes is sent again without the wish that the server names; once that works it stays so.
+Schemas, log-probabilities and temperatures are wishes: without them a reply is only harder to read, or less steady. So
+a request that is malformed in a server's eyes is sent again without the wish that the server names. If it names none,
+it is sent once more without schema and log-probabilities: many say no more than `invalid argument`. Only what worked
+without a wish is remembered; a picture that is too large says nothing about schemas.
 """
 
 from __future__ import annotations
@@ -10,6 +12,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from sightline.models.chat.messages import ChatReply, ChatRequest, Rejected
+
+_ABOUT_SCHEMAS = ("schema", "response_format", "json", "output_config", "response_mime_type", "structured", "grammar")
+"""Words in a complaint about the form that a reply was to have."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +49,10 @@ class Wishes:
         asked = self.granted(request)
         if asked.alternatives and "logprob" in complaint:
             return replace(self, alternatives=False)
-        if asked.schema is not None:
+        if asked.schema is not None and any(word in complaint for word in _ABOUT_SCHEMAS):
             return replace(self, schema=False)
-        return replace(self, alternatives=False) if asked.alternatives else None
+        least = replace(self, schema=False, alternatives=False)
+        return least if least.granted(request) != asked else None
 
 
 class AsksLess:

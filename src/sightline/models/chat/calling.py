@@ -95,20 +95,25 @@ class Calls:
         self._not_before = 0.0
         self._jitter = random.Random()  # spreads waits; no result depends on it
 
-    async def attempts(self, ask: Ask, request: ChatRequest) -> list[Attempt]:
-        """Ask until there is a reply, a refusal, or no hope; gives all attempts, of which the last one counts."""
+    async def attempts(
+        self, ask: Ask, request: ChatRequest, note: Callable[[Attempt], None] = lambda attempt: None
+    ) -> list[Attempt]:
+        """Ask until there is a reply, a refusal, or no hope; gives all attempts, of which the last one counts.
+
+        Args:
+            note: told of each attempt as soon as it is made; also of one that is cancelled while the server works on
+                it, which may well have to be paid for.
+        """
         made: list[Attempt] = []
         while True:
-            made.append(await self._attempt(ask, request))
-            error = made[-1].error
-            if not isinstance(error, Transient) or len(made) > self._limits.retries:
+            attempt = await self._attempt(ask, request, note)
+            note(attempt)
+            made.append(attempt)
+            if not isinstance(attempt.error, Transient) or len(made) > self._limits.retries:
                 return made
-            if error.retry_after is not None and error.retry_after > LONGEST_WAIT:
-                made[-1] = replace(made[-1], error=Rejected(f"{error}; it wants a pause of {error.retry_after:.0f} s"))
-                return made
-            await asyncio.sleep(self._wait_after(error, len(made)))
+            await asyncio.sleep(self._wait_after(attempt.error, len(made)))
 
-    async def _attempt(self, ask: Ask, request: ChatRequest) -> Attempt:
+    async def _attempt(self, ask: Ask, request: ChatRequest, note: Callable[[Attempt], None]) -> Attempt:
         guess = self._usual_tokens
         await asyncio.sleep(max(self._requests.take(1), self._tokens.take(guess)))
         while (pause := self._not_before - time.monotonic()) > 0:  # a server's wish to be left alone is for everybody
@@ -121,12 +126,17 @@ class Calls:
                 reply = await ask(request)
             tokens = reply.input_tokens + reply.output_tokens
             self._usual_tokens += 0.2 * (tokens - self._usual_tokens)
+        except asyncio.CancelledError:
+            note(Attempt(None, Transient("given up before a reply came"), time.monotonic() - began))
+            raise
         except TimeoutError:
             error, tokens = Transient(f"no reply within {self._limits.timeout:g} s"), 0
         except NoReply as why:
             error, tokens = why, why.input_tokens + why.output_tokens
             wished = why.retry_after if isinstance(why, Transient) else None
-            if wished is not None and wished <= LONGEST_WAIT:
+            if wished is not None and wished > LONGEST_WAIT:
+                error = Rejected(f"{why}; it wants a pause of {wished:.0f} s")
+            elif wished is not None:
                 self._not_before = max(self._not_before, time.monotonic() + wished)
         self._tokens.correct(tokens - guess)
         return Attempt(reply, error, time.monotonic() - began)

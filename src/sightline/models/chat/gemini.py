@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from sightline.errors import BadInput
+from sightline.models.chat.addresses import address_with_key
 from sightline.models.chat.asking_less import AsksLess, Wishes
 from sightline.models.chat.keys import key_from
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Refused, Token, Transient
 from sightline.models.chat.statuses import no_reply
 
+HOSTED = "https://generativelanguage.googleapis.com"
+HOSTED_KEY = "GEMINI_API_KEY"
 BLOCKED = {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY", "MODEL_ARMOR"}
 """Reasons to end a reply that mean that it was declined."""
 
@@ -23,9 +25,12 @@ class Gemini:
     Args:
         model: such as `gemini-3-flash`.
         url: another address of the service; None for Google's.
-        key_env: variable with the key; default GEMINI_API_KEY.
+        key_env: variable with the key; default GEMINI_API_KEY, which no other address gets.
         options: further fields of `GenerateContentConfig`, such as `safety_settings` or `thinking_config`.
         timeout: seconds for one request.
+
+    Raises:
+        BadInput: the address is none, or a key would go there in plain text, or no key is meant for it.
     """
 
     batched = False
@@ -38,9 +43,10 @@ class Gemini:
         options: Mapping[str, Any] | None = None,
         timeout: float = 60.0,
     ) -> None:
-        self.where = (urlsplit(url).hostname or url) if url else "generativelanguage.googleapis.com"
-        self._model, self._url, self._options, self._timeout = model, url, dict(options or {}), timeout
-        self._key_env = key_env or "GEMINI_API_KEY"
+        server = address_with_key(url, key_env, HOSTED, HOSTED_KEY)
+        assert server.key_env is not None
+        self.where, self._url, self._key_env = server.where, server.url, server.key_env
+        self._model, self._options, self._timeout = model, dict(options or {}), timeout
         self._asks_less = AsksLess()
 
     @contextlib.asynccontextmanager
@@ -98,7 +104,18 @@ class Gemini:
 
     def _no_reply(self, error: Any) -> Exception:
         headers = getattr(getattr(error, "response", None), "headers", None) or {}
-        return no_reply(int(error.code), str(error.message or ""), self._key_env, headers.get("retry-after"))
+        wait = headers.get("retry-after") or _retry_delay(error.details)
+        return no_reply(int(error.code), str(error.message or ""), self._key_env, wait)
+
+
+def _retry_delay(body: Any) -> str | None:
+    """Seconds that the body of an error asks to wait, in digits: Google says so there, and not in a header."""
+    inner = body.get("error") if isinstance(body, dict) else None
+    details = inner.get("details") if isinstance(inner, dict) else None
+    for detail in details if isinstance(details, list) else ():
+        if isinstance(detail, dict) and str(detail.get("@type", "")).endswith("google.rpc.RetryInfo"):
+            return str(detail.get("retryDelay", "")).removesuffix("s")
+    return None
 
 
 def _read(response: Any) -> ChatReply:

@@ -11,9 +11,8 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
-from sightline.errors import BadInput
+from sightline.models.chat.addresses import address
 from sightline.models.chat.asking_less import AsksLess, Wishes
 from sightline.models.chat.keys import key_from
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Part, Refused, Token, Transient
@@ -35,7 +34,7 @@ class OpenAICompatible:
         timeout: seconds between two signs of life.
 
     Raises:
-        BadInput: the address is none.
+        BadInput: the address is none, or a key would go there in plain text.
     """
 
     batched = False
@@ -48,13 +47,9 @@ class OpenAICompatible:
         options: Mapping[str, Any] | None = None,
         timeout: float = 60.0,
     ) -> None:
-        self._url = (url or HOSTED).rstrip("/")
-        parts = urlsplit(self._url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadInput(f"url '{url}' is no address of a server; write it like http://localhost:8000/v1")
-        self.where = parts.hostname
+        server = address(url, key_env, HOSTED, HOSTED_KEY, usual_path="/v1")
+        self.where, self._url, self._key_env = server.where, server.url, server.key_env
         self._model, self._options, self._timeout = model, dict(options or {}), timeout
-        self._key_env = key_env or (HOSTED_KEY if self.where == urlsplit(HOSTED).hostname else None)
         self._asks_less = AsksLess()
 
     @contextlib.asynccontextmanager
@@ -117,7 +112,9 @@ class OpenAICompatible:
             content = _content(message.get("content"))
             if message.get("refusal") or ended == "content_filter":
                 raise Refused(str(message.get("refusal") or "the provider's filter blocked the reply"), *spent)
-            return ChatReply(content, *spent, cut_off=ended == "length", tokens=_tokens(choice.get("logprobs")))
+            return ChatReply(
+                content, *spent, cut_off=ended in ("length", "max_tokens"), tokens=_tokens(choice.get("logprobs"))
+            )
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
             raise Transient(f"{self.where} answers something that is no chat completion: {text[:80]!r}") from error
 

@@ -1,0 +1,81 @@
+"""Which server a request goes to, and whether a key may go there.
+
+A key is worth money to whoever reads it. So a provider's usual key goes to that provider alone, any other server gets
+only a key that the recipe names for it, and none travels over an open network in plain text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from sightline.errors import BadInput
+
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True)
+class Address:
+    """Of a server.
+
+    Attributes:
+        url: without a slash at its end.
+        key_env: the environment variable whose key is sent there; None for no key.
+        where: host, and port and path where they are not the usual ones: `localhost:8000`. Two servers never share it.
+    """
+
+    url: str
+    key_env: str | None
+    where: str
+
+
+def address(url: str | None, key_env: str | None, hosted: str, hosted_key: str, usual_path: str = "") -> Address:
+    """The server that a recipe means, and the key that it gets.
+
+    Args:
+        url: what the recipe says; None for the provider's own service.
+        key_env: what the recipe says; None for the provider's usual key, which no other server gets.
+        hosted, hosted_key: address and variable of the provider's own service.
+        usual_path: of addresses of this kind, which need not be told apart by it.
+
+    Raises:
+        BadInput: the address is none, or a key would be sent in plain text.
+    """
+    url = (url or hosted).rstrip("/")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if host is None or parts.scheme not in _PORTS:
+        raise BadInput(f"url '{url}' is no address of a server; write it like http://localhost:8000{usual_path}")
+    is_provider = parts.scheme == "https" and host == urlsplit(hosted).hostname
+    key_env = key_env or (hosted_key if is_provider else None)
+    if key_env and parts.scheme == "http" and not _is_this_machine(host):
+        raise BadInput(f"the key in {key_env} would go to {host} in plain text; say https:// in url")
+    shown_port = f":{port}" if port not in (None, _PORTS[parts.scheme]) else ""
+    shown_host = f"[{host}]" if ":" in host else host
+    path = parts.path.rstrip("/")
+    return Address(url, key_env, shown_host + shown_port + (path if path != usual_path else ""))
+
+
+def address_with_key(url: str | None, key_env: str | None, hosted: str, hosted_key: str) -> Address:
+    """The same for a provider that answers no request without a key.
+
+    Raises:
+        BadInput: as `address`; or the server is not the provider's, and the recipe names no key for it.
+    """
+    found = address(url, key_env, hosted, hosted_key)
+    if found.key_env is None:
+        raise BadInput(
+            f"the key in {hosted_key} is not sent to {found.where}; say by key_env which variable holds a key for it"
+        )
+    return found
+
+
+def _is_this_machine(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
