@@ -90,7 +90,7 @@ class Teaching(Source):
         self._labelling = Labelling(teacher, self._store, config.budget, run.path.name, setup.recipe.env)
 
     def close(self) -> None:
-        """Begin no further question; what was answered is in the store, and what is under way is waited for a little."""
+        """Begin no further question, and wait a little for what is under way; what was answered is in the store."""
         if self._labelling.is_busy:
             self._progress.say("waiting a little for the answers that are under way")
         self._labelling.close()
