@@ -238,11 +238,13 @@ def drawer(jobs: int) -> None:
 
 def _drawer_frames(seeds: range, every: int = 10) -> tuple[np.ndarray, np.ndarray]:
     """Frames uint8[N, 84, 84, 3] of episodes by Meta-World's expert with noise of random strength, and true rewards."""
+    from sightline.envs import METAWORLD_ID
+    from sightline.envs.making import EnvMaker
+
+    env = EnvMaker(METAWORLD_ID, {"task": "drawer-open", "show_goal": True}, frame_size=(84, 84))()
+    # Only now, for it loads the simulator, which chooses how to render when it is loaded.
     from metaworld.policies import SawyerDrawerOpenV3Policy
 
-    from sightline.envs.metaworld import MetaWorld
-
-    env = MetaWorld(task="drawer-open", render_mode="rgb_array", render_size=(84, 84), show_goal=True)
     frames, rewards = [], []
     for seed in seeds:
         rng = np.random.default_rng(seed)
