@@ -63,7 +63,9 @@ class FrameEnsemble(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """uint8[B, H, W, 3] -> float[M, B]."""
-        pixels = features.permute(0, 3, 1, 2).float().div_(255)
+        place = features.device.type
+        dtype = torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else torch.float32
+        pixels = features.permute(0, 3, 1, 2).to(dtype).div_(255)
         return torch.stack([member(pixels).squeeze(-1) for member in self.members]).float()
 
 
