@@ -22,6 +22,7 @@ from sightline.errors import BadInput
 from sightline.labels.store import LabelStore, StoredLabel, existing_store
 from sightline.labels.types import Kind, Question, Segment
 from sightline.preferences.labelling import Answers, Labelling
+from sightline.preferences.lessons import KINDS
 from sightline.preferences.pool import whole_segments
 from sightline.preferences.sampling import PoolView, choose_pairs, choose_singles
 from sightline.runs.folder import RunFolder
@@ -30,8 +31,6 @@ from sightline.tasks.completing import complete, env_maker
 from sightline.tasks.declarations import find_task
 from sightline.teachers.human import people
 
-KINDS: dict[str, Kind] = {"pairs": "compare", "ladder": "compare", "ratings": "rate", "scores": "score"}
-"""What is asked for each kind of feedback."""
 ENVS = 8
 STEPS_PER_SEGMENT = 4
 """Random play is so many times as long as the segments that are taken from it."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
@@ -24,7 +24,7 @@ from sightline.control.learners import forget_values
 from sightline.control.preparing import Setup
 from sightline.control.relabelling import relabel
 from sightline.control.replay import CommittedReplayBuffer
-from sightline.control.sources import Aside, Source
+from sightline.control.sources import Aside, ModelSource
 from sightline.errors import RunFailed
 from sightline.labels.store import LabelStore
 from sightline.labels.types import Outcome
@@ -47,13 +47,7 @@ Scales = tuple[float | None, tuple[float, float] | None]
 """The average and the range of what segments earn, as the teacher sees it; None where it needs none."""
 
 
-class Says(Protocol):
-    """Whoever tells the user one line."""
-
-    def say(self, message: str) -> None: ...
-
-
-class Teaching(Source):
+class Teaching(ModelSource):
     """Pays what has been learned from the teacher so far; before the first lesson, for novelty.
 
     Args:
@@ -61,7 +55,7 @@ class Teaching(Source):
         run: its folder holds the label store, unless the recipe names another.
         buffer: whose rows are paid for.
         frame_shape: (H, W, 3) of the frames that the teacher is shown.
-        progress: is told how it goes.
+        say: is told, in one line now and then, how it goes.
     """
 
     def __init__(
@@ -70,13 +64,13 @@ class Teaching(Source):
         run: RunFolder,
         buffer: CommittedReplayBuffer,
         frame_shape: tuple[int, ...],
-        progress: Says,
+        say: Callable[[str], None],
     ) -> None:
-        super().__init__(buffer)
         config, model = setup.recipe.reward, setup.learned
         assert isinstance(config, LearnedConfig) and model is not None
-        self.config, self.model, self.reads = config, model, model.reads
-        self._recipe, self._progress = setup.recipe, progress
+        super().__init__(buffer, model)
+        self.config, self.learned = config, model
+        self._recipe, self._say = setup.recipe, say
         self._lessons = Lessons(config, model, setup.recipe.goal, frame_shape, setup.recipe.seed)
         self._novelty = Novelty()
         self._scales: Scales = (None, None)
@@ -86,13 +80,13 @@ class Teaching(Source):
         self._chunks = 0
         self._finished = False
         self._store = LabelStore(Path(config.labels) if config.labels else run.path / "labels")
-        teacher = setup.teacher or people(config, self._store, lambda: self._labelling.context, progress.say)
+        teacher = setup.teacher or people(config, self._store, lambda: self._labelling.context, say)
         self._labelling = Labelling(teacher, self._store, config.budget, run.path.name, setup.recipe.env)
 
     def close(self) -> None:
         """Begin no further question, and wait a little for what is under way; what was answered is in the store."""
         if self._labelling.is_busy:
-            self._progress.say("waiting a little for the answers that are under way")
+            self._say("waiting a little for the answers that are under way")
         self._labelling.close()
         self._store.close()
 
@@ -110,21 +104,17 @@ class Teaching(Source):
         shown = [frames[start : start + length, env] for start, env in places]
         return {"places": places, "frames": np.stack(shown) if shown else np.zeros((0, length, *frames.shape[2:]))}
 
-    def read(self, seen: np.ndarray) -> np.ndarray:
-        return self.model.embed(seen)
-
     def pay(self, features: np.ndarray, rows: np.ndarray, aside: Aside) -> np.ndarray:
         self._take_into_pool(features, rows, aside)
-        steps, envs = features.shape[:2]
-        if self.model.fitted:
-            return self.model.score(features.reshape(steps * envs, *features.shape[2:])).reshape(steps, envs)
+        if self.learned.fitted:
+            return super().pay(features, rows, aside)
         states = self.buffer.next_observations
         stored = states if self.buffer.full else states[: self.buffer.pos]
         rng = np.random.default_rng([self._recipe.seed, self._chunks])
         width = stored.shape[-1]
         return self._novelty.reward(
             states[rows].reshape(-1, width), stored.reshape(-1, width), rng
-        ).reshape(steps, envs)  # fmt: skip
+        ).reshape(features.shape[:2])  # fmt: skip
 
     def _take_into_pool(self, features: np.ndarray, rows: np.ndarray, aside: Aside) -> None:
         length = self.config.segment
@@ -207,13 +197,13 @@ class Teaching(Source):
         if answers is None:
             return None
         waited = time.monotonic() - waited
-        first = not self.model.fitted
+        first = not self.learned.fitted
         numbers = self._lessons.learn(asked, answers.answers)
         self._round = None
         self._report(answers, numbers)
         if answers.over_budget:
             self._end_asking(f"the budget is reached ({answers.over_budget})")
-        if self.model.fitted:
+        if self.learned.fitted:
             began = time.monotonic()
             relabel(self.buffer, self.model.score)
             numbers["time/relabelling"] = time.monotonic() - began
@@ -237,7 +227,7 @@ class Teaching(Source):
             raise RunFailed(_nothing_usable(answers))
         failed = [a.reason for a in answers.answers if a is not None and a.outcome is Outcome.FAILED]
         if failed:
-            self._progress.say(f"{len(failed)} of {len(answers.answers)} questions failed ({_most_frequent(failed)})")
+            self._say(f"{len(failed)} of {len(answers.answers)} questions failed ({_most_frequent(failed)})")
         parts = [f"labels {numbers['labels/kept']:.0f} of {numbers['labels/asked']:.0f}"]
         for name, text in (("labels/accuracy", "as ground truth"), ("reward/held_out_accuracy", "held out")):
             value = numbers.get(name)
@@ -246,11 +236,11 @@ class Teaching(Source):
         correlation = numbers.get("reward/rank_correlation")
         if correlation is not None:
             parts.append(f"reward's rank correlation with ground truth {correlation:.2f}")
-        self._progress.say(", ".join(parts))
+        self._say(", ".join(parts))
 
     def _end_asking(self, why: str) -> None:
         self._finished = True
-        self._progress.say(f"{why}; training goes on with {self._lessons.kept} labels")
+        self._say(f"{why}; training goes on with {self._lessons.kept} labels")
 
     # -- state ---------------------------------------------------------------------------------------------------
 

@@ -268,7 +268,7 @@ class Session:
         """Where the rewards come from, for a learner's buffer."""
         setup, buffer = self.setup, buffer_of(model)
         if setup.learned is not None:
-            self._teaching = Teaching(setup, self.run, buffer, self._env.envs.frame_shape, self.progress)
+            self._teaching = Teaching(setup, self.run, buffer, self._env.envs.frame_shape, self.progress.say)
             self._open.callback(self._teaching.close)
             return self._teaching
         if setup.reward_model is not None:

@@ -12,13 +12,15 @@ import numpy as np
 
 from sightline.config import LadderConfig, LearnedConfig, PairsConfig, RatingsConfig
 from sightline.evaluation.ranks import spearman
-from sightline.labels.types import Answer, Outcome, Question, Segment, true_preference
+from sightline.labels.types import Answer, Kind, Outcome, Question, Segment, true_preference
 from sightline.preferences.fitting import Examples, Fit, fit
 from sightline.preferences.ladder import Candidate, Ladder
 from sightline.preferences.learned import EnsembleReward, LadderReward
 from sightline.preferences.pool import SegmentPool
 from sightline.preferences.sampling import AskedPairs, PoolView, choose_pairs, choose_singles
 
+KINDS: dict[str, Kind] = {"pairs": "compare", "ladder": "compare", "ratings": "rate", "scores": "score"}
+"""What is asked for each kind of feedback."""
 REMEMBERED = 1_000
 """Pairs asked before that a k-center choice keeps its distance from: the latest."""
 
@@ -84,13 +86,12 @@ class Lessons:
             )
         else:
             chosen = choose_singles(count, self._view(), rng, {digest for (digest,) in self.asked})[:, None]
-        kind = {"pairs": "compare", "ratings": "rate", "scores": "score"}[feedback.kind]
         levels = feedback.levels if isinstance(feedback, RatingsConfig) else 0
         features = self.pool.features
         return Round(
             due,
             [
-                Question(kind, tuple(self.pool.segment(i) for i in places), self._goal, levels)  # type: ignore[arg-type]
+                Question(KINDS[feedback.kind], tuple(self.pool.segment(i) for i in places), self._goal, levels)
                 for places in chosen
             ],
             [tuple(features[i].copy() for i in places) for places in chosen],
