@@ -34,7 +34,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
-from sightline.config import Recipe, load_recipe
+from sightline.config import ControlRecipe, load_recipe
 from sightline.control.preparing import prepare
 from sightline.control.training import Session
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
@@ -67,7 +67,7 @@ class Quiet:
     def say(self, message: str) -> None: ...
 
 
-def recipe(steps: int, **changes: Any) -> Recipe:
+def recipe(steps: int, **changes: Any) -> ControlRecipe:
     overrides = [f"steps={steps}", "videos=false", "tensorboard=false", "evaluation.episodes=1"]
     overrides += [f"evaluation.every={steps}", f"checkpoints.every={steps}"]
     return complete(load_recipe("cartpole", [*overrides, *(f"{key}={value}" for key, value in changes.items())]))

@@ -67,6 +67,7 @@ def train(
     """Train a policy from words: sightline train cartpole, or env=Pendulum-v1 goal="a rod standing upright"."""
     import yaml
 
+    from sightline.config import for_control
     from sightline.control.preparing import prepare
     from sightline.runs.folder import check_free, create_run, default_run_path
     from sightline.tasks.completing import complete
@@ -74,10 +75,10 @@ def train(
     arguments = recipe or []
     if resume:
         run = _run_to_resume(arguments, run_dir)
-        name, completed = run.path.name, run.recipe()
+        name, completed = run.path.name, for_control(run.recipe())
     else:
         name, wanted = _recipe(arguments)
-        completed = complete(wanted)
+        completed = complete(for_control(wanted))
     if dry_run:
         document = completed.model_dump(mode="json")
         typer.echo(json.dumps(document, indent=2) if as_json else yaml.safe_dump(document, sort_keys=False), nl=as_json)

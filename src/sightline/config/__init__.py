@@ -1,10 +1,25 @@
 """What a recipe may say (a recipe is a YAML file that describes a whole run; a wrong one cannot be expressed), and how
 one is loaded."""
 
+from sightline.config.agents import (
+    GRPO,
+    PPO,
+    RLOO,
+    AgentEvaluation,
+    Alarms,
+    Algorithm,
+    GiGPO,
+    LoRA,
+    Policy,
+    Replies,
+    Rollouts,
+    Update,
+    WarmStart,
+)
 from sightline.config.basics import Strict, check_words
 from sightline.config.learners import AutoLearner, DQNLearner, Learner, LearnerBase, OtherLearner, SACLearner
-from sightline.config.loading import bundled_recipes, leaves, load_recipe, validate_recipe
-from sightline.config.recipe import Checkpoints, Evaluation, Recipe
+from sightline.config.loading import bundled_recipes, for_agent, for_control, leaves, load_recipe, validate_recipe
+from sightline.config.recipe import AgentRecipe, Checkpoints, ControlRecipe, Evaluation, Recipe
 from sightline.config.rewards import (
     CNNConfig,
     EmbeddingHeadConfig,
@@ -33,10 +48,56 @@ from sightline.config.teachers import (
 )
 
 __all__ = [
-    "AutoLearner", "Budget", "CNNConfig", "ChatTeacherConfig", "Checkpoints", "DQNLearner", "EmbeddingHeadConfig",
-    "EncoderTeacherConfig", "Evaluation", "Feedback", "FittingConfig", "GroundTruthConfig", "HumanTeacherConfig",
-    "LadderConfig", "LearnedConfig", "Learner", "LearnerBase", "OtherLearner", "PairsConfig", "RatingsConfig", "Recipe",
-    "ResNetConfig", "Reward", "RewardNet", "SACLearner", "ScoresConfig", "ScriptedTeacherConfig", "SparseConfig",
-    "StatesConfig", "Strict", "Teacher", "ZeroShotConfig", "bundled_recipes", "check_words", "leaves", "load_recipe",
+    "GRPO",
+    "PPO",
+    "RLOO",
+    "AgentEvaluation",
+    "AgentRecipe",
+    "Alarms",
+    "Algorithm",
+    "AutoLearner",
+    "Budget",
+    "CNNConfig",
+    "ChatTeacherConfig",
+    "Checkpoints",
+    "ControlRecipe",
+    "DQNLearner",
+    "EmbeddingHeadConfig",
+    "EncoderTeacherConfig",
+    "Evaluation",
+    "Feedback",
+    "FittingConfig",
+    "GiGPO",
+    "GroundTruthConfig",
+    "HumanTeacherConfig",
+    "LadderConfig",
+    "LearnedConfig",
+    "Learner",
+    "LearnerBase",
+    "LoRA",
+    "OtherLearner",
+    "PairsConfig",
+    "Policy",
+    "RatingsConfig",
+    "Recipe",
+    "Replies",
+    "ResNetConfig",
+    "Reward",
+    "RewardNet",
+    "Rollouts",
+    "SACLearner",
+    "ScoresConfig",
+    "ScriptedTeacherConfig",
+    "SparseConfig",
+    "StatesConfig",
+    "Strict",
+    "Teacher",
+    "Update",
+    "WarmStart",
+    "ZeroShotConfig",
+    "bundled_recipes",
+    "check_words", "for_agent", "for_control",
+    "leaves",
+    "load_recipe",
     "validate_recipe",
 ]  # fmt: skip

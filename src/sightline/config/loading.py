@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import yaml
-from pydantic import BaseModel, Tag, ValidationError
+from pydantic import BaseModel, Tag, TypeAdapter, ValidationError
 
 from sightline.config.basics import Strict
-from sightline.config.recipe import Recipe
+from sightline.config.recipe import AgentRecipe, CheckedRecipe, ControlRecipe, Recipe
 from sightline.errors import BadInput, nearest
 
 
@@ -50,9 +50,37 @@ def validate_recipe(document: dict[str, Any]) -> Recipe:
         BadInput: in one line.
     """
     try:
-        return Recipe.model_validate(document)
+        recipe: Recipe = TypeAdapter(CheckedRecipe).validate_python(document)
     except ValidationError as error:
-        raise BadInput(_in_one_line(error)) from error
+        raise BadInput(_in_one_line(error, _root(document))) from error
+    return recipe
+
+
+def for_control(recipe: Recipe) -> ControlRecipe:
+    """A recipe, known to be one for a policy on states.
+
+    Raises:
+        BadInput: it is for an agent.
+    """
+    if not isinstance(recipe, ControlRecipe):
+        raise BadInput("this is a recipe for an agent; the command is for runs with a reward or a teacher")
+    return recipe
+
+
+def for_agent(recipe: Recipe) -> AgentRecipe:
+    """A recipe, known to be one for an agent.
+
+    Raises:
+        BadInput: it is for a policy on states.
+    """
+    if not isinstance(recipe, AgentRecipe):
+        raise BadInput("this is no recipe for an agent; add role=agent, or take one that has it ('sightline recipes')")
+    return recipe
+
+
+def _root(document: dict[str, Any]) -> type[BaseModel]:
+    """What kind of recipe a document is."""
+    return AgentRecipe if document.get("role") == "agent" else ControlRecipe
 
 
 def _read(name_or_path: str) -> dict[str, Any]:
@@ -98,12 +126,12 @@ def _apply(document: dict[str, Any], override: str) -> None:
 def _names_a_kind_last(override: str) -> tuple[bool, int]:
     """Sorts what a block is before all else, and outer blocks before inner ones."""
     key = override.partition("=")[0]
-    return not key.endswith((".kind", ".algorithm")), key.count(".")
+    return not (key == "role" or key.endswith((".kind", ".algorithm"))), key.count(".")
 
 
 def _kinds(document: dict[str, Any], parents: list[str]) -> dict[str, type[BaseModel]]:
     """What the block at a path of a document may be: tag -> block."""
-    owner: type[BaseModel] = Recipe
+    owner = _root(document)
     members: dict[str, type[BaseModel]] = {}
     for i, parent in enumerate(parents):
         members = _members(owner, parent)
@@ -130,10 +158,10 @@ def _parse_value(text: str, is_sentence: bool) -> Any:
     return text if is_text or (isinstance(value, dict) and not text.lstrip().startswith("{")) else value
 
 
-def _in_one_line(error: ValidationError) -> str:
+def _in_one_line(error: ValidationError, root: type[BaseModel]) -> str:
     problems = []
     for item in error.errors():
-        owner, path = _locate(item["loc"])
+        owner, path = _locate(item["loc"], root)
         name = ".".join(path)
         if item["type"] == "extra_forbidden":
             problems.append(f"unknown key '{name}'{nearest(path[-1], owner.model_fields)}")
@@ -148,12 +176,12 @@ def _in_one_line(error: ValidationError) -> str:
     return "; ".join(dict.fromkeys(problems))
 
 
-def _locate(location: tuple[int | str, ...]) -> tuple[type[BaseModel], list[str]]:
+def _locate(location: tuple[int | str, ...], root: type[BaseModel]) -> tuple[type[BaseModel], list[str]]:
     """The innermost block that an error's location lies in, and its path as the user writes it, without union tags."""
-    owner: type[BaseModel] = Recipe
+    owner = root
     members: dict[str, type[BaseModel]] = {}
     path: list[str] = []
-    for part in map(str, location):
+    for part in map(str, location[1:]):
         if part in members:
             owner, members = members[part], {}
             continue

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import NonNegativeInt, PositiveInt, model_validator
+from pydantic import Discriminator, NonNegativeInt, PositiveInt, Tag, model_validator
 
-from sightline.config.basics import Sentences, Strict, check_words
+from sightline.config.agents import (
+    PPO,
+    AgentEvaluation,
+    Alarms,
+    Algorithm,
+    Policy,
+    Replies,
+    Rollouts,
+    Update,
+    WarmStart,
+)
+from sightline.config.basics import Sentences, Strict, check_words, tag_of
 from sightline.config.learners import AutoLearner, Learner
 from sightline.config.rewards import LearnedConfig, Reward, ZeroShotConfig
 
@@ -29,34 +40,18 @@ class Checkpoints(Strict):
     """How many of the latest to keep (each can be resumed from); the best by evaluation is kept apart."""
 
 
-class Recipe(Strict):
-    """A whole run."""
+class RecipeBase(Strict):
+    """What every run says."""
 
     description: str = ""
     env: str
-    """A task of ours (`sightline tasks`), a Gymnasium id, or `module:attribute` of your own."""
+    """A task or game of ours (`sightline tasks`), a Gymnasium id, or `module:attribute` of your own."""
     env_options: dict[str, Any] = {}
     """Keyword arguments for the environment."""
-    goal: Sentences = ()
-    """One sentence, or several to be averaged, that describe what the picture should show."""
-    baseline: Sentences = ()
-    """The same for what it shows anyway."""
-    steps: PositiveInt = 40_000
-    """Transitions to collect, summed over environments; rounded up to whole chunks (`learner.chunk` x `envs`)."""
-    seed: NonNegativeInt = 0
-    envs: PositiveInt = 8
-    """Environments stepped together."""
-    workers: Literal["inline", "processes"] = "inline"
-    """`inline` steps all environments in this process; `processes` gives each its own (for heavy simulators)."""
-    rescale_observations: bool = False
-    """Show the learner observations that are scaled to [-1, 1] by the bounds of the environment's space."""
     episode_steps: PositiveInt | None = None
     """Time limit of an episode, instead of the environment's own."""
-    reward: Reward = ZeroShotConfig()
-    learner: Learner = AutoLearner()
-    evaluation: Evaluation = Evaluation()
+    seed: NonNegativeInt = 0
     checkpoints: Checkpoints = Checkpoints()
-    videos: bool = True
     tensorboard: bool = True
     wandb: str | None = None
     """Name of a Weights & Biases project to log to as well."""
@@ -65,14 +60,36 @@ class Recipe(Strict):
     threads: PositiveInt = 1
     """Threads per tensor operation on the CPU; small networks are fastest with one."""
 
+
+class ControlRecipe(RecipeBase):
+    """A policy on states that learns from a VLM as reward or teacher."""
+
+    role: Literal["control"] = "control"
+    goal: Sentences = ()
+    """One sentence, or several to be averaged, that describe what the picture should show."""
+    baseline: Sentences = ()
+    """The same for what it shows anyway."""
+    steps: PositiveInt = 40_000
+    """Transitions to collect, summed over environments; rounded up to whole chunks (`learner.chunk` x `envs`)."""
+    envs: PositiveInt = 8
+    """Environments stepped together."""
+    workers: Literal["inline", "processes"] = "inline"
+    """`inline` steps all environments in this process; `processes` gives each its own (for heavy simulators)."""
+    rescale_observations: bool = False
+    """Show the learner observations that are scaled to [-1, 1] by the bounds of the environment's space."""
+    reward: Reward = ZeroShotConfig()
+    learner: Learner = AutoLearner()
+    evaluation: Evaluation = Evaluation()
+    videos: bool = True
+
     @model_validator(mode="after")
-    def _words_make_sense(self) -> Recipe:
+    def _words_make_sense(self) -> ControlRecipe:
         if isinstance(self.reward, ZeroShotConfig):
             check_words(self.goal, self.baseline, self.reward.alpha, goal_required=False)
         return self
 
     @model_validator(mode="after")
-    def _buffer_holds_two_chunks(self) -> Recipe:
+    def _buffer_holds_two_chunks(self) -> ControlRecipe:
         if self.learner.buffer_size < 2 * self.learner.chunk * self.envs:
             raise ValueError(
                 f"learner.buffer_size={self.learner.buffer_size} is too small: it must hold two chunks of "
@@ -81,7 +98,7 @@ class Recipe(Strict):
         return self
 
     @model_validator(mode="after")
-    def _teacher_is_asked(self) -> Recipe:
+    def _teacher_is_asked(self) -> ControlRecipe:
         if isinstance(self.reward, LearnedConfig):
             chunk = self.learner.chunk * self.envs
             first_lesson = -(-self.reward.explore // chunk) * chunk
@@ -95,10 +112,44 @@ class Recipe(Strict):
         return self
 
     @model_validator(mode="after")
-    def _chunks_hold_segments(self) -> Recipe:
+    def _chunks_hold_segments(self) -> ControlRecipe:
         if isinstance(self.reward, LearnedConfig) and self.reward.segment > self.learner.chunk:
             raise ValueError(
                 f"reward.segment={self.reward.segment} is longer than learner.chunk={self.learner.chunk}: segments are "
                 "cut out of a chunk"
             )
         return self
+
+
+class AgentRecipe(RecipeBase):
+    """A vision-language model that plays a game and learns from it."""
+
+    role: Literal["agent"] = "agent"
+    steps: PositiveInt = 15_000
+    """Turns to play, summed over episodes; the last update's episodes are played to their end."""
+    prompt: str | None = None
+    """Words instead of the game's own; `{text}` stands for those. Needed for environments that have none."""
+    actions: tuple[str, ...] = ()
+    """Names of the actions, for environments that only number them."""
+    in_words: bool = False
+    """Tell what the picture shows instead of showing it, for games that can."""
+    policy: Policy = Policy()
+    replies: Replies = Replies()
+    algorithm: Algorithm = PPO()
+    rollouts: Rollouts = Rollouts()
+    update: Update = Update()
+    warm_start: WarmStart | None = None
+    """Learn from demonstrations first; null: begin with RL."""
+    evaluation: AgentEvaluation = AgentEvaluation()
+    alarms: Alarms = Alarms()
+    engine: Literal["auto", "single", "ddp", "fsdp2"] = "auto"
+    """How several processes share the learning (start them with torchrun); `auto`: DDP if there are several."""
+
+
+Recipe = ControlRecipe | AgentRecipe
+
+CheckedRecipe = Annotated[
+    Annotated[ControlRecipe, Tag("control")] | Annotated[AgentRecipe, Tag("agent")],
+    Discriminator(lambda value: tag_of(value, "role", "control")),
+]
+"""For validation: which of them is meant is said by `role`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sightline.config import for_control
 from sightline.control.preparing import prepare
 from sightline.control.snapshot import chosen_policy
 from sightline.control.training import greedy
@@ -26,7 +27,7 @@ def evaluate_run(run: RunFolder, episodes: int, seed: int) -> dict[str, Any]:
         BadInput: the run has no whole checkpoint that was chosen yet.
     """
     step, learner, learned = chosen_policy(run)
-    setup = prepare(run.recipe())
+    setup = prepare(for_control(run.recipe()))
     if setup.learned is not None:
         setup.learned.restore(learned)
     panel = setup.panel("test", episodes, seed)

@@ -10,7 +10,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
 
-from sightline.config import DQNLearner, LearnerBase, Recipe, SACLearner
+from sightline.config import ControlRecipe, DQNLearner, LearnerBase, SACLearner
 from sightline.control.collection import CollectingVecEnv
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.errors import BadInput, nearest
@@ -19,7 +19,7 @@ from sightline.models.device import choose_device
 _KNOWN = {"DQN": "stable_baselines3.DQN", "SAC": "stable_baselines3.SAC"}
 
 
-def check_learner(recipe: Recipe) -> None:
+def check_learner(recipe: ControlRecipe) -> None:
     """Refuse, before anything is begun, what `build_learner` could not build.
 
     Raises:
@@ -34,7 +34,7 @@ def check_learner(recipe: Recipe) -> None:
 
 
 def build_learner(
-    recipe: Recipe, env: CollectingVecEnv, feature_shape: tuple[int, ...] | None, feature_dtype: Any
+    recipe: ControlRecipe, env: CollectingVecEnv, feature_shape: tuple[int, ...] | None, feature_dtype: Any
 ) -> OffPolicyAlgorithm:
     """Make the algorithm of a completed recipe, with a replay buffer that waits for rewards.
 

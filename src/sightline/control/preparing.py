@@ -8,10 +8,10 @@ import torch
 
 from sightline.config import (
     ChatTeacherConfig,
+    ControlRecipe,
     EncoderTeacherConfig,
     HumanTeacherConfig,
     LearnedConfig,
-    Recipe,
     ScriptedTeacherConfig,
     ZeroShotConfig,
 )
@@ -47,7 +47,7 @@ class Setup:
         teacher: who judges frames; None if nobody does, or if people do (they need a run to be asked in).
     """
 
-    recipe: Recipe
+    recipe: ControlRecipe
     task: Task
     make: EnvMaker
     make_for_display: EnvMaker
@@ -65,7 +65,7 @@ class Setup:
         return self.reward_model if isinstance(self.reward_model, EnsembleReward | LadderReward) else None
 
 
-def prepare(recipe: Recipe) -> Setup:
+def prepare(recipe: ControlRecipe) -> Setup:
     """Load the models, find the environment and reach the teacher of a completed recipe.
 
     Raises:
@@ -89,7 +89,7 @@ def prepare(recipe: Recipe) -> Setup:
             return Setup(recipe, task, env_maker(recipe, None, render=False), display, None, None, None, ())
 
 
-def _prepare_to_learn(recipe: Recipe, config: LearnedConfig, task: Task, display: EnvMaker) -> Setup:
+def _prepare_to_learn(recipe: ControlRecipe, config: LearnedConfig, task: Task, display: EnvMaker) -> Setup:
     encoder = None
     if config.model.kind == "embeddings":
         encoder = load_encoder(config.model.encoder, config.device, config.model.dtype)
@@ -102,7 +102,7 @@ def _prepare_to_learn(recipe: Recipe, config: LearnedConfig, task: Task, display
 
 
 def reach_teacher(
-    recipe: Recipe, config: LearnedConfig, encoder: Encoder | None = None
+    recipe: ControlRecipe, config: LearnedConfig, encoder: Encoder | None = None
 ) -> tuple[Teacher | None, tuple[str, ...]]:
     """Find the teacher, and make sure that it will answer.
 
@@ -131,7 +131,7 @@ def reach_teacher(
             return EncoderTeacher(wanted, reward), warnings
 
 
-def _from_words(recipe: Recipe, encoder: Encoder, alpha: float | None) -> tuple[ZeroShotReward, tuple[str, ...]]:
+def _from_words(recipe: ControlRecipe, encoder: Encoder, alpha: float | None) -> tuple[ZeroShotReward, tuple[str, ...]]:
     reward = ZeroShotReward(encoder, Words(recipe.goal, recipe.baseline, alpha))
     warning = warn_of_unknown_words(encoder, (*recipe.goal, *recipe.baseline))
     encoder.free_text_tower()

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from sightline.config import Recipe
+from sightline.config import ControlRecipe, for_control
 from sightline.control.collection import CollectingVecEnv, EpisodeSums
 from sightline.control.learners import algorithm_class, keep_log_in_memory
 from sightline.control.replay import CommittedReplayBuffer
@@ -63,12 +63,12 @@ def write_snapshot(
     (folder / REST).write_bytes(pickle.dumps(rest))
 
 
-def load_policy(recipe: Recipe, folder: Path) -> OffPolicyAlgorithm:
+def load_policy(recipe: ControlRecipe, folder: Path) -> OffPolicyAlgorithm:
     """The learner of a checkpoint, for acting only."""
     return _load_model(recipe, folder, env=None)
 
 
-def load_learner(recipe: Recipe, folder: Path, env: CollectingVecEnv | None = None) -> OffPolicyAlgorithm:
+def load_learner(recipe: ControlRecipe, folder: Path, env: CollectingVecEnv | None = None) -> OffPolicyAlgorithm:
     """The learner of a checkpoint with its replay buffer; with an environment, ready to go on."""
     model = _load_model(recipe, folder, env)
     with np.load(folder / REPLAY) as arrays:
@@ -85,7 +85,7 @@ def latest_learner(run: RunFolder) -> OffPolicyAlgorithm:
     found = CheckpointStore(run.checkpoints, "step", keep=1).latest()
     if found is None:
         raise BadInput(f"'{run.path}' has no whole checkpoint yet")
-    return load_learner(run.recipe(), found.path)
+    return load_learner(for_control(run.recipe()), found.path)
 
 
 def save_state(file: Path, state: dict[str, Any]) -> None:
@@ -120,7 +120,7 @@ def chosen_policy(run: RunFolder) -> tuple[int, OffPolicyAlgorithm, dict[str, An
     best = CheckpointStore(run.checkpoints, "best", keep=1).latest()
     if best is None:
         raise BadInput(f"'{run.path}' has no chosen checkpoint yet; let it train until its first evaluation")
-    return best.step, load_policy(run.recipe(), best.path), load_state(best.path / REWARD)
+    return best.step, load_policy(for_control(run.recipe()), best.path), load_state(best.path / REWARD)
 
 
 def restore_session(
@@ -152,7 +152,7 @@ def buffer_of(model: OffPolicyAlgorithm) -> CommittedReplayBuffer:
     return model.replay_buffer
 
 
-def _load_model(recipe: Recipe, folder: Path, env: CollectingVecEnv | None) -> OffPolicyAlgorithm:
+def _load_model(recipe: ControlRecipe, folder: Path, env: CollectingVecEnv | None) -> OffPolicyAlgorithm:
     algorithm = algorithm_class(recipe.learner.algorithm)
     model = algorithm.load(folder / MODEL, env=env, device=recipe.device, force_reset=False)
     keep_log_in_memory(model)

@@ -15,7 +15,15 @@ from typing import Protocol
 
 import numpy as np
 
-from sightline.config import LearnedConfig, RatingsConfig, Recipe, check_words, load_recipe, validate_recipe
+from sightline.config import (
+    ControlRecipe,
+    LearnedConfig,
+    RatingsConfig,
+    check_words,
+    for_control,
+    load_recipe,
+    validate_recipe,
+)
 from sightline.control.preparing import reach_teacher, shown_size
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import BadInput
@@ -72,7 +80,7 @@ class Survey:
 class _Plan:
     """The recipe to ask by, completed as far as asking needs, and what to ask."""
 
-    recipe: Recipe
+    recipe: ControlRecipe
     config: LearnedConfig
     questions: list[Question]
     fresh: bool
@@ -151,7 +159,7 @@ def _stated(overrides: Sequence[str]) -> set[str]:
 def _plan(
     path: Path, overrides: Sequence[str], labels: list[StoredLabel], folder: Path, count: int, fresh: bool
 ) -> _Plan:
-    own = RunFolder(path).recipe() if RunFolder(path).recipe_file.is_file() else None
+    own = for_control(RunFolder(path).recipe()) if RunFolder(path).recipe_file.is_file() else None
     recipe = _recipe(path, own, overrides, labels)
     config = recipe.reward
     if not isinstance(config, LearnedConfig):
@@ -170,27 +178,29 @@ def _plan(
     return _Plan(recipe, config, questions, False)
 
 
-def _recipe(path: Path, own: Recipe | None, overrides: Sequence[str], labels: list[StoredLabel]) -> Recipe:
+def _recipe(
+    path: Path, own: ControlRecipe | None, overrides: Sequence[str], labels: list[StoredLabel]
+) -> ControlRecipe:
     """The run's own recipe, or one for the environment that a store's labels are of; with what the user says."""
     # How answers would come in during training says nothing here, nor may it be refused.
     before = ["reward.lag=false", *overrides]
     if own is not None:
         known = before if isinstance(own.reward, LearnedConfig) else overrides
-        return load_recipe(str(RunFolder(path).recipe_file), known)
+        return for_control(load_recipe(str(RunFolder(path).recipe_file), known))
     tasks = sorted({label.context.task for label in labels})
     if "env" not in _stated(overrides):
         if len(tasks) != 1:
             which = f"are of {', '.join(tasks)}" if tasks else "are none"
             raise BadInput(f"the labels in '{path}' {which}; say env=…")
         before = [f"env={tasks[0]}", *before]
-    return load_recipe(None, ["reward.kind=learned", *before])
+    return for_control(load_recipe(None, ["reward.kind=learned", *before]))
 
 
 def _asked_before(
     labels: list[StoredLabel],
-    recipe: Recipe,
+    recipe: ControlRecipe,
     config: LearnedConfig,
-    own: Recipe | None,
+    own: ControlRecipe | None,
     stated: set[str],
     folder: Path,
 ) -> list[StoredLabel]:
@@ -227,8 +237,8 @@ def _asked_before(
 
 
 def _with_the_words_of(
-    label: StoredLabel, recipe: Recipe, config: LearnedConfig, own: Recipe | None, stated: set[str]
-) -> Recipe:
+    label: StoredLabel, recipe: ControlRecipe, config: LearnedConfig, own: ControlRecipe | None, stated: set[str]
+) -> ControlRecipe:
     """The recipe with the words that the label's question was asked in.
 
     A baseline is recorded in no question; it is that of the run, or of the task, whose goal this is.
@@ -250,7 +260,7 @@ def _with_the_words_of(
             check_words(label.goal, baseline, alpha)
         except ValueError as error:
             raise BadInput(str(error)) from error
-    return validate_recipe(recipe.model_dump(mode="json") | words)
+    return for_control(validate_recipe(recipe.model_dump(mode="json") | words))
 
 
 def _differ(what: str, which: str, words: tuple[str, ...]) -> str:
@@ -273,7 +283,7 @@ def _distinct(labels: list[StoredLabel], store: LabelStore, count: int) -> list[
     ]
 
 
-def fresh_questions(recipe: Recipe, config: LearnedConfig, count: int) -> list[Question]:
+def fresh_questions(recipe: ControlRecipe, config: LearnedConfig, count: int) -> list[Question]:
     """Questions about random play, with the environment's own rewards known.
 
     Raises:
@@ -293,7 +303,7 @@ def fresh_questions(recipe: Recipe, config: LearnedConfig, count: int) -> list[Q
     return [Question(kind, tuple(segments[i] for i in places), recipe.goal, levels) for places in chosen]
 
 
-def _random_play(recipe: Recipe, config: LearnedConfig, count: int, rng: np.random.Generator) -> list[Segment]:
+def _random_play(recipe: ControlRecipe, config: LearnedConfig, count: int, rng: np.random.Generator) -> list[Segment]:
     make = env_maker(recipe, shown_size(config, None))
     envs = FrameVectorEnv(make, ENVS, episode_seeds(recipe.seed), frames=True)
     length = config.segment

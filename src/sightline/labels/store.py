@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from sightline.config import for_control
 from sightline.errors import BadInput, RunFailed
 from sightline.labels.frames import FrameFiles
 from sightline.labels.types import Answer, Exchange, Kind, Outcome, Question, Segment, Signed
@@ -421,7 +422,7 @@ def existing_store(path: Path) -> Path:
     run = RunFolder(path)
     if not run.recipe_file.is_file():
         raise BadInput(f"'{path}' is neither a run nor a label store")
-    reward = run.recipe().reward
+    reward = for_control(run.recipe()).reward
     elsewhere = Path(reward.labels) if reward.kind == "learned" and reward.labels else None
     if elsewhere is None or not (elsewhere / DATABASE).is_file():
         raise BadInput(f"the run '{path}' has no labels yet")

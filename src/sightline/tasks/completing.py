@@ -6,14 +6,15 @@ from gymnasium import spaces
 
 from sightline.config import (
     AutoLearner,
+    ControlRecipe,
     DQNLearner,
     EncoderTeacherConfig,
     LearnedConfig,
     Learner,
-    Recipe,
     SACLearner,
     ZeroShotConfig,
     check_words,
+    for_control,
     validate_recipe,
 )
 from sightline.envs.drawing import Size
@@ -23,7 +24,7 @@ from sightline.errors import BadInput
 from sightline.tasks.declarations import TASKS, find_task
 
 
-def env_maker(recipe: Recipe, frame_size: Size | None, render: bool = True) -> EnvMaker:
+def env_maker(recipe: ControlRecipe, frame_size: Size | None, render: bool = True) -> EnvMaker:
     """How to make the recipe's environment.
 
     Args:
@@ -38,7 +39,7 @@ def env_maker(recipe: Recipe, frame_size: Size | None, render: bool = True) -> E
     )
 
 
-def complete(recipe: Recipe) -> Recipe:
+def complete(recipe: ControlRecipe) -> ControlRecipe:
     """Fill in what the recipe leaves to its environment; the result says everything.
 
     Raises:
@@ -73,10 +74,10 @@ def complete(recipe: Recipe) -> Recipe:
     tenth = max(recipe.steps // 10, 1)
     document["evaluation"]["every"] = recipe.evaluation.every or tenth
     document["checkpoints"]["every"] = recipe.checkpoints.every or tenth
-    return validate_recipe(document)
+    return for_control(validate_recipe(document))
 
 
-def _alpha(recipe: Recipe) -> float | None:
+def _alpha(recipe: ControlRecipe) -> float | None:
     """Strength of the regularisation, where words are embedded."""
     reward = recipe.reward
     if isinstance(reward, LearnedConfig):

@@ -20,8 +20,9 @@ from sightline.config import ChatTeacherConfig
 from sightline.errors import BadInput
 from sightline.labels.types import Answer, Exchange, Kind, Outcome, Question, Segment
 from sightline.models.chat.calling import Attempt, Calls, Limits, check
-from sightline.models.chat.messages import Ask, ChatModel, ChatReply, ChatRequest, Picture, Refused
+from sightline.models.chat.messages import Ask, ChatModel, ChatReply, ChatRequest, Refused
 from sightline.models.chat.streaming import Ending, in_background
+from sightline.models.pictures import Picture
 from sightline.teachers import prompts
 from sightline.teachers.parsing import expectation, parse_choice, parse_number, probabilities
 

@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol
 
-import numpy as np
-
-
-@dataclass(frozen=True, eq=False)
-class Picture:
-    """A picture within a request: uint8[H, W, 3]."""
-
-    pixels: np.ndarray
-
-    @cached_property
-    def png(self) -> bytes:
-        """The picture as a PNG file: no loss, and every provider reads it. Made once, quickly rather than small."""
-        from PIL import Image
-
-        file = io.BytesIO()
-        Image.fromarray(self.pixels).save(file, "PNG", compress_level=1)
-        return file.getvalue()
-
-    @property
-    def base64(self) -> str:
-        return base64.b64encode(self.png).decode()
-
+from sightline.models.pictures import Picture
 
 Part = str | Picture
 

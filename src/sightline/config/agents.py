@@ -1,0 +1,199 @@
+"""What a recipe says of an agent: a vision-language model that plays, and how it learns from that."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Tag
+
+from sightline.config.basics import Strict, tag_of
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Part = Literal["vision", "projector", "language"]
+
+
+class LoRA(Strict):
+    """Low-rank adapters (Hu et al. 2021, arXiv 2106.09685) instead of all weights; needs the extra `lora`."""
+
+    rank: PositiveInt = 16
+    alpha: PositiveFloat = 32.0
+    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    """Which linear layers, by the last part of their names; `all-linear`: all those of parts that are not frozen."""
+
+
+class Policy(Strict):
+    """The model that plays and learns."""
+
+    model: str = "bundled"
+    """`bundled`, `owner/name` on the Hugging Face hub, or a folder."""
+    lora: LoRA | None = None
+    """Adapters to be trained instead of the weights."""
+    freeze: tuple[Part, ...] = ()
+    """Parts that do not learn."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the weights. `auto`: float32, on a GPU with bfloat16 arithmetic; bfloat16 for weights that only carry LoRA."""
+    four_bit: bool = False
+    """Load the weights in 4 bits (NF4, Dettmers et al. 2023); needs the extra `quantised`, a GPU and `lora`."""
+    gradient_checkpointing: bool = False
+    """Spend time instead of memory: activations are computed again in the backward pass."""
+    sampler: Literal["transformers", "vllm"] = "transformers"
+    """What writes the replies; vLLM needs its package and a GPU."""
+
+
+class Replies(Strict):
+    """What the model is asked to write, and what follows if it does not."""
+
+    format: Literal["json", "tags"] = "json"
+    """`json`: one object whose last key is `action`; `tags`: <name>…</name>, the last of them <action>."""
+    facts: bool = True
+    """Ask for what it sees in the picture; whether that is true is measured."""
+    thoughts: bool = True
+    """Ask for thoughts before the action."""
+    max_tokens: PositiveInt = 256
+    """Tokens of a reply, at most; a reply that is cut off counts as unparsable."""
+    unparsable: Literal["random", "forfeit"] = "random"
+    """What is played if no action can be read: a random legal one (which the policy is not credited with), or nothing,
+    and the episode is lost."""
+    illegal: Literal["play", "random", "forfeit"] = "play"
+    """The same for an action that the rules do not allow now; `play` leaves it to the game."""
+    penalty: NonNegativeFloat = 0.0
+    """Taken from the reward of a turn whose reply was unparsable or illegal."""
+
+
+class PPO(Strict):
+    """A value for each turn and generalised advantages (Schulman et al. 2017, arXiv 1707.06347)."""
+
+    kind: Literal["ppo"] = "ppo"
+    group: PositiveInt = 1
+    """Episodes with the same task seed."""
+    gamma: Fraction = 0.9
+    gae_lambda: Fraction = 0.95
+    value_coefficient: NonNegativeFloat = 0.5
+    value_clip: PositiveFloat | None = None
+    """How far a value may move in an update before its loss no longer falls."""
+    normalise: bool = True
+    """Advantages of an update to mean 0 and deviation 1."""
+
+
+class GRPO(Strict):
+    """An episode's return against those of the same task (Shao et al. 2024, arXiv 2402.03300)."""
+
+    kind: Literal["grpo"] = "grpo"
+    group: Annotated[int, Field(ge=2)] = 8
+    """Episodes with the same task seed."""
+    divide_by_deviation: bool = True
+    """False leaves the scale of returns alone (Liu et al. 2025, arXiv 2503.20783)."""
+
+
+class RLOO(Strict):
+    """An episode's return against the mean of the others of its group (Ahmadian et al. 2024, arXiv 2402.14740)."""
+
+    kind: Literal["rloo"] = "rloo"
+    group: Annotated[int, Field(ge=2)] = 8
+
+
+class GiGPO(Strict):
+    """Groups of episodes, and within them groups of turns in the same state (Feng et al. 2025, arXiv 2505.10978)."""
+
+    kind: Literal["gigpo"] = "gigpo"
+    group: Annotated[int, Field(ge=2)] = 8
+    gamma: Fraction = 0.95
+    turn_weight: NonNegativeFloat = 1.0
+    """Weight of the advantage among turns in the same state beside that among episodes."""
+    divide_by_deviation: bool = True
+
+
+Algorithm = Annotated[
+    Annotated[PPO, Tag("ppo")]
+    | Annotated[GRPO, Tag("grpo")]
+    | Annotated[RLOO, Tag("rloo")]
+    | Annotated[GiGPO, Tag("gigpo")],
+    Discriminator(lambda value: tag_of(value, "kind", "ppo")),
+]
+
+
+class Update(Strict):
+    """How the model is changed by what was played."""
+
+    learning_rate: PositiveFloat = 1e-4
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Over the turns of the run, whatever the number of processes; `linear` and `cosine` end at zero."""
+    epochs: PositiveInt = 2
+    """How often each turn is used."""
+    minibatch: PositiveInt = 128
+    """Turns of an optimiser step, over all processes."""
+    micro_batch: PositiveInt = 64
+    """Turns of a forward pass; halved by itself when memory runs out. Changes no result but rounding."""
+    ratio: Literal["turn", "token"] = "turn"
+    """What is clipped: the probability of a turn (RL4VLM, arXiv 2405.10292), or of each token (VL-DAC, 2508.04280)."""
+    thought_weight: Fraction = 0.5
+    """Weight of the tokens that are not the action (RL4VLM's lambda): 0 leaves them to the KL term, 1 all alike."""
+    clip_low: PositiveFloat = 0.2
+    clip_high: PositiveFloat = 0.2
+    kl_thoughts: NonNegativeFloat = 0.0
+    """Weight of the KL divergence from the model before RL, on tokens but the action: keeps statements true."""
+    kl_actions: NonNegativeFloat = 0.0
+    """The same on the tokens of the action."""
+    entropy: NonNegativeFloat = 0.0
+    """Weight of the entropy among the legal actions (not among all tokens, which spoils the format)."""
+    max_grad_norm: PositiveFloat = 1.0
+    weight_decay: NonNegativeFloat = 0.0
+
+
+class Rollouts(Strict):
+    """What is played between two updates: whole episodes."""
+
+    tasks: PositiveInt = 32
+    """Task seeds; each is played by as many episodes as the algorithm's `group` says."""
+    parallel: PositiveInt = 64
+    """Episodes played at the same time, over all processes; the place of a finished one is taken by the next."""
+    temperature: PositiveFloat = 1.0
+    window: PositiveInt = 1
+    """Turns that the model is shown: the present one, and what was seen and replied before."""
+    reward: Literal["game", "success"] = "game"
+    """The game's own rewards, or 1 for a won episode and 0 otherwise."""
+    practice: dict[str, Any] = {}
+    """Options of the environment that differ in training from those of evaluation."""
+
+
+class WarmStart(Strict):
+    """Supervised learning from demonstrations before RL."""
+
+    demos: str | None = None
+    """A folder written by `sightline demos`; default: they are made on the way by the game's own best play."""
+    samples: PositiveInt = 20_000
+    """Turns to learn from."""
+    batch: PositiveInt = 64
+    learning_rate: PositiveFloat = 1e-3
+    truthful: Fraction | None = None
+    """Stop as soon as so many of the facts in held-out replies are true; a run that never gets there says so."""
+    explore: Fraction = 0.3
+    """Share of random moves between the demonstrated ones, so that mistakes are demonstrated to be mended."""
+
+
+class AgentEvaluation(Strict):
+    """Episodes on fixed panels of seeds, replied to greedily."""
+
+    every: PositiveInt | None = None
+    """Turns between evaluations on the validation panel; default: a tenth of the run."""
+    episodes: PositiveInt = 64
+    """Episodes of the validation panel."""
+    test_episodes: PositiveInt = 200
+    """Episodes of the test panel, played at the end by the chosen checkpoint with real, blank and shuffled pictures."""
+    parallel: PositiveInt = 64
+    """Episodes played at the same time; changes no result but rounding."""
+
+
+class Alarms(Strict):
+    """When a run says that it is going wrong."""
+
+    truthful_drop: Fraction = 0.2
+    """Fall of the share of true statements below its best."""
+    entropy_floor: NonNegativeFloat = 0.01
+    """Entropy per token, in nats."""
+    repeated_thoughts: Fraction = 0.95
+    """Share of the most frequent thoughts among those in different states."""
+    kl_ceiling: PositiveFloat = 10.0
+    """KL divergence from the model before RL, per reply, in nats."""
+    patience: NonNegativeInt = 3
+    """Updates in a row before it is said."""
