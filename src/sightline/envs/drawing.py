@@ -6,14 +6,16 @@ all edges. Coordinates are fractions of the picture: (0, 0) is the top left corn
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
-from sightline.errors import BadInput, nearest
+from sightline.errors import BadInput, RunFailed, nearest
 
 Colour = tuple[int, int, int]
 Point = tuple[float, float]
@@ -21,6 +23,34 @@ Size = tuple[int, int]
 """Height and width in pixels, in numpy's order."""
 
 OVERSAMPLING = 2
+CAPITALS = 0.729
+"""Height of DejaVu's capitals and digits, as a share of the font's size."""
+
+
+@lru_cache(maxsize=256)
+def font(pixels: int, bold: bool = True) -> ImageFont.FreeTypeFont:
+    """DejaVu Sans at a size in pixels, from the files that matplotlib brings along; importing it would take long.
+
+    Raises:
+        RunFailed: matplotlib's fonts are not there.
+    """
+    found = importlib.util.find_spec("matplotlib")
+    if found is None or found.origin is None:
+        raise RunFailed("letters cannot be drawn without matplotlib's fonts; reinstall with: pip install matplotlib")
+    file = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf" / f"DejaVuSans{'-Bold' if bold else ''}.ttf"
+    if not file.exists():
+        raise RunFailed(f"the font {file} is missing; reinstall with: pip install --force-reinstall matplotlib")
+    return ImageFont.truetype(str(file), max(1, pixels), layout_engine=ImageFont.Layout.BASIC)
+
+
+@lru_cache(maxsize=4096)
+def fitting_font(words: str, pixels: int, width: float, bold: bool) -> ImageFont.FreeTypeFont:
+    """The font at that size, or as much smaller as the words need to be no wider than `width` pixels."""
+    length = font(pixels, bold).getlength(words)
+    while length > width and pixels > 1:
+        pixels = max(1, min(pixels - 1, int(pixels * width / length)))
+        length = font(pixels, bold).getlength(words)
+    return font(pixels, bold)
 
 
 class Canvas:
@@ -51,6 +81,32 @@ class Canvas:
         self._draw.rectangle(
             (left * self.width, top * self.height, right * self.width, bottom * self.height), fill=colour
         )
+
+    def text(
+        self,
+        at: Point,
+        words: str,
+        size: float,
+        colour: Colour,
+        bold: bool = True,
+        align: str = "m",
+        width: float = 1.0,
+    ) -> None:
+        """One line of letters in DejaVu Sans.
+
+        Args:
+            at: the middle of the line's height; of its length the left end, middle or right end, as `align` says.
+            size: height of its capitals and digits, as a fraction of the picture's height.
+            align: `l`, `m` or `r`.
+            width: the line shrinks until it is no longer than this fraction of the picture's width.
+        """
+        letters = fitting_font(words, round(size * self.height / CAPITALS), width * self.width, bold)
+        baseline = at[1] * self.height + letters.size * CAPITALS / 2
+        self._draw.text((at[0] * self.width, baseline), words, fill=colour, font=letters, anchor=align + "s")
+
+    def paste(self, picture: Image.Image, left: float, top: float) -> None:
+        """Put an RGBA picture, already at the canvas's resolution, with its top left corner there."""
+        self._image.paste(picture, (round(left * self.width), round(top * self.height)), picture)
 
     def canvas_pixels(self) -> np.ndarray:
         """The oversampled picture, to be used as the background of another canvas."""
