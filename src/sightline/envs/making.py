@@ -56,6 +56,17 @@ class EnvMaker:
                 space that no learner here can take.
             RunFailed: the environment cannot be built on this machine (no OpenGL, a package missing).
         """
+        env = self.as_it_is()
+        if not isinstance(env.observation_space, spaces.Box):
+            env = FlattenObservation(env)
+        return _rescaled(env, self.env_id) if self.rescale else env
+
+    def as_it_is(self) -> gymnasium.Env[Any, Any]:
+        """Make one environment with a time limit, and its observations as it gives them.
+
+        Raises:
+            BadInput, RunFailed: as above.
+        """
         register()
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
@@ -69,9 +80,7 @@ class EnvMaker:
             raise BadInput(
                 f"environment '{self.env_id}' gives no pictures; its constructor must take render_mode='rgb_array'"
             )
-        if not isinstance(env.observation_space, spaces.Box):
-            env = FlattenObservation(env)
-        return _rescaled(env, self.env_id) if self.rescale else env
+        return env
 
 
 def _load_triton_before_opengl() -> None:
