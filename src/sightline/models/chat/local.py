@@ -8,10 +8,9 @@ import threading
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from sightline.errors import BadInput, RunFailed
+from sightline.errors import RunFailed
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Part, Rejected, Token
 from sightline.models.device import choose_device
-from sightline.models.hub import quiet_hub
 
 
 class LocalModel:
@@ -86,28 +85,14 @@ class LocalModel:
 
     def _load(self) -> tuple[Any, Any]:
         if self._loaded is None:
-            from pathlib import Path
+            from sightline.models.vlm.loading import load_pretrained
 
-            import transformers
-
-            auto: Any = transformers  # its types change with its version
-            auto.utils.logging.disable_progress_bar()
             device = choose_device(self._device)
             dtype = self._dtype
             if dtype == "auto":
                 dtype = "bfloat16" if device.type == "cuda" else "float32"
-            try:
-                with quiet_hub(offline=Path(self._name).exists()):
-                    processor = auto.AutoProcessor.from_pretrained(self._name)
-                    model = auto.AutoModelForImageTextToText.from_pretrained(self._name, dtype=dtype)
-            except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
-                said = " ".join(str(error).split())[:200]
-                raise BadInput(f"'{self._name}' cannot be loaded as a model that sees and chats: {said}") from error
-            if not getattr(processor, "chat_template", None):
-                raise BadInput(f"the processor of '{self._name}' has no chat template; take a model that was tuned to")
+            processor, model = load_pretrained(self._name, dtype)
             processor.tokenizer.padding_side = "left"
-            if processor.tokenizer.pad_token is None:
-                processor.tokenizer.pad_token = processor.tokenizer.eos_token
             self._loaded = processor, model.to(device).eval()
         return self._loaded
 

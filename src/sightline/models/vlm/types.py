@@ -22,11 +22,13 @@ class Exchange:
         text: words, shown after the pictures.
         pictures: any number.
         reply: ids as they were sampled, with the one that ended the reply; empty for what is to be replied to now.
+        reply_text: the reply's text, for those that read and write no ids.
     """
 
     text: str
     pictures: tuple[Picture, ...]
     reply: tuple[int, ...] = ()
+    reply_text: str = ""
 
 
 @dataclass(frozen=True, eq=False)
