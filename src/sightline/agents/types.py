@@ -57,9 +57,10 @@ class Turn:
         sample: the reply as it was sampled.
         reply: the reply, read.
         played: the action that was taken; None if the episode was forfeited.
-        credited: whether the reply named what was played; False for random moves in its place.
+        credited: whether what came of it is put down to the reply; False for random moves in its place.
         legal: whether the named action was legal; False if none was named.
-        reward: that of the game, less penalties.
+        reward: that of the game, less the penalty.
+        penalty: for a reply that was unparsable or illegal, if the recipe asks for one.
         facts: what could be seen: name -> text.
         legal_actions: names.
         action_tokens: bool[n], which of the sampled tokens make up the action (any token that shares a character with
@@ -67,6 +68,7 @@ class Turn:
         choice: index into the sampled tokens of the one by which legal actions differ first; None if none was read.
         choices: id of that token for each legal action.
         value: the policy's estimate of the discounted rewards to come, before it replied; 0 without a value head.
+        reference: float32[n], log-probabilities of the sampled tokens under the model before RL; None if nobody asked.
     """
 
     exchange: Exchange
@@ -82,7 +84,9 @@ class Turn:
     action_tokens: np.ndarray
     choice: int | None = None
     choices: tuple[int, ...] = ()
+    penalty: float = 0.0
     value: float = 0.0
+    reference: np.ndarray | None = None
 
     @property
     def state(self) -> str:
@@ -111,6 +115,7 @@ class Trajectory:
         turns: in order, at least one unless `error` is set.
         success: whether the game was won.
         truncated: whether it ended by a limit of time, so that more would have come.
+        end: what the model would have read next after a truncated end; None otherwise.
         last_value: the policy's estimate of what would have come after a truncated end, else 0.
         kind: the game's name for this sort of task, by which results may be told apart; may be empty.
         illegal_numbers: how often the game itself rejected something, if it counts.
@@ -122,6 +127,7 @@ class Trajectory:
     turns: list[Turn] = field(default_factory=list)
     success: bool = False
     truncated: bool = False
+    end: Prompt | None = None
     last_value: float = 0.0
     kind: str = ""
     illegal_numbers: int = 0

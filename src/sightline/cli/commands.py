@@ -8,17 +8,18 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sightline.cli.demos import demos
+from sightline.cli.games import check_env
 from sightline.cli.label import label
 from sightline.cli.output import AsJson, RunPath, print_json, print_rows
 from sightline.errors import BadInput, RunFailed
 
 if TYPE_CHECKING:
     from sightline.config import Recipe
-    from sightline.control.preparing import Setup
     from sightline.runs.folder import RunFolder
 
 app = typer.Typer(
@@ -39,6 +40,8 @@ def _print_version(wanted: bool) -> None:
 
 
 app.add_typer(label, name="label")
+app.command("check-env")(check_env)
+app.command()(demos)
 
 
 @app.callback()
@@ -67,38 +70,40 @@ def train(
     """Train a policy from words: sightline train cartpole, or env=Pendulum-v1 goal="a rod standing upright"."""
     import yaml
 
-    from sightline.config import for_control
-    from sightline.control.preparing import prepare
-    from sightline.runs.folder import check_free, create_run, default_run_path
-    from sightline.tasks.completing import complete
+    from sightline.cli import roles
+    from sightline.runs.folder import check_free, default_run_path
 
     arguments = recipe or []
+    run: RunFolder | Path
     if resume:
         run = _run_to_resume(arguments, run_dir)
-        name, completed = run.path.name, for_control(run.recipe())
+        name, completed = run.path.name, run.recipe()
     else:
         name, wanted = _recipe(arguments)
-        completed = complete(for_control(wanted))
+        completed, run = roles.complete(wanted), run_dir or default_run_path(name)
     if dry_run:
         document = completed.model_dump(mode="json")
         typer.echo(json.dumps(document, indent=2) if as_json else yaml.safe_dump(document, sort_keys=False), nl=as_json)
         return
-    if not resume:
-        path = run_dir or default_run_path(name)
-        check_free(path)
-        setup = prepare(completed)
-        run = create_run(path, completed)
-    else:
-        setup = prepare(completed)
-    result = _train(setup, run, name, resume)
-    if as_json:
-        print_json(result | {"run": str(run.path)})
+    if isinstance(run, Path):
+        check_free(run)
+    folder, result = roles.train(completed, run, name)
+    if _is_one_of_many():
         return
-    from sightline.evaluation.episodes import describe
+    if as_json:
+        print_json(result | {"run": str(folder.path)})
+        return
+    typer.echo(f"untrained   {roles.describe(completed, result['untrained'])}")
+    typer.echo(f"trained     {roles.describe(completed, result)}")
+    for look in ("blank", "shuffled"):
+        if result.get(look):
+            typer.echo(f"  {look:<9} {roles.describe(completed, result[look])}")
+    typer.echo(f"report      {folder.report_file}")
 
-    typer.echo(f"untrained   {describe(result['untrained'])}")
-    typer.echo(f"trained     {describe(result)}")
-    typer.echo(f"report      {run.report_file}")
+
+def _is_one_of_many() -> bool:
+    """Whether another process started by torchrun speaks for this one."""
+    return os.environ.get("RANK", "0") != "0"
 
 
 def _recipe(arguments: list[str]) -> tuple[str, Recipe]:
@@ -128,45 +133,45 @@ def _run_to_resume(arguments: list[str], path: Path | None) -> RunFolder:
     return run
 
 
-def _train(setup: Setup, run: RunFolder, name: str, resume: bool) -> dict[str, Any]:
-    from sightline.control.training import train
-    from sightline.models.encoders import model_card
-    from sightline.reports.html import write_report
-    from sightline.runs.progress import ProgressBar
-
-    card = model_card(setup.encoder.name) if setup.encoder else None
-    if card:
-        run.write_text("model_card.md", card)
-    with ProgressBar(setup.recipe.steps, name) as progress:
-        result = train(setup, run, progress, resume)
-    write_report(run.path)
-    return result
-
-
 @app.command()
 def evaluate(
-    run: RunPath,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder; or a game's recipe, with --model.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="Of a recipe.")] = None,
+    model: Annotated[str | None, typer.Option(help="Instead of a run's: a folder, a name, or a hosted one.")] = None,
+    provider: Annotated[str | None, typer.Option(help="Who hosts it: openai (or alike), gemini, anthropic.")] = None,
+    url: Annotated[str | None, typer.Option(help="Address of an OpenAI-compatible server.")] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes of the panel.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Which panel.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Play a panel of episodes with a run's chosen checkpoint."""
-    from sightline.control.evaluating import evaluate_run
-    from sightline.evaluation.episodes import describe
+    """Play a panel of episodes with a run's chosen checkpoint, or a game's with any model."""
+    from sightline.cli import roles
+    from sightline.runs.folder import RunFolder
 
-    numbers = evaluate_run(_open(run), episodes, seed)
+    recipe: Recipe
+    if model is None and (folder := RunFolder(Path(run))).recipe_file.is_file():
+        if overrides:
+            raise BadInput("a run is evaluated as its recipe says; leave out the overrides")
+        recipe, numbers = folder.recipe(), roles.evaluate(folder, episodes, seed)
+    elif model is None and provider is None:
+        raise BadInput(f"'{run}' is not a run folder: it has no recipe.yaml; to evaluate a model on a game say --model")
+    else:
+        recipe, numbers = roles.evaluate_model(run, overrides or [], model, provider, url, episodes, seed)
     if as_json:
         print_json(numbers)
-    else:
-        typer.echo(f"{describe(numbers)} ({numbers['episodes']} episodes, panel {numbers['panel']})")
+        return
+    typer.echo(f"{roles.describe(recipe, numbers)} ({numbers['episodes']} episodes, panel {numbers['panel']})")
+    for control in ("blank", "shuffled", "random", "oracle"):
+        if numbers.get(control):
+            typer.echo(f"  {control:<9} {roles.describe(recipe, numbers[control])}")
 
 
 @app.command()
 def report(run: RunPath) -> None:
     """Write a run's report.html anew."""
-    from sightline.reports.html import write_report
+    from sightline.cli import roles
 
-    typer.echo(write_report(_open(run).path))
+    typer.echo(roles.write_report(_open(run)))
 
 
 def _open(path: Path) -> RunFolder:

@@ -57,7 +57,8 @@ class Replies(Strict):
     illegal: Literal["play", "random", "forfeit"] = "play"
     """The same for an action that the rules do not allow now; `play` leaves it to the game."""
     penalty: NonNegativeFloat = 0.0
-    """Taken from the reward of a turn whose reply was unparsable or illegal."""
+    """Taken from the reward of a turn whose reply was unparsable or illegal. Only with a penalty is a reply credited
+    with what a random move in its place led to."""
 
 
 class PPO(Strict):
@@ -151,7 +152,7 @@ class Rollouts(Strict):
     window: PositiveInt = 1
     """Turns that the model is shown: the present one, and what was seen and replied before."""
     reward: Literal["game", "success"] = "game"
-    """The game's own rewards, or 1 for a won episode and 0 otherwise."""
+    """The game's own rewards, or 1 for a won episode and 0 otherwise; less penalties either way."""
     practice: dict[str, Any] = {}
     """Options of the environment that differ in training from those of evaluation."""
 
@@ -182,6 +183,8 @@ class AgentEvaluation(Strict):
     """Episodes of the test panel, played at the end by the chosen checkpoint with real, blank and shuffled pictures."""
     parallel: PositiveInt = 64
     """Episodes played at the same time; changes no result but rounding."""
+    stop_at: Fraction | None = None
+    """End the run as soon as the validation score (episodes won, times true replies) reaches this."""
 
 
 class Alarms(Strict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, NonNegativeInt, PositiveInt, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, NonNegativeInt, PositiveInt, Tag, model_validator
 
 from sightline.config.agents import (
     PPO,
@@ -129,7 +129,7 @@ class AgentRecipe(RecipeBase):
     """Turns to play, summed over episodes; the last update's episodes are played to their end."""
     prompt: str | None = None
     """Words instead of the game's own; `{text}` stands for those. Needed for environments that have none."""
-    actions: tuple[str, ...] = ()
+    actions: tuple[Annotated[str, BeforeValidator(str)], ...] = ()
     """Names of the actions, for environments that only number them."""
     in_words: bool = False
     """Tell what the picture shows instead of showing it, for games that can."""

@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -34,6 +33,7 @@ from sightline.preferences.lessons import KINDS
 from sightline.preferences.pool import whole_segments
 from sightline.preferences.sampling import PoolView, choose_pairs, choose_singles
 from sightline.runs.folder import RunFolder
+from sightline.runs.progress import Progress
 from sightline.runs.stopping import StopRequests
 from sightline.tasks.completing import complete, env_maker
 from sightline.tasks.declarations import find_task
@@ -43,14 +43,6 @@ ENVS = 8
 STEPS_PER_SEGMENT = 4
 """Random play is so many times as long as the segments that are taken from it."""
 _CALLED: dict[Kind, str] = {"compare": "pairs", "rate": "ratings", "score": "scores"}
-
-
-class Progress(Protocol):
-    """What is shown meanwhile."""
-
-    def say(self, message: str) -> None: ...
-
-    def update(self, step: int, values: dict[str, float | None]) -> None: ...
 
 
 @dataclass(frozen=True)

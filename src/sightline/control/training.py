@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
@@ -44,17 +44,8 @@ from sightline.evaluation.panels import Panel
 from sightline.runs.checkpoints import Checkpoint, CheckpointStore
 from sightline.runs.folder import RunFolder
 from sightline.runs.metrics import Metrics
+from sightline.runs.progress import Progress
 from sightline.runs.stopping import Stopped, StopRequests
-
-
-class Progress(Protocol):
-    """Where a person sees how it goes."""
-
-    def update(self, step: int, values: dict[str, float | None]) -> None:
-        """Called after every chunk."""
-
-    def say(self, message: str) -> None:
-        """Called with one line now and then."""
 
 
 def greedy(model: OffPolicyAlgorithm) -> Policy:

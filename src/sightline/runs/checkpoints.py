@@ -36,6 +36,10 @@ class Checkpoint:
                 return f"{name} is not as it was written"
         return None
 
+    def remove(self) -> None:
+        """Remove it, if it is there."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
 
 class CheckpointStore:
     """Numbered checkpoints of one kind in a folder.
@@ -65,10 +69,12 @@ class CheckpointStore:
         try:
             temporary.mkdir(parents=True)
             write(temporary)
-            files = sorted(file for file in temporary.iterdir())
+            files = sorted(file for file in temporary.rglob("*") if file.is_file())
             for file in files:
                 _flush(file)
-            (temporary / MANIFEST).write_text(json.dumps({file.name: _digest(file) for file in files}))
+            (temporary / MANIFEST).write_text(
+                json.dumps({str(file.relative_to(temporary)): _digest(file) for file in files})
+            )
             _flush(temporary / MANIFEST)
             shutil.rmtree(final, ignore_errors=True)
             temporary.rename(final)
@@ -81,7 +87,7 @@ class CheckpointStore:
                 f"{self._folder} are whole: make room, then go on with --resume"
             ) from error
         for old in list(self._all())[self._keep :]:
-            shutil.rmtree(old.path, ignore_errors=True)
+            old.remove()
         return Checkpoint(final, step)
 
     def latest(self, warn: Callable[[str], None] = lambda message: None) -> Checkpoint | None:
@@ -96,7 +102,7 @@ class CheckpointStore:
     def clear(self) -> None:
         """Remove all of them."""
         for checkpoint in self._all():
-            shutil.rmtree(checkpoint.path, ignore_errors=True)
+            checkpoint.remove()
 
     def _all(self) -> Iterator[Checkpoint]:
         """Newest first."""

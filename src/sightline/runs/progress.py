@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
+from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+
+class Progress(Protocol):
+    """Where a person sees how it goes."""
+
+    def update(self, step: int, values: dict[str, float | None]) -> None:
+        """Called after every piece of work, with what was measured."""
+
+    def say(self, message: str) -> None:
+        """Called with one line now and then."""
 
 
 class ProgressBar:
     """A live bar on stderr; without a terminal only the lines are written.
 
     Args:
-        total: transitions of the whole run.
+        total: transitions or turns of the whole run.
         label: name of the run.
+        quiet: show nothing, because another process speaks for this one.
     """
 
-    def __init__(self, total: int, label: str) -> None:
-        self._console = Console(file=sys.stderr, highlight=False)
-        self._progress = Progress(
+    def __init__(self, total: int, label: str, quiet: bool = False) -> None:
+        self._console = Console(file=sys.stderr, highlight=False, quiet=quiet)
+        self._progress = RichProgress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=24),
             TaskProgressColumn(),
@@ -54,4 +67,6 @@ class ProgressBar:
             parts.append(f"reward {self._latest['rollout/reward']:.3f}")
         if "rollout/success" in self._latest:
             parts.append(f"success {100 * self._latest['rollout/success']:.0f} %")
+        if "rollout/truthful" in self._latest:
+            parts.append(f"true {100 * self._latest['rollout/truthful']:.0f} %")
         return "  ".join(parts)

@@ -1,0 +1,198 @@
+"""Demonstrations: what an agent is shown, and the reply that a game's own best play would give.
+
+On disk they are a folder: `demos.jsonl` with one object a line (`text`, `pictures`, `reply`, `seed`, `turn`, `facts`),
+and `pictures/`, each distinct picture once, as a PNG file named by its digest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from sightline.agents.prompting import demonstration, prompt_text
+from sightline.config.agents import Replies
+from sightline.errors import BadInput, RunFailed
+from sightline.games.wrapping import has_oracle, oracle
+from sightline.labels.frames import read_picture
+from sightline.models.pictures import Picture
+from sightline.runs.folder import write_atomically
+
+LINES, PICTURES = "demos.jsonl", "pictures"
+BARREN = 1_000
+"""Episodes in a row in which best play is never known; then it is given up."""
+_CHANCE_OF_TASKS, _CHANCE_OF_MOVES = 1, 2
+_DIGEST = re.compile(r"[0-9a-f]{16}")
+_KINDS: dict[str, type] = {"text": str, "pictures": list, "reply": str, "seed": int, "turn": int, "facts": dict}
+
+
+@dataclass(frozen=True, eq=False)
+class Demo:
+    """One turn, and how to reply.
+
+    Attributes:
+        text: all words of the prompt, with how to reply.
+        pictures: what is shown.
+        reply: the reply's text.
+        seed: of the game that it is from.
+        turn: of that game, from 0.
+        facts: what can be seen: name -> text.
+    """
+
+    text: str
+    pictures: tuple[Picture, ...]
+    reply: str
+    seed: int
+    turn: int
+    facts: dict[str, str]
+
+
+def demonstrations(
+    maker: Callable[[], gymnasium.Env[Any, Any]], settings: Replies, samples: int, seed: int = 0, explore: float = 0.3
+) -> Iterator[Demo]:
+    """Play a game and say in every turn what best play would reply.
+
+    Equal arguments give equal demonstrations, and fewer samples the first of them.
+
+    Args:
+        maker: makes a game that knows its best play.
+        settings: the form of the replies.
+        samples: turns.
+        seed: of all chance.
+        explore: share of turns in which a random legal move is played instead of the best one (which is demonstrated
+            nevertheless), so that there are mistakes to be mended.
+
+    Raises:
+        BadInput: the game does not know how to play.
+        RunFailed: best play is never known, as in games that cannot be won.
+    """
+    env = maker()
+    try:
+        if not has_oracle(env):
+            kind = type(env.unwrapped).__name__
+            raise BadInput(
+                f"{kind} does not know its best play (oracle()), so nothing can be demonstrated; leave it out"
+            )
+        chance = np.random.default_rng((seed, _CHANCE_OF_MOVES))
+        made = barren = 0
+        for episode in range(samples * BARREN):
+            if made == samples:
+                return
+            task = int(np.random.SeedSequence((seed, _CHANCE_OF_TASKS, episode)).generate_state(1)[0])
+            barren += 1
+            for demo in _played(env, settings, task, chance, explore):
+                yield demo
+                made, barren = made + 1, 0
+                if made == samples:
+                    break
+            if barren == BARREN:
+                raise RunFailed(f"best play was not known in {BARREN} games in a row; are they winnable at all?")
+    finally:
+        env.close()
+
+
+def _played(
+    env: gymnasium.Env[Any, Any], settings: Replies, seed: int, chance: np.random.Generator, explore: float
+) -> Iterator[Demo]:
+    """One game, as long as best play is known."""
+    names: Sequence[str] = env.get_wrapper_attr("action_names")
+    asked: Sequence[str] = env.get_wrapper_attr("asked")
+    observation, info = env.reset(seed=seed)
+    turn, over = 0, False
+    while not over and (best := oracle(env)) is not None:
+        facts = {name: str(info["facts"][name]) for name in asked}
+        text = prompt_text(observation.text, settings, asked, names)
+        reply = demonstration(settings, facts, thoughts_of(facts), best)
+        yield Demo(text, tuple(map(Picture, observation.images)), reply, seed, turn, facts)
+        strays = chance.random() < explore
+        legal = tuple(info["legal_actions"]) or names
+        played = legal[int(chance.integers(len(legal)))] if strays else best
+        observation, _, terminated, truncated, info = env.step(np.int64(names.index(played)))
+        turn, over = turn + 1, bool(terminated or truncated)
+
+
+def thoughts_of(facts: Mapping[str, str]) -> str:
+    """A plain true sentence: what is seen, once more. Why a move is best no game can say."""
+    return ", ".join(f"{name} is {value}" for name, value in facts.items())
+
+
+def write_demos(folder: Path, demos: Iterable[Demo]) -> int:
+    """Write demonstrations to a folder that holds none yet; gives how many.
+
+    The lines come last and at once, so a folder with lines is whole. What an interrupted call left is used again.
+
+    Raises:
+        BadInput: the folder holds demonstrations already.
+        RunFailed: it cannot be written.
+    """
+    target = folder / LINES
+    if target.exists():
+        raise BadInput(f"'{folder}' holds demonstrations already; say another folder, or remove it")
+    lines: list[str] = []
+    try:
+        (folder / PICTURES).mkdir(parents=True, exist_ok=True)
+        for demo in demos:
+            for picture in demo.pictures:
+                file = _file(folder, picture.digest)
+                if not file.exists():
+                    write_atomically(file, picture.png)
+            document = vars(demo) | {"pictures": [picture.digest for picture in demo.pictures]}
+            lines.append(json.dumps(document, ensure_ascii=False))
+        write_atomically(target, "".join(f"{line}\n" for line in lines).encode())
+    except OSError as error:
+        raise RunFailed(f"demonstrations cannot be written to '{folder}': {error.strerror or error}") from error
+    return len(lines)
+
+
+def read_demos(folder: Path) -> Iterator[Demo]:
+    """Read demonstrations one by one. Equal pictures are held once.
+
+    Raises:
+        BadInput: there are none, a line is none, or a picture is missing or another.
+    """
+    file = folder / LINES
+    if not file.is_file():
+        raise BadInput(f"'{folder}' holds no demonstrations ({LINES}); 'sightline demos' writes some")
+    known: dict[str, Picture] = {}
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            yield _read_line(folder, line, f"'{file}' line {number}", known)
+
+
+def _read_line(folder: Path, line: bytes, place: str, known: dict[str, Picture]) -> Demo:
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{place} is broken: no JSON ({' '.join(str(error).split())[:100]})") from error
+    if not isinstance(document, dict):
+        raise BadInput(f"{place} is broken: no object")
+    for name, kind in _KINDS.items():
+        if type(document.get(name)) is not kind:
+            raise BadInput(f"{place} is broken: '{name}' is missing or no {kind.__name__}")
+    facts = document["facts"]
+    if not all(isinstance(fact, str) for fact in facts.values()):
+        raise BadInput(f"{place} is broken: a fact is no text")
+    pictures = tuple(_read_picture(folder, digest, place, known) for digest in document["pictures"])
+    return Demo(document["text"], pictures, document["reply"], document["seed"], document["turn"], facts)
+
+
+def _read_picture(folder: Path, digest: Any, place: str, known: dict[str, Picture]) -> Picture:
+    if not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
+        raise BadInput(f"{place} is broken: {str(digest)[:40]!r} is no name of a picture")
+    if digest not in known:
+        file = _file(folder, digest)
+        picture = Picture(read_picture(file, f"'{file}' ({place})"))
+        if picture.digest != digest:
+            raise BadInput(f"'{file}' ({place}) is damaged: it is not the picture that was stored there")
+        known[digest] = picture
+    return known[digest]
+
+
+def _file(folder: Path, digest: str) -> Path:
+    return folder / PICTURES / f"{digest}.png"

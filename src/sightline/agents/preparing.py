@@ -1,0 +1,109 @@
+"""From a recipe to all that a run needs: the game, the model, the processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sightline.agents.engines.engine import Engine
+from sightline.agents.rollouts import Table
+from sightline.agents.samplers import Sampler
+from sightline.agents.samplers.policy import PolicySampler
+from sightline.config import PPO, AgentRecipe, for_agent, validate_recipe
+from sightline.evaluation.panels import Panel, make_panel
+from sightline.games.making import GameMaker
+from sightline.models.vlm.model import VLM
+
+if TYPE_CHECKING:
+    from sightline.agents.samplers.vllm import VLLMSampler
+
+
+def complete(recipe: AgentRecipe) -> AgentRecipe:
+    """Fill in what the recipe leaves open; the result says everything.
+
+    Raises:
+        BadInput: there is no such game, it does not take these options, or it cannot be played from pictures.
+        RunFailed: the game cannot be built on this machine.
+    """
+    for make in (game_maker(recipe), game_maker(recipe, practice=True)):
+        game = make()
+        try:
+            game.reset(seed=0)
+        finally:
+            game.close()
+    document: dict[str, Any] = recipe.model_dump(mode="json")
+    tenth = max(recipe.steps // 10, 1)
+    document["evaluation"]["every"] = recipe.evaluation.every or tenth
+    document["checkpoints"]["every"] = recipe.checkpoints.every or tenth
+    return for_agent(validate_recipe(document))
+
+
+def game_maker(recipe: AgentRecipe, practice: bool = False) -> GameMaker:
+    """How to make the recipe's game, as it is evaluated or as it is practised."""
+    options = recipe.env_options | (recipe.rollouts.practice if practice else {})
+    return GameMaker(recipe.env, options, recipe.prompt, recipe.actions, recipe.episode_steps, recipe.in_words)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a run needs.
+
+    Attributes:
+        recipe: complete.
+        vlm: the model, with the weights that the recipe names.
+        engine: the processes that it learns on.
+        server: writes the replies with a copy of the weights; None if the model does so itself.
+    """
+
+    recipe: AgentRecipe
+    vlm: VLM
+    engine: Engine
+    server: VLLMSampler | None = None
+
+    def table(self, practice: bool = False) -> Table:
+        """Where episodes are played, in training or in evaluation."""
+        recipe = self.recipe
+        parallel = recipe.rollouts.parallel // self.engine.world if practice else recipe.evaluation.parallel
+        make = game_maker(recipe, practice)
+        return Table(make, recipe.replies, recipe.rollouts.window, max(parallel, 1), self.vlm)
+
+    def sampler(self, greedy: bool = False) -> Sampler:
+        """The model as it replies in training, or greedily as in evaluation."""
+        recipe = self.recipe
+        temperature = 0.0 if greedy else recipe.rollouts.temperature
+        if self.server is not None:
+            return self.server.at(temperature)
+        return PolicySampler(self.vlm, temperature, recipe.replies.max_tokens)
+
+    def weights_changed(self) -> None:
+        """Hand new weights to whoever writes the replies with a copy of them."""
+        if self.server is not None:
+            with self.engine.whole():
+                self.server.take_over_weights()
+
+    def panel(self, name: str, episodes: int, seed: int = 0) -> Panel:
+        """A panel of the recipe's game."""
+        return make_panel(name, self.recipe.env, episodes, seed)
+
+
+def prepare(recipe: AgentRecipe) -> Setup:
+    """Load the model and join the processes.
+
+    Raises:
+        BadInput: there is no such model, it cannot be used as the recipe says, or processes were started otherwise than
+            the engine needs.
+    """
+    import torch
+
+    from sightline.agents.engines.starting import start_engine
+    from sightline.models.vlm.model import load_vlm
+
+    torch.set_num_threads(recipe.threads)
+    engine = start_engine(recipe.engine)
+    vlm = load_vlm(recipe.policy, isinstance(recipe.algorithm, PPO), recipe.device, recipe.seed)
+    server = None
+    if recipe.policy.sampler == "vllm":
+        from sightline.agents.samplers.vllm import VLLMSampler
+
+        server = VLLMSampler(vlm, max_tokens=recipe.replies.max_tokens)
+    return Setup(recipe, vlm, engine, server)

@@ -1,0 +1,122 @@
+"""Replies by a model that chats: hosted ones, servers of one's own, or a model of Hugging Face in this process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from sightline.agents.samplers import Asked, Conversation, Key, only_text
+from sightline.config.teachers import ChatTeacherConfig
+from sightline.errors import BadInput
+from sightline.models.chat.calling import Attempt, Calls, Limits, check
+from sightline.models.chat.messages import Ask, ChatModel, ChatRequest, Part, Refused, Rejected
+from sightline.models.chat.streaming import in_background
+from sightline.models.pictures import Picture
+
+
+class ChatSampler:
+    """Asks a model that chats for every reply, many at once. Making one needs neither key nor network.
+
+    The interfaces know one turn only, so earlier turns of a conversation are told in the same request, each with its
+    pictures, its words and what was replied.
+
+    A request that is refused, or that fails as often as may be tried, gives an empty reply (which no action can be read
+    from) and is counted; the first of each kind is said. A request that is turned down for good (the key, the model's
+    name, a quota) ends it all, for so would every other.
+
+    Args:
+        config: provider, model, limits and sampling; what it says of stages, votes, orders and frames is not used.
+        schema: JSON schema of a reply (`prompting.reply_schema`), asked for where `config.structured` and the server
+            allow it.
+        warn: told, in one line, of the first failure of each kind.
+
+    Attributes:
+        name: of the model, for reports.
+        failures: how many replies are missing, by `refused` and `failed`.
+        input_tokens, output_tokens: what was read and written so far, as the provider counts.
+
+    Raises:
+        BadInput: the configured address is none.
+    """
+
+    def __init__(
+        self,
+        config: ChatTeacherConfig,
+        schema: dict[str, Any] | None = None,
+        warn: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        from sightline.teachers.chat import open_model
+
+        self.name = config.model
+        self.failures: Counter[str] = Counter()
+        self.input_tokens = self.output_tokens = 0
+        self._config, self._warn = config, warn
+        self._schema = schema if config.structured else None
+        self._model: ChatModel = open_model(config)
+        # a local model answers in batches, in its own time
+        timeout = None if self._model.batched else config.timeout
+        self._limits = Limits(config.requests_per_minute, config.tokens_per_minute, timeout, config.retries)
+        self._calls = Calls(self._limits)
+
+    def check(self) -> None:
+        """Ask something trivial, with a picture and everything else that will be asked for.
+
+        Raises:
+            BadInput: package or key missing, key refused, model unknown, or it cannot be asked so.
+            RunFailed: the server does not answer.
+        """
+        red = Picture(np.full((64, 64, 3), (200, 30, 30), np.uint8))
+        check(self._model, self._limits, self._request((red, "Which colour is this? Reply in JSON.")))
+
+    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Asked]:
+        """See `Sampler`. The keys are not used: servers draw by themselves, so replies are not repeatable.
+
+        Raises:
+            BadInput: package or key missing, or requests are turned down for good.
+        """
+        replies = [only_text("", finished=False) for _ in conversations]
+        requests = [self._request(as_one_turn(conversation)) for conversation in conversations]
+        for index, attempt in in_background(self._model.connected, self._reply, requests, self._config.concurrency):
+            if attempt.reply is not None:
+                replies[index] = only_text(attempt.reply.text, not attempt.reply.cut_off)
+            else:
+                self._note_failure(attempt)
+        return replies
+
+    async def _reply(self, ask: Ask, request: ChatRequest) -> Attempt:
+        last = (await self._calls.attempts(ask, request, self._count))[-1]
+        if isinstance(last.error, Rejected):
+            raise BadInput(f"the chat model at {self._model.where} cannot be asked: {last.error}")
+        return last
+
+    def _count(self, attempt: Attempt) -> None:
+        heard = attempt.reply or attempt.error
+        self.input_tokens += heard.input_tokens if heard else 0
+        self.output_tokens += heard.output_tokens if heard else 0
+
+    def _note_failure(self, attempt: Attempt) -> None:
+        kind = "refused" if isinstance(attempt.error, Refused) else "failed"
+        self.failures[kind] += 1
+        if self.failures[kind] == 1:
+            self._warn(
+                f"a reply of {self.name} at {self._model.where} is missing ({kind}: {attempt.error}); "
+                "it counts as empty, and so will others"
+            )
+
+    def _request(self, parts: tuple[Part, ...]) -> ChatRequest:
+        return ChatRequest(parts, self._schema, self._config.temperature, self._config.max_tokens)
+
+
+def as_one_turn(conversation: Conversation) -> tuple[Part, ...]:
+    """All turns as the parts of one request: pictures, words and reply of each, the present one last."""
+    parts: list[Part] = []
+    for number, exchange in enumerate(conversation, 1):
+        if len(conversation) > 1:
+            parts.append(f"Turn {number} of {len(conversation)}" + (", now:" if number == len(conversation) else ":"))
+        parts += [*exchange.pictures, exchange.text]
+        if number < len(conversation):
+            parts.append(f"You replied: {exchange.reply_text}")
+    return tuple(parts)

@@ -1,0 +1,38 @@
+"""The policy itself replies, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sightline.agents.samplers import Asked, Conversation, Key
+from sightline.models.vlm.model import VLM
+
+CHANCE_OF_SAMPLING = 1
+
+
+@dataclass(frozen=True)
+class PolicySampler:
+    """A model, asked as it is now.
+
+    Attributes:
+        vlm: the model.
+        temperature: 1 samples from the model as it is; 0 takes the most probable token.
+        max_tokens: of a reply.
+    """
+
+    vlm: VLM
+    temperature: float
+    max_tokens: int
+
+    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Asked]:
+        """See `Sampler`."""
+        prompts = [self.vlm.encode(conversation) for conversation in conversations]
+        uniforms = None
+        if self.temperature > 0:
+            chances = [np.random.default_rng((CHANCE_OF_SAMPLING, *key)) for key in keys]
+            uniforms = np.stack([chance.random(self.max_tokens) for chance in chances])
+        samples = self.vlm.generate(prompts, uniforms, self.temperature or 1.0, self.max_tokens)
+        return [Asked(sample, prompt) for sample, prompt in zip(samples, prompts, strict=True)]

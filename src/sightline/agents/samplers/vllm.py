@@ -1,0 +1,175 @@
+"""Replies by the policy itself, served by vLLM in this process: for large models on a GPU.
+
+Written against the documentation and sources of vLLM 0.14 and later, and tested against a stand-in for its package
+only: it has not been run on a GPU.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sightline.agents.samplers import Asked, Conversation, Key
+from sightline.errors import BadInput, RunFailed
+from sightline.models.vlm.model import VALUE_HEAD
+from sightline.models.vlm.types import Prompt, Sample
+
+if TYPE_CHECKING:
+    import torch
+
+    from sightline.models.vlm.model import VLM
+
+CHANCE_OF_SEEDS = 3
+_BANNED = -100.0
+"""The least bias that vLLM takes: the token's probability times 4e-44."""
+
+
+class VLLMSampler:
+    """Lets vLLM reply for a model that is trained here.
+
+    vLLM puts in the places of pictures by itself, so it is given prompts with one placeholder for each picture;
+    prompts in which they are already spread out would get them twice. What it made of them must be, id by id, what
+    the learner reads, or else the run ends: probabilities of another prompt are worth nothing.
+
+    Log-probabilities come from the distribution that was sampled from (`processed_logprobs`): at the temperature, and
+    without the banned tokens. They differ from the learner's by rounding.
+
+    Args:
+        vlm: the model; it reads prompts and texts, and says what may be written.
+        temperature: of sampling; 0 takes the most probable token.
+        max_tokens: of a reply.
+        options: further arguments of `vllm.LLM`, such as `gpu_memory_utilization`, `max_model_len`, or
+            `limit_mm_per_prompt={"image": 4}` where several pictures are shown.
+
+    Raises:
+        BadInput: vLLM is missing or too old, or the picture tower has adapters, which it cannot serve.
+    """
+
+    def __init__(
+        self,
+        vlm: VLM,
+        temperature: float = 1.0,
+        max_tokens: int = 256,
+        **options: Any,
+    ) -> None:
+        if vlm.policy.lora is not None and "vision" not in vlm.policy.freeze:
+            raise BadInput(
+                "vLLM cannot serve adapters on the picture tower; add policy.freeze=[vision], "
+                "or take policy.sampler=transformers"
+            )
+        self._vlm = vlm
+        self._vllm = _import_vllm()
+        self._folder = tempfile.TemporaryDirectory(prefix="sightline-vllm-")
+        vlm.merge_and_save(self._folder.name)
+        self._llm: Any = self._vllm.LLM(
+            model=self._folder.name,
+            **{"logprobs_mode": "processed_logprobs", "generation_config": "vllm", "seed": 0} | options,
+        )
+        if not hasattr(self._llm.llm_engine, "reset_encoder_cache"):
+            raise BadInput("this vLLM cannot forget what it saw with earlier weights; pip install --upgrade vllm")
+        self._sampling: dict[str, Any] = {
+            "temperature": temperature,
+            "top_p": 1.0,
+            "top_k": 0,
+            "max_tokens": max_tokens,
+            "logprobs": 0,  # of the sampled token alone
+            "stop_token_ids": sorted(vlm.tokens.stops),
+            "logit_bias": {int(token): _BANNED for token in vlm.tokens.banned.nonzero().flatten().tolist()},
+        }
+
+    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Asked]:
+        """See `Sampler`.
+
+        Raises:
+            RunFailed: vLLM reads other prompts than the learner.
+        """
+        if not conversations:
+            return []
+        prompts = [self._vlm.encode(conversation) for conversation in conversations]
+        outputs = self._llm.generate(
+            [self._input(conversation) for conversation in conversations],
+            [self._vllm.SamplingParams(seed=_seed(key), **self._sampling) for key in keys],
+            use_tqdm=False,
+        )
+        return [self._asked(prompt, output) for prompt, output in zip(prompts, outputs, strict=True)]
+
+    def at(self, temperature: float) -> VLLMSampler:
+        """The same server, asked at another temperature."""
+        other = copy.copy(self)
+        other._sampling = self._sampling | {"temperature": temperature}
+        return other
+
+    def take_over_weights(self) -> None:
+        """Take over the weights that the model has now, with its adapters in them; see `sync`."""
+        from safetensors.torch import load_file
+
+        # by way of files, because the names of weights in a checkpoint are those that vLLM knows
+        self._vlm.merge_and_save(self._folder.name)
+        for file in sorted(Path(self._folder.name).glob("*.safetensors")):
+            if file.name != VALUE_HEAD:
+                self.sync(load_file(file).items())
+
+    def sync(self, named_parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Take over new weights, and forget whatever was computed with those before.
+
+        Args:
+            named_parameters: (name, values) as in the model's checkpoint, adapters merged.
+
+        Raises:
+            BadInput: there are adapters among them.
+            RunFailed: vLLM cannot forget, because it is still writing.
+        """
+        weights = [(name, values.detach()) for name, values in named_parameters]
+        if any("lora_" in name for name, _ in weights):
+            raise BadInput("vLLM takes over whole weights only; merge the adapters into them before")
+
+        def load(model: Any) -> None:
+            model.load_weights(weights)
+
+        self._llm.apply_model(load)
+        if self._llm.reset_prefix_cache() is False:
+            raise RunFailed("vLLM still writes replies; new weights can be taken over between rollouts only")
+        self._llm.llm_engine.reset_encoder_cache()
+
+    def _input(self, conversation: Conversation) -> dict[str, Any]:
+        from PIL import Image
+
+        shown = [Image.fromarray(picture.pixels) for exchange in conversation for picture in exchange.pictures]
+        prompt: dict[str, Any] = {"prompt_token_ids": self._vlm.unexpanded(conversation)}
+        return prompt | ({"multi_modal_data": {"image": shown}} if shown else {})
+
+    def _asked(self, prompt: Prompt, output: Any) -> Asked:
+        if list(output.prompt_token_ids) != prompt.ids.tolist():
+            raise RunFailed(
+                f"vLLM reads a prompt of {len(output.prompt_token_ids)} tokens where the learner reads another of "
+                f"{len(prompt.ids)}; take policy.sampler=transformers"
+            )
+        written = output.outputs[0]
+        ids = [int(token) for token in written.token_ids]
+        logprobs = [float(written.logprobs[place][token].logprob) for place, token in enumerate(ids)]
+        finished = bool(ids) and ids[-1] in self._vlm.tokens.stops
+        sample = Sample(np.array(ids, np.int64), np.array(logprobs, np.float32), self._vlm.decode(ids), finished)
+        return Asked(sample, prompt)
+
+
+def _import_vllm() -> Any:
+    # in this process, or weights could not be handed over without copies of everything
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    try:
+        return importlib.import_module("vllm")
+    except ImportError as error:
+        raise BadInput(
+            f"policy.sampler=vllm needs vLLM and a GPU ({error}); pip install vllm, or take transformers"
+        ) from error
+
+
+def _seed(key: Key) -> int:
+    """A number of 31 bits from all of a key."""
+    return int(np.random.SeedSequence((CHANCE_OF_SEEDS, *key)).generate_state(1)[0] >> 1)

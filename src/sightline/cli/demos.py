@@ -1,0 +1,60 @@
+"""`sightline demos`: what a game's own best play would reply, to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sightline.cli.output import AsJson, print_json
+
+
+def demos(
+    env: Annotated[
+        str, typer.Argument(metavar="GAME", help="A game, or an environment of your own that knows its best play.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the demonstrations; it must hold none.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[key.sub=value]...", help="Recipe keys: env_options.max_position=9 replies.format=tags …"
+        ),
+    ] = None,
+    turns: Annotated[int, typer.Option(min=1, help="How many turns to demonstrate.")] = 1000,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of all chance; default: the recipe's, 0.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write demonstrations of a game's best play: sightline demos numberline --turns 5000 --out demos
+
+    Some moves are random, so that there are mistakes to be mended: warm_start.explore=0.3 says how many. A recipe with
+    the same game and the same replies learns from the folder by warm_start.demos=FOLDER.
+    """
+    from sightline.agents.demos import Demo, demonstrations, write_demos
+    from sightline.config import WarmStart, for_agent, load_recipe
+    from sightline.games.making import GameMaker
+    from sightline.runs.progress import ProgressBar
+
+    recipe = for_agent(load_recipe(None, ["role=agent", f"env={env}", *(overrides or [])]))
+    maker = GameMaker(
+        recipe.env, recipe.env_options, recipe.prompt, recipe.actions, recipe.episode_steps, recipe.in_words
+    )
+    explore = (recipe.warm_start or WarmStart()).explore
+    made = demonstrations(maker, recipe.replies, turns, recipe.seed if seed is None else seed, explore)
+    games: set[int] = set()
+    pictures: set[str] = set()
+
+    def counted(bar: ProgressBar) -> Iterator[Demo]:
+        for number, demo in enumerate(made, 1):
+            games.add(demo.seed)
+            pictures.update(picture.digest for picture in demo.pictures)
+            bar.update(number, {})
+            yield demo
+
+    with ProgressBar(turns, "demonstrating") as bar:
+        written = write_demos(out, counted(bar))
+    if as_json:
+        print_json({"turns": written, "games": len(games), "pictures": len(pictures), "path": str(out)})
+        return
+    typer.echo(f"written     {written} turns of {len(games)} games, with {len(pictures)} different pictures, to {out}")

@@ -1,0 +1,198 @@
+"""What turns are credited with, against arithmetic done by hand."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sightline.agents.algorithms import credit
+from sightline.agents.algorithms.ppo import generalised_advantages
+from sightline.agents.algorithms.returns import rewards_of
+from sightline.agents.types import Group
+from sightline.config.agents import GRPO, PPO, RLOO, GiGPO
+from small_trajectories import episode
+
+PLAIN = PPO(gamma=0.9, gae_lambda=0.95, normalise=False)
+
+
+def advantages(groups: list[Group], settings: Any, **rest: Any) -> list[list[list[float] | None]]:
+    """Plain lists; None where there is no credit."""
+    credits = credit(groups, settings, **rest)
+    return [[None if one is None else one.advantages.tolist() for one in group] for group in credits]
+
+
+def first_turns(group: Group, settings: Any) -> list[float]:
+    return [one[0] for one in advantages([group], settings)[0] if one is not None]
+
+
+class TestRewards:
+    def test_success_pays_the_last_turn_of_a_won_episode_and_no_penalties(self) -> None:
+        assert rewards_of(episode([-0.5, 3, -1], success=True), "success").tolist() == [0, 0, 1]
+        assert rewards_of(episode([-0.5, 3, 10], success=False), "success").tolist() == [0, 0, 0]
+
+    def test_the_game_pays_what_it_pays(self) -> None:
+        assert rewards_of(episode([-0.5, 3, -1], success=True), "game").tolist() == [-0.5, 3, -1]
+
+    def test_the_kind_reaches_the_algorithm(self) -> None:
+        group = [episode([5.0], success=False), episode([0.0], success=True)]
+        assert first_turns(group, RLOO()) == [5, -5]
+        assert advantages([group], RLOO(), reward="success") == [[[-1], [1]]]
+
+    def test_nothing_of_nothing(self) -> None:
+        for settings in (PPO(), GRPO(), RLOO(), GiGPO()):
+            assert credit([], settings) == []
+            assert advantages([[], [episode([])]], settings) == [[], [None]]
+
+
+class TestPPO:
+    def test_a_terminated_episode(self) -> None:
+        # surprises: 0 + 0.9 * 0.4 - 0.5 = -0.14; 0 + 0.9 * 0.6 - 0.4 = 0.14; 1 - 0.6 = 0.4. One turn later: 0.855
+        played = episode([0, 0, 1], [0.5, 0.4, 0.6], last_value=99.0)
+        expected = [-0.14 + 0.855 * (0.14 + 0.855 * 0.4), 0.14 + 0.855 * 0.4, 0.4]
+        ((one,),) = credit([[played]], PLAIN)
+        assert one is not None and one.returns is not None
+        assert one.advantages == pytest.approx(expected)
+        assert one.advantages[0] == pytest.approx(0.27211)
+        assert one.returns == pytest.approx([0.27211 + 0.5, 0.482 + 0.4, 1.0])
+
+    def test_a_truncated_episode_goes_on_with_the_last_value(self) -> None:
+        # the last surprise: 1 + 0.9 * 2 - 0.6 = 2.2
+        played = episode([0, 0, 1], [0.5, 0.4, 0.6], last_value=2.0, truncated=True)
+        expected = [-0.14 + 0.855 * (0.14 + 0.855 * 2.2), 0.14 + 0.855 * 2.2, 2.2]
+        assert advantages([[played]], PLAIN)[0][0] == pytest.approx(expected)
+
+    @given(
+        st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=1, max_size=8),
+        st.floats(-5, 5),
+        st.floats(0, 1),
+    )
+    def test_its_two_ends(self, turns: list[tuple[float, float]], after: float, gamma: float) -> None:
+        """lambda 1: discounted rewards (and what comes after) less the value. lambda 0: one-turn surprises."""
+        rewards, values = map(np.array, zip(*turns, strict=True))
+        n = len(turns)
+        to_come = [sum(gamma ** (j - i) * rewards[j] for j in range(i, n)) + gamma ** (n - i) * after for i in range(n)]
+        assert generalised_advantages(rewards, values, after, gamma, 1.0) == pytest.approx(np.array(to_come) - values)
+        nexts = [*values[1:], after]
+        short = [rewards[i] + gamma * nexts[i] - values[i] for i in range(n)]
+        assert generalised_advantages(rewards, values, after, gamma, 0.0) == pytest.approx(short)
+
+    def test_normalised_over_all_turns_of_the_update(self) -> None:
+        groups = [[episode([1, 2, 4])], [episode([8.0]), episode([-3.0], error="it broke"), episode([])]]
+        plain, normal = credit(groups, PLAIN), credit(groups, PPO(gamma=0.9, gae_lambda=0.95))
+        together = np.concatenate([normal[0][0].advantages, normal[1][0].advantages])  # type: ignore[union-attr]
+        assert together.mean() == pytest.approx(0, abs=1e-12)
+        assert together.std() == pytest.approx(1)
+        assert normal[1][1:] == plain[1][1:] == [None, None]
+        assert np.array_equal(normal[0][0].returns, plain[0][0].returns)  # type: ignore[union-attr,arg-type]
+        assert (plain[0][0].advantages < plain[1][0].advantages).all()  # type: ignore[union-attr]
+        assert (normal[0][0].advantages < normal[1][0].advantages).all()  # type: ignore[union-attr]
+
+    def test_equal_advantages_are_no_division_by_zero(self) -> None:
+        assert advantages([[episode([1.0]), episode([1.0])]], PPO()) == [[[0], [0]]]
+
+
+class TestGRPO:
+    def test_by_hand(self) -> None:
+        # returns 1, 0, 0, 3: mean 1, variance (0 + 1 + 1 + 4) / 4
+        group = [episode([0, 1]), episode([0.0]), episode([-1, 1]), episode([1, 1, 1])]
+        deviation = sqrt(1.5)
+        expected = [[0, 0], [-1 / deviation], [-1 / deviation] * 2, [2 / deviation] * 3]
+        for one, wanted in zip(advantages([group], GRPO())[0], expected, strict=True):
+            assert one == pytest.approx(wanted, abs=1e-5)
+
+    def test_without_division(self) -> None:
+        group = [episode([0, 1]), episode([0.0]), episode([-1, 1]), episode([1, 1, 1])]
+        assert advantages([group], GRPO(divide_by_deviation=False)) == [[[0, 0], [-1], [-1, -1], [2, 2, 2]]]
+
+    def test_groups_are_apart(self) -> None:
+        groups = [[episode([1.0]), episode([0.0])], [episode([100.0]), episode([98.0])]]
+        assert advantages(groups, GRPO(divide_by_deviation=False)) == [[[0.5], [-0.5]], [[1], [-1]]]
+
+    def test_has_no_values(self) -> None:
+        assert credit([[episode([1.0]), episode([0.0])]], GRPO())[0][0].returns is None  # type: ignore[union-attr]
+
+
+class TestRLOO:
+    def test_by_hand(self) -> None:
+        # returns 1, 0, 0, 3, against the mean of the others: 3/3, 4/3, 4/3, 1/3
+        group = [episode([0, 1]), episode([0.0]), episode([-1, 1]), episode([1, 1, 1])]
+        expected = [[0, 0], [-4 / 3], [-4 / 3] * 2, [8 / 3] * 3]
+        for one, wanted in zip(advantages([group], RLOO())[0], expected, strict=True):
+            assert one == pytest.approx(wanted)
+
+
+class TestGiGPO:
+    def test_by_hand(self) -> None:
+        # returns 1 and 0: +-0.5. To come, at gamma 0.5: (0.5, 1) and (0, 0, 0). State 5 was seen thrice, with 0.5, 0, 0
+        # to come: 1/3, -1/6, -1/6 from their mean; the others once.
+        group = [episode([0, 1], states=[5, 6]), episode([0, 0, 0], states=[5, 5, 7])]
+        plain = GiGPO(gamma=0.5, turn_weight=2.0, divide_by_deviation=False)
+        first, second = advantages([group], plain)[0]
+        assert first == pytest.approx([0.5 + 2 / 3, 0.5])
+        assert second == pytest.approx([-0.5 - 1 / 3, -0.5 - 1 / 3, -0.5])
+        # divided by deviations: 0.5 among episodes, sqrt((4 + 1 + 1) / 36 / 3) in state 5
+        first, second = advantages([group], GiGPO(gamma=0.5))[0]
+        assert first == pytest.approx([1 + (1 / 3) * sqrt(18), 1], abs=1e-4)
+        assert second == pytest.approx([-1 - sqrt(18) / 6, -1 - sqrt(18) / 6, -1], abs=1e-4)
+
+    def test_states_of_other_groups_do_not_count(self) -> None:
+        groups = [[episode([r], states=[5]), episode([0.0], states=[6])] for r in (1.0, 3.0)]
+        plain = GiGPO(divide_by_deviation=False)
+        assert advantages(groups, plain) == [[[0.5], [-0.5]], [[1.5], [-1.5]]]
+
+    def test_equal_episodes_may_differ_in_how_soon_they_got_there(self) -> None:
+        group = [episode([1.0], states=[5]), episode([0, 1], states=[5, 6])]
+        assert advantages([group], GiGPO(gamma=0.5, divide_by_deviation=False)) == [[[0.25], [-0.25, 0]]]
+
+    def test_without_weight_it_is_grpo(self) -> None:
+        group = [episode([0, 1], states=[5, 5]), episode([0.5], states=[5]), episode([0.0], states=[5])]
+        assert advantages([group], GiGPO(turn_weight=0)) == advantages([group], GRPO())
+
+
+GROUPED = {"grpo": GRPO(), "dr": GRPO(divide_by_deviation=False), "rloo": RLOO(), "gigpo": GiGPO()}
+grouped = pytest.mark.parametrize("settings", GROUPED.values(), ids=GROUPED)
+returns = st.lists(st.floats(-10, 10), min_size=2, max_size=8)
+
+
+def singles(values: list[float]) -> Group:
+    """A group of episodes of one turn, all in different states."""
+    return [episode([value], states=[i]) for i, value in enumerate(values)]
+
+
+@grouped
+class TestGroups:
+    def test_without_differences_are_dropped(self, settings: Any) -> None:
+        tenths = [episode([0.1] * 3, states=[1, 2, 3]), episode([0.3], states=[4])]  # 0.1 + 0.1 + 0.1 is not quite 0.3
+        assert advantages([tenths], settings) == [[None, None]]
+        assert advantages([[episode([0.0])] * 3], settings) == [[None] * 3]
+
+    def test_the_broken_and_the_empty_do_not_count(self, settings: Any) -> None:
+        whole = [episode([1.0]), episode([3.0])]
+        broken = [episode([50.0], error="it broke"), episode([])]
+        mixed = [whole[0], broken[0], whole[1], broken[1]]
+        first, second = advantages([whole], settings)[0]
+        assert advantages([mixed], settings) == [[first, None, second, None]]
+        assert advantages([[whole[0], *broken]], settings) == [[None] * 3]
+
+    @given(returns)
+    def test_advantages_of_a_group_add_up_to_nothing(self, settings: Any, returns: list[float]) -> None:
+        assert sum(first_turns(singles(returns), settings)) == pytest.approx(0, abs=1e-5)
+
+    @given(returns, st.floats(-10, 10))
+    def test_a_constant_changes_nothing(self, settings: Any, returns: list[float], shift: float) -> None:
+        rounded = [round(value, 3) for value in returns]
+        shifted = [value + shift for value in rounded]
+        before, after = first_turns(singles(rounded), settings), first_turns(singles(shifted), settings)
+        assert after == pytest.approx(before, rel=1e-5, abs=1e-5)
+
+    @given(st.permutations([0.0, 0.0, 1.0, 2.5, -3.0]))
+    def test_order_does_not_matter(self, settings: Any, returns: list[float]) -> None:
+        credited = dict(zip(returns, first_turns(singles(returns), settings), strict=True))
+        inorder = dict(zip(sorted(returns), first_turns(singles(sorted(returns)), settings), strict=True))
+        assert credited == pytest.approx(inorder)
+        assert sorted(credited.values()) == [credited[value] for value in sorted(credited)]

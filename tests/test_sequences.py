@@ -1,0 +1,227 @@
+"""From turns to passages, and how an update is divided: no sampled token is lost, doubled or shown the wrong past."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sightline.agents.sequences import (
+    Lesson,
+    lessons,
+    micro_batches,
+    minibatches,
+    share,
+    targets_of,
+    turns_in,
+)
+from sightline.agents.types import Credit, Trajectory, Turn
+from sightline.models.vlm.types import Prompt
+from small_trajectories import turn
+
+PICTURE = 99
+
+
+def prompt_of(ids: Sequence[int]) -> Prompt:
+    """With a row of pixels for each picture token, numbered by what follows it, and a type for each token."""
+    array = np.array(ids, np.int64)
+    shown = [float(ids[i + 1]) for i in range(len(ids)) if ids[i] == PICTURE]
+    return Prompt(array, {"types": torch.tensor(array == PICTURE)}, {"pixels": torch.tensor(shown)[:, None]})
+
+
+def windowed(replies: Sequence[Sequence[int]], window: int) -> Trajectory:
+    """An episode as a model is shown it: the last turns, each a picture, its number, the reply and an end."""
+    turns: list[Turn] = []
+    for i, reply in enumerate(replies):
+        ids: list[int] = [1]
+        for j in range(max(0, i - window + 1), i):
+            ids += [PICTURE, 50 + j, *replies[j], 2]
+        turns.append(turn(prompt=prompt_of([*ids, PICTURE, 50 + i]), ids=reply, value=float(i)))
+    return Trajectory(0, 0, turns)
+
+
+def credit_for(trajectory: Trajectory, values: bool = True) -> Credit:
+    advantages = np.arange(len(trajectory.turns)) + 0.5
+    return Credit(advantages, advantages + 10 if values else None)
+
+
+def lessons_of(*trajectories: Trajectory, merge: bool = True) -> list[Lesson]:
+    return lessons(trajectories, [credit_for(each) for each in trajectories], merge)
+
+
+def ids_of(lesson: Lesson) -> np.ndarray:
+    return np.concatenate([lesson.passage.prompt.ids, lesson.passage.reply])
+
+
+class TestMerging:
+    def test_a_growing_conversation_is_one_passage(self) -> None:
+        played = windowed([[7, 8], [9], [7, 7, 7]], window=3)
+        (lesson,) = lessons_of(played)
+        # 1, picture, 50, [7, 8], 2, picture, 51, [9], 2, picture, 52, [7, 7, 7]
+        assert ids_of(lesson).tolist() == [1, 99, 50, 7, 8, 2, 99, 51, 9, 2, 99, 52, 7, 7, 7]
+        assert [(span.start, span.end) for span in lesson.passage.spans] == [(3, 5), (8, 9), (12, 15)]
+        assert [one.span for one in lesson.turns] == list(lesson.passage.spans)
+        assert lesson.length == 15
+        assert lesson.passage.prompt.per_picture["pixels"].flatten().tolist() == [50, 51, 52]
+
+    def test_what_is_learned_of_each_turn(self) -> None:
+        played = windowed([[7, 8], [9, 5]], window=2)
+        played.turns[1] = replace(played.turns[1], choice=1, choices=(5, 6), credited=False)
+        played.turns[1].reference = np.array([-2.0, -3.0], np.float32)
+        ((first, second),) = [lesson.turns for lesson in lessons_of(played)]
+        assert (first.advantage, first.target, first.value, first.credited) == (0.5, 10.5, 0.0, True)
+        assert (second.advantage, second.target, second.value, second.credited) == (1.5, 11.5, 1.0, False)
+        assert first.span.choice is None
+        assert (second.span.start, second.span.choice, second.span.choices) == (8, 9, (5, 6))
+        assert second.action.tolist() == [False, True]
+        assert first.reference is None and second.reference is not None and second.reference.tolist() == [-2, -3]
+        assert second.logprobs.tolist() == [-0.5, -0.5] and second.logprobs.dtype == np.float32
+
+    def test_apart_if_wanted(self) -> None:
+        played = windowed([[7, 8], [9], [7, 7, 7]], window=3)
+        apart = lessons_of(played, merge=False)
+        assert [turns_in([lesson]) for lesson in apart] == [1, 1, 1]
+        assert [lesson.passage.prompt for lesson in apart] == [one.prompt for one in played.turns]
+
+    def test_a_short_window_is_not_merged(self) -> None:
+        assert len(lessons_of(windowed([[7], [7], [7]], window=1))) == 3
+        # the second prompt extends the first; the third has dropped it
+        assert [turns_in([lesson]) for lesson in lessons_of(windowed([[7], [7], [7]], window=2))] == [2, 1]
+
+    def test_episodes_are_never_merged(self) -> None:
+        played = windowed([[7], [8]], window=2)
+        halves = [Trajectory(0, i, [one]) for i, one in enumerate(played.turns)]
+        assert len(lessons_of(*halves)) == 2
+
+    def test_another_reply_than_the_sampled_one_is_not_merged(self) -> None:
+        played = windowed([[7, 8], [9]], window=2)
+        assert played.turns[1].prompt is not None
+        ids = played.turns[1].prompt.ids.copy()
+        ids[4] = 6
+        played.turns[1] = replace(played.turns[1], prompt=replace(played.turns[1].prompt, ids=ids))
+        assert len(lessons_of(played)) == 2
+
+    @pytest.mark.parametrize(
+        "tensors",
+        [
+            {"per_picture": {"pixels": torch.tensor([[51.0], [50.0]])}},  # other order
+            {"per_picture": {"pixels": torch.tensor([[50.0, 0.0], [51.0, 0.0]])}},  # other shape
+            {"per_picture": {"pixels": torch.tensor([[50], [51]])}},  # other dtype
+            {"per_picture": {}},
+            {"per_token": {"types": torch.tensor([True] * 8)}},
+            {"per_token": {}},
+            {"per_token": {"types": torch.tensor([0, 1, 0, 0, 0, 0, 1, 0]) == 1, "more": torch.zeros(8)}},
+        ],
+    )
+    def test_other_tensors_are_not_merged(self, tensors: dict[str, dict[str, torch.Tensor]]) -> None:
+        played = windowed([[7, 8], [9]], window=2)
+        assert len(lessons_of(played)) == 1
+        assert played.turns[1].prompt is not None
+        played.turns[1] = replace(played.turns[1], prompt=replace(played.turns[1].prompt, **tensors))
+        assert len(lessons_of(played)) == 2
+
+    def test_what_cannot_be_learned_from_is_left_out(self) -> None:
+        played = windowed([[7], [8], [9]], window=1)
+        played.turns[1] = replace(played.turns[1], prompt=None)
+        others = windowed([[7]], window=1)
+        found = lessons([others, played], [None, credit_for(played)])
+        assert [lesson.turns[0].advantage for lesson in found] == [0.5, 2.5]
+        assert lessons_of(windowed([[]], window=1)) == []
+
+    @given(
+        st.lists(st.lists(st.integers(3, 9), min_size=1, max_size=4), min_size=1, max_size=6),
+        st.integers(1, 6),
+        st.booleans(),
+    )
+    def test_every_sampled_token_once_with_its_own_past(
+        self, replies: list[list[int]], window: int, merge: bool
+    ) -> None:
+        played = windowed(replies, window)
+        found = lessons_of(played, merge=merge)
+        scored = [(lesson, one) for lesson in found for one in lesson.turns]
+        assert len(scored) == len(replies)
+        for original, (lesson, one) in zip(played.turns, scored, strict=True):
+            assert original.prompt is not None
+            ids = ids_of(lesson)
+            assert ids[one.span.start : one.span.end].tolist() == original.sample.ids.tolist()
+            assert ids[: one.span.start].tolist() == original.prompt.ids.tolist()
+            pictures = int((original.prompt.ids == PICTURE).sum())
+            shown = lesson.passage.prompt.per_picture["pixels"][:pictures]
+            assert torch.equal(shown, original.prompt.per_picture["pixels"])
+        assert all(lesson.passage.spans[-1].end == lesson.length for lesson in found)
+        if merge and window >= len(replies):
+            assert len(found) == 1
+
+
+class TestTargets:
+    def test_flat(self) -> None:
+        played = windowed([[7, 8], [9, 5, 5]], window=2)
+        played.turns[1] = replace(played.turns[1], choice=1, choices=(5, 6), credited=False)
+        found = targets_of(lessons_of(played, windowed([[4]], 1)))
+        assert found.turn_of.tolist() == [0, 0, 1, 1, 1, 2]
+        assert found.action.tolist() == [False, True, False, False, True, True]
+        assert found.old_logprobs.tolist() == [-0.5] * 6
+        assert found.advantages.tolist() == [0.5, 1.5, 0.5]
+        assert found.returns is not None and found.returns.tolist() == [10.5, 11.5, 10.5]
+        assert found.old_values.tolist() == [0, 1, 0]
+        assert found.credited.tolist() == [True, False, True]
+        assert found.choosing.tolist() == [False, True, False]
+        assert found.advantages.dtype == found.old_logprobs.dtype == torch.float32
+
+    def test_without_values(self) -> None:
+        played = windowed([[7]], 1)
+        found = lessons([played], [credit_for(played, values=False)])
+        assert targets_of(found).returns is None
+        with pytest.raises(ValueError, match="some have none"):
+            targets_of([*found, *lessons_of(played)])
+
+
+def many(lengths: Sequence[int]) -> list[Lesson]:
+    """Lessons of so many turns."""
+    return lessons_of(*(windowed([[3 + i % 7]] * n, window=n) for i, n in enumerate(lengths)))
+
+
+class TestDivision:
+    @given(st.lists(st.integers(1, 4), min_size=1, max_size=30), st.integers(1, 12), st.integers(1, 3))
+    def test_nothing_is_lost(self, lengths: list[int], per_step: int, world: int) -> None:
+        found = many(lengths)
+        steps = minibatches(found, per_step, seed=1, update=2, epoch=3)
+        assert sorted(map(id, chain.from_iterable(steps))) == sorted(map(id, found))
+        assert max(map(turns_in, steps)) <= per_step + 4
+        for step in steps:
+            shares = [share(step, rank, world) for rank in range(world)]
+            assert sorted(map(id, chain.from_iterable(shares))) == sorted(map(id, step))
+            passes = micro_batches(step, 3)
+            assert sorted(map(id, chain.from_iterable(passes))) == sorted(map(id, step))
+            assert all(turns_in(part) <= 3 or len(part) == 1 for part in passes)
+
+    @given(st.integers(1, 100), st.integers(1, 40))
+    def test_steps_are_alike(self, count: int, per_step: int) -> None:
+        sizes = [len(step) for step in minibatches(many([1]) * count, per_step, 1, 2, 3)]
+        assert len(sizes) == -(-count // per_step)
+        assert max(sizes) <= per_step and max(sizes) - min(sizes) <= 1
+
+    def test_order_follows_seed_update_and_epoch(self) -> None:
+        found = many([1] * 20)
+
+        def order(**which: int) -> list[int]:
+            return [found.index(one) for step in minibatches(found, 4, **which) for one in step]
+
+        first = order(seed=1, update=2, epoch=3)
+        assert first == order(seed=1, update=2, epoch=3)
+        others = [order(seed=2, update=2, epoch=3), order(seed=1, update=3, epoch=3), order(seed=1, update=2, epoch=2)]
+        assert first not in others and first != list(range(20))
+
+    def test_nothing_to_learn(self) -> None:
+        assert minibatches([], 4, 1, 2, 3) == [] and micro_batches([], 4) == []
+
+    def test_similar_lengths_share_a_pass(self) -> None:
+        replies = [[5] * n for n in (9, 1, 8, 2)]
+        found = lessons_of(*(windowed([reply], 1) for reply in replies))
+        assert [[len(one.passage.reply) for one in part] for part in micro_batches(found, 2)] == [[1, 2], [8, 9]]
