@@ -290,7 +290,7 @@ def test_new_weights_make_vllm_forget() -> None:
     assert not sampler._llm.loaded["model.layer.weight"].requires_grad
     assert sampler._llm.forgotten == ["prompts", "pictures"]
     sampler.take_over_weights()
-    assert sampler._llm.loaded["model.layer.weight"].tolist() == [3]
+    assert sampler._llm.loaded["model.layer.weight"].tolist() == [3, 3]
     with pytest.raises(BadInput, match="merge the adapters"):
         sampler.sync([("model.layer.lora_A.weight", weight)])
     sampler._llm.busy = True
