@@ -3,40 +3,35 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import yaml
-
 from sightline.labels.types import Outcome
 from sightline.reports import plots
 from sightline.reports.examples import Example, examples
+from sightline.reports.pages import (
+    Number,
+    block,
+    decimal,
+    duration,
+    panel_sentence,
+    percent,
+    read_json,
+    read_mapping,
+    read_recipe,
+    read_text,
+    render,
+    whole,
+)
 from sightline.runs.folder import write_atomically
 from sightline.runs.metrics import read_metrics
 
 MAX_VIDEO_BYTES = 8 * 1024 * 1024
 """Longer videos are named, not embedded, so that the page stays light."""
-THIN_SPACE = "\u202f"
-
-
-@dataclass(frozen=True)
-class Number:
-    """A result before and after training, as text.
-
-    Attributes:
-        interval: the 95 % interval of `after`; empty if unknown.
-    """
-
-    name: str
-    before: str
-    after: str
-    interval: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,16 +114,12 @@ def write_report(run: Path) -> Path:
     Returns:
         The page's path.
     """
-    import jinja2
-
-    recipe, result = _recipe(run), _mapping(run / "result.json")
-    metrics, landscape = read_metrics(run / "metrics.jsonl"), _mapping(run / "landscape.json")
-    warnings, wording = _json(run / "warnings.json"), _wording(recipe)
+    recipe, result = read_recipe(run), read_mapping(run / "result.json")
+    metrics, landscape = read_metrics(run / "metrics.jsonl"), read_mapping(run / "landscape.json")
+    warnings, wording = read_json(run / "warnings.json"), _wording(recipe)
     numbers = _numbers(result, wording.reward)
-    template = (resources.files("sightline.reports") / "templates" / "report.html").read_text("utf-8")
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["whole"] = _whole
-    page = environment.from_string(template).render(
+    page = render(
+        "report.html",
         title=recipe.get("description") or recipe.get("env") or run.resolve().name,
         run_name=run.resolve().name,
         goal=_sentences(recipe.get("goal")),
@@ -136,19 +127,19 @@ def write_report(run: Path) -> Path:
         warnings=warnings if isinstance(warnings, list) else [],
         headline=numbers[0] if numbers else None,
         numbers=numbers[1:],
-        panel=_panel_sentence(result),
+        panel=panel_sentence(result),
         facts=_facts(recipe, result, metrics),
         curves=plots.learning_curves(metrics, result.get("chosen_step"), wording.reward) if metrics else "",
-        chosen_step=_whole(result.get("chosen_step")),
+        chosen_step=whole(result.get("chosen_step")),
         teaching=_teaching(run, recipe, metrics),
         wording=wording,
         landscape=plots.landscape(landscape) if landscape else "",
         landscape_axes=len(landscape.get("axes", ())),
         videos=_videos(run, result),
-        recipe_text=_text(run / "recipe.yaml"),
-        versions=_mapping(run / "versions.json"),
-        model_card=_text(run / "model_card.md"),
-        command=_text(run / "command.txt").strip(),
+        recipe_text=read_text(run / "recipe.yaml"),
+        versions=read_mapping(run / "versions.json"),
+        model_card=read_text(run / "model_card.md"),
+        command=read_text(run / "command.txt").strip(),
     )  # fmt: skip
     path = run / "report.html"
     write_atomically(path, page.encode())
@@ -166,47 +157,40 @@ def _numbers(result: Mapping[str, Any], reward_name: str) -> list[Number]:
 
     numbers = []
     if result.get("success_rate") is not None:
-        numbers.append(number("Success rate", "success_rate", _percent, ""))
+        numbers.append(number("Success rate", "success_rate", percent, ""))
         if result.get("success_end") not in (None, result["success_rate"]):
-            numbers.append(number("Success at the end", "success_end", _percent))
+            numbers.append(number("Success at the end", "success_end", percent))
     if result.get("return") is not None:
-        numbers.append(number("Ground-truth return", "return", _decimal, "return_"))
+        numbers.append(number("Ground-truth return", "return", decimal, "return_"))
     if result.get("reward") is not None:
-        numbers.append(number(reward_name, "reward", _decimal))
+        numbers.append(number(reward_name, "reward", decimal))
     before = untrained.get("measures") or {}
     for name, rate in (result.get("measures") or {}).items():
-        numbers.append(Number(name.replace("_", " ").capitalize(), _percent(before.get(name)), _percent(rate)))
+        numbers.append(Number(name.replace("_", " ").capitalize(), percent(before.get(name)), percent(rate)))
     return numbers
 
 
 def _wording(recipe: Mapping[str, Any]) -> Wording:
-    return _WORDINGS.get(str(_block(recipe, "reward").get("kind")), _FROM_WORDS)
-
-
-def _panel_sentence(result: Mapping[str, Any]) -> str:
-    """On what the numbers were measured, such as "100 episodes, panel cartpole-test 3f9a"."""
-    episodes = f"{result['episodes']} episodes" if result.get("episodes") else ""
-    panel = f"panel {result['panel']}" if result.get("panel") else ""
-    return ", ".join(part for part in (episodes, panel) if part)
+    return _WORDINGS.get(str(block(recipe, "reward").get("kind")), _FROM_WORDS)
 
 
 def _facts(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plots.Metrics) -> dict[str, str]:
     """The run in a few words: those that are known."""
-    reward, learner = _block(recipe, "reward"), _block(recipe, "learner")
+    reward, learner = block(recipe, "reward"), block(recipe, "learner")
     learned, asked = reward.get("kind") == "learned", _last(metrics, "labels/asked")
     facts = {
         "Environment": recipe.get("env"),
         "Reward": str(reward.get("kind") or "").replace("_", " "),
         "Encoder": reward.get("encoder"),
         "Alpha": reward.get("alpha"),
-        "Teacher": _teacher(_block(reward, "teacher")) if learned else None,
-        "Feedback": _feedback(_block(reward, "feedback")) if learned else None,
-        "Reward network": _network(_block(reward, "model")) if learned else None,
-        "Questions asked": _whole(asked if asked is None else round(asked)) if learned else None,
+        "Teacher": _teacher(block(reward, "teacher")) if learned else None,
+        "Feedback": _feedback(block(reward, "feedback")) if learned else None,
+        "Reward network": _network(block(reward, "model")) if learned else None,
+        "Questions asked": whole(asked if asked is None else round(asked)) if learned else None,
         "Learner": learner.get("algorithm"),
-        "Steps": _whole(recipe.get("steps")),
+        "Steps": whole(recipe.get("steps")),
         "Seed": recipe.get("seed"),
-        "Time": _duration(result.get("seconds")),
+        "Time": duration(result.get("seconds")),
     }
     return {name: str(value) for name, value in facts.items() if value not in (None, "")}
 
@@ -241,11 +225,11 @@ def _teaching(run: Path, recipe: Mapping[str, Any], metrics: plots.Metrics) -> T
     rounds = [line for line in metrics if plots.is_number(line.get("labels/asked"))]
     if not rounds:
         return None
-    reward = _block(recipe, "reward")
+    reward = block(recipe, "reward")
     segment = reward.get("segment")
     return Teaching(
         tallies=_tallies(rounds),
-        scripted=_block(reward, "teacher").get("kind") == "scripted",
+        scripted=block(reward, "teacher").get("kind") == "scripted",
         curves=plots.teaching_curves(metrics),
         examples=examples(run),
         segment=segment if isinstance(segment, int) else 1,
@@ -259,13 +243,13 @@ def _tallies(rounds: plots.Metrics) -> list[Tally]:
     paid = [(_last(rounds, f"labels/{what}"), what) for what in ("requests", "tokens")]
     waited, seconds = _values(rounds, "time/waiting_for_teacher"), _values(rounds, "labels/seconds")
     tallies = [
-        Tally("Labels", _whole(round(asked)), f"{len(rounds)} round{'' if len(rounds) == 1 else 's'} of questions"),
-        Tally("Usable", _percent(kept / asked) if asked and kept is not None else "", _without_use(rounds)),
-        Tally("Accuracy", _percent(_accuracy(rounds)), "of decided pairs, by ground truth"),
+        Tally("Labels", whole(round(asked)), f"{len(rounds)} round{'' if len(rounds) == 1 else 's'} of questions"),
+        Tally("Usable", percent(kept / asked) if asked and kept is not None else "", _without_use(rounds)),
+        Tally("Accuracy", percent(_accuracy(rounds)), "of decided pairs, by ground truth"),
         Tally(
             "Cost",
             _money(_last(rounds, "labels/cost")),
-            ", ".join(f"{_whole(round(count))} {what}" for count, what in paid if count) or "no requests",
+            ", ".join(f"{whole(round(count))} {what}" for count, what in paid if count) or "no requests",
         ),
         Tally(
             "Waited for teacher",
@@ -290,7 +274,7 @@ def _without_use(rounds: plots.Metrics) -> str:
     """How many answers taught nothing, by reason: "3 unsure, 1 refused"."""
     reasons = (Outcome.UNSURE, Outcome.SKIPPED, Outcome.REFUSED, Outcome.UNPARSABLE, Outcome.FAILED)
     counts = {reason: round(sum(of_round[reason] for of_round in _outcomes(rounds))) for reason in reasons}
-    return ", ".join(f"{_whole(count)} {reason.value}" for reason, count in counts.items() if count)
+    return ", ".join(f"{whole(count)} {reason.value}" for reason, count in counts.items() if count)
 
 
 def _outcomes(rounds: plots.Metrics) -> list[dict[Outcome, float]]:
@@ -311,14 +295,8 @@ def _last(metrics: plots.Metrics, key: str) -> float | None:
     return next(iter(_values(metrics, key)[::-1]), None)
 
 
-def _block(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A part of a recipe that has parts itself; empty if there is none."""
-    block = values.get(name)
-    return block if isinstance(block, dict) else {}
-
-
 def _videos(run: Path, result: Mapping[str, Any]) -> list[Video]:
-    step = _whole(result.get("chosen_step"))
+    step = whole(result.get("chosen_step"))
     captions = {
         "untrained": "Before training",
         "chosen": f"After training, step {step}" if step else "After training",
@@ -337,49 +315,8 @@ def _video(run: Path, name: str, caption: str) -> Video:
     return Video(caption, source="data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode())
 
 
-def _recipe(run: Path) -> dict[str, Any]:
-    try:
-        recipe = yaml.safe_load(_text(run / "recipe.yaml"))
-    except yaml.YAMLError:
-        return {}
-    return recipe if isinstance(recipe, dict) else {}
-
-
-def _mapping(path: Path) -> dict[str, Any]:
-    values = _json(path)
-    return values if isinstance(values, dict) else {}
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(_text(path))
-    except json.JSONDecodeError:
-        return None
-
-
-def _text(path: Path) -> str:
-    """The file's text; empty if there is none."""
-    return path.read_text("utf-8", errors="replace") if path.is_file() else ""
-
-
 def _sentences(value: Any) -> Sequence[str]:
     return [value] if isinstance(value, str) else [str(sentence) for sentence in value or ()]
-
-
-def _percent(rate: float | None) -> str:
-    return "" if rate is None else f"{100 * rate:.0f}{THIN_SPACE}%"
-
-
-def _decimal(value: float | None) -> str:
-    """Three significant digits: 0.912, 47.3, 1 830."""
-    if value is None:
-        return ""
-    digits = 3 if abs(value) < 1 else 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
-    return f"{value:,.{digits}f}".replace(",", THIN_SPACE).replace("-", "−")
-
-
-def _whole(value: int | None) -> str:
-    return "" if value is None else f"{value:,}".replace(",", THIN_SPACE)
 
 
 def _money(amount: float | None) -> str:
@@ -388,11 +325,4 @@ def _money(amount: float | None) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 10 else _duration(seconds)
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    minutes, hours = round(seconds / 60), seconds / 3600
-    return f"{seconds:.0f} s" if seconds < 90 else f"{minutes} min" if minutes < 90 else f"{hours:.1f} h"
+    return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)

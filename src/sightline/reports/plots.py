@@ -139,6 +139,101 @@ def teaching_curves(metrics: Metrics) -> str:
         return as_svg(figure)
 
 
+def agent_curves(metrics: Metrics, chosen_step: int | None = None) -> str:
+    """Whether an agent wins, and whether what it says of the pictures is true, over the turns it has played; and its
+    return.
+
+    Both belong into one plot: an agent that is paid for winning alone may learn to win while its statements turn into
+    noise.
+
+    Args:
+        metrics: `rollout/…` are drawn as thin lines, `evaluation/…` with markers.
+        chosen_step: marked by a dashed line.
+
+    Returns:
+        SVG text.
+    """
+    with new_figure(8.4, 3.0) as figure:
+        wins, returns = figure.subplots(1, 2, width_ratios=[1.7, 1])
+        band = [_series(metrics, f"evaluation/ci_{side}") for side in ("low", "high")]
+        if len(band[0][0]) and np.array_equal(band[0][0], band[1][0]):
+            wins.fill_between(band[0][0], band[0][1], band[1][1], color=BLUE, alpha=0.14, linewidth=0)
+        for kind, name, colour in (("success", "episodes won", BLUE), ("truthful_replies", "true replies", ORANGE)):
+            validated = "success_rate" if kind == "success" else kind
+            thin: dict[str, Any] = {"linewidth": 0.9, "alpha": 0.6, "label": f"{name}, training"}
+            marked = MARKED | {"marker": "o" if kind == "success" else "s", "linewidth": 1.7}
+            wins.plot(*_series(metrics, f"rollout/{kind}"), color=colour, **thin)
+            wins.plot(*_series(metrics, f"evaluation/{validated}"), color=colour, label=f"{name}, validation", **marked)
+        _finish(wins, "Episodes won and true replies")
+        as_percentages(wins)
+        _panel(returns, "Return", metrics, ("rollout/return", "evaluation/return"))
+        for panel in (wins, returns):
+            _over_turns(panel, metrics)
+            if chosen_step is not None:
+                panel.axvline(chosen_step, color=INK, linestyle=(0, (4, 3)), linewidth=1.0, label="chosen checkpoint")
+        wins.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24), ncols=3, handlelength=1.8, borderaxespad=0)
+        return as_svg(figure)
+
+
+def agent_vitals(metrics: Metrics) -> str:
+    """What tells early that an agent's learning goes wrong, side by side; a panel without any value is left out.
+
+    Returns:
+        SVG text; empty if nothing of this was recorded.
+    """
+    panels: list[tuple[str, list[tuple[str, str, str]]]] = [
+        (
+            "KL divergence, nats per reply",
+            [
+                ("update/kl_reference", "from the model before RL", BLUE),
+                ("update/kl_old", "from the model that played", GREY),
+            ],
+        ),
+        (
+            "Entropy, nats",
+            [("update/entropy", "per token", BLUE), ("update/choice_entropy", "among legal actions", ORANGE)],
+        ),
+        (
+            "Replies without a legal action",
+            [("rollout/illegal", "illegal", ORANGE), ("rollout/unparsable", "unparsable", BLUE)],
+        ),
+        ("Tokens per reply", [("rollout/reply_tokens", "mean", BLUE)]),
+        ("Learning rate", [("update/learning_rate", "of the optimiser", GREY)]),
+    ]
+    drawn = [
+        (title, [(name, colour, line) for key, name, colour in lines if len((line := _series(metrics, key))[0])])
+        for title, lines in panels
+    ]
+    known = [(title, lines) for title, lines in drawn if lines]
+    if not known:
+        return ""
+    columns = min(3, len(known))
+    rows = -(-len(known) // columns)
+    with new_figure(8.4, 2.4 * rows) as figure:
+        axes = figure.subplots(rows, columns, squeeze=False).ravel()
+        for panel, (title, lines) in zip(axes, known, strict=False):
+            for name, colour, (steps, values) in lines:
+                panel.plot(steps, values, color=colour, linewidth=1.4, marker="o", markersize=2.2, label=name)
+            _finish(panel, title)
+            _over_turns(panel, metrics)
+            if title == "Replies without a legal action":
+                panel.set_ylim(-0.01, max(0.1, panel.get_ylim()[1]))
+                panel.yaxis.set_major_formatter(_percent_ticks())
+            elif title != "Tokens per reply":
+                panel.set_ylim(bottom=min(0.0, panel.get_ylim()[0]))
+            if title == "Learning rate":
+                panel.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
+            panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.3), handlelength=1.4, borderaxespad=0, ncols=1)
+        for panel in axes[len(known) :]:
+            panel.set_axis_off()
+        return as_svg(figure)
+
+
+def _over_turns(axes: Axes, metrics: Metrics) -> None:
+    axes.set_xlim(0, _last_step(metrics) * 1.02)
+    axes.set_xlabel("turns played")
+
+
 def landscape(data: Mapping[str, Any]) -> str:
     """The reward over states of the environment: a curve over one axis, a heat map over two.
 
@@ -224,11 +319,17 @@ def _finish(axes: Axes, title: str) -> None:
 
 
 def as_percentages(axes: Axes) -> None:
-    from matplotlib.ticker import MultipleLocator, PercentFormatter
+    from matplotlib.ticker import MultipleLocator
 
     axes.set_ylim(-0.03, 1.03)
     axes.yaxis.set_major_locator(MultipleLocator(0.25))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
+    axes.yaxis.set_major_formatter(_percent_ticks())
+
+
+def _percent_ticks() -> Any:
+    from matplotlib.ticker import PercentFormatter
+
+    return PercentFormatter(1.0, decimals=0, symbol=" %")
 
 
 def shared_legend(figure: Figure, panels: Sequence[Axes]) -> None:

@@ -1,0 +1,326 @@
+"""Panels played by scripted agents: what is measured, and that blind ones are found out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from sightline.agents.evaluating import (
+    LOOKS,
+    Shuffled,
+    blank,
+    describe_agent,
+    evaluate_policy,
+    gathered_pictures,
+    oracle_play,
+    play,
+    random_play,
+    summary,
+)
+from sightline.agents.recording import record, tokens_of, write_records
+from sightline.agents.rollouts import Table, Task
+from sightline.agents.samplers.scripted import Scripted
+from sightline.agents.types import Credit, Failure, Trajectory
+from sightline.config import Replies
+from sightline.evaluation.panels import Panel, make_panel
+from sightline.games.making import GameMaker
+from sightline.games.number_line import NumberLine
+from sightline.games.wrapping import GameWrapper
+from sightline.models.pictures import Picture
+from sightline.runs.folder import RunFolder
+from small_runs import looks, seen
+from small_trajectories import episode, turn
+
+NUMBERLINE = GameMaker("numberline")
+PANEL = make_panel("test", "numberline", 60)
+
+
+def table(parallel: int = 16, make: Callable[[], Any] = NUMBERLINE, **replies: Any) -> Table:
+    return Table(make, Replies(**replies), parallel=parallel)
+
+
+def plain(trajectories: Sequence[Trajectory]) -> str:
+    return json.dumps(record(trajectories)[0])
+
+
+def test_one_that_looks_is_perfect_and_blind_at_chance() -> None:
+    numbers = evaluate_policy(table(), Scripted(looks), PANEL)
+    assert (numbers["success_rate"], numbers["truthful"], numbers["truthful_replies"]) == (1, 1, 1)
+    assert (numbers["clean"], numbers["kinds_mean"], numbers["score"]) == (1, 1, 1)
+    assert (numbers["illegal"], numbers["unparsable"], numbers["errors"], numbers["episodes"]) == (0, 0, 0, 60)
+    assert numbers["panel"] == str(PANEL)
+    for look in ("blank", "shuffled"):
+        blind = numbers[look]
+        assert blind["ci_high"] < numbers["ci_low"]
+        assert blind["truthful_replies"] < 0.2
+        assert blind["panel"] == numbers["panel"]
+    assert numbers["oracle"]["success_rate"] == 1
+    assert numbers["oracle"]["return"] == numbers["return"]  # no step leads away
+    assert numbers["random"]["ci_high"] < 1
+    assert numbers["random"]["truthful"] is None and numbers["random"]["unparsable"] is None
+
+
+def test_one_that_does_not_look_is_the_same_whatever_is_shown() -> None:
+    say = '{"current": "0", "target": "5", "action": "+"}'
+    numbers = evaluate_policy(table(), Scripted(lambda exchange: say), PANEL)
+    real = {key: value for key, value in numbers.items() if key not in ("blank", "shuffled", "random", "oracle")}
+    assert real == numbers["blank"] == numbers["shuffled"]
+    assert 0.2 < real["success_rate"] < 0.8
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_how_many_are_played_at_once_changes_nothing(look: Any) -> None:
+    panel = make_panel("order", "numberline", 20)
+    alone = plain(play(table(1), Scripted(looks), panel, look))
+    for parallel in (8, 64):
+        assert plain(play(table(parallel), Scripted(looks), panel, look)) == alone
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_the_order_of_seeds_changes_nothing(look: Any) -> None:
+    panel = make_panel("order", "numberline", 12)
+    backwards = Panel(panel.name, panel.env, panel.seeds[::-1])
+    forth, back = (play(table(), Scripted(looks), one, look) for one in (panel, backwards))
+    assert plain(forth) == plain(back[::-1])
+
+
+def test_a_table_is_used_again_without_a_trace() -> None:
+    panel, one = make_panel("again", "blackjack", 10), table(make=GameMaker("blackjack"))
+    stand = Scripted(lambda exchange: '{"action": "stand"}')
+    first = plain(play(one, stand, panel))
+    evaluate_policy(one, stand, panel)
+    assert plain(play(one, stand, panel)) == first
+
+
+def test_panels_stay_what_they_are() -> None:
+    """A changed panel makes earlier results incomparable."""
+    assert str(make_panel("test", "numberline", 200)) == "test-200-d6b47162f0bb"
+    assert make_panel("test", "numberline", 2).seeds != make_panel("validation", "numberline", 2).seeds
+    assert make_panel("test", "numberline", 200).seeds[:60] == PANEL.seeds
+
+
+def test_intervals_by_independent_arithmetic() -> None:
+    won = [episode([1.0], success=number < 7) for number in range(10)]
+    numbers = summary(won, PANEL)
+    # Wilson's interval holds the rates p whose distance from 0.7 is 1.96 standard errors at p.
+    for bound in (numbers["ci_low"], numbers["ci_high"]):
+        assert abs(0.7 - bound) / math.sqrt(bound * (1 - bound) / 10) == pytest.approx(1.959964, abs=1e-5)
+    assert numbers["return"] == numbers["return_ci_low"] == numbers["return_ci_high"] == 1
+
+
+def test_every_number_of_a_summary() -> None:
+    facts = {"current": "1", "target": "2"}
+    true, half = {"current": " 1 ", "target": "2"}, {"current": "1", "target": "5"}
+    won = Trajectory(1, 0, [turn(1.0, stated=true, facts=facts), turn(0.5, stated=half, facts=facts)], True, kind="a")
+    illegal = Trajectory(2, 0, [turn(-1.0, legal=False, stated=true, facts=facts)], True, kind="a")
+    counted = Trajectory(3, 0, [turn(facts=facts, stated=true)], True, kind="b", illegal_numbers=1)
+    silent = Trajectory(4, 0, [turn(action=None, failure=Failure.EMPTY, facts=facts)], False, kind="b")
+    broken = Trajectory(5, 0, [turn(9.0)], True, kind="c", error="OSError: gone")
+    numbers = summary([won, illegal, counted, silent, broken], PANEL)
+    assert (numbers["episodes"], numbers["errors"]) == (4, 1)
+    assert numbers["success_rate"] == 3 / 4
+    assert numbers["clean"] == 1 / 4
+    assert numbers["return"] == (1.5 - 1 + 0 + 0) / 4
+    assert numbers["turns"] == 5 / 4
+    assert numbers["truthful"] == 7 / 10
+    assert numbers["truthful_replies"] == 3 / 5
+    assert (numbers["illegal"], numbers["unparsable"]) == (1 / 5, 1 / 5)
+    assert numbers["kinds"] == {
+        "a": {"episodes": 2, "success_rate": 1.0, "clean": 0.5},
+        "b": {"episodes": 2, "success_rate": 0.5, "clean": 0.0},
+    }
+    assert numbers["kinds_mean"] == 1 / 4
+    assert numbers["score"] == pytest.approx(1 / 4 * 3 / 5)
+    line = describe_agent(numbers)
+    assert "success 75 %" in line and "without mistakes 25 %" in line and "1 episodes broke" in line
+    json.dumps(numbers, allow_nan=False)
+
+
+def test_without_kinds_or_facts_the_score_is_what_was_won_without_mistakes() -> None:
+    numbers = summary([episode([0.0], success=True), episode([0.0])], PANEL)
+    assert (numbers["kinds"], numbers["kinds_mean"], numbers["truthful_replies"]) == (None, None, None)
+    assert numbers["score"] == numbers["clean"] == 0.5
+    assert "true replies" not in describe_agent(numbers)
+
+
+def test_nothing_is_measured_of_episodes_that_all_broke() -> None:
+    numbers = summary([Trajectory(1, 0, error="OSError: gone")] * 2, PANEL)
+    assert numbers["errors"] == 2 and numbers["score"] == 0
+    assert all(numbers[name] is None for name in ("success_rate", "ci_low", "return", "clean", "illegal", "turns"))
+    assert describe_agent(numbers) == "all 2 episodes broke"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("xyz"), st.booleans()), min_size=1, max_size=12))
+def test_summaries_keep_their_bounds(drawn: list[tuple[bool, str, bool]]) -> None:
+    played = [episode([1.0, 0.0], success=won, kind=kind, error="no" if broke else None) for won, kind, broke in drawn]
+    numbers = summary(played, PANEL)
+    assert numbers["episodes"] + numbers["errors"] == len(drawn)
+    assert 0 <= numbers["score"] <= 1
+    if numbers["episodes"]:
+        assert numbers["ci_low"] <= numbers["success_rate"] <= numbers["ci_high"]
+        assert numbers["clean"] <= numbers["success_rate"]
+        assert sum(kind["episodes"] for kind in numbers["kinds"].values()) == numbers["episodes"]
+
+
+# -- looks -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_blank_picture_keeps_its_size() -> None:
+    shown = blank(Picture(np.zeros((40, 60, 3), np.uint8)), Task(1), 0).pixels
+    assert shown.shape == (40, 60, 3) and shown.dtype == np.uint8 and (shown == 128).all()
+
+
+def test_shuffled_pictures_are_of_other_states_and_even() -> None:
+    pool = gathered_pictures(table(), PANEL)
+    assert {picture.digest for picture in pool} <= set(seen())
+    look, real = Shuffled(pool), pool[3]
+    shown = [look(real, Task(seed), turn_number).digest for seed in range(300) for turn_number in range(10)]
+    assert real.digest not in shown
+    counts = np.unique(shown, return_counts=True)[1]
+    expected = 3000 / (len(pool) - 1)
+    assert len(counts) == len(pool) - 1
+    assert ((counts - expected) ** 2 / expected).sum() < 2 * len(pool)  # chi squared, with much room
+
+
+def test_without_another_picture_of_its_size_a_grey_one_is_shown() -> None:
+    small, large = (Picture(np.zeros((side, side, 3), np.uint8)) for side in (32, 40))
+    for pool in ((), (small,), (small, large)):
+        assert (Shuffled(pool)(small, Task(0), 0).pixels == 128).all()
+
+
+def test_the_pool_is_bounded() -> None:
+    panel = make_panel("pool", "blackjack", 400)
+    pool = gathered_pictures(table(make=GameMaker("blackjack")), panel)
+    assert 500 <= len(pool) <= 520
+    assert len({picture.digest for picture in pool}) == len(pool)
+
+
+# -- what is compared with ---------------------------------------------------------------------------------------------
+
+
+def test_play_at_random_by_independent_arithmetic() -> None:
+    """On a line of 0 and 1 there is one pair, one legal step, and it leads there."""
+    one_step = GameMaker("numberline", {"max_position": 1})
+    numbers = random_play(one_step, make_panel("test", "numberline", 5))
+    assert (numbers["success_rate"], numbers["return"], numbers["turns"], numbers["illegal"]) == (1, 1, 1, 0)
+    assert set(numbers) == set(summary([], PANEL))
+
+
+def test_play_at_random_is_the_same_again_and_no_legal_action_is_left_out() -> None:
+    assert random_play(NUMBERLINE, PANEL) == random_play(NUMBERLINE, PANEL)
+    assert random_play(NUMBERLINE, PANEL)["return"] < oracle_play(NUMBERLINE, PANEL)["return"]  # type: ignore[index]
+
+
+def test_the_oracle_plays_every_kind() -> None:
+    numbers = oracle_play(GameMaker("ezpoints"), make_panel("test", "ezpoints", 30))
+    assert numbers is not None
+    assert numbers["success_rate"] == numbers["clean"] == numbers["score"] == 1
+    assert len(numbers["kinds"]) > 3 and numbers["return"] == 10
+
+
+class Breaking(NumberLine):
+    """Breaks whenever an episode leads through one."""
+
+    def step(self, action: np.int64) -> Any:
+        if self._steps and self.current == 1:
+            raise OSError("gone")
+        return super().step(action)
+
+
+def test_games_that_break_are_counted() -> None:
+    numbers = evaluate_policy(table(make=lambda: GameWrapper(Breaking())), Scripted(looks), PANEL)
+    for found in (numbers, numbers["blank"], numbers["random"], numbers["oracle"]):
+        assert found["errors"] > 0 and found["errors"] + found["episodes"] == 60
+    assert numbers["success_rate"] == 1
+
+
+def test_a_game_without_best_play_has_no_oracle() -> None:
+    make = GameMaker("CartPole-v1", prompt="balance", actions=("left", "right"), episode_steps=3)
+    assert oracle_play(make, make_panel("test", "CartPole-v1", 2)) is None
+    numbers = evaluate_policy(
+        table(make=make), Scripted(lambda e: '{"action": "left"}'), make_panel("t", "CartPole-v1", 2)
+    )
+    assert numbers["oracle"] is None and numbers["random"]["episodes"] == 2
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+class Letters:
+    """A vocabulary of letters, as far as recording needs a model."""
+
+    def offsets(self, ids: Sequence[int]) -> list[tuple[int, int]]:
+        return [(number, number + 1) if letter else (number, number) for number, letter in enumerate(ids)]
+
+
+def test_records_are_plain_and_whole(tmp_path: Path) -> None:
+    panel = make_panel("records", "numberline", 4)
+    played = play(table(), Scripted(looks), panel, "shuffled")
+    credits = [Credit(np.full(len(one.turns), 0.5)) for one in played]
+    records, pictures = record(played, credits)
+    for name in ("update-0004", "update-0008"):
+        write_records(RunFolder(tmp_path), name, records, pictures)
+    read = json.loads((tmp_path / "trajectories" / "update-0004.json").read_text())
+    assert [one["seed"] for one in read] == list(panel.seeds)
+    first, said = read[0]["turns"][0], played[0].turns[0]
+    assert first["prompt"] == said.exchange.text and first["reply"] == said.sample.text
+    assert first["action"] == said.reply.action and first["facts"] == said.facts
+    assert first["true"] == {name: said.reply.stated[name] == fact for name, fact in said.facts.items()}
+    named = {digest for one in read for t in one["turns"] for digest in t["pictures"]}
+    kept = {file.stem: file for file in (tmp_path / "trajectories" / "pictures").iterdir()}
+    assert set(kept) == named == set(pictures)
+    for digest, file in kept.items():
+        assert Picture(np.array(Image.open(file))).digest == digest
+    assert not list(tmp_path.rglob("*.writing"))
+
+
+def test_tokens_make_up_the_reply_whatever_there_is_of_them() -> None:
+    said = play(table(), Scripted(looks), make_panel("tokens", "numberline", 1))[0].turns[0]
+    tokens = tokens_of(said, 0.25, None)
+    assert "".join(text for text, *_ in tokens) == said.sample.text
+    assert [(text, kind) for text, _, _, kind in tokens if kind == "action"] == [(said.reply.action, "action")]
+    assert all(logprob is None and advantage == 0.25 for _, logprob, advantage, _ in tokens)
+    spelled = turn(ids=[1, 1, 1, 1, 0])  # "text", and what ends it
+    spelled.action_tokens[:] = [False, False, True, True, False]
+    letters: Any = Letters()
+    assert tokens_of(spelled, None, letters) == [
+        *(("t", -0.5, None, "thought"), ("e", -0.5, None, "thought"), ("x", -0.5, None, "action")),
+        *(("t", -0.5, None, "action"), ("", -0.5, None, "thought")),
+    ]
+    spelled.sample.ids[:] = [0, 0, 1, 1, 0]  # two tokens for one letter
+    assert "".join(text for text, *_ in tokens_of(spelled, None, letters)) == "text"
+
+
+def test_advantages_and_values_are_told_where_there_are_any() -> None:
+    policy = partial(turn, prompt=object())
+    one = Trajectory(1, 0, [policy(value=2.0), policy(credited=False), turn(value=3.0)], True)
+    with_values = Credit(np.array([1.0, -1.0, math.inf]), np.zeros(3))
+    turns = record([one], [with_values])[0][0]["turns"]
+    assert [t["advantage"] for t in turns] == [1.0, -1.0, None]
+    assert [t["tokens"][0][2] for t in turns] == [1.0, None, None]  # nothing is learned where another decided
+    assert [t["value"] for t in turns] == [2.0, 0.0, 3.0]
+    for credits in ([Credit(np.ones(3))], [None], None):
+        assert {t["value"] for t in record([one], credits)[0][0]["turns"]} == {None}
+    assert record([one])[0][0]["turns"][0]["advantage"] is None
+
+
+def test_what_cannot_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:
+    odd = episode([math.inf], seed=7)
+    odd.turns[0].reply.stated["\ud800"] = "half of a pair"
+    records, pictures = record([odd, Trajectory(8, 0, error="OSError: </script>")])
+    write_records(RunFolder(tmp_path), "update-0001", records, pictures)
+    read = json.loads((tmp_path / "trajectories" / "update-0001.json").read_text())
+    assert read[0]["return"] is None and read[1]["error"] == "OSError: </script>" and read[1]["turns"] == []
+    with pytest.raises(ValueError, match="cannot name a file"):
+        write_records(RunFolder(tmp_path), "../up", records, pictures)
