@@ -231,10 +231,13 @@ def recipes(as_json: AsJson = False) -> None:
 
 @app.command()
 def tasks(as_json: AsJson = False) -> None:
-    """List the tasks that come with words; any Gymnasium id works as well."""
+    """List the tasks that come with words, and the games for agents; any Gymnasium id works as well."""
+    from sightline.games.making import SUMMARIES
     from sightline.tasks.declarations import TASKS
 
-    print_rows([(task.name, task.summary) for task in TASKS], ("task", "description"), as_json)
+    rows = [(task.name, task.summary) for task in TASKS]
+    rows += [(name, f"{summary} (a game for agents)") for name, summary in SUMMARIES.items()]
+    print_rows(rows, ("task", "description"), as_json)
 
 
 @app.command()

@@ -32,14 +32,12 @@ def demos(
     the same game and the same replies learns from the folder by warm_start.demos=FOLDER.
     """
     from sightline.agents.demos import Demo, demonstrations, write_demos
+    from sightline.agents.preparing import game_maker
     from sightline.config import WarmStart, for_agent, load_recipe
-    from sightline.games.making import GameMaker
     from sightline.runs.progress import ProgressBar
 
     recipe = for_agent(load_recipe(None, ["role=agent", f"env={env}", *(overrides or [])]))
-    maker = GameMaker(
-        recipe.env, recipe.env_options, recipe.prompt, recipe.actions, recipe.episode_steps, recipe.in_words
-    )
+    maker = game_maker(recipe)
     explore = (recipe.warm_start or WarmStart()).explore
     made = demonstrations(maker, recipe.replies, turns, recipe.seed if seed is None else seed, explore)
     games: set[int] = set()

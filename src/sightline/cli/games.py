@@ -28,15 +28,13 @@ def check_env(
     """Check a game for agents: seeds, pictures, prompts that give things away, replies, random and best play."""
     from dataclasses import asdict
 
+    from sightline.agents.preparing import game_maker
     from sightline.config import for_agent, load_recipe
     from sightline.evaluation.intervals import wilson
     from sightline.games.checking import check_game
-    from sightline.games.making import GameMaker
 
     recipe = for_agent(load_recipe(None, ["role=agent", f"env={env}", *(overrides or [])]))
-    maker = GameMaker(
-        recipe.env, recipe.env_options, recipe.prompt, recipe.actions, recipe.episode_steps, recipe.in_words
-    )
+    maker = game_maker(recipe)
     first = recipe.seed if seed is None else seed
     findings = check_game(maker, episodes, first, _through_a_reply(recipe.replies))
     intervals = [wilson(f.won, f.played) if f.played and f.won is not None else None for f in findings]

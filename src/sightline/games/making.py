@@ -22,6 +22,15 @@ GAMES = {
     "frozenlake": "sightline/FrozenLake-v0",
 }
 """Name -> Gymnasium id."""
+SUMMARIES = {
+    "numberline": "Bring one number to another by + and -, both in the picture",
+    "ezpoints": "Make twelve of two cards",
+    "points24": "Make twenty-four of four cards",
+    "blackjack": "Hit or stand against a dealer",
+    "sokoban": "Push a box onto its target",
+    "frozenlake": "Cross the ice and keep out of the holes",
+}
+"""Name -> one line for lists."""
 
 
 def register() -> None:
