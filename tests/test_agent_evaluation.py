@@ -123,7 +123,7 @@ def test_every_number_of_a_summary() -> None:
     true, half = {"current": " 1 ", "target": "2"}, {"current": "1", "target": "5"}
     won = Trajectory(1, 0, [turn(1.0, stated=true, facts=facts), turn(0.5, stated=half, facts=facts)], True, kind="a")
     illegal = Trajectory(2, 0, [turn(-1.0, legal=False, stated=true, facts=facts)], True, kind="a")
-    counted = Trajectory(3, 0, [turn(facts=facts, stated=true)], True, kind="b", illegal_numbers=1)
+    counted = Trajectory(3, 0, [turn(facts=facts, stated=true)], True, kind="b", mistakes=1)
     silent = Trajectory(4, 0, [turn(action=None, failure=Failure.EMPTY, facts=facts)], False, kind="b")
     broken = Trajectory(5, 0, [turn(9.0)], True, kind="c", error="OSError: gone")
     numbers = summary([won, illegal, counted, silent, broken], PANEL)

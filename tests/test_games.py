@@ -230,7 +230,7 @@ def test_points_are_won_by_their_oracles(make: Callable[[], EZPoints | Points24]
     game = make()
     for seed in range(60):
         total, steps, info = play(game, as_the_oracle, seed)
-        assert (total, info["success"], info["illegal_numbers"]) == (10.0, True, 0)
+        assert (total, info["success"], info["mistakes"]) == (10.0, True, 0)
         assert steps == 4 if isinstance(game, EZPoints) else steps >= 8
 
 
@@ -256,10 +256,10 @@ def test_a_formula_step_by_step() -> None:
         assert (got, terminated, truncated, info["success"]) == (reward, False, False, False)
         assert observation.text.endswith(f"Formula so far: {formula}")
         assert info["facts"] == {"cards": "K, 2"} and info["kind"] == "2+10"
-    assert info["illegal_numbers"] == 2 and game.legal_actions() == ("=",)
+    assert info["mistakes"] == 2 and game.legal_actions() == ("=",)
     *_, reward, terminated, truncated, info = act(game, "=")
     assert (reward, terminated, truncated, info["success"], info["legal_actions"]) == (10, True, False, True, ())
-    assert game.reset(seed=1)[1]["illegal_numbers"] == 0
+    assert game.reset(seed=1)[1]["mistakes"] == 0
 
 
 @pytest.mark.parametrize("names", ["=", "2 =", "2 + =", "10 * 2 =", "+ 2 10 =", "2 10 =", "2 + 10 + =", "2 - 10 ="])
@@ -291,7 +291,7 @@ def test_a_formula_that_is_too_long_truncates(make: Callable[[], EZPoints | Poin
     assert act(game, "=")[1:4] == (-1, False, True)
 
 
-def test_no_room_is_left_by_too_many_illegal_numbers() -> None:
+def test_no_room_is_left_by_too_many_mistakes() -> None:
     game = EZPoints()
     deal(game, "2 Q")
     for _ in range(2):
@@ -332,7 +332,7 @@ def test_who_acts_legally_closes_a_whole_formula(make: Callable[..., EZPoints | 
     game, rng = make(render_size=SMALL), np.random.default_rng(0)
     for seed in range(100):
         _, _, info = play(game, legally_at_random(rng), seed)
-        assert info["illegal_numbers"] == 0 and game._closed
+        assert info["mistakes"] == 0 and game._closed
         assert len(game.formula) <= game.max_tokens
         if value(game.formula) is None:  # only a division by zero is left to go wrong
             assert "/" in game.formula

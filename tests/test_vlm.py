@@ -382,8 +382,8 @@ def test_prompts_are_remembered_within_bounds(loaded: Callable[[str], VLM], monk
     bytes_of_one = 3 * 32 * 32 * 4
     encoder = prompts_module.PromptEncoder(processor, stops, cache_bytes=3 * (bytes_of_one + 500))
     made: list[str] = []
-    real = encoder._process
-    monkeypatch.setattr(encoder, "_process", lambda text, *rest, **more: made.append(text) or real(text, *rest, **more))
+    real = encoder._read
+    monkeypatch.setattr(encoder, "_read", lambda text, *rest, **more: made.append(text) or real(text, *rest, **more))
     for seed in (0, 0, 1, 0, 1):
         encoder.encode([Exchange("a", (picture(seed),))])
     assert len(made) == 2

@@ -157,7 +157,7 @@ def summary(trajectories: Sequence[Trajectory], panel: Panel) -> dict[str, Any]:
 
 def _outcome(trajectory: Trajectory) -> _Outcome:
     turns = trajectory.turns
-    faultless = trajectory.illegal_numbers == 0 and all(turn.legal for turn in turns)
+    faultless = trajectory.mistakes == 0 and all(turn.legal for turn in turns)
     return _Outcome(
         success=trajectory.success,
         clean=trajectory.success and faultless,
@@ -317,7 +317,7 @@ def _walk(
         table.replace(0)
         return None
     success = bool(info.get("success", False))
-    clean = success and not illegal and not info.get("illegal_numbers", 0)
+    clean = success and not illegal and not info.get("mistakes", 0)
     return _Outcome(success, clean, total, steps, kind, illegal=illegal)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sightline.agents.algorithms import credit
-from sightline.agents.engines.engine import Engine
+from sightline.agents.engines.engine import Engine, passes
 from sightline.agents.losses import NotFinite, Sums, mismatch, policy_loss
 from sightline.agents.metrics import Metrics, added, update_metrics
 from sightline.agents.sequences import (
@@ -29,6 +29,8 @@ from sightline.config import PPO, AgentRecipe
 from sightline.errors import RunFailed
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import Passage, Span
+
+OUT_OF_MEMORY = "out of memory"
 
 
 class Learner:
@@ -60,6 +62,15 @@ class Learner:
         Returns:
             How far sampling and learning disagree on the probabilities of the same tokens (`losses.mismatch`).
         """
+        while True:
+            try:
+                return self._judged(played)
+            except (torch.OutOfMemoryError, MemoryError) as error:
+                if self._micro_batch == 1:
+                    raise RunFailed("out of memory while judging a single turn; take a smaller model") from error
+            self._take_less()
+
+    def _judged(self, played: Sequence[Trajectory]) -> Sums:
         whole = [episode for episode in played if episode.error is None]
         blank = [Credit(np.zeros(len(episode.turns))) for episode in whole]
         turns = iter([turn for episode in whole for turn in episode.turns if is_learned_from(turn)])
@@ -143,24 +154,31 @@ class Learner:
     def _step(self, batch: Sequence[Lesson], place: str) -> tuple[Sums, float]:
         """One step of the optimiser; with smaller forward passes if memory runs out."""
         while True:
+            sums: Sums = {}
+            trouble: str | None = None
             try:
-                sums, fits = self._backward(batch), 1
+                sums = self._backward(batch)
             except NotFinite as error:
-                raise RunFailed(f"{place}: {error}; the last checkpoint is good") from error
+                trouble = f"{place}: {error}; the last checkpoint is good"
             except (torch.OutOfMemoryError, MemoryError) as error:
-                sums, fits = {}, 0
+                trouble = OUT_OF_MEMORY
                 if self._micro_batch == 1:
-                    raise RunFailed(
+                    trouble = (
                         f"{place}: out of memory with a single turn in a pass; try policy.gradient_checkpointing=true, "
                         "policy.lora or a smaller model"
+                    )
+                if self._engine.lockstep:  # the others wait in the middle of a pass and cannot be told
+                    raise RunFailed(
+                        f"{place}: out of memory; lower update.micro_batch (it is {self._micro_batch})"
                     ) from error
-            if -self._engine.largest(-fits):  # the least: all processes had enough memory
+            # What is wrong with one process all have to know: they go on together or end together.
+            troubles = {one for one in self._engine.gather(trouble) if one is not None}
+            if not troubles:
                 break
+            for one in sorted(troubles - {OUT_OF_MEMORY}):
+                raise RunFailed(one)
             self.optimiser.zero_grad(set_to_none=True)
-            self._micro_batch = max(1, self._micro_batch // 2)
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-            self._say(f"out of memory: going on with {self._micro_batch} turns in a pass, to the same effect")
+            self._take_less()
         norm = self._engine.step(self.optimiser, self._settings.max_grad_norm)
         if not math.isfinite(norm):
             raise RunFailed(
@@ -168,29 +186,38 @@ class Learner:
             )
         return sums, norm
 
+    def _take_less(self) -> None:
+        """After memory ran out: make smaller forward passes from now on."""
+        self._micro_batch = max(1, self._micro_batch // 2)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self._say(f"out of memory: going on with {self._micro_batch} turns in a pass, to the same effect")
+
     def _backward(self, batch: Sequence[Lesson]) -> Sums:
         """Add up the gradients of this process's share of a step."""
         mine = micro_batches(share(batch, self._engine.rank, self._engine.world), self._micro_batch)
-        passes = self._engine.largest(len(mine))
-        idle = micro_batches(batch[:1], self._micro_batch)
+        spare = micro_batches(batch[:1], self._micro_batch)[0]
         sums: list[Sums] = []
-        for number in range(passes):
-            # Processes with sharded weights must make as many passes as the busiest; what is made too much counts not.
-            counts = number < len(mine)
-            few = mine[number] if counts else idle[0]
+        not_finite: NotFinite | None = None
+        for few, counts in passes(self._engine, mine, spare):
             scores = self._vlm.score([lesson.passage for lesson in few], self._temperature)
             targets = targets_of(few, self._vlm.device)
-            output = policy_loss(
-                scores,
-                targets,
-                self._reference(few),
-                self._settings,
-                self._recipe.algorithm,
-                turns_in(batch),
-            )
+            try:
+                output = policy_loss(
+                    scores, targets, self._reference(few), self._settings, self._recipe.algorithm, turns_in(batch)
+                )
+            except NotFinite as error:
+                not_finite = not_finite or error
+                if not self._engine.lockstep:
+                    break
+                # The others wait for this pass, and for a gradient of every weight.
+                torch.autograd.backward(0.0 * (scores.logprobs.sum() + scores.values.sum()))
+                continue
             torch.autograd.backward(output.loss if counts else 0.0 * output.loss)
             if counts:
                 sums.append(output.metrics)
+        if not_finite is not None:
+            raise not_finite
         return added(sums)
 
     def _reference(self, few: Sequence[Lesson]) -> torch.Tensor | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sightline.agents.demos import demonstrations, read_demos
 from sightline.agents.engines.engine import Engine
 from sightline.agents.rollouts import Table
 from sightline.agents.samplers import Sampler
 from sightline.agents.samplers.policy import PolicySampler
-from sightline.config import PPO, AgentRecipe, for_agent, validate_recipe
+from sightline.config import PPO, AgentRecipe, WarmStart, for_agent, validate_recipe
+from sightline.errors import BadInput
 from sightline.evaluation.panels import Panel, make_panel
 from sightline.games.making import GameMaker
 from sightline.models.vlm.model import VLM
@@ -22,7 +25,8 @@ def complete(recipe: AgentRecipe) -> AgentRecipe:
     """Fill in what the recipe leaves open; the result says everything.
 
     Raises:
-        BadInput: there is no such game, it does not take these options, or it cannot be played from pictures.
+        BadInput: there is no such game, it does not take these options, it cannot be played from pictures, or there are
+            no demonstrations of it.
         RunFailed: the game cannot be built on this machine.
     """
     for make in (game_maker(recipe), game_maker(recipe, practice=True)):
@@ -31,11 +35,22 @@ def complete(recipe: AgentRecipe) -> AgentRecipe:
             game.reset(seed=0)
         finally:
             game.close()
+    if recipe.warm_start is not None:
+        _check_demonstrations(recipe, recipe.warm_start)
     document: dict[str, Any] = recipe.model_dump(mode="json")
     tenth = max(recipe.steps // 10, 1)
     document["evaluation"]["every"] = recipe.evaluation.every or tenth
     document["checkpoints"]["every"] = recipe.checkpoints.every or tenth
     return for_agent(validate_recipe(document))
+
+
+def _check_demonstrations(recipe: AgentRecipe, settings: WarmStart) -> None:
+    """Refuse a warm start that could not even begin."""
+    if settings.demos is None:
+        found = demonstrations(game_maker(recipe, practice=True), recipe.replies, 1, recipe.seed, settings.explore)
+    else:
+        found = read_demos(Path(settings.demos))
+    next(found, None)
 
 
 def game_maker(recipe: AgentRecipe, practice: bool = False) -> GameMaker:
@@ -99,8 +114,10 @@ def prepare(recipe: AgentRecipe) -> Setup:
     from sightline.models.vlm.model import load_vlm
 
     torch.set_num_threads(recipe.threads)
-    engine = start_engine(recipe.engine)
+    engine = start_engine(recipe.engine, recipe.device)
     vlm = load_vlm(recipe.policy, isinstance(recipe.algorithm, PPO), recipe.device, recipe.seed)
+    if not any(parameter.requires_grad for parameter in vlm.model.parameters()):
+        raise BadInput("nothing is left to learn: policy.freeze names all parts; take one out")
     server = None
     if recipe.policy.sampler == "vllm":
         from sightline.agents.samplers.vllm import VLLMSampler

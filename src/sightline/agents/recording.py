@@ -74,7 +74,7 @@ def _episode(trajectory: Trajectory, credit: Credit | None, vlm: VLM | None) -> 
         "success": trajectory.success,
         "return": _finite(trajectory.rewards.sum()),
         "truncated": trajectory.truncated,
-        "illegal_numbers": trajectory.illegal_numbers,
+        "mistakes": trajectory.mistakes,
         "error": trajectory.error,
         "turns": [_turn(turn, credit, i, vlm) for i, turn in enumerate(trajectory.turns)],
     }

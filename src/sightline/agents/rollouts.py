@@ -7,9 +7,11 @@ beside it, in whatever order, on however many processes.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import gymnasium
@@ -18,7 +20,7 @@ import numpy as np
 from sightline.agents.prompting import prompt_text
 from sightline.agents.replies import action_tokens, choice_tokens, read_reply
 from sightline.agents.samplers import Asked, Key, Sampler
-from sightline.agents.types import Trajectory, Turn
+from sightline.agents.types import Reply, Trajectory, Turn
 from sightline.config import Replies
 from sightline.games.contract import Observation
 from sightline.models.pictures import Picture
@@ -29,6 +31,8 @@ MakeGame = Callable[[], gymnasium.Env[Any, Any]]
 Look = Callable[[Picture, "Task", int], Picture]
 """What is shown instead of a picture, in a turn of a task."""
 CHANCE_OF_MOVES = 2
+REMEMBERED = 4096
+"""Prompts and replies of a table that are not worked out again."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class Table:
         self._make, self._replies, self._window, self._parallel = make, replies, window, parallel
         self._vlm = vlm
         self._games: list[gymnasium.Env[Any, Any]] = []
+        self._words = lru_cache(REMEMBERED)(self._word)
+        self._readings = lru_cache(REMEMBERED)(self._make_out)
 
     def play(
         self,
@@ -107,12 +113,45 @@ class Table:
 
     def replace(self, seat: int) -> None:
         """Put a new game where one broke down."""
+        with contextlib.suppress(Exception):
+            self._games[seat].close()
         self._games[seat] = self._make()
 
     def close(self) -> None:
         for game in self._games:
-            game.close()
+            with contextlib.suppress(Exception):  # it would hide why play has ended
+                game.close()
         self._games.clear()
+
+    def _word(self, text: str, asked: tuple[str, ...], action_names: tuple[str, ...]) -> str:
+        return prompt_text(text, self._replies, asked, action_names)
+
+    def _make_out(
+        self,
+        ids: tuple[int, ...],
+        text: str,
+        finished: bool,
+        asked: tuple[str, ...],
+        action_names: tuple[str, ...],
+        legal: tuple[str, ...],
+    ) -> _Reading:
+        reply = read_reply(text, self._replies, action_names, asked, finished)
+        if self._vlm is None or not ids:
+            return _Reading(reply, np.zeros(len(ids), bool))
+        vlm = self._vlm
+        tokens = action_tokens(reply.span, vlm.offsets(ids))
+        choice, choices = choice_tokens(text, reply.span, legal, vlm.tokens.encode, vlm.tokens.offsets, ids)
+        return _Reading(reply, tokens, choice, choices)
+
+
+@dataclass(frozen=True, eq=False)
+class _Reading:
+    """A reply made out; see `Turn`. It may be that of several turns, so nobody changes it."""
+
+    reply: Reply
+    action_tokens: np.ndarray
+    choice: int | None = None
+    choices: tuple[int, ...] = ()
 
 
 class _Episode:
@@ -161,7 +200,7 @@ class _Episode:
             return
         turn.reward += float(reward)
         self.trajectory.success = bool(self._info.get("success", False))
-        self.trajectory.illegal_numbers = int(self._info.get("illegal_numbers", 0))
+        self.trajectory.mistakes = int(self._info.get("mistakes", 0))
         self.over = bool(terminated or truncated)
         self._show(observation)
         if truncated and not terminated:
@@ -174,28 +213,21 @@ class _Episode:
         if self._look is not None:
             turn = len(self.trajectory.turns)
             pictures = tuple(self._look(picture, self._task, turn) for picture in pictures)
-        text = prompt_text(observation.text, self._table._replies, self._asked, self._action_names)
+        text = self._table._words(observation.text, self._asked, self._action_names)
         self._exchanges.append(Exchange(text, pictures))
 
     def _read(self, asked: Asked) -> Turn:
         """The turn that a reply makes, before it is played."""
-        settings, sample, vlm = self._table._replies, asked.sample, self._table._vlm
+        settings, sample = self._table._replies, asked.sample
         legal: tuple[str, ...] = tuple(self._info.get("legal_actions", self._action_names))
-        reply = read_reply(sample.text, settings, self._action_names, self._asked, sample.finished)
-        ids = [int(token) for token in sample.ids]
-        tokens = np.zeros(len(ids), bool)
-        choice: int | None = None
-        choices: tuple[int, ...] = ()
-        if vlm is not None and ids:
-            tokens = action_tokens(reply.span, vlm.offsets(ids))
-            choice, choices = choice_tokens(sample.text, reply.span, legal, vlm.tokens.encode, vlm.tokens.offsets, ids)
+        ids = tuple(sample.ids.tolist())
+        reading = self._table._readings(ids, sample.text, sample.finished, self._asked, self._action_names, legal)
+        reply = reading.reply
         is_legal = reply.action in legal
         played = self._played(reply.action, is_legal, legal)
         penalty = settings.penalty if reply.action is None or not is_legal else 0.0
         return Turn(
-            exchange=Exchange(
-                self._exchanges[-1].text, self._exchanges[-1].pictures, tuple(ids), reply_text=sample.text
-            ),
+            exchange=Exchange(self._exchanges[-1].text, self._exchanges[-1].pictures, ids, reply_text=sample.text),
             prompt=asked.prompt,
             sample=sample,
             reply=reply,
@@ -206,9 +238,9 @@ class _Episode:
             penalty=penalty,
             facts=dict(self._info.get("facts", {})) if settings.facts else {},
             legal_actions=legal,
-            action_tokens=tokens,
-            choice=choice,
-            choices=choices,
+            action_tokens=reading.action_tokens,
+            choice=reading.choice,
+            choices=reading.choices,
         )
 
     def _played(self, action: str | None, is_legal: bool, legal: Iterable[str]) -> str | None:

@@ -28,6 +28,7 @@ class Standing:
         best_turns, best_update, best_score: of the chosen checkpoint; None before the first evaluation.
         seconds: spent so far, over all sessions.
         alarms: their state.
+        warnings: said so far.
         finished: whether the score at which the run ends was reached.
     """
 
@@ -38,6 +39,7 @@ class Standing:
     best_score: float | None = None
     seconds: float = 0.0
     alarms: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
     finished: bool = False
 
 
@@ -65,7 +67,7 @@ class Snapshots:
             (folder / STATE).write_text(json.dumps(asdict(standing)))
 
         saved = self._steps.save(standing.turns, write)
-        needed = {_standing(path).best_turns for path in self._folder.glob("step-*")}
+        needed = {_best_turns(path) for path in self._folder.glob("step-*")}
         for path in self._folder.glob("best-*"):
             if int(path.name.rpartition("-")[2]) not in needed:
                 Checkpoint(path, 0).remove()
@@ -117,6 +119,14 @@ def chosen_model(run: RunFolder) -> tuple[Path, int]:
     if turns is None or path is None:
         raise BadInput(f"'{run.path}' has no whole checkpoint that was chosen yet; go on with --resume")
     return path, turns
+
+
+def _best_turns(path: Path) -> int | None:
+    """Which best a checkpoint speaks of; None also if it is damaged."""
+    try:
+        return _standing(path).best_turns
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def _standing(path: Path) -> Standing:

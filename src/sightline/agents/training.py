@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import signal
 import time
 import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sightline.agents.alarms import Alarms
+from sightline.agents.algorithms.returns import is_whole
 from sightline.agents.evaluating import describe_agent, evaluate_policy, play, summary
 from sightline.agents.learning import Learner
 from sightline.agents.metrics import Metrics, added, rollout_metrics, update_metrics
 from sightline.agents.preparing import Setup
 from sightline.agents.recording import record, write_records
 from sightline.agents.rollouts import Task
+from sightline.agents.samplers import Asked, Conversation, Key, Sampler
 from sightline.agents.snapshot import Snapshots, Standing, load_optimiser
 from sightline.agents.types import Credit, Trajectory
 from sightline.agents.warm_start import warm_start
+from sightline.config import WarmStart
 from sightline.errors import RunFailed
 from sightline.runs.folder import RunFolder
 from sightline.runs.metrics import Metrics as MetricsWriter
@@ -50,10 +56,29 @@ def train(setup: Setup, run: RunFolder, progress: Progress, resume: bool = False
     with StopRequests() as stop:
         session = Session(setup, run, progress, stop, resume)
         try:
+            session.begin()
             session.learn()
             return session.conclude()
         finally:
             session.close()
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A sampler before which something is looked at.
+
+    Attributes:
+        sampler: who replies.
+        look: called before every turn; ends the play by raising.
+    """
+
+    sampler: Sampler
+    look: Callable[[], None]
+
+    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Asked]:
+        """See `Sampler`."""
+        self.look()
+        return self.sampler.ask(conversations, keys)
 
 
 class Session:
@@ -69,18 +94,21 @@ class Session:
         self._practice, self._examination = setup.table(practice=True), setup.table()
         self._validation = setup.panel("validation", recipe.evaluation.episodes)
         self._alarms = Alarms(recipe.alarms)
-        self._warnings: list[str] = (run.read_json("warnings.json") or []) if resume else []
         self._standing = Standing()
         self._started = time.monotonic()
         setup.engine.prepare(setup.vlm)
         self._learner = Learner(recipe, setup.vlm, setup.engine, progress.say)
-        found = self._snapshots.latest(progress.say) if resume else None
-        resume_step = (0 if found is None else found[1].turns) if resume else None
+        self._found = self._snapshots.latest(progress.say) if resume else None
+        # Without a checkpoint nothing is kept, not even what was measured before the first turn.
+        resume_step = (-1 if self._found is None else self._found[1].turns) if resume else None
         self._metrics = MetricsWriter(run, recipe.tensorboard, recipe.wandb, resume_step) if self._leads else None
-        if found is None:
-            self._begin()
+
+    def begin(self) -> None:
+        """Go on from the checkpoint that was found; without one, prepare and examine the model before RL."""
+        if self._found is None:
+            self._start()
         else:
-            self._restore(*found)
+            self._restore(*self._found)
         self._earlier_seconds = self._standing.seconds
 
     def learn(self) -> None:
@@ -97,7 +125,7 @@ class Session:
             if last or standing.finished or stopping or _due(recipe.checkpoints.every, before, standing.turns):
                 self._save()
             if stopping:
-                raise Stopped(self.stop.signal_number or 0, standing.turns)
+                raise self._stopped(standing.turns)
 
     def conclude(self) -> dict[str, Any]:
         """Examine the chosen model on the test panel, and write what came out."""
@@ -129,49 +157,62 @@ class Session:
 
     # -- beginning and going on ------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         setup = self.setup
         if setup.recipe.warm_start is not None:
-            told = lambda samples, numbers: self.progress.say(_warm_line(samples, numbers))  # noqa: E731
-            numbers = warm_start(setup, setup.recipe.warm_start, told)
-            truthful, wanted = numbers.get("warm_start/truthful"), setup.recipe.warm_start.truthful
-            if wanted is not None and truthful is not None and truthful < wanted:
-                self._warn(
-                    f"after the warm start {truthful:.0%} of what is said of the pictures is true, not {wanted:.0%}; "
-                    "raise warm_start.samples"
-                )
-            with setup.engine.whole():
-                if self._leads:
-                    self._snapshots.save_warm(setup.vlm)
+            self._warm_up(setup.recipe.warm_start)
         self._keep_reference()
         with setup.engine.whole():
             if self._leads:
                 panel = setup.panel("test", setup.recipe.evaluation.test_episodes)
-                played = play(self._examination, setup.sampler(greedy=True), panel)
+                played = play(self._examination, self._examinee(), panel)
                 numbers_before = summary(played, panel)
                 self.run.write_json("untrained.json", numbers_before)
                 self.progress.say(f"before RL   {describe_agent(numbers_before)}")
         self._evaluate()
 
+    def _warm_up(self, settings: WarmStart) -> None:
+        """Learn from demonstrations."""
+        setup = self.setup
+        told = lambda samples, numbers: self.progress.say(_warm_line(samples, numbers))  # noqa: E731
+        numbers = warm_start(setup, settings, told, self._give_up_if_overdue)
+        truthful = numbers.get("warm_start/truthful")
+        if settings.truthful is not None and truthful is not None and truthful < settings.truthful:
+            self._warn(
+                f"after the warm start {truthful:.0%} of what is said of the pictures is true, not "
+                f"{settings.truthful:.0%}; raise warm_start.samples"
+            )
+        with setup.engine.whole():
+            if self._leads:
+                self._snapshots.save_warm(setup.vlm)
+        setup.weights_changed()
+
     def _restore(self, path: Any, standing: Standing) -> None:
         setup = self.setup
         self.progress.say(f"resuming from turn {standing.turns}")
-        warm = self._snapshots.warm()
-        if warm is not None:
+        if setup.recipe.warm_start is not None and self._is_anchored():
+            warm = self._snapshots.warm()
+            if warm is None:
+                raise RunFailed("the model before RL (checkpoints/warm-…) is gone or damaged; train again")
             with setup.engine.whole():
                 setup.vlm.load_weights(warm)
         self._keep_reference()
         with setup.engine.whole():
             setup.vlm.load_weights(path)
+        setup.weights_changed()
         setup.engine.load_optimiser_state(self._learner.optimiser, load_optimiser(path))
         self._standing = standing
         if standing.alarms:
             self._alarms.load_state_dict(standing.alarms)
 
+    def _is_anchored(self) -> bool:
+        """Whether the loss needs the model before RL."""
+        update = self.setup.recipe.update
+        return bool(update.kl_thoughts or update.kl_actions)
+
     def _keep_reference(self) -> None:
         """Remember the model before RL, if the loss needs it."""
-        update = self.setup.recipe.update
-        if update.kl_thoughts or update.kl_actions:
+        if self._is_anchored():
             with self.setup.engine.whole():
                 self.setup.vlm.keep_reference()
 
@@ -186,15 +227,15 @@ class Session:
             judged = self._learner.judge(mine)
         mismatch = added(setup.engine.gather(judged))
         played = _in_order(setup.engine.gather(mine), recipe.algorithm.group)
+        if not any(is_whole(episode) for episode in played):
+            reasons = sorted({episode.error for episode in played if episode.error})
+            raise RunFailed(f"no episode could be played to its end: {'; '.join(reasons[:2])}")
         credits = self._learner.credit(played)
         values: Metrics = rollout_metrics(played, recipe.rollouts.reward)
         values |= self._learner.learn(played, credits, standing.update, standing.turns / recipe.steps)
         setup.weights_changed()
         values |= {k: v for k, v in update_metrics(mismatch).items() if "mismatch" in k}
         turns = sum(len(episode.turns) for episode in played)
-        if turns == 0:
-            reasons = {episode.error for episode in played if episode.error}
-            raise RunFailed(f"no episode could be played: {'; '.join(sorted(reasons)[:2])}")
         seconds = time.monotonic() - began
         standing.turns += turns
         standing.update += 1
@@ -221,13 +262,21 @@ class Session:
         mine = [int(seed) for seed in seeds[engine.rank :: engine.world]]
         tasks = [Task(seed, member) for seed in mine for member in range(recipe.algorithm.group)]
         chance = (recipe.seed, self._standing.update)
-        return self._practice.play(setup.sampler(), tasks, chance, after_turns=self._give_up_if_overdue)
+        return self._practice.play(Watched(setup.sampler(), self._give_up_if_overdue), tasks, chance)
 
-    def _give_up_if_overdue(self, turns: int) -> None:
-        """Leave in the middle of an update if a stop was asked for and it takes too long; the update is lost."""
+    def _examinee(self) -> Watched:
+        """The model as it is examined."""
+        return Watched(self.setup.sampler(greedy=True), self._give_up_if_overdue)
+
+    def _give_up_if_overdue(self) -> None:
+        """Leave in the middle of anything if a stop was asked for and it takes too long; what is not saved is lost."""
         if self.setup.engine.world == 1 and self.stop.overdue():
             found = self._snapshots.latest(lambda message: None)
-            raise Stopped(self.stop.signal_number or 0, found[1].turns if found else None)
+            raise self._stopped(found[1].turns if found else None)
+
+    def _stopped(self, turns: int | None) -> Stopped:
+        # With several processes it may be another one that was asked.
+        return Stopped(self.stop.signal_number or signal.SIGTERM, turns)
 
     # -- examining and saving --------------------------------------------------------------------------------------
 
@@ -237,7 +286,7 @@ class Session:
         numbers: dict[str, Any] = {}
         with setup.engine.whole():
             if self._leads:
-                played = play(self._examination, setup.sampler(greedy=True), self._validation)
+                played = play(self._examination, self._examinee(), self._validation)
                 numbers = summary(played, self._validation)
             numbers = setup.engine.gather(numbers)[0]
             # Of equal scores the later one: it has learned more.
@@ -250,8 +299,10 @@ class Session:
         stop_at = setup.recipe.evaluation.stop_at
         standing.finished = stop_at is not None and numbers["score"] >= stop_at
         if self._metrics is not None:
-            kept = ("success_rate", "ci_low", "ci_high", "clean", "truthful", "truthful_replies", "illegal", "score")
-            self._metrics.write(standing.turns, {f"evaluation/{name}": numbers.get(name) for name in kept})
+            rates = ("success_rate", "ci_low", "ci_high", "clean", "truthful", "truthful_replies", "illegal")
+            self._metrics.write(
+                standing.turns, {f"evaluation/{name}": numbers.get(name) for name in (*rates, "return", "score")}
+            )
             if standing.update:
                 self._record(f"update-{standing.update:04d}", *self._latest)
         self.progress.say(f"turn {standing.turns:>6}  {describe_agent(numbers)}")
@@ -264,7 +315,7 @@ class Session:
         def keep(look: str, played: list[Trajectory]) -> None:
             self._record(f"{panel_name}-{look}", played, [None] * len(played))
 
-        return evaluate_policy(self._examination, setup.sampler(greedy=True), panel, keep)
+        return evaluate_policy(self._examination, self._examinee(), panel, keep)
 
     def _record(self, name: str, played: list[Trajectory], credits: list[Credit | None]) -> None:
         """Keep some episodes to be read. If that fails, the run goes on."""
@@ -284,10 +335,10 @@ class Session:
                 self._snapshots.save(setup.vlm, optimiser, standing)
 
     def _warn(self, line: str) -> None:
-        self._warnings.append(line)
+        self._standing.warnings.append(line)
         self.progress.say(f"warning: {line}")
         if self._leads:
-            self.run.write_json("warnings.json", self._warnings)
+            self.run.write_json("warnings.json", self._standing.warnings)
 
     def _seconds(self) -> float:
         return self._earlier_seconds + time.monotonic() - self._started

@@ -118,7 +118,7 @@ class Trajectory:
         end: what the model would have read next after a truncated end; None otherwise.
         last_value: the policy's estimate of what would have come after a truncated end, else 0.
         kind: the game's name for this sort of task, by which results may be told apart; may be empty.
-        illegal_numbers: how often the game itself rejected something, if it counts.
+        mistakes: moves that the game itself counts as wrong, if it counts any.
         error: why the environment broke down, None if it did not; nothing is learned from such an episode.
     """
 
@@ -130,7 +130,7 @@ class Trajectory:
     end: Prompt | None = None
     last_value: float = 0.0
     kind: str = ""
-    illegal_numbers: int = 0
+    mistakes: int = 0
     error: str | None = None
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -10,11 +11,12 @@ import numpy as np
 import torch
 
 from sightline.agents.demos import Demo, demonstrations, read_demos
+from sightline.agents.engines.engine import passes
 from sightline.agents.preparing import Setup, game_maker
 from sightline.agents.replies import read_reply
 from sightline.agents.types import same_text
 from sightline.config import WarmStart
-from sightline.errors import BadInput
+from sightline.errors import BadInput, RunFailed
 from sightline.models.vlm.types import Exchange, Passage, Span
 
 HELD_OUT = 128
@@ -24,7 +26,10 @@ CHECK_EVERY = 50
 
 
 def warm_start(
-    setup: Setup, settings: WarmStart, tell: Callable[[int, dict[str, float | None]], None]
+    setup: Setup,
+    settings: WarmStart,
+    tell: Callable[[int, dict[str, float | None]], None],
+    look: Callable[[], None] = lambda: None,
 ) -> dict[str, float | None]:
     """Teach the model to reply as demonstrated.
 
@@ -32,6 +37,7 @@ def warm_start(
         setup: model, game, processes.
         settings: how much, how fast, and when it is enough.
         tell: is told now and then: samples seen, and numbers.
+        look: called before every update; ends it all by raising.
 
     Returns:
         The last numbers: `warm_start/loss` (mean negative log-probability of a token) and `warm_start/truthful` (share
@@ -48,18 +54,20 @@ def warm_start(
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.learning_rate, updates, pct_start=0.05)
     numbers: dict[str, float | None] = {}
     for update in range(1, updates + 1):
+        look()
         batch = list(islice(stream, settings.batch))
         passages = [_passage(setup, demo) for demo in batch]
         tokens = sum(len(passage.reply) for passage in passages)
         loss = 0.0
-        for few in _passes(setup, passages):
+        for few, counts in passes(engine, _share(setup, passages), passages[:1]):
             of_few = -vlm.score(few).logprobs.sum() / tokens
-            torch.autograd.backward(of_few)
-            loss += float(of_few.detach())
-        engine.step(optimiser, setup.recipe.update.max_grad_norm)
+            torch.autograd.backward(of_few if counts else 0.0 * of_few)
+            loss += float(of_few.detach()) if counts else 0.0
+        if not math.isfinite(engine.step(optimiser, setup.recipe.update.max_grad_norm)):
+            raise RunFailed(f"warm start, update {update}: the gradient is not finite; lower warm_start.learning_rate")
         schedule.step()
         if update % CHECK_EVERY == 0 or update == updates:
-            truthful = _truthful(setup, held_out)
+            truthful = engine.gather(_truthful(setup, held_out))[0]
             numbers = {"warm_start/loss": sum(engine.gather(loss)), "warm_start/truthful": truthful}
             tell(update * settings.batch, numbers)
             if settings.truthful is not None and truthful is not None and truthful >= settings.truthful:
@@ -95,8 +103,8 @@ def _passage(setup: Setup, demo: Demo) -> Passage:
     return Passage(prompt, reply, (Span(start, start + len(reply)),))
 
 
-def _passes(setup: Setup, passages: Sequence[Passage]) -> list[list[Passage]]:
-    """This process's share of a step, in forward passes; as many on every process."""
+def _share(setup: Setup, passages: Sequence[Passage]) -> list[Sequence[Passage]]:
+    """This process's share of a step, in forward passes."""
     size, engine = setup.recipe.update.micro_batch, setup.engine
     mine = list(passages[engine.rank :: engine.world])
     return [mine[start : start + size] for start in range(0, len(mine), size)]

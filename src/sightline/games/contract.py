@@ -53,7 +53,9 @@ class Game(gymnasium.Env[Observation, np.int64], ABC):
         render_size: height and width of the picture in pixels.
 
     Infos hold `success` (bool: is the game won in this state), `legal_actions` (names; all of them if any will do) and
-    `facts` (name -> text, see `facts`), all of the state that the observation beside them shows.
+    `facts` (name -> text, see `facts`), all of the state that the observation beside them shows. They may hold `kind`,
+    the sort of task by which results are told apart, and `mistakes`, how many moves of the episode were wrong by the
+    game's own count.
 
     Args:
         render_size: height and width of the pictures.

@@ -6,6 +6,7 @@ The game is that of "Fine-Tuning Large Vision-Language Models as Decision-Making
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ class NumberLine(Game):
     Reward: +1 when the target is reached (the end), -1 for a step that does not come nearer, else 0. So only a player
     that never errs has a return above zero. After `2 * max_position` steps the episode is truncated.
 
-    Infos also hold `kind`: how far apart the numbers were at the start, as text.
+    Infos also hold `kind`: how far apart the numbers were at the start, as text; and `mistakes`, the steps that did not
+    come nearer, so that an evaluation can ask for success without any (as the reference does by return > 0).
 
     Args:
         max_position: the numbers lie in 0..max_position, at least 1.
@@ -57,6 +59,7 @@ class NumberLine(Game):
         self.current, self.target = 0, max_position
         self._distance = max_position
         self._steps = 0
+        self._mistakes = 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -65,6 +68,7 @@ class NumberLine(Game):
         self.target, self.current = self._unequal_numbers()
         self._distance = abs(self.target - self.current)
         self._steps = 0
+        self._mistakes = 0
         return self._observation(), self._info(False)
 
     def _unequal_numbers(self) -> tuple[int, int]:
@@ -82,6 +86,7 @@ class NumberLine(Game):
         self._steps += 1
         now = abs(self.target - self.current)
         reached = now == 0
+        self._mistakes += now >= before
         reward = 1.0 if reached else 0.0 if now < before else -1.0
         out_of_time = not reached and self._steps >= 2 * self.max_position
         return self._observation(), reward, reached, out_of_time, self._info(reached)
@@ -94,12 +99,7 @@ class NumberLine(Game):
         )
 
     def draw(self) -> np.ndarray:
-        canvas = Canvas(self.render_size, PAPER)
-        canvas.rectangle(0.05, 0.497, 0.95, 0.503, LINE)
-        for name, number, y in (("target", self.target, 0.25), ("current", self.current, 0.75)):
-            canvas.text((0.05, y), name, 0.11, FAINT, align="l", width=0.46)
-            canvas.text((0.76, y), str(number), 0.36, INK, width=0.4)
-        return canvas.pixels()
+        return _drawn(self.render_size, self.target, self.current).copy()
 
     def facts(self) -> dict[str, str]:
         return {"current": str(self.current), "target": str(self.target)}
@@ -121,4 +121,15 @@ class NumberLine(Game):
         return f"The target number is {self.target} and the current number is {self.current}."
 
     def _info(self, success: bool) -> dict[str, Any]:
-        return super()._info(success) | {"kind": str(self._distance)}
+        return super()._info(success) | {"kind": str(self._distance), "mistakes": self._mistakes}
+
+
+@lru_cache(maxsize=256)
+def _drawn(size: Size, target: int, current: int) -> np.ndarray:
+    """There are few pictures; drawing would take longer than playing."""
+    canvas = Canvas(size, PAPER)
+    canvas.rectangle(0.05, 0.497, 0.95, 0.503, LINE)
+    for name, number, y in (("target", target, 0.25), ("current", current, 0.75)):
+        canvas.text((0.05, y), name, 0.11, FAINT, align="l", width=0.46)
+        canvas.text((0.76, y), str(number), 0.36, INK, width=0.4)
+    return canvas.pixels()

@@ -7,7 +7,7 @@ Reinforcement Learning", Zhai et al., NeurIPS 2024, section 4.1), but a formula 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import Counter
+from collections import Counter, OrderedDict
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,12 @@ LOST = "_"
 """Stands in the formula where a number was written that is not on the cards, or no longer free; it takes up a place."""
 
 
+DRAWN = 512
+"""Pictures that are kept: those of the last states, in whichever game, for they come again in every group of episodes
+with the same seed."""
+_drawn: OrderedDict[tuple[Any, ...], np.ndarray] = OrderedDict()
+
+
 class PointsGame(Game):
     """Write a formula that uses the number of every card once and is worth the target.
 
@@ -28,7 +34,7 @@ class PointsGame(Game):
     not free (a place of the formula is lost), -1 for any action when the formula is too long already (the episode is
     truncated), else 0.
 
-    `success` tells that a right formula was closed, by whatever detours. Infos also hold `illegal_numbers`, how many
+    `success` tells that a right formula was closed, by whatever detours. Infos also hold `mistakes`, how many
     numbers were written in this episode that were not free, so that an evaluation can ask for success without any; and
     `kind`, the group of deals in which the episode is counted.
 
@@ -47,7 +53,7 @@ class PointsGame(Game):
         self.legacy = legacy
         self.cards: list[Card] = []
         self.formula: list[str] = []
-        self.illegal_numbers = 0
+        self.mistakes = 0
         self._closed = False
 
     @abstractmethod
@@ -80,7 +86,7 @@ class PointsGame(Game):
         super().reset(seed=seed)
         self.cards = self.deal()
         self.formula = []
-        self.illegal_numbers = 0
+        self.mistakes = 0
         self._closed = False
         return self._observation(), self._info(False)
 
@@ -95,7 +101,7 @@ class PointsGame(Game):
             reward = 10.0 if success else -1.0
         elif token.isdigit() and int(token) not in self.free_numbers:
             self.formula.append(LOST)
-            self.illegal_numbers += 1
+            self.mistakes += 1
             reward = -1.0
         else:
             self.formula.append(token)
@@ -128,10 +134,10 @@ class PointsGame(Game):
             return self.action_names
         if self._closed:
             return ()
-        return tuple(name for name in self.action_names if self._is_legal(name)) or ("=",)
-
-    def _is_legal(self, name: str) -> bool:
         free = self.free_numbers
+        return tuple(name for name in self.action_names if self._is_legal(name, list(free))) or ("=",)
+
+    def _is_legal(self, name: str, free: list[int]) -> bool:
         if name == "=":
             return not free and value(self._written()) is not None and len(self.formula) <= self.max_tokens
         if name.isdigit():
@@ -157,9 +163,14 @@ class PointsGame(Game):
         return f"On the table lie {cards_in_words(self.cards)}; below them stands {formula}."
 
     def draw(self) -> np.ndarray:
-        canvas = Canvas(self.render_size, TABLE)
-        self.lay_out(canvas)
-        return canvas.pixels()
+        key = type(self), self.render_size, tuple(self.cards), tuple(self._shown())
+        if key not in _drawn:
+            canvas = Canvas(self.render_size, TABLE)
+            self.lay_out(canvas)
+            _drawn[key] = canvas.pixels()
+            if len(_drawn) > DRAWN:
+                _drawn.popitem(last=False)
+        return _drawn[key].copy()
 
     @abstractmethod
     def lay_out(self, canvas: Canvas) -> None:
@@ -186,7 +197,7 @@ class PointsGame(Game):
             canvas.text((0.5, y), line, size, PALE, width=0.94)
 
     def _info(self, success: bool) -> dict[str, Any]:
-        return super()._info(success) | {"kind": self.kind(), "illegal_numbers": self.illegal_numbers}
+        return super()._info(success) | {"kind": self.kind(), "mistakes": self.mistakes}
 
 
 def _wrapped(tokens: list[str], canvas: Canvas, size: float) -> list[str]:

@@ -18,7 +18,7 @@ PAGE = "trajectories.html"
 MAX_BYTES = 48 * 1024 * 1024
 """What of records and pictures stands in the page; a browser still opens that at once. Early updates are left out."""
 _LOOKS = {"real": "real pictures", "blank": "blank pictures", "shuffled": "shuffled pictures"}
-_OF_EPISODE = {"seed", "member", "kind", "success", "return", "truncated", "illegal_numbers", "error", "turns"}
+_OF_EPISODE = {"seed", "member", "kind", "success", "return", "truncated", "mistakes", "error", "turns"}
 _OF_TURN = {
     *("prompt", "pictures", "finished", "tokens", "action", "failure", "played", "legal", "legal_actions", "stated"),
     *("facts", "true", "reward", "value", "advantage", "credited"),

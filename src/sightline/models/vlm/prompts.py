@@ -25,6 +25,8 @@ Turns = tuple[tuple[str, int], ...]
 """Words and number of pictures of each exchange."""
 MARK = "REPLY-{}-STANDS-HERE-{}"
 CACHE_BYTES = 256 * 2**20
+ALIKE = 4096
+"""Texts whose tokens are remembered beside pictures of a size."""
 
 
 class PromptEncoder:
@@ -53,6 +55,8 @@ class PromptEncoder:
         self._written = lru_cache(maxsize=4096)(self._write)
         self.nested: frozenset[str] = frozenset()
         self.nested = self._find_nested()
+        self._alike: OrderedDict[tuple[Any, ...], Prompt] = OrderedDict()
+        self._apart = self._reads_pictures_apart()
 
     def encode(self, exchanges: Sequence[Exchange]) -> Prompt:
         """The prompt to be replied to after some exchanges, of which the last has no reply yet.
@@ -137,6 +141,10 @@ class PromptEncoder:
         return made
 
     def _read(self, text: str, pictures: tuple[Picture, ...], first: bool) -> Prompt:
+        sizes = text, tuple(picture.pixels.shape for picture in pictures), first
+        alike = self._alike.get(sizes) if self._apart and pictures else None
+        if alike is not None:
+            return Prompt(alike.ids, alike.per_token, self._pictures(self._process_pictures(pictures)))
         made = self._process(text, pictures, first)
         length = made["input_ids"].shape[1]
         per_token, per_picture = {}, {}
@@ -144,8 +152,43 @@ class PromptEncoder:
             if name.endswith("token_type_ids") and tuple(tensor.shape) == (1, length):
                 per_token[name] = tensor[0]
             elif name not in ("input_ids", "attention_mask"):
-                per_picture[name] = tensor[0] if name in self.nested else tensor
-        return Prompt(made["input_ids"][0].numpy().astype(np.int64), per_token, per_picture)
+                per_picture[name] = tensor
+        prompt = Prompt(made["input_ids"][0].numpy().astype(np.int64), per_token, self._pictures(per_picture))
+        if self._apart:
+            self._alike[sizes] = Prompt(prompt.ids, prompt.per_token)
+            if len(self._alike) > ALIKE:
+                self._alike.popitem(last=False)
+        return prompt
+
+    def _pictures(self, made: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: tensor[0] if name in self.nested else tensor for name, tensor in made.items()}
+
+    def _process_pictures(self, pictures: tuple[Picture, ...]) -> dict[str, torch.Tensor]:
+        from PIL import Image
+
+        images = [[Image.fromarray(picture.pixels) for picture in pictures]]
+        return dict(self._processor.image_processor(images, return_tensors="pt"))
+
+    def _reads_pictures_apart(self) -> bool:
+        """Whether pictures of one size differ in nothing but the tensors that the image processor makes of them: then
+        the words need not be cut into tokens again for each picture. Seen by trying."""
+        rng = np.random.default_rng(0)
+        text = self._written((("a", 1),))
+        try:
+            for size in ((64, 64), (96, 160)):
+                one, other = (Picture(rng.integers(0, 256, (*size, 3), np.uint8)) for _ in range(2))
+                whole, again = (self._process(text, (picture,), first=True) for picture in (one, other))
+                alone = self._process_pictures((one,))
+                rest = {name for name in whole if name not in alone}
+                if not rest <= {"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"}:
+                    return False
+                if not all(_equal(whole[name], again[name]) for name in rest):
+                    return False
+                if not all(name in whole and _equal(whole[name], tensor) for name, tensor in alone.items()):
+                    return False
+        except Exception:  # image processors are programs of their own; without this way there is the usual one
+            return False
+        return True
 
     def _process(self, text: str, pictures: tuple[Picture, ...], first: bool) -> dict[str, torch.Tensor]:
         from PIL import Image
@@ -186,6 +229,12 @@ class PromptEncoder:
                 if name not in tokens and not name.endswith("token_type_ids") and len(tensor) == 1
             )
         return frozenset()
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    import torch
+
+    return a.dtype == b.dtype and torch.equal(a, b)
 
 
 def _without_first(segment: Prompt) -> Prompt:

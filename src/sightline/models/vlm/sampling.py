@@ -65,8 +65,7 @@ def _picker(banned: torch.Tensor, uniforms: np.ndarray | None, temperature: floa
 
         def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
             logits = (scores.float() / temperature).masked_fill(banned, -torch.inf)
-            best = logits.argmax(-1)
-            chosen = best if numbers is None else draw(logits, numbers[:, len(self.picked)])
+            chosen = logits.argmax(-1) if numbers is None else draw(logits, numbers[:, len(self.picked)])
             self.picked.append(chosen)
             self.logprobs.append(logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1))
             only = torch.full_like(scores, -torch.inf)

@@ -1,0 +1,151 @@
+"""A model in shards: each process keeps its part of the weights, gradients and optimiser (torch's FSDP2; Zhao et al.
+2023, arXiv 2304.11277; Rajbhandari et al. 2020, arXiv 1910.02054).
+
+For a pass, the weights of one layer after the other are gathered from all processes; gradients go back to where their
+weights are kept, added up. So all processes have to make equally many passes of learning. To play, to judge and to save
+they gather everything once (`whole`), and then owe nothing to each other.
+
+The arithmetic is that of the other engines (products in bfloat16 on GPUs by autocast, weights and sums in float32), so
+that the same numbers come out, and what is saved is exact.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from sightline.agents.engines.optimisers import OptimiserState, read_state, spread, write_state
+from sightline.agents.engines.processes import Processes, share_weights
+from sightline.agents.engines.stepping import clipped_step
+from sightline.errors import BadInput
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from sightline.models.vlm.model import VLM
+
+HOOKS = (
+    *("_forward_pre_hooks", "_forward_hooks", "_state_dict_pre_hooks"),
+    *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
+)
+"""Where modules keep what FSDP has them do before and after passes, saving and loading."""
+
+
+class FSDP2(Processes):
+    """Shards of the model; see `Engine`."""
+
+    _module: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lockstep = self.world > 1
+        self._is_whole = False
+
+    def prepare(self, vlm: VLM) -> None:
+        import torch
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        if vlm.policy.four_bit:
+            raise BadInput("weights of 4 bits cannot be kept in shards; say engine=ddp, or policy.four_bit=false")
+        share_weights(vlm.scorer)
+        mesh = init_device_mesh(vlm.device.type, (self.world,))
+        precision = MixedPrecisionPolicy(reduce_dtype=torch.float32)
+        for layer in layers_in(vlm.scorer):
+            fully_shard(layer, mesh=mesh, mp_policy=precision)
+        # what is outside of all layers is needed again at the beginning of the backward pass
+        fully_shard(vlm.scorer, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
+        for module in _sharded(vlm.scorer):
+            module.set_gradient_divide_factor(1.0)  # add, do not average …
+            module.set_force_sum_reduction_for_comms(True)  # … and not by multiplying with 1 first, which gloo cannot
+        for module in vlm.scorer.modules():
+            if hasattr(module, "generate"):  # else Hugging Face makes all processes write equally many tokens
+                setattr(module, "_is_fsdp_managed_module", False)  # noqa: B010
+        # values are a view; nobody writes into scores
+        warnings.filterwarnings("ignore", r"FSDP2-wrapped module \(FSDPScorer\) returned a view", UserWarning)
+        self._module = vlm.scorer
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        if self._is_whole:
+            yield
+            return
+        shards = dict(self._module.named_parameters())
+        for module in _sharded(self._module):
+            module.unshard()
+        self._is_whole = True
+        try:
+            with _without_hooks(self._module):
+                yield
+        finally:
+            self._is_whole = False
+            _take_back(shards, dict(self._module.named_parameters()))
+            for module in _sharded(self._module):
+                module.reshard()
+
+    def step(self, optimiser: torch.optim.Optimizer, max_norm: float) -> float:
+        return clipped_step(optimiser, max_norm)  # gradients were added up by the backward passes
+
+    def optimiser_state(self, optimiser: torch.optim.Optimizer) -> OptimiserState:
+        return read_state(self._module, optimiser, keep=self.rank == 0)
+
+    def load_optimiser_state(self, optimiser: torch.optim.Optimizer, state: OptimiserState) -> None:
+        write_state(self._module, optimiser, state)
+
+
+def layers_in(module: nn.Module) -> list[nn.Module]:
+    """The layers of which towers are made: the members of the outermost lists of modules, whatever the model."""
+    from torch import nn
+
+    found: list[nn.Module] = []
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            for member in child:
+                inside = layers_in(member) if isinstance(member, (nn.ModuleList, nn.ModuleDict)) else [member]
+                found += [layer for layer in inside if any(True for _ in layer.parameters())]
+        else:
+            found += layers_in(child)
+    return found
+
+
+def _sharded(module: nn.Module) -> Iterator[Any]:
+    from torch.distributed.fsdp import FSDPModule
+
+    return (part for part in module.modules() if isinstance(part, FSDPModule))
+
+
+@contextlib.contextmanager
+def _without_hooks(module: nn.Module) -> Iterator[None]:
+    """While entered, FSDP leaves the weights as they are: it neither gathers them nor lets go of them, and states are
+    plain tensors."""
+    taken: list[tuple[dict[int, Any], dict[int, Any]]] = []
+    for part in module.modules():
+        for name in HOOKS:
+            hooks = getattr(part, name)
+            if any(_is_of_fsdp(hook) for hook in hooks.values()):
+                taken.append((hooks, dict(hooks)))
+                for key in [key for key, hook in hooks.items() if _is_of_fsdp(hook)]:
+                    del hooks[key]
+    try:
+        yield
+    finally:
+        for hooks, before in taken:
+            since = {key: hook for key, hook in hooks.items() if key not in before}
+            hooks.clear()
+            hooks.update(before | since)
+
+
+def _is_of_fsdp(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", "")).startswith("torch.distributed.fsdp")
+
+
+def _take_back(shards: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
+    """Copy this process's shards of whole weights to where they are kept."""
+    import torch
+
+    with torch.no_grad():
+        for name, shard in shards.items():
+            shard.to_local().copy_(spread(weights[name], shard).to_local())  # type: ignore[attr-defined]

@@ -1,0 +1,190 @@
+"""What tests of engines have each process do: `python engine_worker.py JOB FOLDER`, with torchrun's environment.
+
+`learned` and what it calls are also what the test itself does in one process, to compare with.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sightline.agents.engines.ddp import DDP
+from sightline.agents.engines.engine import Engine
+from sightline.agents.engines.fsdp2 import FSDP2
+from sightline.agents.engines.starting import start_engine
+from sightline.agents.learning import Learner
+from sightline.agents.rollouts import Table, Task
+from sightline.agents.samplers.policy import PolicySampler
+from sightline.agents.types import Trajectory
+from sightline.config import AgentRecipe, Replies
+from sightline.errors import RunFailed
+from sightline.games.making import GameMaker
+from sightline.models.vlm.model import VLM, load_vlm
+
+GAME = GameMaker("numberline", {"max_position": 2, "render_size": (32, 32)})
+SEEDS = (3, 14, 15)
+"""Of the tasks: an odd number, so that shares are unequal."""
+PPO = {"kind": "ppo", "gamma": 0.9}
+CASES: dict[str, dict[str, Any]] = {
+    "ppo": {"algorithm": PPO, "update": {"micro_batch": 2, "minibatch": 6}},
+    "grpo": {
+        "algorithm": {"kind": "grpo", "group": 2},
+        "update": {"micro_batch": 3, "minibatch": 9, "epochs": 1, "kl_thoughts": 0.1, "ratio": "token"},
+        "policy": {"gradient_checkpointing": True},
+    },
+    # steps of one turn: the second process has nothing to do in any of them
+    "lonely": {"algorithm": PPO, "update": {"minibatch": 1, "epochs": 1}},
+    "lora": {
+        "algorithm": {"kind": "grpo", "group": 2},
+        "update": {"micro_batch": 4, "minibatch": 9, "epochs": 1, "kl_thoughts": 0.1},
+        "policy": {"lora": {"rank": 2, "alpha": 4}},
+    },
+}
+"""Settings by name. Their optimiser is given a larger epsilon: Adam takes the sign of gradients, be they rounding
+errors, and weights without any effect would go anywhere."""
+LEFT_OUT = {("ddp", "lora")}
+"""Would tell nothing new."""
+ENGINES: dict[str, Callable[[], Engine]] = {"ddp": DDP, "fsdp2": FSDP2}
+
+
+def recipe_of(case: str, model: Path | str) -> AgentRecipe:
+    settings = CASES[case]
+    return AgentRecipe.model_validate(
+        {
+            "env": "numberline",
+            "policy": {"model": str(model), **settings.get("policy", {})},
+            "replies": {"max_tokens": 7, "penalty": 0.2},
+            "algorithm": settings["algorithm"],
+            "update": {"learning_rate": 0.001, "entropy": 0.01, **settings["update"]},
+        }
+    )
+
+
+def learner_of(recipe: AgentRecipe, engine: Engine, vlm: VLM) -> Learner:
+    engine.prepare(vlm)
+    learner = Learner(recipe, vlm, engine)
+    for group in learner.optimiser.param_groups:
+        group["eps"] = 1e-3
+    return learner
+
+
+def vlm_of(recipe: AgentRecipe) -> VLM:
+    return load_vlm(recipe.policy, recipe.algorithm.kind == "ppo", "cpu")
+
+
+def play(recipe: AgentRecipe, engine: Engine, vlm: VLM, learner: Learner, update: int) -> list[Trajectory]:
+    """The episodes of all processes, judged, in the order of their tasks."""
+    table = Table(GAME, recipe.replies, parallel=4, vlm=vlm)
+    sampler = PolicySampler(vlm, recipe.rollouts.temperature, recipe.replies.max_tokens)
+    tasks = [Task(seed, member) for seed in SEEDS for member in range(recipe.algorithm.group)]
+    with engine.whole():
+        mine = table.play(sampler, tasks[engine.rank :: engine.world], (update,))
+        learner.judge(mine)
+    table.close()
+    by_rank = engine.gather(mine)
+    return [by_rank[number % engine.world][number // engine.world] for number in range(len(tasks))]
+
+
+def weights_of(engine: Engine, vlm: VLM) -> dict[str, torch.Tensor]:
+    with engine.whole():
+        return {name: values.detach().clone() for name, values in vlm.scorer.state_dict().items()}
+
+
+def learned(case: str, engine: Engine, model: Path, spoil: bool = False) -> dict[str, Any]:
+    """Two updates: what was said, judged and measured, and the weights that came out."""
+    recipe = recipe_of(case, model)
+    vlm = vlm_of(recipe)
+    if spoil:  # what is not process 0 has to take over the weights of process 0
+        with torch.no_grad():
+            for parameter in vlm.scorer.parameters():
+                parameter.add_(1.0)
+    learner = learner_of(recipe, engine, vlm)
+    if recipe.update.kl_thoughts and recipe.policy.lora is None:
+        with engine.whole():
+            vlm.keep_reference()
+    told: dict[str, Any] = {"said": [], "values": [], "references": [], "metrics": []}
+    for update in range(2):
+        played = play(recipe, engine, vlm, learner, update)
+        turns = [turn for episode in played for turn in episode.turns]
+        told["said"].append([turn.sample.ids.tolist() for turn in turns])
+        told["values"].append([turn.value for turn in turns])
+        told["references"].append([turn.reference for turn in turns])
+        told["metrics"].append(learner.learn(played, learner.credit(played), update, update / 2))
+    return told | {"weights": weights_of(engine, vlm)}
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+
+def compare(folder: Path) -> None:
+    """All cases with all engines; and going on with what was saved."""
+    started = start_engine("ddp")
+    for name, engine in ENGINES.items():
+        for case in CASES:
+            if (name, case) in LEFT_OUT:
+                continue
+            made = engine()
+            told = learned(case, made, folder / "model", spoil=made.rank > 0)
+            torch.save(told, folder / f"{name}-{case}-{made.rank}.pt")
+    hand_on(folder)
+    started.close()
+
+
+def hand_on(folder: Path) -> None:
+    """Go on from what one process saved, in shards; then from that, with replicas. Each time saving at once, and after
+    another update."""
+    before = folder / "single"
+    for name in ("fsdp2", "ddp"):
+        engine = ENGINES[name]()
+        recipe = recipe_of("ppo", folder / "model")
+        vlm = vlm_of(recipe)
+        learner = learner_of(recipe, engine, vlm)
+        with engine.whole():
+            vlm.load_weights(before)
+        engine.load_optimiser_state(learner.optimiser, torch.load(before / "optimiser.pt"))
+        write(folder / f"{name}-at-once", engine, vlm, learner)
+        played = play(recipe, engine, vlm, learner, 1)
+        learner.learn(played, learner.credit(played), 1, 0.5)
+        before = folder / name
+        write(before, engine, vlm, learner)
+        engine.largest(0)  # the others must not read before it is written
+
+
+def write(folder: Path, engine: Engine, vlm: VLM, learner: Learner) -> None:
+    optimiser = engine.optimiser_state(learner.optimiser)
+    assert bool(optimiser) == (engine.rank == 0)
+    with engine.whole():
+        if engine.rank == 0:  # what only one process does must not wait for the others
+            vlm.save(folder)
+            torch.save(optimiser, folder / "optimiser.pt")
+            table = Table(GAME, Replies(max_tokens=9), vlm=vlm)
+            assert table.play(PolicySampler(vlm, 0.0, 9), [Task(1)])[0].turns
+
+
+def fail(folder: Path) -> None:
+    """A loss that is not finite, in the share of one process."""
+    start_engine("ddp")
+    for name, engine in ENGINES.items():
+        made = engine()
+        recipe = recipe_of("ppo", folder / "model")
+        vlm = vlm_of(recipe)
+        learner = learner_of(recipe, made, vlm)
+        played = play(recipe, made, vlm, learner, 0)
+        played[0].turns[0].sample.logprobs[:] = np.nan
+        try:
+            learner.learn(played, learner.credit(played), 0, 0.0)
+        except RunFailed as error:
+            (folder / f"{name}-{made.rank}.txt").write_text(str(error))
+            if made.rank == 0:
+                print(error, file=sys.stderr)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    {job.__name__: job for job in (compare, fail)}[sys.argv[1]](Path(sys.argv[2]))

@@ -1,0 +1,244 @@
+"""Engines: what several processes learn together is what one learns alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from engine_worker import CASES, LEFT_OUT, learned, learner_of, play, recipe_of, vlm_of, write
+from sightline.agents.engines.engine import passes
+from sightline.agents.engines.fsdp2 import layers_in
+from sightline.agents.engines.optimisers import read_state, write_state
+from sightline.agents.engines.single import SingleProcess
+from sightline.agents.engines.starting import start_engine
+from sightline.errors import BadInput
+from tiny_families import build_family
+
+TESTS = Path(__file__).parent
+TOLERANCE = {"rtol": 1e-4, "atol": 2e-5}
+"""Float32, added up in another order, over two updates of several steps."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("engines") / "model"
+    build_family("llava", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def together(model: Path) -> Path:
+    """What two processes leave that do `compare` of `engine_worker.py`, after one has written `single`."""
+    folder = model.parent
+    engine, recipe = SingleProcess(), recipe_of("ppo", model)
+    vlm = vlm_of(recipe)
+    learner = learner_of(recipe, engine, vlm)
+    played = play(recipe, engine, vlm, learner, 0)
+    learner.learn(played, learner.credit(played), 0, 0.0)
+    write(folder / "single", engine, vlm, learner)
+    command = [sys.executable, str(TESTS / "engine_worker.py"), "compare", str(folder)]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    started = [_start(command, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
+    try:
+        for process in started:
+            said, warned = process.communicate(timeout=300)
+            assert process.returncode == 0, warned
+            assert said + warned == ""
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+    return folder
+
+
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+    paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        command,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def assert_same(told: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert told["said"] == expected["said"]
+    for update in range(2):
+        np.testing.assert_allclose(told["values"][update], expected["values"][update], **TOLERANCE)
+        for mine, other in zip(told["references"][update], expected["references"][update], strict=True):
+            assert (mine is None) == (other is None)
+            if mine is not None:
+                np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-4)
+        numbers, wanted = told["metrics"][update], expected["metrics"][update]
+        assert numbers.keys() == wanted.keys()
+        for name, value in wanted.items():
+            assert numbers[name] == (None if value is None else pytest.approx(value, rel=1e-3, abs=1e-5)), name
+    assert told["weights"].keys() == expected["weights"].keys()
+    for name, values in expected["weights"].items():
+        assert type(told["weights"][name]) is torch.Tensor
+        torch.testing.assert_close(told["weights"][name], values, **TOLERANCE, msg=lambda text, name=name: name + text)
+
+
+def test_two_processes_learn_what_one_learns(together: Path, model: Path) -> None:
+    for case in CASES:
+        expected = learned(case, SingleProcess(), model)
+        assert expected["metrics"][0]["update/gradient_norm"] > 1e-3
+        assert expected["metrics"][1] != expected["metrics"][0]
+        for engine in {"ddp", "fsdp2"} - {engine for engine, other in LEFT_OUT if other == case}:
+            of_all = [torch.load(together / f"{engine}-{case}-{rank}.pt", weights_only=False) for rank in range(2)]
+            for told in of_all:
+                assert_same(told, expected)
+            for name, values in of_all[0]["weights"].items():
+                assert torch.equal(values, of_all[1]["weights"][name]), "processes drift apart"
+
+
+def test_one_process_in_shards(launched: Callable[..., None], model: Path) -> None:
+    launched(RANK=0, WORLD_SIZE=1, LOCAL_RANK=0, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
+    engine = start_engine("fsdp2", "cpu")
+    try:
+        told = learned("ppo", engine, model)
+    finally:
+        engine.close()
+    assert_same(told, learned("ppo", SingleProcess(), model))
+
+
+def test_what_one_engine_saved_another_goes_on_with(together: Path, model: Path, tmp_path: Path) -> None:
+    for before, after in (("single", "fsdp2-at-once"), ("fsdp2", "ddp-at-once")):
+        assert_same_files(together / before, together / after, rtol=0, atol=0)
+    engine, recipe = SingleProcess(), recipe_of("ppo", model)
+    vlm = vlm_of(recipe)
+    learner = learner_of(recipe, engine, vlm)
+
+    def take_over(name: str) -> None:
+        vlm.load_weights(together / name)
+        engine.load_optimiser_state(learner.optimiser, torch.load(together / name / "optimiser.pt"))
+
+    take_over("single")
+    for name in ("fsdp2", "ddp"):
+        played = play(recipe, engine, vlm, learner, 1)
+        learner.learn(played, learner.credit(played), 1, 0.5)
+        write(tmp_path / name, engine, vlm, learner)
+        assert_same_files(tmp_path / name, together / name, **TOLERANCE)
+    take_over("fsdp2")
+    write(tmp_path / "again", engine, vlm, learner)
+    assert_same_files(together / "fsdp2", tmp_path / "again", rtol=0, atol=0)
+
+
+def assert_same_files(expected: Path, found: Path, **tolerance: float) -> None:
+    from safetensors.torch import load_file
+
+    assert {path.name for path in expected.iterdir()} == {path.name for path in found.iterdir()}
+    for name in ("model.safetensors", "value_head.safetensors"):
+        torch.testing.assert_close(load_file(found / name), load_file(expected / name), **tolerance)
+    torch.testing.assert_close(torch.load(found / "optimiser.pt"), torch.load(expected / "optimiser.pt"), **tolerance)
+
+
+def test_a_loss_that_is_not_finite_ends_all_processes_with_one_line(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "model").symlink_to(model)
+    command = [*(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")]
+    process = _start([*command, str(TESTS / "engine_worker.py"), "fail", str(tmp_path)], {})
+    said, warned = process.communicate(timeout=300)
+    assert process.returncode == 1, warned
+    for engine in ("ddp", "fsdp2"):
+        lines = [(tmp_path / f"{engine}-{rank}.txt").read_text() for rank in range(2)]
+        assert lines[0] == lines[1]
+        assert "not a finite number" in lines[0] and "\n" not in lines[0]
+        assert warned.count(lines[0]) == 2  # once for each engine
+    assert said == "" and 'Traceback (most recent call last):\n  File "' + str(TESTS) not in warned
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`launched(RANK=…, …)`: torchrun's environment."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    return lambda **numbers: [monkeypatch.setenv(name, str(number)) for name, number in numbers.items()] and None
+
+
+def test_how_engines_are_started(launched: Callable[..., None]) -> None:
+    assert isinstance(start_engine("auto"), SingleProcess)
+    assert isinstance(start_engine("single"), SingleProcess)
+    for name in ("ddp", "fsdp2"):
+        with pytest.raises(BadInput, match=rf"torchrun --nproc-per-node 2 -m sightline train .* engine={name}"):
+            start_engine(name)
+    launched(RANK=0, WORLD_SIZE=1, LOCAL_RANK=0)
+    assert isinstance(start_engine("auto"), SingleProcess)
+    launched(RANK=1, WORLD_SIZE=3, LOCAL_RANK=1)
+    with pytest.raises(BadInput, match="torchrun has started 3; say engine=ddp or fsdp2"):
+        start_engine("single")
+    launched(LOCAL_RANK=99)
+    with pytest.raises(BadInput, match="more processes than GPUs"):
+        start_engine("ddp", "cuda")
+
+
+def test_spare_passes_are_made_only_in_lockstep() -> None:
+    class Third(SingleProcess):
+        def largest(self, number: int) -> int:
+            return max(number, 3)
+
+    engine = Third()
+    assert passes(engine, ["a"], "spare") == [("a", True)]
+    assert passes(engine, [], "spare") == []
+    engine.lockstep = True
+    assert passes(engine, ["a"], "spare") == [("a", True), ("spare", False), ("spare", False)]
+    assert passes(engine, list("abcd"), "spare") == [(letter, True) for letter in "abcd"]
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
+    layer = nn.Linear(3, 1)
+    optimiser = torch.optim.AdamW(layer.parameters(), 0.1)
+    before = layer.weight.detach().clone()
+    (layer(torch.ones(1, 3)).sum() * float("inf")).backward()
+    assert not np.isfinite(SingleProcess().step(optimiser, 1.0))
+    assert torch.equal(layer.weight, before) and layer.weight.grad is None
+    layer(torch.ones(1, 3)).sum().backward()
+    assert SingleProcess().step(optimiser, 1.0) == pytest.approx(2.0)  # three weights and a bias, each with gradient 1
+    assert not torch.equal(layer.weight, before)
+
+
+def test_an_optimiser_takes_over_nothing_of_another_model() -> None:
+    layer, other = nn.Linear(3, 1), nn.Linear(2, 1)
+    optimiser = torch.optim.AdamW(layer.parameters(), 0.1)
+    layer.weight.sum().backward()  # the bias is never moved, so nothing is known of it
+    optimiser.step()
+    state = read_state(layer, optimiser)
+    assert state.keys() == {"weight"} and state["weight"]["exp_avg"].tolist() == [[pytest.approx(0.1)] * 3]
+    with pytest.raises(BadInput, match=r"another model \(it knows weight"):
+        write_state(other, torch.optim.AdamW(other.parameters(), 0.1), state)
+    fresh = torch.optim.AdamW(layer.parameters(), 0.1)
+    write_state(layer, fresh, state)
+    torch.testing.assert_close(read_state(layer, fresh), state, rtol=0, atol=0)
+
+
+def test_layers_are_found_in_any_tower() -> None:
+    towers = nn.Module()
+    towers.embedding = nn.Embedding(3, 2)
+    towers.text = nn.Sequential(nn.ModuleList([nn.ModuleDict({"norms": nn.ModuleList([nn.LayerNorm(2)])})]))
+    towers.vision = nn.Module()
+    experts = nn.Module()
+    experts.experts = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+    towers.vision.layers = nn.ModuleList([experts, nn.Linear(2, 2), nn.Identity()])
+    found = layers_in(towers)
+    assert [type(layer) for layer in found] == [nn.LayerNorm, nn.Module, nn.Linear]
+    assert found[1] is experts
