@@ -156,7 +156,7 @@ class TestFallback:
         output.loss.backward()
         assert values.grad is not None and values.grad.tolist() == [-2.0]
         assert scores.logprobs.grad is not None
-        assert scores.logprobs.grad.tolist() == pytest.approx([0.5 * (1 - exp(-0.3))])
+        assert scores.logprobs.grad.tolist() == pytest.approx([0.5 * 0.3])
 
     def test_a_forfeited_reply_is_all_thoughts(self) -> None:
         targets = targets_for([2], [-1.0])
@@ -166,29 +166,36 @@ class TestFallback:
 
 class TestReference:
     def test_by_hand(self) -> None:
-        # d = log reference - log pi: 0.5, -0.5, 0 for the thoughts and 1 for the action; exp(d) - d - 1
+        # d = log reference - log pi: 0.5, -0.5, 0 for the thoughts and 1 for the action; d^2 / 2
         targets = targets_for([4], [0.0])
         settings = Update(kl_thoughts=0.2, kl_actions=3.0)
         output, _ = loss_of([-1.0, -1.0, -1.0, -2.0], targets, settings, [-0.5, -1.5, -1.0, -1.0])
-        thoughts = (exp(0.5) - 1.5) + (exp(-0.5) - 0.5)
-        assert output.loss.item() == pytest.approx(0.2 * thoughts + 3.0 * (exp(1) - 2), rel=1e-5)
-        assert update_metrics(output.metrics)["update/kl_reference"] == pytest.approx(thoughts + exp(1) - 2, rel=1e-5)
+        thoughts = 0.125 + 0.125
+        assert output.loss.item() == pytest.approx(0.2 * thoughts + 3.0 * 0.5, rel=1e-5)
+        assert update_metrics(output.metrics)["update/kl_reference"] == pytest.approx(thoughts + 0.5, rel=1e-5)
 
-    def test_expectation_is_the_divergence(self) -> None:
-        """Over a distribution of three tokens, all of it."""
-        p, q = np.array([0.2, 0.5, 0.3]), np.array([0.6, 0.3, 0.1])
-        estimates = [
-            loss_of([log(a)], targets_for([1], [0.0]), Update(kl_actions=1.0), [log(b)])[0]
-            for a, b in zip(p, q, strict=True)
-        ]
-        mean = sum(a * one.loss.item() for a, one in zip(p, estimates, strict=True))
-        assert mean == pytest.approx(float((p * np.log(p / q)).sum()), rel=1e-5)
+    def test_the_gradient_is_that_of_the_divergence(self) -> None:
+        """In expectation, over a distribution of three tokens, all of it."""
+        theta = torch.tensor([0.3, 1.0, -0.5], requires_grad=True)
+        reference = torch.tensor([0.6, 0.3, 0.1]).log()
+        logprobs = theta.log_softmax(-1)
+        divergence = (logprobs.exp() * (logprobs - reference)).sum()
+        expected = torch.autograd.grad(divergence, theta, retain_graph=True)[0]
+        found = torch.zeros(3)
+        for token in range(3):
+            scores = Scores(logprobs[token : token + 1], torch.zeros(1), torch.zeros(1), torch.zeros(1))
+            output = policy_loss(
+                scores, targets_for([1], [0.0]), reference[token : token + 1], Update(kl_actions=1.0), PPO(), 1
+            )
+            part = torch.autograd.grad(output.loss, theta, retain_graph=True)[0]
+            found += logprobs[token].exp().item() * part
+        assert torch.allclose(found, expected, atol=1e-6)
 
     def test_is_measured_without_weight_and_asked_for_with_weight(self) -> None:
         targets = targets_for([1], [0.0])
         output, _ = loss_of([-1.0], targets, PLAIN, [-2.0])
         assert output.loss.item() == 0
-        assert output.metrics["kl_reference"] == pytest.approx(exp(-1))
+        assert output.metrics["kl_reference"] == pytest.approx(0.5)
         assert update_metrics(loss_of([-1.0], targets)[0].metrics)["update/kl_reference"] is None
         with pytest.raises(ValueError, match="before RL"):
             loss_of([-1.0], targets, Update(kl_thoughts=0.1))

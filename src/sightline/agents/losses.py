@@ -10,8 +10,10 @@ the rest; where no action was read all is the rest):
   value stays one for each turn (VL-DAC, Bredis et al. 2025, arXiv 2508.04280). Tokens are added up with their weights,
   not averaged: before the first step both kinds have the same gradient, and a mean over the reply would make long wrong
   replies cheap (Liu et al. 2025, arXiv 2503.20783).
-- Distance to the model before RL: exp(d) - d - 1 with d = log reference - log pi, for each sampled token (the estimator
-  k3 of Schulman, "Approximating KL Divergence", 2020), weighted by `kl_thoughts` or `kl_actions` and added up.
+- Distance to the model before RL: d^2 / 2 with d = log reference - log pi, for each sampled token (the estimator k2 of
+  Schulman, "Approximating KL Divergence", 2020), weighted by `kl_thoughts` or `kl_actions` and added up. Its expected
+  gradient is that of the divergence itself, and it grows with d, where that of k3 (exp(d) - d - 1) explodes: single
+  tokens once weighed 40 000 nats.
 - Entropy among the legal actions, to be kept high. Among all tokens it would spoil the format.
 - Value: 0.5 (V - R)^2; with `value_clip` the larger of this and the same for V moved at most so far from the old value.
 
@@ -130,7 +132,7 @@ def policy_loss(
     sums: dict[str, torch.Tensor] = {}
     losses = _surrogate(logprobs, targets, settings, sums)
     if reference_logprobs is not None:
-        distances = _distances(reference_logprobs.float().detach() - logprobs)
+        distances = 0.5 * (reference_logprobs.float().detach() - logprobs).square()
         weights = torch.where(targets.action, settings.kl_actions, settings.kl_thoughts)
         losses = losses + targets.per_turn(weights * distances)
         sums["kl_reference"] = distances.sum()

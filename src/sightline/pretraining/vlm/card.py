@@ -1,0 +1,205 @@
+"""Measure the bundled vision-language model on held-out states and panels, and write its model card.
+
+python -m sightline.pretraining.vlm.card FOLDER --command "…" --seconds 2000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sightline.agents.evaluating import play, random_play, summary
+from sightline.agents.replies import read_reply
+from sightline.agents.rollouts import Table
+from sightline.agents.samplers.policy import PolicySampler
+from sightline.agents.types import same_text
+from sightline.config import Policy
+from sightline.evaluation.intervals import wilson
+from sightline.evaluation.panels import make_panel
+from sightline.games.making import GameMaker
+from sightline.models.pictures import Picture
+from sightline.models.vlm.model import VLM, load_vlm
+from sightline.models.vlm.types import Exchange, Passage, Span
+from sightline.pretraining.vlm.curriculum import GAMES, REPLIES, Lesson, lessons
+from sightline.pretraining.vlm.train import HELD_OUT_SEED
+
+SAMPLES, EPISODES = 200, 100
+"""States of each game that are read, and episodes of each game that are played."""
+MID_GREY = 128
+MAX_TOKENS = 48
+MOST_TURNS = 30
+
+
+def measure(vlm: VLM) -> dict[str, dict[str, Any]]:
+    """All numbers of the card, by game."""
+    return {game: _reading(vlm, game) | _playing(vlm, game) for game in GAMES}
+
+
+def _reading(vlm: VLM, game: str) -> dict[str, Any]:
+    """How the model reads held-out states, and how much of that it owes to the pictures."""
+    shown = list(islice(lessons(HELD_OUT_SEED, {game: 1.0}), SAMPLES))
+    others = np.random.default_rng(HELD_OUT_SEED).permutation(SAMPLES)
+    blank = [replace(one, pixels=np.full_like(one.pixels, MID_GREY)) for one in shown]
+    shuffled = [replace(one, pixels=shown[other].pixels) for one, other in zip(shown, others, strict=True)]
+    true_facts, true_replies, parsed, facts = 0, 0, 0, 0
+    for lesson, text in zip(shown, _replies(vlm, shown), strict=True):
+        reply = read_reply(text, REPLIES, GameMaker(game)().get_wrapper_attr("action_names"), tuple(lesson.facts))
+        true = [same_text(reply.stated.get(name, ""), fact) for name, fact in lesson.facts.items()]
+        true_facts, facts = true_facts + sum(true), facts + len(true)
+        true_replies, parsed = true_replies + all(true), parsed + (reply.failure is None)
+    return {
+        "true_facts": true_facts / facts,
+        "true_replies": true_replies / SAMPLES,
+        "true_replies_interval": wilson(true_replies, SAMPLES),
+        "parsed": parsed / SAMPLES,
+        "loss": _loss(vlm, shown),
+        "loss_blank": _loss(vlm, blank),
+        "loss_shuffled": _loss(vlm, shuffled),
+        "floor": _blind_floor(game, shown),
+    }
+
+
+def _replies(vlm: VLM, shown: Sequence[Lesson]) -> list[str]:
+    prompts = [vlm.encode([Exchange(one.prompt, (Picture(one.pixels),))]) for one in shown]
+    found = []
+    for start in range(0, len(prompts), 64):
+        found += vlm.generate(prompts[start : start + 64], None, max_tokens=MAX_TOKENS)
+    return [sample.text for sample in found]
+
+
+def _loss(vlm: VLM, shown: Sequence[Lesson]) -> float:
+    """Mean negative log-probability, in nats, of the true facts of a reply."""
+    total = 0.0
+    for start in range(0, len(shown), 64):
+        passages = [_facts_of(vlm, one) for one in shown[start : start + 64]]
+        with torch.no_grad():
+            total -= float(vlm.score(passages).logprobs.sum())
+    return total / len(shown)
+
+
+def _facts_of(vlm: VLM, lesson: Lesson) -> Passage:
+    """The reply up to its action."""
+    said, _, _ = lesson.reply.partition('"action"')
+    reply = np.array(vlm.tokens.encode(said), np.int64)
+    prompt = vlm.encode([Exchange(lesson.prompt, (Picture(lesson.pixels),))])
+    return Passage(prompt, reply, (Span(len(prompt.ids), len(prompt.ids) + len(reply)),))
+
+
+def _blind_floor(game: str, shown: Sequence[Lesson]) -> float:
+    """The least loss, in nats, that is possible without the picture for one who knows how often each combination of
+    facts comes with a prompt: its entropy, estimated from many states."""
+    counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for lesson in islice(lessons(HELD_OUT_SEED + 1, {game: 1.0}), 20 * SAMPLES):
+        counts[lesson.prompt][json.dumps(lesson.facts)] += 1
+    found = []
+    for lesson in shown:
+        of_prompt = counts[lesson.prompt]
+        total = sum(of_prompt.values())
+        if total >= 20:  # rare formulas say nothing about how often facts come with them
+            entropy = -sum(n / total * np.log(n / total) for n in of_prompt.values())
+            found.append(float(entropy))
+    return float(np.mean(found))
+
+
+def _playing(vlm: VLM, game: str) -> dict[str, Any]:
+    """How it plays before it has learned to, greedily."""
+    make = GameMaker(game, episode_steps=MOST_TURNS)
+    panel = make_panel("card", game, EPISODES)
+    table = Table(make, REPLIES, vlm=vlm)
+    played = summary(play(table, PolicySampler(vlm, 0.0, MAX_TOKENS), panel), panel)
+    table.close()
+    names = ("success_rate", "ci_low", "ci_high", "clean")
+    return {"played": {name: played[name] for name in names}, "random": random_play(make, panel)["success_rate"]}
+
+
+def write_card(folder: Path, measured: dict[str, dict[str, Any]], parameters: int, command: str, seconds: int) -> None:
+    """Write `README.md` beside the weights."""
+    megabytes = (folder / "model.safetensors").stat().st_size / 1e6
+    rows = [_reading_row(game, numbers) for game, numbers in measured.items()]
+    plays = [_playing_row(game, numbers) for game, numbers in measured.items()]
+    text = f"""# The bundled vision-language model
+
+A LLaVA of stock transformers classes: a SigLIP tower for 96x96 pictures in patches of 16, and a Llama, three layers of
+128 numbers each. {parameters:,} parameters, {megabytes:.1f} MB (float16). Its byte-level BPE tokenizer reads any text,
+and the phrases of our games' prompts and replies as one token each.
+
+**For trying Sightline on a laptop, offline, in minutes. It knows six games, drawn by us, and is not for science.**
+
+## Training
+
+- Pictures: states of our games at 96x96, met by playing without skill; in half and more of the card games the cards are
+  any cards, not only those of deals that can be won.
+- Replies: what the picture shows, told truly, then an action of the right form drawn from fixed habits ("+" more often
+  than "-", "stand" more often than "hit"), right or wrong. Skill is left to reinforcement learning.
+- Loss: cross-entropy of the reply.
+- Command: `{command}`; {seconds} s on two shared CPU cores (one thread).
+
+## Held-out numbers
+
+{SAMPLES} states of each game, met with another seed, printed by `sightline.pretraining.vlm.card`. Replies are greedy;
+brackets are 95 % intervals (Wilson). The loss is that of the true facts, in nats per reply; the floor is what no one
+can go below without looking (the entropy of the facts, given the prompt).
+
+| game | replies with all facts true | facts true | readable | loss | blank | shuffled | floor without looking |
+|---|---|---|---|---|---|---|---|
+{chr(10).join(rows)}
+
+(States of small games recur: NumberLine has 36 pictures, so held-out states are not held-out pictures.)
+
+What it plays before reinforcement learning, greedily, {EPISODES} episodes of at most {MOST_TURNS} turns; clean is without
+mistakes or illegal moves:
+
+| game | won | clean | random play wins |
+|---|---|---|---|
+{chr(10).join(plays)}
+
+## What it cannot do
+
+- See anything but these drawings at this size, or read other prompts than those of our games in the JSON form without
+  thoughts: it has seen no other text.
+- Think: its replies have no thoughts, only facts and an action.
+- Read earlier turns: it was trained with one turn at a time (`rollouts.window=1`).
+"""
+    (folder / "README.md").write_text(text)
+
+
+def _reading_row(game: str, numbers: dict[str, Any]) -> str:
+    low, high = numbers["true_replies_interval"]
+    return (
+        f"| {game} | {numbers['true_replies']:.3f} [{low:.3f}, {high:.3f}] | {numbers['true_facts']:.3f} "
+        f"| {numbers['parsed']:.3f} | {numbers['loss']:.2f} | {numbers['loss_blank']:.2f} "
+        f"| {numbers['loss_shuffled']:.2f} | {numbers['floor']:.2f} |"
+    )
+
+
+def _playing_row(game: str, numbers: dict[str, Any]) -> str:
+    played = numbers["played"]
+    won = f"{played['success_rate']:.3f} [{played['ci_low']:.3f}, {played['ci_high']:.3f}]"
+    return f"| {game} | {won} | {played['clean']:.3f} | {numbers['random']:.3f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--command", required=True, help="how the model was trained, for the card")
+    parser.add_argument("--seconds", type=int, required=True, help="how long that took")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    vlm = load_vlm(Policy(model=str(arguments.folder)), device="cpu")
+    measured = measure(vlm)
+    print(json.dumps(measured, indent=2))
+    parameters = sum(parameter.numel() for parameter in vlm.model.parameters())
+    write_card(arguments.folder, measured, parameters, arguments.command, arguments.seconds)
+
+
+if __name__ == "__main__":
+    main()
