@@ -17,8 +17,11 @@ import pytest
 from PIL import Image
 
 from conftest import TINY, Finished
+from fault_server import FaultServer, status
 from sightline.config import bundled_recipes
+from sightline.models.pictures import Picture
 from sightline.reports.video import write_scored_video
+from small_runs import seen
 
 Sightline = Callable[..., Finished]
 GOAL = ("--goal", "pole vertically upright on top of the cart")
@@ -215,8 +218,8 @@ def test_train_evaluate_report(sightline: Sightline, tmp_path: Path) -> None:
 def test_dry_run_prints_the_resolved_recipe_and_does_nothing(sightline: Sightline, name: str) -> None:
     import yaml
 
+    from sightline.cli.roles import complete
     from sightline.config import load_recipe
-    from sightline.tasks.completing import complete
 
     expected = complete(load_recipe(name, ["seed=3"])).model_dump(mode="json")
     done = sightline("train", name, "seed=3", "--dry-run")
@@ -227,6 +230,118 @@ def test_dry_run_prints_the_resolved_recipe_and_does_nothing(sightline: Sightlin
     assert not list(Path.cwd().iterdir())
     Path("resolved.yaml").write_text(done.out)
     assert parsed(sightline("train", "resolved.yaml", "--dry-run", "--json")) == expected
+
+
+# -- agents ------------------------------------------------------------------------------------------------------------
+
+SMALL_AGENT = (
+    *("steps=24", "tensorboard=false", "evaluation.every=12", "evaluation.stop_at=null", "evaluation.episodes=4"),
+    *("evaluation.test_episodes=4", "rollouts.tasks=3"),
+)
+NUMBERS = {"success_rate", "ci_low", "ci_high", "episodes", "panel", "return", "truthful_replies", "score"}
+
+
+def test_train_evaluate_report_an_agent(sightline: Sightline, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trained = sightline("train", "numberline", *SMALL_AGENT, "--run-dir", run, "--json")
+    result = parsed(trained)
+    assert {"chosen_step", "chosen_update", "untrained", "seconds", "run"} <= result.keys()
+    for numbers in (result, result["blank"], result["shuffled"], result["untrained"], result["random"]):
+        assert numbers.keys() >= NUMBERS
+        assert numbers["episodes"] == 4
+        assert numbers["panel"] == result["panel"]
+        assert 0 <= numbers["ci_low"] <= numbers["success_rate"] <= numbers["ci_high"] <= 1
+    assert result["oracle"]["success_rate"] == 1
+    assert "Traceback" not in trained.err
+    for name in ("recipe.yaml", "versions.json", "metrics.jsonl", "result.json", "report.html", "command.txt"):
+        assert (run / name).stat().st_size > 0, name
+    assert (run / "trajectories" / "test-blank.json").is_file()
+    stored = json.loads((run / "result.json").read_text())
+    assert {key: result[key] for key in stored} == stored
+    evaluated = parsed(sightline("evaluate", run, "--episodes", "4", "--json"))
+    for key in (*NUMBERS, "chosen_step", "blank", "shuffled", "random"):
+        assert evaluated[key] == result[key], key
+    other = parsed(sightline("evaluate", run, "--episodes", "3", "--seed", "1", "--json"))
+    assert other["episodes"] == 3
+    assert other["panel"] != result["panel"]
+    told = sightline("evaluate", run, "--episodes", "2")
+    assert [line.split()[0] for line in told.out.splitlines()] == ["success", "blank", "shuffled", "random", "oracle"]
+    (run / "report.html").unlink()
+    assert sightline("report", run).out.strip() == str(run / "report.html")
+    assert (run / "report.html").is_file()
+    check_one_line(sightline("evaluate", run, "steps=3"), 2, "overrides")
+    check_one_line(sightline("train", "numberline", *SMALL_AGENT, "--run-dir", run), 2, "exists already", "--resume")
+    check_one_line(sightline("train", "numberline", "seed=9", "--run-dir", run, "--resume"), 2, "seed=0")
+    resumed = sightline("train", "--run-dir", run, "--resume")
+    assert resumed.code == 0
+    assert resumed.lines[0].startswith("resuming from turn ")
+    assert [line.split()[0] for line in resumed.out.splitlines()] == [
+        *("untrained", "trained", "blank", "shuffled", "report")
+    ]
+    for weights in run.glob("checkpoints/best-*/model.safetensors"):
+        weights.write_bytes(weights.read_bytes()[:-100])
+    check_one_line(sightline("evaluate", run), 2, "checkpoint")
+
+
+def test_evaluate_a_game_with_a_model_that_is_loaded(sightline: Sightline) -> None:
+    numbers = parsed(sightline("evaluate", "numberline", "--model", "bundled", "--episodes", "5", "--json"))
+    assert numbers.keys() >= NUMBERS | {"blank", "shuffled", "random", "oracle"}
+    assert numbers["episodes"] == 5
+    assert numbers["oracle"]["success_rate"] == 1
+    options = ("--model", "bundled", "--episodes", "5", "--json")
+    assert parsed(sightline("evaluate", "numberline", "policy.model=/not/read", *options)) == numbers
+    longer = parsed(sightline("evaluate", "numberline", "env_options.max_position=9", *options))
+    assert longer["random"] != numbers["random"]
+    assert not list(Path.cwd().iterdir())
+
+
+def reads_the_number_line(asked: Any) -> str:
+    """What a model would say that sees every picture as it is."""
+    picture = Picture(asked.pictures[-1])
+    current, target = seen().get(picture.digest, (0, 5))
+    action = "+" if current < target else "-"
+    return json.dumps({"current": str(current), "target": str(target), "thoughts": "so", "action": action})
+
+
+def test_evaluate_a_game_with_a_model_that_is_hosted(sightline: Sightline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "right")
+    with FaultServer(reads_the_number_line) as server:
+        options = ("--model", "seer", "--url", server.url, "--episodes", "6", "--json")
+        numbers = parsed(sightline("evaluate", "numberline", *options))
+    assert numbers.keys() >= NUMBERS | {"blank", "shuffled", "random", "oracle"}
+    assert (numbers["model"], numbers["missing"]) == ("seer", 0)
+    assert numbers["success_rate"] == numbers["truthful_replies"] == 1
+    assert numbers["shuffled"]["truthful_replies"] < 0.5
+    assert numbers["blank"]["success_rate"] < 1
+    assert numbers["input_tokens"] > 0
+    assert (
+        parsed(sightline("evaluate", "numberline", "--model", "bundled", "--episodes", "6", "--json"))["panel"]
+        == (numbers["panel"])
+    )
+
+
+def test_a_hosted_model_that_cannot_be_asked(sightline: Sightline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "right")
+    check_one_line(sightline("evaluate", "numberline", "--url", "http://localhost:1"), 2, "--model")
+    check_one_line(sightline("evaluate", "numberline", "--provider", "opena", "--model", "m"), 2, "'openai'")
+    check_one_line(sightline("evaluate", "numberline", "--provider", "openai"), 2, "--model")
+    check_one_line(sightline("evaluate", "numberline", "--model", "m", "--url", "no address"), 2)
+    check_one_line(sightline("evaluate", "cartpole", "--model", "bundled"), 2, "role=agent")
+    check_one_line(sightline("evaluate", "numberlin", "--model", "bundled"), 2, "'numberline'")
+    check_one_line(sightline("evaluate", "numberline"), 2, "--model")
+    check_one_line(sightline("evaluate", "numberline", "--model", "/none"), 2, "/none")
+    check_one_line(sightline("evaluate", "numberline", "stepz=3", "--model", "bundled"), 2, "'steps'")
+    check_one_line(sightline("evaluate", "numberline", "--model", "bundled", "--episodes", "0"), 2)
+    with FaultServer(reads_the_number_line, faults=[status(404, "no such model")] * 9) as server:
+        done = sightline("evaluate", "numberline", "--model", "nobody", "--url", server.url)
+    check_one_line(done, 2, "no such model")
+
+
+def test_a_game_is_checked_and_demonstrated(sightline: Sightline, tmp_path: Path) -> None:
+    assert parsed(sightline("check-env", "numberline", "--episodes", "4", "--json"))["passed"]
+    demos = tmp_path / "demos"
+    assert parsed(sightline("demos", "numberline", "--turns", "12", "--out", demos, "--json"))["turns"] == 12
+    check_one_line(sightline("demos", "numberline", "--turns", "12", "--out", demos), 2, "already")
 
 
 # -- score ------------------------------------------------------------------------------------------------------------

@@ -11,9 +11,24 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.config import DQNLearner, SACLearner, bundled_recipes, leaves, load_recipe, validate_recipe
+from sightline.agents.preparing import complete as complete_agent
+from sightline.config import (
+    GRPO,
+    PPO,
+    AgentRecipe,
+    ControlRecipe,
+    DQNLearner,
+    SACLearner,
+    bundled_recipes,
+    for_agent,
+    for_control,
+    leaves,
+    load_recipe,
+    validate_recipe,
+)
 from sightline.envs import METAWORLD_ID
 from sightline.errors import BadInput, nearest
+from sightline.games.making import GAMES
 from sightline.tasks.completing import complete
 from sightline.tasks.declarations import TASKS, find_task
 
@@ -26,9 +41,13 @@ def skip_without_simulator(task: str) -> None:
         pytest.skip("pip install 'sightline[metaworld]'")
 
 
-@pytest.mark.parametrize("name", bundled_recipes())
+AGENTS = tuple(name for name in bundled_recipes() if isinstance(load_recipe(name), AgentRecipe))
+POLICIES = tuple(name for name in bundled_recipes() if name not in AGENTS)
+
+
+@pytest.mark.parametrize("name", POLICIES)
 def test_every_bundled_recipe_is_complete_and_survives_yaml(name: str) -> None:
-    recipe = load_recipe(name)
+    recipe = for_control(load_recipe(name))
     assert recipe.description
     assert recipe.goal
     assert recipe.env in {task.name for task in TASKS}
@@ -42,8 +61,22 @@ def test_every_bundled_recipe_is_complete_and_survives_yaml(name: str) -> None:
     assert complete(completed) == completed
 
 
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_bundled_recipe_of_an_agent_is_complete_and_survives_yaml(name: str) -> None:
+    recipe = for_agent(load_recipe(name))
+    assert recipe.description
+    assert recipe.env in GAMES
+    completed = complete_agent(recipe)
+    assert completed.evaluation.every
+    assert completed.checkpoints.every
+    document = yaml.safe_load(yaml.safe_dump(completed.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+    assert validate_recipe(document) == completed
+    assert complete_agent(completed) == completed
+
+
 def test_the_bundled_recipes_are_there() -> None:
-    assert {"cartpole", "mountain-car", "drawer-open", "sweep-into", "soccer"} <= set(bundled_recipes())
+    assert {"cartpole", "mountain-car", "drawer-open", "sweep-into", "soccer"} <= set(POLICIES)
+    assert {"numberline", "ezpoints"} <= set(AGENTS)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
@@ -285,3 +318,78 @@ def test_leaves_are_flat() -> None:
 )
 def test_nearest(wanted: str, known: list[str], expected: str) -> None:
     assert nearest(wanted, known) == expected
+
+
+# -- agents ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_role_says_what_a_recipe_is() -> None:
+    assert isinstance(load_recipe("cartpole"), ControlRecipe)
+    assert isinstance(load_recipe(None, ["env=cartpole"]), ControlRecipe)
+    assert isinstance(load_recipe(None, ["env=blackjack", "role=agent"]), AgentRecipe)
+    with pytest.raises(BadInput, match="role=agent"):
+        for_agent(load_recipe("cartpole"))
+    with pytest.raises(BadInput, match="agent"):
+        for_control(load_recipe("numberline"))
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("steps=123", "steps", 123),
+        ("algorithm.gamma=0.5", "algorithm.gamma", 0.5),
+        ("policy.lora.rank=4", "policy.lora.rank", 4),
+        ("policy.lora={}", "policy.lora.rank", 16),
+        ("policy.freeze=[vision]", "policy.freeze", ["vision"]),
+        ("actions=[-, +]", "actions", ["-", "+"]),
+        ("actions=[1, 2]", "actions", ["1", "2"]),
+        ("rollouts.practice.max_position=3", "rollouts.practice.max_position", 3),
+        ("warm_start={}", "warm_start.samples", 20_000),
+        ("warm_start.truthful=0.9", "warm_start.truthful", 0.9),
+        ("evaluation.stop_at=null", "evaluation.stop_at", None),
+        ("prompt=Go to: {text}", "prompt", "Go to: {text}"),
+        ("replies.format=tags", "replies.format", "tags"),
+    ],
+)
+def test_overrides_of_an_agent(override: str, key: str, value: Any) -> None:
+    assert leaves(load_recipe("numberline", [override]))[key] == value
+
+
+def test_switching_the_algorithm_of_an_agent_keeps_what_both_know() -> None:
+    recipe = for_agent(load_recipe("numberline", ["algorithm.kind=grpo"]))
+    assert isinstance(recipe.algorithm, GRPO)
+    assert recipe.algorithm.group == 8
+    back = for_agent(load_recipe("ezpoints", ["algorithm.kind=ppo", "algorithm.gamma=0.7"]))
+    assert isinstance(back.algorithm, PPO)
+    assert (back.algorithm.gamma, back.algorithm.group) == (0.7, 8)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("polcy.model=bundled", "did you mean 'policy'"),
+        ("policy.modl=bundled", "did you mean 'model'"),
+        ("algorithm.gama=0.5", "did you mean 'gamma'"),
+        ("algorithm.kind=reinforce", "only ppo, grpo, rloo, gigpo"),
+        ("algorithm.kind=gigpo algorithm.gae_lambda=1", "unknown key 'algorithm.gae_lambda'"),
+        ("algorithm.gamma=1.5", "algorithm.gamma"),
+        ("update.clip_low=0", "update.clip_low"),
+        ("update.thought_weight=2", "update.thought_weight"),
+        ("rollouts.window=0", "rollouts.window"),
+        ("rollouts.temperature=0", "rollouts.temperature"),
+        ("policy.freeze=[eyes]", "policy.freeze"),
+        ("policy.lora.rnk=3", "unknown key 'policy.lora.rnk'"),
+        ("warm_start.sample=3", "unknown key 'warm_start.sample'"),
+        ("warm_start.samples=0", "warm_start.samples"),
+        ("evaluation.stop_at=2", "evaluation.stop_at"),
+        ("alarms.patients=3", "did you mean 'patience'"),
+        ("learner.gamma=0.5", "unknown key 'learner'"),
+        ("reward.alpha=0.5", "unknown key 'reward'"),
+        ("engine=dpp", "engine"),
+    ],
+)
+def test_wrong_values_of_an_agent_are_refused_in_one_line(override: str, expected: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        load_recipe("numberline", override.split(" "))
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)

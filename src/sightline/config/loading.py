@@ -167,7 +167,7 @@ def _in_one_line(error: ValidationError, root: type[BaseModel]) -> str:
             problems.append(f"unknown key '{name}'{nearest(path[-1], owner.model_fields)}")
         elif item["type"] == "union_tag_invalid":
             tag, tags = item["ctx"]["tag"], item["ctx"]["expected_tags"].replace("'", "")
-            problems.append(f"{name} cannot be '{tag}', only {tags}{nearest(tag, tags.split(', '))}")
+            problems.append(f"{name or 'role'} cannot be '{tag}', only {tags}{nearest(tag, tags.split(', '))}")
         elif item["type"] == "missing":
             problems.append(f"{name} is missing; say {name}=…")
         else:
@@ -199,6 +199,9 @@ def _members(owner: type[BaseModel], field: str) -> dict[str, type[BaseModel]]:
     annotation: Any = owner.model_fields[field].annotation
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return {"": annotation}
+    blocks = [member for member in get_args(annotation) if isinstance(member, type) and issubclass(member, BaseModel)]
+    if len(blocks) == 1:  # a block or nothing
+        return {"": blocks[0]}
     members = {}
     for member in get_args(annotation):
         match get_args(member):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sightline.errors import RunFailed
 from sightline.models.vlm.tokens import Tokens
 from sightline.models.vlm.types import Sample
 
@@ -48,7 +49,12 @@ def sample(
         model.generate(**inputs, generation_config=settings, logits_processor=library.LogitsProcessorList([picker]))
     picked = torch.stack(picker.picked, 1).cpu().numpy()
     logprobs = torch.stack(picker.logprobs, 1).cpu().numpy()
-    return [_until_stop(tokens, ids, row) for ids, row in zip(picked, logprobs, strict=True)]
+    replies = [_until_stop(tokens, ids, row) for ids, row in zip(picked, logprobs, strict=True)]
+    if not all(np.isfinite(reply.logprobs).all() for reply in replies):
+        raise RunFailed(
+            "the model's probabilities are not finite; go on from an earlier checkpoint, or try policy.dtype=float32"
+        )
+    return replies
 
 
 def _picker(banned: torch.Tensor, uniforms: np.ndarray | None, temperature: float) -> Any:
@@ -92,7 +98,8 @@ def draw(logits: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     # a double below 1 times the total is below the total, so something is found; it has a probability, for only there
     # does the sum grow
     level = uniforms.to(exact.device)[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, level, right=True)[:, 0].to(place)
+    found = torch.searchsorted(cumulative, level, right=True)[:, 0]
+    return found.clamp(max=logits.shape[-1] - 1).to(place)  # nothing is found where probabilities are no numbers
 
 
 @contextlib.contextmanager

@@ -1,0 +1,89 @@
+"""Commands that are killed: a process that never learns itself forks a child for each of them.
+
+    python tests/agent_worker.py < jobs.json
+
+A job is `{"arguments": […], "log": file, "die": null}`, or with `"die": [place, time, signal]`: the child is sent that
+signal when it is for the so-manieth time at that place. Its exit codes are printed, as a list, in the end. (Forking
+spares the seconds in which libraries are loaded; torch learns in no child of a process that has learned.)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import peft  # noqa: F401
+import torch
+
+import sightline.reports.agent_page
+import sightline.reports.trajectories_page  # noqa: F401
+from sightline.agents import snapshot, training
+from sightline.agents.learning import Learner
+from sightline.agents.samplers.policy import PolicySampler
+from sightline.cli import main
+from sightline.config import Policy
+from sightline.models.vlm.model import VLM, load_vlm
+from sightline.runs.stopping import StopRequests
+
+PLACES: dict[str, tuple[Any, str]] = {
+    "reply": (PolicySampler, "ask"),
+    "warm start": (VLM, "score"),
+    "step": (Learner, "_step"),
+    "update": (Learner, "learn"),
+    "saving": (VLM, "save"),
+    "saved": (snapshot.Snapshots, "save"),
+    "recording": (training, "write_records"),
+}
+"""Name -> what is called there."""
+
+
+def prepare_to_die(place: str, time: int, number: int) -> None:
+    """Have this process sent a signal within the so-manieth call of a place: after its work, before it is known."""
+    StopRequests.overdue = lambda self, seconds=0.0: False  # type: ignore[method-assign]  # however slow this machine is
+    owner, name = PLACES[place]
+    original: Callable[..., Any] = getattr(owner, name)
+    calls = [0]
+
+    def deadly(*arguments: Any, **named: Any) -> Any:
+        done = original(*arguments, **named)
+        calls[0] += 1
+        if calls[0] == time:
+            os.kill(os.getpid(), number)
+        return done
+
+    setattr(owner, name, deadly)
+
+
+def run(job: dict[str, Any]) -> int:
+    """Carry out a job in a child of its own; gives its exit code, or minus the signal that ended it."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = 70
+    try:
+        with Path(job["log"]).open("w") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        if job["die"] is not None:
+            prepare_to_die(*job["die"])
+        sys.argv = ["sightline", *job["arguments"]]
+        main()
+    except SystemExit as left:
+        code = int(left.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    load_vlm(Policy(), value_head=True, device="cpu")  # what is imported here need not be in every child
+    print(json.dumps([run(job) for job in json.load(sys.stdin)]))

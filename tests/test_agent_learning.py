@@ -1,0 +1,180 @@
+"""What learning rests on: that a model which has not changed finds what it said as probable as it did. And that it
+learns (deselect that with `-m "not learning"`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import Finished
+from sightline.agents.learning import Learner
+from sightline.agents.preparing import Setup, complete, prepare
+from sightline.agents.rollouts import Task
+from sightline.agents.sequences import lessons, turns_in
+from sightline.agents.types import Credit, Trajectory
+from sightline.agents.warm_start import warm_start
+from sightline.config import WarmStart, for_agent, load_recipe
+
+Sightline = Callable[..., Finished]
+ALGORITHMS = ("ppo", "grpo", "rloo", "gigpo")
+FROZEN = (
+    *("update.learning_rate=1e-12", "update.minibatch=20", "update.micro_batch=8", "update.thought_weight=0.5"),
+    *("update.kl_thoughts=0.1", "update.kl_actions=0.1", "update.entropy=0.01", "rollouts.temperature=1.5"),
+)
+
+
+def setup_of(*overrides: str, recipe: str = "numberline") -> Setup:
+    return prepare(complete(for_agent(load_recipe(recipe, overrides))))
+
+
+def played_by(setup: Setup, tasks: int = 2, group: int = 4) -> list[Trajectory]:
+    """Episodes in which tasks are played by groups, with unparsable and illegal replies among them."""
+    drawn = [Task(seed, member) for seed in range(2, 2 + tasks) for member in range(group)]
+    return setup.table(practice=True).play(setup.sampler(), drawn)
+
+
+# -- the ratio is one --------------------------------------------------------------------------------------------------
+
+
+@cache
+def played_once(window: int) -> list[Trajectory]:
+    return played_by(setup_of(*FROZEN, f"rollouts.window={window}"))
+
+
+@pytest.mark.parametrize("ratio", ["turn", "token"])
+@pytest.mark.parametrize(
+    ("algorithm", "window"), [("ppo", 1), ("ppo", 3), ("grpo", 1), ("rloo", 3), ("gigpo", 3)], ids=str
+)
+def test_weights_that_do_not_change_give_a_ratio_of_one(algorithm: str, ratio: str, window: int) -> None:
+    setup = setup_of(*FROZEN, f"algorithm.kind={algorithm}", f"update.ratio={ratio}", f"rollouts.window={window}")
+    played = played_once(window)
+    setup.engine.prepare(setup.vlm)
+    setup.vlm.keep_reference()
+    if setup.vlm.scorer.value_head is not None:
+        with torch.no_grad():
+            for weight in setup.vlm.scorer.value_head.parameters():
+                weight.add_(0.1)
+    learner = Learner(setup.recipe, setup.vlm, setup.engine)
+    judged = learner.judge(played)
+    assert judged["mismatch_tokens"] == sum(len(turn.sample.ids) for episode in played for turn in episode.turns)
+    assert judged["mismatch"] / judged["mismatch_tokens"] < 1e-5
+    assert judged["mismatch_max"] < 1e-3
+    credits = learner.credit(played)
+    numbers: dict[str, Any] = learner.learn(played, credits, 0, 0.0)
+    assert numbers["update/steps"] >= 2
+    assert numbers["update/turns"] >= 20
+    assert numbers["update/ratio"] == pytest.approx(1, abs=1e-4)
+    assert numbers["update/ratio_max"] == pytest.approx(1, abs=1e-3)
+    assert numbers["update/clipped"] == 0
+    assert numbers["update/kl_old"] == pytest.approx(0, abs=1e-5)
+    assert numbers["update/kl_reference"] == pytest.approx(0, abs=1e-5)
+    assert numbers["update/gradient_norm"] > 0.01
+    merged = [len(lesson.turns) for lesson in lessons(played, credits)]
+    assert (max(merged) > 1) == (window > 1), "turns share passages where the window allows it"
+    if algorithm == "ppo":
+        assert all(turn.value for episode in played for turn in episode.turns)
+        assert all(bool(episode.last_value) == (episode.end is not None) for episode in played)
+
+
+def test_a_ratio_of_one_is_no_matter_of_course() -> None:
+    """The same after learning with a rate that changes something, or at another temperature."""
+    setup = setup_of(*FROZEN, "update.learning_rate=1e-3", "update.kl_thoughts=0", "update.kl_actions=0")
+    played = played_once(1)
+    setup.engine.prepare(setup.vlm)
+    learner = Learner(setup.recipe, setup.vlm, setup.engine)
+    learner.judge(played)
+    numbers: dict[str, Any] = learner.learn(played, learner.credit(played), 0, 0.0)
+    assert numbers["update/ratio_max"] > 1.01
+    judged = learner.judge(played)
+    assert judged["mismatch"] / judged["mismatch_tokens"] > 1e-3
+    other = setup_of(*FROZEN, "rollouts.temperature=1.0", "update.kl_thoughts=0", "update.kl_actions=0")
+    judged = Learner(other.recipe, other.vlm, other.engine).judge(played)
+    assert judged["mismatch"] / judged["mismatch_tokens"] > 1e-3
+
+
+def test_merged_passages_are_scored_as_single_ones() -> None:
+    setup, played = setup_of(*FROZEN), played_once(3)
+    blank = [Credit(np.zeros(len(episode.turns))) for episode in played]
+    merged, single = lessons(played, blank), lessons(played, blank, merge=False)
+    assert turns_in(merged) == turns_in(single) == len(single) > len(merged)
+    with torch.no_grad():
+        together = setup.vlm.score([lesson.passage for lesson in merged], 1.5)
+        apart = setup.vlm.score([lesson.passage for lesson in single], 1.5)
+    torch.testing.assert_close(together.logprobs, apart.logprobs, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(together.values, apart.values, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(together.choice_entropy, apart.choice_entropy, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_led_to_better_becomes_more_probable(algorithm: str) -> None:
+    """One step by the policy loss alone: replies with an advantage gain on those without."""
+    settings = ("update.kl_thoughts=0", "update.epochs=1", "update.minibatch=500", "update.learning_rate=3e-5")
+    settings += ("rollouts.temperature=1.5", "update.thought_weight=1.0", f"algorithm.kind={algorithm}")
+    if algorithm == "ppo":
+        settings += ("algorithm.value_coefficient=0",)
+    setup = setup_of(*settings)
+    played = played_once(1)
+    setup.engine.prepare(setup.vlm)
+    learner = Learner(setup.recipe, setup.vlm, setup.engine)
+    learner.judge(played)
+    credits = learner.credit(played)
+    learner.learn(played, credits, 0, 0.0)
+    found = lessons(played, credits, merge=False)
+    with torch.no_grad():
+        after = setup.vlm.score([lesson.passage for lesson in found], 1.5).logprobs.numpy()
+    turns = [lesson.turns[0] for lesson in found]
+    ends = np.cumsum([len(turn.logprobs) for turn in turns])[:-1]
+    gained = np.array([(new - turn.logprobs).sum() for new, turn in zip(np.split(after, ends), turns, strict=True)])
+    advantages = np.array([turn.advantage if turn.credited else 0.0 for turn in turns])
+    assert (gained * advantages).sum() > 0
+    assert np.corrcoef(gained, advantages)[0, 1] > 0.2
+
+
+# -- it learns ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.learning
+def test_success_rises_and_comes_from_looking(sightline: Sightline, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    overrides = ("steps=2500", "evaluation.every=800", "evaluation.episodes=64", "evaluation.test_episodes=100")
+    done = sightline("train", "numberline", *overrides, "tensorboard=false", "--run-dir", run, "--json")
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
+    assert result["untrained"]["success_rate"] < 0.7
+    assert result["success_rate"] > 0.9
+    assert result["truthful_replies"] > 0.9
+    for look in ("blank", "shuffled"):
+        assert result[look]["success_rate"] < 0.75, look
+    assert result["oracle"]["success_rate"] == 1
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("truthful", [None, 0.0])
+def test_a_warm_start_teaches_a_scrambled_model_to_reply(truthful: float | None) -> None:
+    setup = setup_of("replies.max_tokens=24")
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, weight in setup.vlm.model.named_parameters():
+            if "language" in name and weight.ndim == 2:
+                weight.copy_(weight.flatten()[torch.randperm(weight.numel(), generator=generator)].view_as(weight))
+    setup.engine.prepare(setup.vlm)
+    told: list[tuple[int, dict[str, float | None]]] = []
+    settings = WarmStart(samples=1600, batch=16, learning_rate=2e-3, truthful=truthful)
+    last = warm_start(setup, settings, lambda samples, numbers: told.append((samples, numbers)))
+    assert told[-1][1] == last
+    if truthful is not None:
+        assert [samples for samples, _ in told] == [800], "it ends as soon as it is good enough"
+        return
+    assert [samples for samples, _ in told] == [800, 1600]
+    losses = [numbers["warm_start/loss"] for _, numbers in told]
+    assert losses[1] is not None
+    assert losses[0] is not None
+    assert losses[1] < losses[0]
+    assert losses[1] < 1.0
