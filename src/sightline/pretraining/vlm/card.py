@@ -87,9 +87,8 @@ def _loss(vlm: VLM, shown: Sequence[Lesson]) -> float:
 
 
 def _facts_of(vlm: VLM, lesson: Lesson) -> Passage:
-    """The reply up to its action."""
-    said, _, _ = lesson.reply.partition('"action"')
-    reply = np.array(vlm.tokens.encode(said), np.int64)
+    """The reply up to its action, which is the last token but one."""
+    reply = np.array(vlm.tokens.encode(lesson.reply)[:-2], np.int64)
     prompt = vlm.encode([Exchange(lesson.prompt, (Picture(lesson.pixels),))])
     return Passage(prompt, reply, (Span(len(prompt.ids), len(prompt.ids) + len(reply)),))
 
@@ -155,8 +154,8 @@ can go below without looking (the entropy of the facts, given the prompt).
 
 (States of small games recur: NumberLine has 36 pictures, so held-out states are not held-out pictures.)
 
-What it plays before reinforcement learning, greedily, {EPISODES} episodes of at most {MOST_TURNS} turns; clean is without
-mistakes or illegal moves:
+What it plays before reinforcement learning, greedily, in {EPISODES} episodes of at most {MOST_TURNS} turns; clean
+is without mistakes or illegal moves:
 
 | game | won | clean | random play wins |
 |---|---|---|---|
