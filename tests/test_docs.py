@@ -60,6 +60,22 @@ def test_commands_of_the_page_on_preferences_are_understood(command: str, tmp_pa
     assert done.returncode == 0, done.stderr
 
 
+AGENTS = (ROOT / "docs" / "agents.md").read_text().replace("\\\n", " ")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        line.split("   #")[0].strip().replace("=…", "=some-model")
+        for line in AGENTS.splitlines()
+        if line.startswith("sightline train") and "my_module" not in line
+    ],
+)
+def test_commands_of_the_page_on_agents_are_understood(command: str, tmp_path: Path) -> None:
+    done = sightline([*shlex.split(command)[1:], "--dry-run"], tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_there_are_commands_to_check() -> None:
     assert len(COMMANDS) >= 5
 
