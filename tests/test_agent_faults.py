@@ -493,11 +493,15 @@ def test_random_moves_come_from_seed_and_turn_alone() -> None:
 
 @pytest.mark.parametrize("unparsable", ["random", "forfeit"])
 def test_a_model_that_never_comes_to_an_end_of_its_replies(
-    sightline: Sightline, tmp_path: Path, unparsable: str
+    sightline: Sightline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unparsable: str
 ) -> None:
-    """Every reply is cut off after two tokens; the run is useless, and whole."""
+    """Every reply is cut off after two tokens, which is refused. If it goes on all the same the run is useless, and
+    whole."""
     run = tmp_path / "run"
     overrides = (*SMALL, "replies.max_tokens=2", f"replies.unparsable={unparsable}", "replies.penalty=0.1")
+    refused = sightline("train", "numberline", *overrides, "--run-dir", run)
+    assert refused.code == 2 and "too few: even a short reply" in refused.err and not run.exists()
+    monkeypatch.setattr("sightline.agents.preparing._check_length", lambda recipe, vlm: None)
     done = sightline("train", "numberline", *overrides, "steps=12", "--run-dir", run, "--json")
     assert done.code == 0, done.err
     updates = [record for record in metrics_of(run) if "rollout/unparsable" in record]

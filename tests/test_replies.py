@@ -150,6 +150,7 @@ def test_nothing_that_is_written_raises(text: str, finished: bool) -> None:
         ('I go {up}, so {\'x\'}: {"action": "+"}', "+"),
         ('<think>{"action": "-"}? No.</think>{"action": "+"}', "+"),
         ('{"thoughts": "</think> is a tag", "action": "+"}', "+"),
+        ('Maybe {"action": "-"}? No.\n</think>\n\n{"action": "+"}', "+"),
         ('{"thoughts": "加一", "action": "+"}', "+"),
     ],
 )

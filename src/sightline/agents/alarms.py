@@ -53,7 +53,8 @@ class Alarms:
                 f"only {truthful:.0%} of what replies state of the pictures is true, after {best:.0%} at best; raise "
                 "update.kl_thoughts or lower update.thought_weight",
             )
-        entropy = metrics.get("update/entropy", metrics.get("rollout/entropy"))
+        entropy = metrics.get("update/entropy")
+        entropy = metrics.get("rollout/entropy") if entropy is None else entropy
         if entropy is not None:
             found["entropy"] = _line(
                 entropy < limits.entropy_floor,

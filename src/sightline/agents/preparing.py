@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.agents.demos import demonstrations, read_demos
 from sightline.agents.engines.engine import Engine
+from sightline.agents.prompting import BLANK, demonstration
 from sightline.agents.rollouts import Table
 from sightline.agents.samplers import Sampler
 from sightline.agents.samplers.policy import PolicySampler
@@ -101,6 +102,25 @@ class Setup:
         return make_panel(name, self.recipe.env, episodes, seed)
 
 
+def _check_length(recipe: AgentRecipe, vlm: VLM) -> None:
+    """Refuse a limit of tokens that no whole reply can keep to.
+
+    Raises:
+        BadInput: naming the least.
+    """
+    game = game_maker(recipe)()
+    names, asked = game.get_wrapper_attr("action_names"), game.get_wrapper_attr("asked")
+    game.close()
+    thoughts = BLANK * 8 if recipe.replies.thoughts else ""
+    shortest = (demonstration(recipe.replies, dict.fromkeys(asked, BLANK), thoughts, name) for name in names)
+    least = max(len(vlm.tokens.encode(reply)) for reply in shortest) + 1
+    if least > recipe.replies.max_tokens:
+        raise BadInput(
+            f"replies.max_tokens={recipe.replies.max_tokens} is too few: even a short reply of this model has {least} "
+            "tokens; raise it (256 is usual with thoughts)"
+        )
+
+
 def prepare(recipe: AgentRecipe) -> Setup:
     """Load the model and join the processes.
 
@@ -118,6 +138,7 @@ def prepare(recipe: AgentRecipe) -> Setup:
     vlm = load_vlm(recipe.policy, isinstance(recipe.algorithm, PPO), recipe.device, recipe.seed)
     if not any(parameter.requires_grad for parameter in vlm.model.parameters()):
         raise BadInput("nothing is left to learn: policy.freeze names all parts; take one out")
+    _check_length(recipe, vlm)
     server = None
     if recipe.policy.sampler == "vllm":
         from sightline.agents.samplers.vllm import VLLMSampler

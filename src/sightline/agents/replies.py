@@ -11,7 +11,8 @@ Nothing here raises, whatever a model writes, and nothing is guessed:
 - `tags`: pairs of tags that were asked for are read wherever they stand. What stands between them is text up to the
   closing tag, also if it looks like other tags; one that is never closed is not in the format.
 - The first value of a key counts; different actions in one object, or in several tags, are ambiguous.
-- What a model thinks aloud between `<think>` and `</think>` before its reply is no part of it.
+- What a model thinks aloud between `<think>` and `</think>` before its reply is no part of it, nor prose that ends with
+  `</think>`: some templates write the beginning into the prompt.
 - A reply that reached the limit of tokens counts if its object, or its action's tags, were complete before.
 
 All takes time in proportion to the length of the reply.
@@ -107,9 +108,14 @@ class _Found:
 
 
 def _after_thinking(text: str) -> int:
-    """Where the reply itself begins; its end if the thinking before it never ends."""
-    if not _THINKING.match(text):
+    """Where the reply itself begins; its end if the thinking before it never ends.
+
+    Some chat templates begin the thinking themselves, in the prompt; then the reply holds only its end, after prose.
+    """
+    if not _THINKING.match(text) and text.lstrip().startswith(("{", "<", "`")):
         return 0
+    if not _THINKING.match(text):
+        return max((mark.end() for mark in _THOUGHT.finditer(text)), default=0)
     return max((mark.end() for mark in _THOUGHT.finditer(text)), default=len(text))
 
 

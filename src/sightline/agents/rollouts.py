@@ -8,6 +8,7 @@ beside it, in whatever order, on however many processes.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -169,11 +170,10 @@ class _Episode:
         self._asked: tuple[str, ...] = game.get_wrapper_attr("asked")
         try:
             observation, self._info = game.reset(seed=task.seed)
+            self.trajectory.kind = str(self._info.get("kind", ""))
+            self._show(observation)
         except Exception as error:
             self._break_down(error)
-            return
-        self.trajectory.kind = str(self._info.get("kind", ""))
-        self._show(observation)
 
     def key(self) -> Key:
         return (*self._chance, self._task.seed, self._task.member, len(self.trajectory.turns))
@@ -195,14 +195,16 @@ class _Episode:
             observation, reward, terminated, truncated, self._info = game.step(
                 np.int64(self._action_names.index(turn.played))
             )
+            if not math.isfinite(reward):
+                raise ValueError(f"the reward is {reward}")
+            turn.reward += float(reward)
+            self.trajectory.success = bool(self._info.get("success", False))
+            self.trajectory.mistakes = int(self._info.get("mistakes", 0))
+            self._show(observation)
         except Exception as error:
             self._break_down(error)
             return
-        turn.reward += float(reward)
-        self.trajectory.success = bool(self._info.get("success", False))
-        self.trajectory.mistakes = int(self._info.get("mistakes", 0))
         self.over = bool(terminated or truncated)
-        self._show(observation)
         if truncated and not terminated:
             self.trajectory.truncated = True
             if self._table._vlm is not None and asked.prompt is not None:

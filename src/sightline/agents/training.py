@@ -95,7 +95,7 @@ class Session:
         self._validation = setup.panel("validation", recipe.evaluation.episodes)
         self._alarms = Alarms(recipe.alarms)
         self._standing = Standing()
-        self._started = time.monotonic()
+        self._started, self._earlier_seconds = time.monotonic(), 0.0
         setup.engine.prepare(setup.vlm)
         self._learner = Learner(recipe, setup.vlm, setup.engine, progress.say)
         self._found = self._snapshots.latest(progress.say) if resume else None
@@ -109,7 +109,7 @@ class Session:
             self._start()
         else:
             self._restore(*self._found)
-        self._earlier_seconds = self._standing.seconds
+            self._earlier_seconds = self._standing.seconds
 
     def learn(self) -> None:
         """Play and learn until the recipe's turns are played, or the score is good enough."""
@@ -170,6 +170,7 @@ class Session:
                 self.run.write_json("untrained.json", numbers_before)
                 self.progress.say(f"before RL   {describe_agent(numbers_before)}")
         self._evaluate()
+        self._save()  # what was prepared is not prepared again
 
     def _warm_up(self, settings: WarmStart) -> None:
         """Learn from demonstrations."""

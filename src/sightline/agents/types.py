@@ -63,8 +63,8 @@ class Turn:
         penalty: for a reply that was unparsable or illegal, if the recipe asks for one.
         facts: what could be seen: name -> text.
         legal_actions: names.
-        action_tokens: bool[n], which of the sampled tokens make up the action (any token that shares a character with
-            it); none of them if no action was read.
+        action_tokens: bool[n], which of the sampled tokens make up what stands for the action, known or not (any token
+            that shares a character with it); none of them if nothing does.
         choice: index into the sampled tokens of the one by which legal actions differ first; None if none was read.
         choices: id of that token for each legal action.
         value: the policy's estimate of the discounted rewards to come, before it replied; 0 without a value head.

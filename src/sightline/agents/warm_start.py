@@ -14,10 +14,11 @@ from sightline.agents.demos import Demo, demonstrations, read_demos
 from sightline.agents.engines.engine import passes
 from sightline.agents.preparing import Setup, game_maker
 from sightline.agents.replies import read_reply
+from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import same_text
 from sightline.config import WarmStart
 from sightline.errors import BadInput, RunFailed
-from sightline.models.vlm.types import Exchange, Passage, Span
+from sightline.models.vlm.types import Exchange, Passage, Sample, Span
 
 HELD_OUT = 128
 """Demonstrations that are not learned from, on which truthfulness is measured."""
@@ -51,7 +52,8 @@ def warm_start(
     parameters = [parameter for parameter in vlm.scorer.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(parameters, settings.learning_rate, betas=(0.9, 0.98))
     updates = max(settings.samples // settings.batch, 1)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.learning_rate, updates, pct_start=0.05)
+    rise = 0.06 if updates == 20 else 0.05  # the schedule divides by rise * updates - 1
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.learning_rate, updates, pct_start=rise)
     numbers: dict[str, float | None] = {}
     for update in range(1, updates + 1):
         look()
@@ -113,10 +115,15 @@ def _share(setup: Setup, passages: Sequence[Passage]) -> list[Sequence[Passage]]
 def _truthful(setup: Setup, demos: Sequence[Demo]) -> float | None:
     """Share of the facts that the model states truly of held-out pictures; None for games without facts."""
     recipe, true, of = setup.recipe, 0, 0
-    exchanges = [Exchange(demo.text, demo.pictures) for demo in demos]
+    if not recipe.replies.facts:
+        return None
+    conversations = [[Exchange(demo.text, demo.pictures)] for demo in demos]
+    samples: list[Sample] = []
     with setup.engine.whole():
-        prompts = [setup.vlm.encode([exchange]) for exchange in exchanges]
-        samples = setup.vlm.generate(prompts, None, max_tokens=recipe.replies.max_tokens)
+        sampler = PolicySampler(setup.vlm, 0.0, recipe.replies.max_tokens)
+        for start in range(0, len(demos), recipe.evaluation.parallel):
+            some = conversations[start : start + recipe.evaluation.parallel]
+            samples += [asked.sample for asked in sampler.ask(some, [()] * len(some))]
     for demo, sample in zip(demos, samples, strict=True):
         stated = read_reply(sample.text, recipe.replies, (), tuple(demo.facts)).stated
         true += sum(same_text(stated.get(name, ""), fact) for name, fact in demo.facts.items())

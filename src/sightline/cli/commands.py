@@ -164,6 +164,8 @@ def evaluate(
     for control in ("blank", "shuffled", "random", "oracle"):
         if numbers.get(control):
             typer.echo(f"  {control:<9} {roles.describe(recipe, numbers[control])}")
+    if numbers.get("missing"):
+        typer.echo(f"  missing   {numbers['missing']} replies never came and count as empty")
 
 
 @app.command()

@@ -121,6 +121,14 @@ class ControlRecipe(RecipeBase):
         return self
 
 
+def _action_name(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        raise ValueError(
+            "YAML reads yes, no, on, off and null as other things than text; put names of actions in quotes"
+        )
+    return str(value)
+
+
 class AgentRecipe(RecipeBase):
     """A vision-language model that plays a game and learns from it."""
 
@@ -129,7 +137,7 @@ class AgentRecipe(RecipeBase):
     """Turns to play, summed over episodes; the last update's episodes are played to their end."""
     prompt: str | None = None
     """Words instead of the game's own; `{text}` stands for those. Needed for environments that have none."""
-    actions: tuple[Annotated[str, BeforeValidator(str)], ...] = ()
+    actions: tuple[Annotated[str, BeforeValidator(_action_name)], ...] = ()
     """Names of the actions, for environments that only number them."""
     in_words: bool = False
     """Tell what the picture shows instead of showing it, for games that can."""

@@ -54,7 +54,9 @@ class FSDP2(Processes):
         share_weights(vlm.scorer)
         mesh = init_device_mesh(vlm.device.type, (self.world,))
         precision = MixedPrecisionPolicy(reduce_dtype=torch.float32)
-        for layer in layers_in(vlm.scorer):
+        # the value head is in float32 whatever the model is, and a group of shards has one type
+        heads = [vlm.scorer.value_head] if vlm.scorer.value_head is not None else []
+        for layer in (*layers_in(vlm.scorer), *heads):
             fully_shard(layer, mesh=mesh, mp_policy=precision)
         # what is outside of all layers is needed again at the beginning of the backward pass
         fully_shard(vlm.scorer, mesh=mesh, mp_policy=precision, reshard_after_forward=False)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sightline.agents.samplers import Asked, Conversation, Key
+from sightline.errors import RunFailed
 from sightline.models.vlm.model import VLM
+from sightline.models.vlm.types import Prompt, Sample
 
 CHANCE_OF_SAMPLING = 1
 
@@ -34,5 +36,20 @@ class PolicySampler:
         if self.temperature > 0:
             chances = [np.random.default_rng((CHANCE_OF_SAMPLING, *key)) for key in keys]
             uniforms = np.stack([chance.random(self.max_tokens) for chance in chances])
-        samples = self.vlm.generate(prompts, uniforms, self.temperature or 1.0, self.max_tokens)
+        samples = self._written(prompts, uniforms)
         return [Asked(sample, prompt) for sample, prompt in zip(samples, prompts, strict=True)]
+
+    def _written(self, prompts: Sequence[Prompt], uniforms: np.ndarray | None) -> list[Sample]:
+        """Replies; in halves if memory runs out, to the same effect, for each has its own numbers."""
+        import torch
+
+        try:
+            return self.vlm.generate(prompts, uniforms, self.temperature or 1.0, self.max_tokens)
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            if len(prompts) == 1:
+                raise RunFailed(
+                    "out of memory while a single reply is written; lower replies.max_tokens, or take a smaller model"
+                ) from error
+        half = len(prompts) // 2
+        first, second = (None, None) if uniforms is None else (uniforms[:half], uniforms[half:])
+        return self._written(prompts[:half], first) + self._written(prompts[half:], second)
