@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sightline.agents.evaluating import evaluate_policy
-from sightline.agents.preparing import Setup, game_maker
+from sightline.agents.preparing import Setup, game_maker, played_game
 from sightline.agents.prompting import reply_schema
 from sightline.agents.rollouts import Table
 from sightline.agents.snapshot import chosen_model
@@ -65,7 +65,7 @@ def evaluate_chat(
     names, asked = game.get_wrapper_attr("action_names"), game.get_wrapper_attr("asked")
     sampler = ChatSampler(config, reply_schema(recipe.replies, asked, names), say)
     sampler.check()
-    numbers = evaluate_policy(table, sampler, make_panel("test", recipe.env, episodes, seed))
+    numbers = evaluate_policy(table, sampler, make_panel("test", played_game(recipe), episodes, seed))
     return numbers | {
         "model": sampler.name,
         "missing": sum(sampler.failures.values()),

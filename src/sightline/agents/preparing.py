@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,13 @@ def game_maker(recipe: AgentRecipe, practice: bool = False) -> GameMaker:
     return GameMaker(recipe.env, options, recipe.prompt, recipe.actions, recipe.episode_steps, recipe.in_words)
 
 
+def played_game(recipe: AgentRecipe) -> str:
+    """What is played in evaluations: the game's name, and with it all that changes the game."""
+    changes = {"env_options": recipe.env_options, "episode_steps": recipe.episode_steps, "in_words": recipe.in_words}
+    said = {name: value for name, value in changes.items() if value}
+    return f"{recipe.env} {json.dumps(said, sort_keys=True)}" if said else recipe.env
+
+
 @dataclass(frozen=True)
 class Setup:
     """What a run needs.
@@ -98,8 +106,8 @@ class Setup:
                 self.server.take_over_weights()
 
     def panel(self, name: str, episodes: int, seed: int = 0) -> Panel:
-        """A panel of the recipe's game."""
-        return make_panel(name, self.recipe.env, episodes, seed)
+        """A panel of the recipe's game; other options of the game make it another one."""
+        return make_panel(name, played_game(self.recipe), episodes, seed)
 
 
 def _check_length(recipe: AgentRecipe, vlm: VLM) -> None:

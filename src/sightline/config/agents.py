@@ -53,7 +53,7 @@ class Replies(Strict):
     """Tokens of a reply, at most; a reply that is cut off counts as unparsable."""
     unparsable: Literal["random", "forfeit"] = "random"
     """What is played if no action can be read: a random legal one (which the policy is not credited with), or nothing,
-    and the episode is lost."""
+    and the episode is lost (give a penalty with it, or giving up pays where moves cost something)."""
     illegal: Literal["play", "random", "forfeit"] = "play"
     """The same for an action that the rules do not allow now; `play` leaves it to the game."""
     penalty: NonNegativeFloat = 0.0
