@@ -16,7 +16,7 @@ from PIL import Image
 from scipy.stats import spearmanr
 
 from conftest import SENTENCES, SIZES, write_open_clip_encoder
-from sightline.config import bundled_recipes, load_recipe
+from sightline.config import ControlRecipe, bundled_recipes, load_recipe
 from sightline.envs.cartpole import LOOKS, draw_cartpole
 from sightline.envs.mountain_car import LOOKS as CAR_LOOKS
 from sightline.envs.mountain_car import draw_mountain_car
@@ -296,7 +296,10 @@ def test_unknown_words_of_the_bundled_tokenizer(bundled: Any) -> None:
 
 
 READ_BY_THE_BUNDLED_ENCODER = [
-    name for name in bundled_recipes() if "'bundled'" in repr(load_recipe(name).reward.model_dump().values())
+    name
+    for name in bundled_recipes()
+    if isinstance(recipe := load_recipe(name), ControlRecipe)
+    and "'bundled'" in repr(recipe.reward.model_dump().values())
 ]
 
 

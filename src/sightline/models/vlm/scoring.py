@@ -179,8 +179,8 @@ class ValueHead(nn.Module):
         nn.init.zeros_(self.value.bias)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        values: torch.Tensor = self.value(torch.tanh(self.hidden(states.float())))[:, 0]
-        return values
+        values: torch.Tensor = self.value(torch.tanh(self.hidden(states.float())))
+        return values[:, 0].clone()  # FSDP wants no view of what it has made
 
 
 def _entropy(logits: torch.Tensor) -> torch.Tensor:
