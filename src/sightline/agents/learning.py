@@ -53,7 +53,6 @@ class Learner:
         self.optimiser = torch.optim.AdamW(
             parameters, self._settings.learning_rate, betas=(0.9, 0.95), weight_decay=self._settings.weight_decay
         )
-        self._anchored = bool(self._settings.kl_thoughts or self._settings.kl_actions)
 
     def judge(self, played: Sequence[Trajectory]) -> Sums:
         """Ask the model, before it changes, for what credit and loss will need of these episodes of this process:
@@ -81,7 +80,7 @@ class Learner:
                 scores = self._vlm.score(passages, self._temperature)
             sums.append(mismatch(scores, targets_of(few, self._vlm.device)))
             anchors: np.ndarray | None = None
-            if self._anchored:
+            if self._settings.needs_reference:
                 anchors = self._vlm.reference_logprobs(passages, self._temperature).float().cpu().numpy()
             at = 0
             for turn, value in zip(islice(turns, turns_in(few)), scores.values.tolist(), strict=True):
@@ -221,7 +220,7 @@ class Learner:
         return added(sums)
 
     def _reference(self, few: Sequence[Lesson]) -> torch.Tensor | None:
-        if not self._anchored:
+        if not self._settings.needs_reference:
             return None
         known = [turn.reference for lesson in few for turn in lesson.turns]
         assert all(one is not None for one in known), "episodes are judged before they are learned from"

@@ -126,7 +126,7 @@ def policy_loss(
     """
     import torch
 
-    if reference_logprobs is None and (settings.kl_thoughts or settings.kl_actions):
+    if reference_logprobs is None and settings.needs_reference:
         raise ValueError("kl_thoughts and kl_actions need the log-probabilities of the model before RL")
     logprobs = scores.logprobs.float()
     sums: dict[str, torch.Tensor] = {}

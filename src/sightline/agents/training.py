@@ -93,6 +93,7 @@ class Session:
         self._snapshots = Snapshots(run, recipe.checkpoints.keep)
         self._practice, self._examination = setup.table(practice=True), setup.table()
         self._validation = setup.panel("validation", recipe.evaluation.episodes)
+        self._test = setup.panel("test", recipe.evaluation.test_episodes)
         self._alarms = Alarms(recipe.alarms)
         self._standing = Standing()
         self._started, self._earlier_seconds = time.monotonic(), 0.0
@@ -133,15 +134,14 @@ class Session:
         path = None if standing.best_turns is None else self._snapshots.best(standing.best_turns)
         if path is None:
             raise RunFailed("the chosen checkpoint is gone or damaged; train again")
-        panel = setup.panel("test", setup.recipe.evaluation.test_episodes)
-        self.progress.say(f"testing the checkpoint of turn {standing.best_turns} on {len(panel.seeds)} episodes")
+        self.progress.say(f"testing the checkpoint of turn {standing.best_turns} on {len(self._test.seeds)} episodes")
         result: dict[str, Any] = {"chosen_step": standing.best_turns, "chosen_update": standing.best_update}
         with setup.engine.whole():
             setup.vlm.load_weights(path)
         setup.weights_changed()
         with setup.engine.whole():
             if self._leads:
-                result |= self._examined(panel_name="test")
+                result |= self._examined()
         result["untrained"] = self.run.read_json("untrained.json")
         result["seconds"] = self._seconds()
         if self._leads:
@@ -164,9 +164,8 @@ class Session:
         self._keep_reference()
         with setup.engine.whole():
             if self._leads:
-                panel = setup.panel("test", setup.recipe.evaluation.test_episodes)
-                played = play(self._examination, self._examinee(), panel)
-                numbers_before = summary(played, panel)
+                played = play(self._examination, self._examinee(), self._test)
+                numbers_before = summary(played, self._test)
                 self.run.write_json("untrained.json", numbers_before)
                 self.progress.say(f"before RL   {describe_agent(numbers_before)}")
         self._evaluate()
@@ -191,7 +190,7 @@ class Session:
     def _restore(self, path: Any, standing: Standing) -> None:
         setup = self.setup
         self.progress.say(f"resuming from turn {standing.turns}")
-        if setup.recipe.warm_start is not None and self._is_anchored():
+        if setup.recipe.warm_start is not None and setup.recipe.update.needs_reference:
             warm = self._snapshots.warm()
             if warm is None:
                 raise RunFailed("the model before RL (checkpoints/warm-…) is gone or damaged; train again")
@@ -206,14 +205,9 @@ class Session:
         if standing.alarms:
             self._alarms.load_state_dict(standing.alarms)
 
-    def _is_anchored(self) -> bool:
-        """Whether the loss needs the model before RL."""
-        update = self.setup.recipe.update
-        return bool(update.kl_thoughts or update.kl_actions)
-
     def _keep_reference(self) -> None:
         """Remember the model before RL, if the loss needs it."""
-        if self._is_anchored():
+        if self.setup.recipe.update.needs_reference:
             with self.setup.engine.whole():
                 self.setup.vlm.keep_reference()
 
@@ -308,15 +302,13 @@ class Session:
                 self._record(f"update-{standing.update:04d}", *self._latest)
         self.progress.say(f"turn {standing.turns:>6}  {describe_agent(numbers)}")
 
-    def _examined(self, panel_name: str) -> dict[str, Any]:
-        """All that is measured of a chosen model; the episodes are kept to be read."""
-        setup = self.setup
-        panel = setup.panel(panel_name, setup.recipe.evaluation.test_episodes)
+    def _examined(self) -> dict[str, Any]:
+        """All that is measured of a chosen model on the test panel; the episodes are kept to be read."""
 
         def keep(look: str, played: list[Trajectory]) -> None:
-            self._record(f"{panel_name}-{look}", played, [None] * len(played))
+            self._record(f"test-{look}", played, [None] * len(played))
 
-        return evaluate_policy(self._examination, self._examinee(), panel, keep)
+        return evaluate_policy(self._examination, self._examinee(), self._test, keep)
 
     def _record(self, name: str, played: list[Trajectory], credits: list[Credit | None]) -> None:
         """Keep some episodes to be read. If that fails, the run goes on."""

@@ -140,6 +140,11 @@ class Update(Strict):
     max_grad_norm: PositiveFloat = 1.0
     weight_decay: NonNegativeFloat = 0.0
 
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the loss asks what the model before RL would have said."""
+        return bool(self.kl_thoughts or self.kl_actions)
+
 
 class Rollouts(Strict):
     """What is played between two updates: whole episodes."""

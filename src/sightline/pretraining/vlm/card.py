@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sightline.agents.evaluating import play, random_play, summary
+from sightline.agents.evaluating import MID_GREY, play, random_play, summary
 from sightline.agents.replies import read_reply
 from sightline.agents.rollouts import Table
 from sightline.agents.samplers.policy import PolicySampler
@@ -34,7 +34,6 @@ from sightline.pretraining.vlm.train import HELD_OUT_SEED
 
 SAMPLES, EPISODES = 200, 100
 """States of each game that are read, and episodes of each game that are played."""
-MID_GREY = 128
 MAX_TOKENS = 48
 MOST_TURNS = 30
 
