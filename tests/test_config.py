@@ -24,6 +24,7 @@ from sightline.config import (
     for_control,
     leaves,
     load_recipe,
+    read_yaml,
     validate_recipe,
 )
 from sightline.envs import METAWORLD_ID
@@ -210,6 +211,116 @@ def test_wrong_values_are_refused_in_one_line(overrides: list[str], expected: st
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("overrides", [["goal=[]"], ["env=mountain-car", "goal=[]", "reward.alpha=null"]])
+def test_an_empty_goal_is_refused_where_the_task_has_words(overrides: list[str]) -> None:
+    with pytest.raises(BadInput, match="an empty goal was given; leave it out"):
+        complete(load_recipe("cartpole", overrides))
+    with pytest.raises(BadInput, match="an empty goal"):
+        complete(ControlRecipe(env="cartpole", goal=()))
+    assert complete(load_recipe(None, ["env=cartpole"])).goal == find_task("cartpole").goal
+
+
+def test_a_recipe_that_needs_no_words_is_read_again_with_none() -> None:
+    completed = complete(load_recipe(None, ["env=CartPole-v1", "reward.kind=ground_truth"]))
+    assert completed.goal == ()
+    assert complete(validate_recipe(completed.model_dump(mode="json"))) == completed
+
+
+@pytest.mark.parametrize("null", ["null", "~", " null ", "NULL"])
+def test_null_is_no_goal_unless_the_word_is_meant(null: str) -> None:
+    with pytest.raises(BadInput, match="goal: null is no sentence") as caught:
+        load_recipe("cartpole", [f"goal={null}"])
+    assert "\n" not in str(caught.value)
+    assert load_recipe("cartpole", [f"goal='{null}'"]).goal == (null.strip(),)
+    with pytest.raises(BadInput, match="goal: null is no sentence"):
+        validate_recipe({"env": "cartpole", "goal": None})
+
+
+@pytest.mark.parametrize("none", ["baseline=null", "baseline=[]"])
+def test_a_baseline_of_null_is_none_and_not_the_tasks(none: str) -> None:
+    assert complete(load_recipe(None, ["env=cartpole", none])).baseline == ()
+    assert complete(load_recipe("cartpole", [none, "reward.alpha=null"])).baseline == ()
+    with pytest.raises(BadInput, match="alpha=null"):
+        load_recipe("cartpole", [none])
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("goal=[a", "goal"),
+        ("goal=[a pole] upright", "goal"),
+        ("baseline=[", "baseline"),
+        ("learner.hidden=[8, 16", "learner.hidden"),
+        ("env_options={look: dusk", "env_options"),
+        ("learner.options.title=[x", "learner.options.title"),
+    ],
+)
+def test_what_begins_like_a_list_or_a_map_must_be_one(override: str, key: str) -> None:
+    with pytest.raises(BadInput, match=f"the value of {key} is not valid YAML.*quote it") as caught:
+        load_recipe("cartpole", [override])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_list_within_quotes_is_a_sentence() -> None:
+    assert load_recipe("cartpole", ["goal='[a pole'"]).goal == ("[a pole",)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "override", "expected"),
+    [
+        ("cartpole", "learner.learning_rate=.inf", "learner.learning_rate: must be a finite number"),
+        ("cartpole", "learner.learning_rate=nan", "learner.learning_rate: must be a finite number"),
+        ("cartpole", "learner.learning_rate=1e999", "learner.learning_rate: must be a finite number"),
+        ("cartpole", "steps=1e400", "steps: must be a finite number"),
+        ("cartpole", "steps=nan", "steps: must be a whole number"),
+        ("cartpole", "steps=" + "9" * 5000, "steps: is too large"),
+        ("cartpole", "steps=yes", "steps: must be a number, not true or false"),
+        ("cartpole", "learner.gamma=on", "learner.gamma: must be a number, not true or false"),
+        ("cartpole", "evaluation.every=true", "evaluation.every: must be a number, not true or false"),
+        ("cartpole", "steps=12:30", "steps: must be a whole number"),
+        ("cartpole", "seed=4294967296", "seed: must be less than or equal to 4294967295"),
+        ("cartpole", "threads=1000000000000", "threads: must be less than"),
+        ("cartpole", "learner.hidden=8", "learner.hidden: must be a list"),
+        ("cartpole", "learner=null", "learner: must be a map"),
+        ("cartpole", "reward=null", "reward must be a map"),
+        ("cartpole", "goal=" + "long " * 3000, "15000 characters; at most 10000"),
+        ("cartpole", "baseline=[" + "a," * 1001 + "]", "1001 sentences are too many"),
+        ("cartpole", "goal=not UTF-8: \udcff", "the value of goal is not text in UTF-8"),
+        ("cartpole", "learner.options.x=" + "[" * 3000, "nested too deep"),
+        ("cartpole", "learner.options={a: 1, a: 2}", "the key 'a' twice (line 1)"),
+        ("mountain-car", "learner.ent_coef=.inf", "learner.ent_coef: must be a finite number"),
+        ("mountain-car", "learner.ent_coef=automatic", "learner.ent_coef: must be a number from 0, auto"),
+        ("numberline", "update.learning_rate=.inf", "update.learning_rate: must be a finite number"),
+        ("numberline", "rollouts.temperature=.inf", "rollouts.temperature: must be a finite number"),
+        ("numberline", "prompt=" + "x" * 100_001, "prompt: must have at most 100000 characters"),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_what_would_fail_later_is_refused_when_the_recipe_is_checked(recipe: str, override: str, expected: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        load_recipe(recipe, [override])
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_numbers_at_their_bounds_are_taken() -> None:
+    assert load_recipe("cartpole", ["seed=4294967295"]).seed == 2**32 - 1
+    for said, taken in (("0", 0.0), ("0.2", 0.2), ("auto", "auto"), ("auto_0.05", "auto_0.05"), ("auto_1", "auto_1")):
+        assert leaves(load_recipe("mountain-car", [f"learner.ent_coef={said}"]))["learner.ent_coef"] == taken
+    assert load_recipe("cartpole", ["goal=" + "x" * 10_000]).goal == ("x" * 10_000,)
+
+
+def test_a_prompt_is_taken_as_it_stands() -> None:
+    for prompt in ("{text}", "[{text}] Which?", "12", "yes"):
+        assert for_agent(load_recipe("numberline", [f"prompt={prompt}"])).prompt == prompt
+    assert for_agent(load_recipe("numberline", ["prompt=null"])).prompt is None
+
+
+def test_what_only_looks_like_a_date_is_text() -> None:
+    flat = leaves(load_recipe("cartpole", ["env_options.day=2026-13-45", "env_options.hour=12:30"]))
+    assert (flat["env_options.day"], flat["env_options.hour"]) == ("2026-13-45", "12:30")
+
+
 def test_a_sub_key_of_something_that_is_no_map() -> None:
     for override in ("steps.more=3", "goal.first=a pole"):
         with pytest.raises(BadInput) as caught:
@@ -246,6 +357,72 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as caught:
         load_recipe(str(tmp_path / "recipe.yaml"))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("env: cartpole\nseed: 1\nsteps: 2\nseed: 3\n", "has the key 'seed' twice (lines 2 and 4)"),
+        ("env: cartpole\nreward:\n  alpha: 1\n  'alpha': 0\n", "has the key 'alpha' twice (lines 3 and 4)"),
+        ("env: cartpole\nenv_options: {on: 1, true: 2}\n", "has the key 'true' twice (line 2)"),
+        ("env: cartpole\nenv_options: &a {b: *a}\n", "refers to itself (line 2)"),
+        ("env: cartpole\nenv_options: " + "{a: " * 60 + "1" + "}" * 60, "is nested too deep"),
+        ("env: " + "[" * 100_000, "is nested too deep"),
+        ("env:\n  " + "- " * 100_000, "is nested too deep"),
+        ("env: cartpole\ngoal: " + "x" * 1_000_000, "is larger than 1 MB"),
+        ("env: cartpole\nsteps: 2026-99-99\n", "is not valid YAML: month must be"),
+        ("env: cartpole\nsteps: " + "9" * 5000, "is not valid YAML: Exceeds the limit"),
+        ("env: cartpole\nsteps: !!bool maybe\n", "is not valid YAML"),
+        ("env: cartpole\nsteps: !!python/object/apply:os.getpid []\n", "is not valid YAML: could not determine"),
+        ("env: cartpole\n--- {}\n", "is not valid YAML"),
+        ("env: [cartpole\n", "is not valid YAML: expected ',' or ']'"),
+        ("env: *nowhere\n", "is not valid YAML: found undefined alias 'nowhere' (line 1)"),
+    ],
+    ids=lambda value: value[:40].replace("\n", " "),
+)
+def test_yaml_that_is_not_meant_is_refused_and_named(tmp_path: Path, text: str, expected: str) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(text)
+    with pytest.raises(BadInput) as caught:
+        load_recipe(str(file))
+    assert str(caught.value).startswith(str(file))
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_aliases_that_grow_without_end_are_refused_before_they_are_written_out() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 30)]
+    with pytest.raises(BadInput, match="the file holds more than 100000 values, aliases written out"):
+        read_yaml("\n".join(lines), "the file")
+    with pytest.raises(BadInput, match="more than 100000 values"):
+        read_yaml("[" + "1," * 100_001 + "]", "the file")
+    merged = ["a0: &a0 {x: 1}", *(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}" for i in range(1, 30))]
+    with pytest.raises(BadInput, match="more than 100000 values"):
+        read_yaml("\n".join(merged), "the file")
+
+
+def test_modest_aliases_and_merged_keys_are_read() -> None:
+    assert read_yaml("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\nc: [*a, *a]\n", "it") == {
+        "a": {"x": 1, "y": 2},
+        "b": {"x": 1, "y": 3},
+        "c": [{"x": 1, "y": 2}] * 2,
+    }
+    assert read_yaml("", "it") is None
+    assert read_yaml("- 杆\n- 1e3\n", "it") == ["杆", "1e3"]
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=20))
+def test_what_was_dumped_is_read_back(document: Any) -> None:
+    assert read_yaml(yaml.safe_dump(document, allow_unicode=True), "it") == document
+
+
+def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"is a folder; a recipe is a YAML file or a bundled name$"):
+        load_recipe(str(tmp_path))
+    (tmp_path / "recipe.yaml").write_text("env: cartpole")
+    with pytest.raises(BadInput, match=r"recipe\.yaml, and --resume goes on with it"):
+        load_recipe(str(tmp_path))
 
 
 def test_a_recipe_of_ones_own(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ from sightline.config.teachers import (
     ScriptedTeacherConfig,
     Teacher,
 )
+from sightline.config.yaml import read_yaml
 
 __all__ = [
     "GRPO",
@@ -99,5 +100,6 @@ __all__ = [
     "check_words", "for_agent", "for_control",
     "leaves",
     "load_recipe",
+    "read_yaml",
     "validate_recipe",
 ]  # fmt: skip

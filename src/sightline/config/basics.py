@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
+
+MAX_SENTENCES, MAX_SENTENCE = 1_000, 10_000
+"""Sentences of a goal, and characters of one. Encoders read some tens of words; tokenising megabytes takes minutes."""
+MAX_SEED = 2**32 - 1
+"""NumPy, PyTorch and Gymnasium together take no more."""
 
 
 class Strict(BaseModel):
-    """Unknown keys are errors, and nothing changes after it was checked."""
+    """Unknown keys are errors, numbers are finite, and nothing changes after it was checked."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_value_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """YAML reads `yes` as true, and true would count as 1."""
+        if isinstance(value, bool) and info.field_name is not None:
+            wanted = cls.model_fields[info.field_name].annotation
+            members = (getattr(member, "__origin__", member) for member in get_args(wanted) or (wanted,))
+            if any(member in (int, float) for member in members):
+                raise ValueError("must be a number, not true or false (YAML reads yes, no, on and off as these)")
+        return value
 
 
 def tag_of(value: Any, key: str, default: str) -> str:
@@ -21,34 +37,48 @@ def tag_of(value: Any, key: str, default: str) -> str:
 
 
 def _as_sentences(value: Any) -> Any:
+    if isinstance(value, list | tuple) and len(value) > MAX_SENTENCES:
+        raise ValueError(f"{len(value)} sentences are too many; at most {MAX_SENTENCES} are averaged")
     return [value] if isinstance(value, str) else value
 
 
-def _not_empty(sentence: str) -> str:
+def _goal(value: Any) -> Any:
+    if value is None:
+        raise ValueError("""null is no sentence; leave it out, or write one (the word itself: "goal='null'")""")
+    return value
+
+
+def _checked(sentence: str) -> str:
     if not sentence.strip():
         raise ValueError("a sentence is empty; write what the picture should show")
+    if len(sentence) > MAX_SENTENCE:
+        raise ValueError(f"a sentence has {len(sentence)} characters; at most {MAX_SENTENCE} are read")
     return sentence.strip()
 
 
-Sentence = Annotated[str, BeforeValidator(lambda s: _not_empty(s) if isinstance(s, str) else s)]
+Sentence = Annotated[str, BeforeValidator(lambda s: _checked(s) if isinstance(s, str) else s)]
 Sentences = Annotated[tuple[Sentence, ...], BeforeValidator(_as_sentences)]
+Goal = Annotated[Sentences, BeforeValidator(_goal)]
+Baseline = Annotated[Sentences, BeforeValidator(lambda value: () if value is None else value)]
 
 
 def check_words(goal: Sequence[str], baseline: Sequence[str], alpha: float | None, goal_required: bool = True) -> None:
     """Refuse words that cannot make a reward.
 
     Raises:
-        ValueError: no goal, an empty sentence, goal equal to baseline, alpha outside [0, 1], alpha without baseline.
+        ValueError: no goal, an empty or huge sentence, too many, goal equal to baseline, alpha outside [0, 1], alpha
+            without baseline.
     """
     if goal_required and not goal:
         raise ValueError(
             'there is no goal; say what the picture should show, for example goal="a rod standing upright"'
         )
-    for sentence in (*goal, *baseline):
-        _not_empty(sentence)
+    for sentences in (goal, baseline):
+        for sentence in _as_sentences(sentences):
+            _checked(sentence)
     if goal and sorted(goal) == sorted(baseline):
         raise ValueError("goal and baseline are the same words; the baseline should say what the picture shows anyway")
     if alpha is not None and not 0 <= alpha <= 1:
         raise ValueError(f"alpha={alpha} is outside [0, 1]")
     if alpha and goal and not baseline:
-        raise ValueError(f"alpha={alpha} needs a baseline; add one or leave alpha out")
+        raise ValueError(f"alpha={alpha} needs a baseline; add one or leave alpha out (in a recipe: alpha=null)")

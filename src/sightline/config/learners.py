@@ -44,13 +44,21 @@ class DQNLearner(LearnerBase):
     exploration_final_eps: float = Field(default=0.04, ge=0, le=1)
 
 
+def _entropy(value: float | str) -> float | str:
+    wrong = not re.fullmatch(r"auto(_\d*\.?\d+(e-?\d+)?)?", value) if isinstance(value, str) else value < 0
+    if wrong:
+        raise ValueError("must be a number from 0, auto, or auto_ and the number to begin with, such as auto_0.05")
+    return value
+
+
 class SACLearner(LearnerBase):
     """The defaults differ from SB3's: rewards from words vary by tenths only, and an entropy coefficient that starts at
     1 drowns them."""
 
     algorithm: Literal["SAC"] = "SAC"
     tau: float = Field(default=0.02, gt=0, le=1)
-    ent_coef: float | str = "auto_0.05"
+    ent_coef: Annotated[float | str, AfterValidator(_entropy)] = "auto_0.05"
+    """Weight of the entropy, or `auto`: learned, from 1 or, with `auto_0.05`, from that."""
     use_sde: bool = False
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Tag, TypeAdapter, ValidationError
 
 from sightline.config.basics import Strict
 from sightline.config.recipe import AgentRecipe, CheckedRecipe, ControlRecipe, Recipe
+from sightline.config.yaml import MAX_CHARACTERS, read_yaml
 from sightline.errors import BadInput, nearest
 
 
@@ -85,18 +86,22 @@ def _root(document: dict[str, Any]) -> type[BaseModel]:
 
 def _read(name_or_path: str) -> dict[str, Any]:
     if name_or_path in bundled_recipes():
-        text = (resources.files("sightline.recipes") / f"{name_or_path}.yaml").read_text()
+        text = (resources.files("sightline.recipes") / f"{name_or_path}.yaml").read_text(encoding="utf-8")
     elif Path(name_or_path).is_file():
         try:
-            text = Path(name_or_path).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"cannot read the recipe {name_or_path}: {error}") from error
+            with Path(name_or_path).open(encoding="utf-8") as file:
+                text = file.read(MAX_CHARACTERS + 1)
+        except OSError as error:
+            raise BadInput(f"cannot read the recipe {name_or_path}: {error.strerror or error}") from error
+        except UnicodeDecodeError as error:
+            raise BadInput(f"{name_or_path} is no recipe: it is not text in UTF-8") from error
+    elif Path(name_or_path).is_dir():
+        inside = Path(name_or_path) / "recipe.yaml"
+        hint = f"; the recipe of that run is {inside}, and --resume goes on with it" if inside.is_file() else ""
+        raise BadInput(f"'{name_or_path}' is a folder; a recipe is a YAML file or a bundled name{hint}")
     else:
         raise BadInput(f"there is no recipe '{name_or_path}'{nearest(name_or_path, bundled_recipes())}")
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise BadInput(f"{name_or_path} is not valid YAML: {' '.join(str(error).split())}") from error
+    document = read_yaml(text, name_or_path)
     if not isinstance(document, dict):
         raise BadInput(f"{name_or_path} must be a YAML map of keys and values")
     return document
@@ -106,14 +111,16 @@ def _apply(document: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
         hint = "; the recipe comes first" if override in bundled_recipes() else ""
-        raise BadInput(f"'{override}' is not of the form key=value{hint}")
+        raise BadInput(f"'{override[:200]}' is not of the form key=value{hint}")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise BadInput(f"the value of {key} is not text in UTF-8")
     *parents, last = key.split(".")
     place = document
     for parent in parents:
         if not isinstance(place.get(parent), dict):
             place[parent] = {}
         place = place[parent]
-    value = _parse_value(text, is_sentence=key in ("goal", "baseline", "description"))
+    value = _parse_value(key, text)
     kinds = _kinds(document, parents) if last in ("kind", "algorithm") else {}
     if kinds and place.get(last, value) != value:
         # Another algorithm keeps what it shares with the one before; the rest would be unknown to it.
@@ -143,37 +150,80 @@ def _kinds(document: dict[str, Any], parents: list[str]) -> dict[str, type[BaseM
     return members
 
 
-def _parse_value(text: str, is_sentence: bool) -> Any:
-    """Numbers, booleans, null, lists and maps as YAML reads them; everything else is the text as it stands."""
-    quoted = text.lstrip().startswith(("'", '"'))
-    if is_sentence and not (quoted or text.lstrip().startswith("[")):
-        return text
+def _parse_value(key: str, text: str) -> Any:
+    """Numbers, booleans, null, lists and maps as YAML reads them; everything else is the text as it stands.
+
+    Where sentences belong only null, what is quoted, and lists are read as YAML.
+
+    Raises:
+        BadInput: it begins like a list or a map, and is none.
+    """
+    begin = text.strip()[:1]
+    quoted, listed, mapped = begin in ("'", '"'), begin == "[", begin == "{"
+    words = key in ("goal", "baseline", "description", "prompt")
+    if words and not (quoted or (listed and key in ("goal", "baseline"))):
+        return None if text.strip() in ("null", "Null", "NULL", "~") else text
     if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+", text.strip()):
         return float(text)
+    if re.fullmatch(r"[\d:.+_-]+", text.strip()) and ":" in text:
+        return text  # YAML would take 12:30 for 750
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = read_yaml(text, f"the value of {key}")
+    except BadInput as error:
+        if listed or mapped:
+            is_yaml = not isinstance(error.__cause__, yaml.YAMLError)
+            hint = "" if is_yaml else f"; if it is plain text, quote it within the quotes: \"{key}='…'\""
+            raise BadInput(f"{error}{hint}") from error
         return text
     is_text = not quoted and (isinstance(value, str | datetime.date) or not text.strip())
-    return text if is_text or (isinstance(value, dict) and not text.lstrip().startswith("{")) else value
+    return text if is_text or (isinstance(value, dict) and not mapped) else value
+
+
+MAX_PROBLEMS = 5
+"""Of a recipe that are told at once."""
+_PLAIN = {
+    "finite_number": "must be a finite number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing_size": "is too large",
+    "string_type": "must be text; put it in quotes if that is meant",
+    "tuple_type": "must be a list, such as [a, b]",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "dict_type": "must be a map of keys and values",
+    "model_type": "must be a map of keys and values",
+}
+"""What Pydantic says otherwise than people do: kind of error -> words."""
 
 
 def _in_one_line(error: ValidationError, root: type[BaseModel]) -> str:
-    problems = []
+    problems: dict[str, str] = {}
     for item in error.errors():
         owner, path = _locate(item["loc"], root)
+        if item["type"] != "extra_forbidden":  # which of several types did not fit is no key of the user's
+            path = [part for part in path if part not in ("float", "str") and "[" not in part]
         name = ".".join(path)
         if item["type"] == "extra_forbidden":
-            problems.append(f"unknown key '{name}'{nearest(path[-1], owner.model_fields)}")
+            problem = f"unknown key '{name}'{nearest(path[-1], owner.model_fields)}"
+        elif item["type"] == "union_tag_invalid" and path and not isinstance(item["input"], dict):
+            problem = f"{name} {_PLAIN['dict_type']}"
         elif item["type"] == "union_tag_invalid":
             tag, tags = item["ctx"]["tag"], item["ctx"]["expected_tags"].replace("'", "")
-            problems.append(f"{name or 'role'} cannot be '{tag}', only {tags}{nearest(tag, tags.split(', '))}")
+            known = tags.split(", ")
+            hint = nearest(tag, known)
+            hint = "" if hint.startswith("; known") else hint
+            problem = f"{name or 'role'} cannot be '{tag[:80]}', only {tags}{hint}"
         elif item["type"] == "missing":
-            problems.append(f"{name} is missing; say {name}=…")
+            problem = f"{name} is missing; say {name}=…"
         else:
-            message = item["msg"].removeprefix("Value error, ")
-            problems.append(f"{name}: {message}" if name else message)
-    return "; ".join(dict.fromkeys(problems))
+            message = _PLAIN.get(item["type"]) or item["msg"].removeprefix("Value error, ")
+            message = re.sub(r"^(Input|String|Tuple|Dictionary) should ", "must ", message)
+            problem = f"{name}: {message}" if name else message
+        problems.setdefault(name, problem)
+    return "; ".join(list(problems.values())[:MAX_PROBLEMS])
 
 
 def _locate(location: tuple[int | str, ...], root: type[BaseModel]) -> tuple[type[BaseModel], list[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, NonNegativeInt, PositiveInt, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, PositiveInt, Tag, model_validator
 
 from sightline.config.agents import (
     PPO,
@@ -17,7 +17,7 @@ from sightline.config.agents import (
     Update,
     WarmStart,
 )
-from sightline.config.basics import Sentences, Strict, check_words, tag_of
+from sightline.config.basics import MAX_SEED, Baseline, Goal, Strict, check_words, tag_of
 from sightline.config.learners import AutoLearner, Learner
 from sightline.config.rewards import LearnedConfig, Reward, ZeroShotConfig
 
@@ -50,14 +50,14 @@ class RecipeBase(Strict):
     """Keyword arguments for the environment."""
     episode_steps: PositiveInt | None = None
     """Time limit of an episode, instead of the environment's own."""
-    seed: NonNegativeInt = 0
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
     checkpoints: Checkpoints = Checkpoints()
     tensorboard: bool = True
     wandb: str | None = None
     """Name of a Weights & Biases project to log to as well."""
     device: str = "auto"
     """Where the policy learns."""
-    threads: PositiveInt = 1
+    threads: Annotated[int, Field(ge=1, le=4096)] = 1
     """Threads per tensor operation on the CPU; small networks are fastest with one."""
 
 
@@ -65,10 +65,10 @@ class ControlRecipe(RecipeBase):
     """A policy on states that learns from a VLM as reward or teacher."""
 
     role: Literal["control"] = "control"
-    goal: Sentences = ()
-    """One sentence, or several to be averaged, that describe what the picture should show."""
-    baseline: Sentences = ()
-    """The same for what it shows anyway."""
+    goal: Goal = ()
+    """One sentence, or several to be averaged, that describe what the picture should show; left out: the task's own."""
+    baseline: Baseline = ()
+    """The same for what it shows anyway; left out: that of the task's own goal; null: none."""
     steps: PositiveInt = 40_000
     """Transitions to collect, summed over environments; rounded up to whole chunks (`learner.chunk` x `envs`)."""
     envs: PositiveInt = 8
@@ -135,7 +135,7 @@ class AgentRecipe(RecipeBase):
     role: Literal["agent"] = "agent"
     steps: PositiveInt = 15_000
     """Turns to play, summed over episodes; the last update's episodes are played to their end."""
-    prompt: str | None = None
+    prompt: Annotated[str, Field(max_length=100_000)] | None = None
     """Words instead of the game's own; `{text}` stands for those. Needed for environments that have none."""
     actions: tuple[Annotated[str, BeforeValidator(_action_name)], ...] = ()
     """Names of the actions, for environments that only number them."""

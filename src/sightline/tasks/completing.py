@@ -43,7 +43,8 @@ def complete(recipe: ControlRecipe) -> ControlRecipe:
     """Fill in what the recipe leaves to its environment; the result says everything.
 
     Raises:
-        BadInput: no goal for an environment that is no task of ours; an environment that cannot be made.
+        BadInput: no goal for an environment that is no task of ours, or an empty one for a task; an environment that
+            cannot be made.
         RunFailed: an environment that cannot be built or rendered on this machine.
     """
     document = recipe.model_dump(mode="json")
@@ -53,8 +54,12 @@ def complete(recipe: ControlRecipe) -> ControlRecipe:
         isinstance(recipe.reward, LearnedConfig) and recipe.reward.teacher.kind != "scripted"
     )
     if not recipe.goal:
+        # A task without words has an empty goal when it is complete; that may be read again.
+        if "goal" in recipe.model_fields_set and task.goal:
+            raise BadInput("an empty goal was given; leave it out, for the task's own words, or write a sentence")
         document["goal"] = list(task.goal)
-        document["baseline"] = list(recipe.baseline or task.baseline)
+        if "baseline" not in recipe.model_fields_set:
+            document["baseline"] = list(task.baseline)
     if needs_words:
         try:
             check_words(document["goal"], document["baseline"], _alpha(recipe))
