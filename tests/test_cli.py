@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -55,6 +57,12 @@ BAD_TRAINING: list[tuple[list[str], tuple[str, ...]]] = [
     (["env=small_envs:Blind", "goal=a clock"], ("rgb_array",)),
     (["cartpole", "goal="], ("empty",)),
     (["cartpole", "baseline= "], ("empty",)),
+    (["cartpole", "goal=[]"], ("empty goal", "leave it out")),
+    (["cartpole", "goal=null"], ("goal", "null")),
+    (["cartpole", "goal=[a"], ("goal", "not valid YAML", "quote")),
+    (["cartpole", "learner.learning_rate=.inf"], ("learner.learning_rate", "finite")),
+    (["cartpole", "seed=4294967296"], ("seed", "4294967295")),
+    (["."], ("is a folder",)),
     (["cartpole", "goal=pole and cart"], ("same words",)),
     (["env=Pendulum-v1"], ("no goal",)),
     (["cartpole", "reward.alpha=1.5"], ("alpha",)),
@@ -208,6 +216,7 @@ def test_train_evaluate_report(sightline: Sightline, tmp_path: Path) -> None:
     assert sightline("report", run).out.strip() == str(run / "report.html")
     assert (run / "report.html").is_file()
     check_one_line(sightline("evaluate", run, "--episodes", "0"), 2)
+    check_one_line(sightline("evaluate", run, "--seed", 2**32), 2, "--seed")
     check_one_line(sightline("train", "cartpole", *TINY, "--run-dir", run), 2, "exists already")
     for model in run.glob("checkpoints/best-*/*.zip"):
         model.write_bytes(model.read_bytes()[:-100])
@@ -443,6 +452,64 @@ def test_pictures_that_cannot_be_read(sightline: Sightline, pictures: Path, tmp_
     check_one_line(sightline("score", tmp_path / "none.png", *GOAL), 2, "none.png")
     (tmp_path / "bare").mkdir()
     check_one_line(sightline("score", tmp_path / "bare", *GOAL), 2, "bare")
+
+
+@pytest.mark.parametrize("option", ["--csv", "--plot"])
+def test_places_where_no_file_can_be_written_are_refused_first(
+    sightline: Sightline, pictures: Path, tmp_path: Path, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sightline.evaluation.pictures.score_files", lambda *_: pytest.fail("scored in vain"))
+
+    def refused(target: Path | str, *expected: str) -> None:
+        check_one_line(sightline("score", pictures, *GOAL, option, target), 2, option, *expected)
+
+    refused(tmp_path / "none" / "deep" / "x.csv", "there is no folder")
+    assert not (tmp_path / "none").exists()
+    refused(tmp_path, "is a folder")
+    refused("/dev/full", "'/dev/full' is a device")
+    refused(pictures / "a_up.png", "is one of the pictures")
+    refused(pictures / "a_up.png" / "x.csv", "there is no folder")
+    monkeypatch.setattr("os.access", lambda place, mode: mode != os.W_OK)
+    refused(tmp_path / "x.csv", "cannot be written to")
+
+
+def test_one_file_cannot_be_table_and_plot(sightline: Sightline, pictures: Path) -> None:
+    check_one_line(sightline("score", pictures, *GOAL, "--csv", "x", "--plot", "./x"), 2, "name two files")
+
+
+@pytest.mark.parametrize("option", ["--csv", "--plot"])
+def test_rewards_are_shown_though_no_file_can_be_written(
+    sightline: Sightline, pictures: Path, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("sightline.runs.folder.write_atomically", full)
+    done = sightline("score", pictures, *GOAL, option, "out", "--json")
+    assert done.code == 1
+    assert done.lines[-1].endswith("out' cannot be written: No space left on device")
+    assert len(json.loads(done.out)) == 3
+
+
+def test_a_table_goes_where_a_link_points(sightline: Sightline, pictures: Path) -> None:
+    Path("link.csv").symlink_to("target.csv")
+    assert sightline("score", pictures, *GOAL, "--csv", "link.csv").code == 0
+    assert Path("link.csv").is_symlink() and "a_up.png" in Path("target.csv").read_text()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_model_that_gives_no_number_fails(
+    sightline: Sightline, pictures: Path, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sightline.rewards.zero_shot import ZeroShotReward
+
+    monkeypatch.setattr(ZeroShotReward, "score", lambda self, embeddings: np.full(len(embeddings), value))
+    check_one_line(sightline("score", pictures, *GOAL), 1, "encoder 'bundled'", "a_up.png", "--model")
+
+
+def test_encoders_that_nobody_has(sightline: Sightline) -> None:
+    check_one_line(sightline("models", "zzz"), 2, "no encoder's name contains 'zzz'", "known: ")
+    check_one_line(sightline("models", "ViT-B-33", "--json"), 2, "did you mean 'ViT-B-32'")
 
 
 def test_bad_words_to_score(sightline: Sightline, pictures: Path) -> None:

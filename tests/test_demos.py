@@ -133,6 +133,32 @@ def test_an_interrupted_call_leaves_no_lines_and_is_made_good_by_the_next(tmp_pa
     assert (tmp_path / LINES).read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["notes.txt", ".hidden", "pictures/holiday.png", "pictures/sub/a.txt", "src/a.py"])
+def test_a_folder_that_holds_other_things_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(BadInput, match=r"holds other things .*new or empty"):
+        write_demos(tmp_path, made(2))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_files_that_were_half_written_when_a_call_was_killed_are_no_strangers(tmp_path: Path) -> None:
+    (tmp_path / PICTURES).mkdir()
+    (tmp_path / PICTURES / ".0123456789abcdef.png.12-34.writing").write_bytes(b"half")
+    (tmp_path / f".{LINES}.12-34.writing").write_bytes(b"half")
+    assert write_demos(tmp_path, made(2)) == 2
+
+
+def test_a_file_is_no_folder_for_demonstrations(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for place in ("file", "file/below"):
+        with pytest.raises((BadInput, RunFailed)) as caught:
+            write_demos(tmp_path / place, made(1))
+        assert "file" in str(caught.value) and "Error" not in str(caught.value)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def _line(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     lines = (folder / LINES).read_text().splitlines()
     document = json.loads(lines[2])
@@ -212,3 +238,13 @@ def test_the_command_does_not_write_over_demonstrations(sightline: Callable[...,
     assert sightline("demos", "numberline", "--turns", 2, "--out", "x").code == 0
     again = sightline("demos", "numberline", "--turns", 2, "--out", "x")
     assert again.code == 2 and "already" in again.err
+    Path("foreign").mkdir()
+    Path("foreign", "thesis.txt").write_text("precious")
+    foreign = sightline("demos", "numberline", "--turns", 2, "--out", "foreign")
+    assert foreign.code == 2 and len(foreign.lines) == 1 and "'thesis.txt'" in foreign.err
+    assert [file.name for file in Path("foreign").iterdir()] == ["thesis.txt"]
+
+
+def test_a_seed_that_nothing_takes_is_refused(sightline: Callable[..., Any]) -> None:
+    done = sightline("demos", "numberline", "--out", "x", "--seed", 2**32)
+    assert done.code == 2 and len(done.lines) == 1 and "seed" in done.err and not Path("x").exists()

@@ -12,6 +12,7 @@ from scipy.stats import binomtest
 
 from sightline.control.collection import EpisodeSums
 from sightline.envs.making import EnvMaker
+from sightline.errors import RunFailed
 from sightline.evaluation import episodes as episodes_module
 from sightline.evaluation.accounts import Accounts
 from sightline.evaluation.episodes import describe, play_one, play_panel
@@ -155,6 +156,21 @@ def test_rewards_are_means_over_the_frames_of_the_very_episode() -> None:
     assert played is not None
     assert played.rewards is not None
     np.testing.assert_allclose(played.rewards, (np.array(lengths_of(panel)) + 1) / 2, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_rewards_that_are_no_numbers_fail_in_one_line(value: float) -> None:
+    class Broken:
+        reads = "frames"
+
+        def reward(self, frames: np.ndarray) -> np.ndarray:
+            return np.where(frames[:, 0, 0, 0] == 2, value, 0.5).astype(np.float32)
+
+    with pytest.raises(RunFailed, match=r"no finite number.*reward.dtype=float32") as caught:
+        play_panel(zeros, CLOCK, TASK, make_panel("test", "clock", 30), Broken())  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    with pytest.raises(RunFailed, match="gave 1 of 1 states"):
+        play_one(zeros, CLOCK, 5, Broken(), EnvMaker("small_envs:Clock"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("rule", "expected"), [("any", True), ("every", False)])

@@ -126,6 +126,42 @@ def test_every_call_has_a_budget_of_its_own(sightline: Callable[..., Any], tmp_p
     assert [one["run"] for one in told] == list(dict.fromkeys(runs))
 
 
+@pytest.mark.parametrize(
+    ("overrides", "asked"),
+    [
+        (("reward.questions=3",), 3),
+        (("reward.budget.questions=2", "reward.questions=3"), 2),
+        (("reward.budget.questions=4",), 4),
+        (("reward.budget={questions: 2}",), 2),
+        (("reward.budget={requests: 99}",), 6),
+        (("reward.questions=100", "--questions", 5), 5),
+    ],
+)
+def test_questions_that_are_stated_bound_what_is_asked(
+    sightline: Callable[..., Any], tmp_path: Path, overrides: tuple[Any, ...], asked: int
+) -> None:
+    store = fill(tmp_path / "store", *pairs(6))
+    told = json.loads(sightline("label", "run", store, *SCRIPTED, *overrides, "--json").out)
+    assert told["questions"] == asked
+    assert len([label for label in labels_in(store) if label.teacher == "scripted"]) == asked
+
+
+def test_fresh_questions_are_bounded_too_and_a_runs_own_rounds_bound_nothing(
+    sightline: Callable[..., Any], tmp_path: Path
+) -> None:
+    from sightline.config import load_recipe
+    from sightline.runs.folder import create_run
+
+    done = sightline("label", "run", tmp_path / "new", "env=cartpole", *SCRIPTED, "reward.questions=3", "--json")
+    assert json.loads(done.out)["questions"] == 3
+    recipe = load_recipe("cartpole-preferences", ["reward.questions=2", "reward.budget.questions=2"])
+    create_run(tmp_path / "run", recipe)
+    fill(tmp_path / "run" / "labels", *pairs(5), task="cartpole-continuous")
+    for overrides, asked in (((), 5), (("reward.questions=1",), 1)):
+        done = sightline("label", "run", tmp_path / "run", "reward.device=cpu", *overrides, "--json")
+        assert json.loads(done.out)["questions"] == asked, done.err
+
+
 def test_ctrl_c_keeps_what_was_answered(sightline_process: Callable[..., Any], tmp_path: Path) -> None:
     store = fill(tmp_path / "store", *pairs(20))
     with FaultServer(brighter, latency=0.15) as server:

@@ -29,6 +29,8 @@ BARREN = 1_000
 """Episodes in a row in which best play is never known; then it is given up."""
 _CHANCE_OF_TASKS, _CHANCE_OF_MOVES = 1, 2
 _DIGEST = re.compile(r"[0-9a-f]{16}")
+_OURS = re.compile(r"(pictures/[0-9a-f]{16}\.png|(pictures/)?\.[\w.]+\.\d+-\d+\.writing)")
+"""Files that an interrupted call may leave behind."""
 _KINDS: dict[str, type] = {"text": str, "pictures": list, "reply": str, "seed": int, "turn": int, "facts": dict}
 
 
@@ -123,19 +125,26 @@ def thoughts_of(facts: Mapping[str, str]) -> str:
 
 
 def write_demos(folder: Path, demos: Iterable[Demo]) -> int:
-    """Write demonstrations to a folder that holds none yet; gives how many.
+    """Write demonstrations to a folder that holds nothing else; gives how many.
 
     The lines come last and at once, so a folder with lines is whole. What an interrupted call left is used again.
 
     Raises:
-        BadInput: the folder holds demonstrations already.
+        BadInput: the folder holds demonstrations already, or anything else; or it is none.
         RunFailed: it cannot be written.
     """
     target = folder / LINES
-    if target.exists():
-        raise BadInput(f"'{folder}' holds demonstrations already; say another folder, or remove it")
     lines: list[str] = []
     try:
+        if target.exists():
+            raise BadInput(f"'{folder}' holds demonstrations already; say another folder, or remove it")
+        if folder.exists() and not folder.is_dir():
+            raise BadInput(f"'{folder}' is a file; say a folder that is new or empty")
+        for place in (folder, folder / PICTURES):
+            for file in place.iterdir() if place.is_dir() else ():
+                name = file.relative_to(folder).as_posix()
+                if not (name == PICTURES and file.is_dir()) and not (_OURS.fullmatch(name) and file.is_file()):
+                    raise BadInput(f"'{folder}' holds other things ('{name}'); say a folder that is new or empty")
         (folder / PICTURES).mkdir(parents=True, exist_ok=True)
         for demo in demos:
             for picture in demo.pictures:

@@ -15,7 +15,7 @@ import typer
 from sightline.cli.demos import demos
 from sightline.cli.games import check_env
 from sightline.cli.label import label
-from sightline.cli.output import AsJson, RunPath, print_json, print_rows
+from sightline.cli.output import AsJson, RunPath, check_target, print_json, print_rows, write_target
 from sightline.errors import BadInput, RunFailed
 
 if TYPE_CHECKING:
@@ -146,8 +146,11 @@ def evaluate(
 ) -> None:
     """Play a panel of episodes with a run's chosen checkpoint, or a game's with any model."""
     from sightline.cli import roles
+    from sightline.config import MAX_SEED
     from sightline.runs.folder import RunFolder
 
+    if seed > MAX_SEED:
+        raise BadInput(f"--seed {seed} is too large; at most {MAX_SEED}")
     recipe: Recipe
     if model is None and (folder := RunFolder(Path(run))).recipe_file.is_file():
         if overrides:
@@ -197,29 +200,40 @@ def score(
     """Say how well pictures match words: sightline score photos/ --goal "a red car"."""
     import numpy as np
 
-    from sightline.evaluation.pictures import score_files, write_csv
+    from sightline.evaluation.pictures import IMAGE_SUFFIXES, csv_table, score_files
     from sightline.rewards.zero_shot import Words
 
     goals = (*goal, goal2) if goal2 is not None else tuple(goal)
-    rows, warning = score_files(images, Words(goals, tuple(baseline or ()), alpha), model)
+    words = Words(goals, tuple(baseline or ()), alpha)
+    scored = {os.path.realpath(image) for image in images}
+    for option, file in (("--csv", csv), ("--plot", plot)):
+        if file:
+            check_target(file, option)
+            place = os.path.realpath(file)
+            in_folder = os.path.dirname(place) in scored and place.lower().endswith(IMAGE_SUFFIXES)
+            if place in scored or (in_folder and os.path.exists(place)):
+                raise BadInput(f"{option}: '{file}' is one of the pictures; name another file")
+    if csv and plot and os.path.realpath(csv) == os.path.realpath(plot):
+        raise BadInput(f"--csv and --plot are both '{csv}'; name two files")
+    rows, warning = score_files(images, words, model)
     if warning:
         typer.echo(f"warning: {warning}", err=True)
-    if csv:
-        write_csv(csv, rows)
-    is_video = len(images) == 1 and len(rows) > 1 and images[0].is_file()
-    if plot or (is_video and not as_json):
-        from sightline.reports.plots import score_curve
-        from sightline.runs.folder import write_atomically
-
-        target = plot or images[0].with_suffix(".reward.png")
-        write_atomically(target, score_curve(np.array([row.reward for row in rows]), title="; ".join(goals)))
-        typer.echo(f"plot: {target}", err=True)
+    # The rewards are shown first: they are not lost if a file cannot be written.
     if as_json:
         print_json([{"image": row.image, "reward": row.reward} for row in rows])
     else:
         width = max(len(row.image) for row in rows)
         for row in rows:
             typer.echo(f"{row.image:<{width}}  {row.reward:+.4f}")
+    if csv:
+        write_target(csv, csv_table(rows))
+    is_video = len(images) == 1 and len(rows) > 1 and images[0].is_file()
+    if plot or (is_video and not as_json):
+        from sightline.reports.plots import score_curve
+
+        target = plot or images[0].with_suffix(".reward.png")
+        write_target(target, score_curve(np.array([row.reward for row in rows]), title="; ".join(goals)))
+        typer.echo(f"plot: {target}", err=True)
 
 
 @app.command()

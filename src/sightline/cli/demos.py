@@ -15,7 +15,7 @@ def demos(
     env: Annotated[
         str, typer.Argument(metavar="GAME", help="A game, or an environment of your own that knows its best play.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the demonstrations; it must hold none.")],
+    out: Annotated[Path, typer.Option(help="Folder for the demonstrations; new or empty.")],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
@@ -36,10 +36,11 @@ def demos(
     from sightline.config import WarmStart, for_agent, load_recipe
     from sightline.runs.progress import ProgressBar
 
-    recipe = for_agent(load_recipe(None, ["role=agent", f"env={env}", *(overrides or [])]))
+    stated = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
+    recipe = for_agent(load_recipe(None, ["role=agent", f"env={env}", *stated]))
     maker = game_maker(recipe)
     explore = (recipe.warm_start or WarmStart()).explore
-    made = demonstrations(maker, recipe.replies, turns, recipe.seed if seed is None else seed, explore)
+    made = demonstrations(maker, recipe.replies, turns, recipe.seed, explore)
     games: set[int] = set()
     pictures: set[str] = set()
 

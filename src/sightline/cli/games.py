@@ -33,10 +33,10 @@ def check_env(
     from sightline.evaluation.intervals import wilson
     from sightline.games.checking import check_game
 
-    recipe = for_agent(load_recipe(None, ["role=agent", f"env={env}", *(overrides or [])]))
+    stated = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
+    recipe = for_agent(load_recipe(None, ["role=agent", f"env={env}", *stated]))
     maker = game_maker(recipe)
-    first = recipe.seed if seed is None else seed
-    findings = check_game(maker, episodes, first, _through_a_reply(recipe.replies))
+    findings = check_game(maker, episodes, recipe.seed, _through_a_reply(recipe.replies))
     intervals = [wilson(f.won, f.played) if f.played and f.won is not None else None for f in findings]
     passed = all(finding.passed for finding in findings)
     if as_json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sightline.cli.output import AsJson, print_json
+from sightline.cli.output import AsJson, check_target, print_json
 from sightline.errors import BadInput
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ def run(
         list[str] | None,
         typer.Argument(metavar="[key.sub=value]...", help="Recipe keys: env=… reward.teacher.kind=chat …"),
     ] = None,
-    questions: Annotated[int, typer.Option(min=1, help="The budget of this call: how many to ask, at most.")] = 200,
+    questions: Annotated[
+        int, typer.Option(min=1, help="The budget of this call, at most; reward.questions=… is another.")
+    ] = 200,
     fresh: Annotated[bool, typer.Option("--fresh", help="Ask about random play, not about what was asked.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -107,6 +109,8 @@ def stats(
     from sightline.labels.store import LabelStore, existing_store
     from sightline.reports.labels_page import table, write_labels_page
 
+    if html:
+        check_target(html, "--html")
     page = html or path / "labels.html"
     with LabelStore(existing_store(path)) as store:
         labels = store.labels(run)

@@ -1,12 +1,15 @@
-"""How commands print."""
+"""How commands print, and where they write what the user names."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from sightline.errors import BadInput, RunFailed
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, and nothing else there.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
@@ -25,3 +28,34 @@ def print_rows(rows: list[tuple[str, str]], names: tuple[str, str], as_json: boo
 def print_json(document: Any) -> None:
     """The one thing on stdout."""
     typer.echo(json.dumps(document, indent=2))
+
+
+def check_target(path: Path, option: str) -> None:
+    """Refuse a place where no file can be written, before there is anything to lose.
+
+    Raises:
+        BadInput: it is a folder, a device or the like; or its folder is missing or not writable.
+    """
+    folder = os.path.dirname(os.path.realpath(path))
+    if os.path.isdir(path):
+        raise BadInput(f"{option}: '{path}' is a folder; name a file in it")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise BadInput(f"{option}: '{path}' is a device or the like; name a file")
+    if not os.path.isdir(folder):
+        raise BadInput(f"{option}: there is no folder '{path.parent}'; make it first, or name another file")
+    if not os.access(folder, os.W_OK):
+        raise BadInput(f"{option}: the folder '{path.parent}' cannot be written to; name another file")
+
+
+def write_target(path: Path, content: bytes) -> None:
+    """Write a file that the user named, whole or not at all; a link is followed.
+
+    Raises:
+        RunFailed: it cannot be written.
+    """
+    from sightline.runs.folder import write_atomically
+
+    try:
+        write_atomically(Path(os.path.realpath(path)), content)
+    except OSError as error:
+        raise RunFailed(f"'{path}' cannot be written: {error.strerror or error}") from error

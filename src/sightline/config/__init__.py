@@ -16,7 +16,7 @@ from sightline.config.agents import (
     Update,
     WarmStart,
 )
-from sightline.config.basics import Strict, check_words
+from sightline.config.basics import MAX_SEED, Strict, check_words
 from sightline.config.learners import AutoLearner, DQNLearner, Learner, LearnerBase, OtherLearner, SACLearner
 from sightline.config.loading import bundled_recipes, for_agent, for_control, leaves, load_recipe, validate_recipe
 from sightline.config.recipe import AgentRecipe, Checkpoints, ControlRecipe, Evaluation, Recipe
@@ -50,6 +50,7 @@ from sightline.config.yaml import read_yaml
 
 __all__ = [
     "GRPO",
+    "MAX_SEED",
     "PPO",
     "RLOO",
     "AgentEvaluation",

@@ -156,15 +156,21 @@ def _plan(
     config = recipe.reward
     if not isinstance(config, LearnedConfig):
         raise BadInput(f"reward.kind={config.kind} asks nobody; say reward.kind=learned")
-    if "reward.budget.questions" in _stated(overrides):
+    # What the user says of questions bounds this call as well; what a run's recipe says of its own rounds does not.
+    stated = _stated(overrides)
+    if stated & {"reward", "reward.questions"} and "questions" in config.model_fields_set:
+        count = min(count, config.questions)
+    if stated & {"reward", "reward.budget", "reward.budget.questions"} and (
+        "questions" in config.budget.model_fields_set
+    ):
         count = min(count, config.budget.questions)
     if fresh:
         recipe = complete(recipe)
         config = recipe.reward
         assert isinstance(config, LearnedConfig), "completing changes no kinds"
         return _Plan(recipe, config, fresh_questions(recipe, config, count), True)
-    chosen = _asked_before(labels, recipe, config, own, _stated(overrides), folder)
-    recipe = _with_the_words_of(chosen[0], recipe, config, own, _stated(overrides))
+    chosen = _asked_before(labels, recipe, config, own, stated, folder)
+    recipe = _with_the_words_of(chosen[0], recipe, config, own, stated)
     with LabelStore(folder) as store:
         questions = _distinct(chosen, store, count)
     return _Plan(recipe, config, questions, False)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sightline.envs.vector import FrameVectorEnv, MakeEnv, Transitions
+from sightline.errors import RunFailed
 from sightline.evaluation.accounts import Accounts
 from sightline.evaluation.intervals import bootstrap_mean, wilson
 from sightline.evaluation.panels import Panel
@@ -132,6 +133,9 @@ def play_panel(
 
     Returns:
         The episodes, or None if given up.
+
+    Raises:
+        RunFailed: a reward under the words is NaN or infinite.
     """
     columns = min(PARALLEL, len(panel.seeds))
 
@@ -202,9 +206,19 @@ class _Scored:
 
     def _score(self) -> None:
         if self._reward_model is not None and self._waiting:
-            rewards = self._reward_model.reward(np.concatenate(self._waiting))
+            rewards = _finite(self._reward_model.reward(np.concatenate(self._waiting)))
             np.add.at(self._sums, np.concatenate(self._episodes), rewards.astype(np.float64))
         self._waiting, self._episodes = [], []
+
+
+def _finite(rewards: np.ndarray) -> np.ndarray:
+    wrong = np.count_nonzero(~np.isfinite(rewards))
+    if wrong:
+        raise RunFailed(
+            f"the reward model gave {wrong} of {len(rewards)} states a reward that is no finite number, and no result "
+            "can rest on that; say reward.dtype=float32, or use another model"
+        )
+    return rewards
 
 
 def play_one(
@@ -231,7 +245,9 @@ def play_one(
             step, picture = seen.step(actions), shown.step(actions)
             assert picture.frames is not None
             pictures.append(picture.frames[0].copy())
-            rewards.append(step.rewards if reward_model is None else reward_model.reward(_seen(reward_model, step)))
+            rewards.append(
+                step.rewards if reward_model is None else _finite(reward_model.reward(_seen(reward_model, step)))
+            )
             states, ended = step.states, bool(step.ended[0])
         return np.stack(pictures), np.concatenate(rewards).astype(np.float32)
     finally:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from sightline.errors import BadInput
+from sightline.errors import BadInput, RunFailed
 from sightline.models.encoders import load_encoder
 from sightline.rewards.zero_shot import Words, ZeroShotReward, warn_of_unknown_words
-from sightline.runs.folder import write_atomically
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".gif")
@@ -37,6 +37,7 @@ def score_files(paths: Sequence[Path], words: Words, model: str) -> tuple[list[R
 
     Raises:
         BadInput: a path that is missing, unreadable or no picture; an empty folder; words that make no reward.
+        RunFailed: the encoder gives something else than a finite number.
     """
     files = list(itertools.chain.from_iterable(_files(path) for path in paths))
     encoder = load_encoder(model)
@@ -46,17 +47,22 @@ def score_files(paths: Sequence[Path], words: Words, model: str) -> tuple[list[R
     pictures = itertools.chain.from_iterable(_pictures(file) for file in files)
     while batch := list(itertools.islice(pictures, FRAMES_AT_ONCE)):
         rows += [Row(name, value) for name, value in zip(*_score(reward_model, batch), strict=True)]
+        for row in rows[-len(batch) :]:
+            if not math.isfinite(row.reward):
+                raise RunFailed(
+                    f"encoder '{model}' gives '{row.image}' the reward {row.reward}; its weights may "
+                    "be damaged: fetch it again, or say another --model"
+                )
     return rows, warning
 
 
-def write_csv(path: Path, rows: Sequence[Row]) -> None:
-    """Write `image,reward` lines."""
+def csv_table(rows: Sequence[Row]) -> bytes:
+    """`image,reward` lines; names that are not UTF-8 keep their bytes."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["image", "reward"])
     writer.writerows([row.image, f"{row.reward:.6f}"] for row in rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text.getvalue().encode())
+    return text.getvalue().encode("utf-8", "surrogateescape")
 
 
 def _score(reward_model: ZeroShotReward, batch: list[tuple[str, np.ndarray]]) -> tuple[list[str], list[float]]:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from sightline.errors import BadInput, nearest
+
 
 def list_encoders(containing: str | None = None) -> list[tuple[str, str]]:
-    """(name, description) of every encoder whose name contains a text; the general forms first."""
+    """(name, description) of every encoder whose name contains a text; the general forms first.
+
+    Raises:
+        BadInput: there is none, with the nearest names.
+    """
     import open_clip
 
     forms = [
@@ -15,4 +21,8 @@ def list_encoders(containing: str | None = None) -> list[tuple[str, str]]:
     named = [(f"{architecture}/{tag}", "open_clip") for architecture, tag in open_clip.list_pretrained()]
     if containing is None:
         return [*forms, *named]
-    return [row for row in [*forms, *named] if containing.lower() in row[0].lower()]
+    found = [row for row in [*forms, *named] if containing.lower() in row[0].lower()]
+    if not found:
+        architectures = sorted({name.partition("/")[0] for name, _ in named})
+        raise BadInput(f"no encoder's name contains '{containing}'{nearest(containing, ['bundled', *architectures])}")
+    return found
