@@ -99,6 +99,19 @@ def test_a_learner_that_cannot_be(sightline: Sightline, override: str, expected:
     assert not list(Path.cwd().iterdir()), "bad input leaves no run folder behind"
 
 
+def test_a_long_sentence_may_come_first(sightline: Sightline) -> None:
+    sentence = "a pole that stands " + "very " * 100 + "upright"
+    recipe = parsed(sightline("train", f"goal={sentence}", "env=cartpole", "--dry-run", "--json"))
+    assert recipe["goal"] == [sentence]
+
+
+def test_names_that_are_too_long_for_a_file(sightline: Sightline) -> None:
+    name = "x" * 300
+    for arguments in (("train", name), ("evaluate", name), ("report", name), ("label", "stats", name)):
+        check_one_line(sightline(*arguments), 2, "too long for the name of a file")
+    check_one_line(sightline("train", "cartpole", "--run-dir", name), 2, "too long for the name of a file")
+
+
 def test_a_run_folder_that_exists(sightline: Sightline, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")

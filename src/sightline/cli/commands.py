@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -113,7 +114,7 @@ def _recipe(arguments: list[str]) -> tuple[str, Recipe]:
     if not arguments:
         raise BadInput("say what to train: a recipe (see 'sightline recipes') or env=… goal=…")
     first, *rest = arguments
-    if "=" in first and not Path(first).is_file():
+    if "=" in first and not os.path.isfile(first):  # a Path would raise if this is a long sentence
         wanted = load_recipe(None, arguments)
         return "".join(c if c.isalnum() else "-" for c in wanted.env.lower()), wanted
     return Path(first).stem, load_recipe(first, rest)
@@ -316,6 +317,8 @@ def _errors_in_one_line() -> Iterator[None]:
     except Exception as error:
         if hasattr(error, "format_message"):  # every way of misusing the command line
             _leave(f"{error.format_message()} ('sightline --help' lists what there is)", 2, error)
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            _leave(f"'{str(error.filename)[:60]}…' is too long for the name of a file", 2, error)
         reason = " ".join(str(error).split())
         _leave(f"{type(error).__name__}: {reason} (--debug shows where)", 1, error)
 
