@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from sightline.agents.samplers import Sampler
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.config import PPO, AgentRecipe, WarmStart, for_agent, validate_recipe
 from sightline.errors import BadInput
-from sightline.evaluation.panels import Panel, make_panel
+from sightline.evaluation.panels import Panel, make_panel, played
 from sightline.games.making import GameMaker
 from sightline.models.vlm.model import VLM
 
@@ -63,9 +62,9 @@ def game_maker(recipe: AgentRecipe, practice: bool = False) -> GameMaker:
 
 def played_game(recipe: AgentRecipe) -> str:
     """What is played in evaluations: the game's name, and with it all that changes the game."""
-    changes = {"env_options": recipe.env_options, "episode_steps": recipe.episode_steps, "in_words": recipe.in_words}
-    said = {name: value for name, value in changes.items() if value}
-    return f"{recipe.env} {json.dumps(said, sort_keys=True)}" if said else recipe.env
+    return played(
+        recipe.env, env_options=recipe.env_options, episode_steps=recipe.episode_steps, in_words=recipe.in_words
+    )
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,8 @@ class _Episode:
                 np.int64(self._action_names.index(turn.played))
             )
             if not math.isfinite(reward):
-                raise ValueError(f"the reward is {reward}")
+                turns, seed = len(self.trajectory.turns), self._task.seed
+                raise ValueError(f"the reward of turn {turns} is {reward} (episode with seed {seed})")
             turn.reward += float(reward)
             self.trajectory.success = bool(self._info.get("success", False))
             self.trajectory.mistakes = int(self._info.get("mistakes", 0))

@@ -19,7 +19,8 @@ class LearnerBase(Strict):
     buffer_size: PositiveInt = 100_000
     batch_size: PositiveInt = 128
     gamma: float = Field(default=0.99, ge=0, le=1)
-    tau: float = Field(default=1.0, gt=0, le=1)
+    tau: float | None = Field(default=None, gt=0, le=1)
+    """Share of the way that target networks go at an update; default: 1 for DQN, 0.02 for SAC, for others their own."""
     learning_starts: NonNegativeInt = 2_000
     chunk: PositiveInt = 32
     """Vector steps collected, then scored, between two rounds of updates."""
@@ -27,6 +28,9 @@ class LearnerBase(Strict):
     """Updates in a round."""
     hidden: tuple[PositiveInt, ...] = (128, 128)
     """Widths of the hidden layers."""
+    action_noise: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Deviation of the Gaussian noise on continuous actions (which are scaled to [-1, 1]) while exploring; default: 0.1
+    for TD3 and DDPG, as in their papers, and none for others, which explore by themselves."""
     options: dict[str, Any] = {}
     """Any further keyword arguments of the algorithm's class."""
 
@@ -39,6 +43,7 @@ class AutoLearner(LearnerBase):
 
 class DQNLearner(LearnerBase):
     algorithm: Literal["DQN"] = "DQN"
+    tau: float = Field(default=1.0, gt=0, le=1)
     target_update_interval: PositiveInt = 500
     exploration_fraction: float = Field(default=0.3, ge=0, le=1)
     exploration_final_eps: float = Field(default=0.04, ge=0, le=1)
@@ -72,7 +77,6 @@ class OtherLearner(LearnerBase):
     """Any class that follows Stable-Baselines3's off-policy algorithms, by dotted name: `sb3_contrib.TQC`."""
 
     algorithm: Annotated[str, AfterValidator(_dotted)]
-    tau: float = Field(default=0.005, gt=0, le=1)
 
 
 def _learner_tag(value: Any) -> str:

@@ -6,30 +6,47 @@ import importlib
 import inspect
 from typing import Any
 
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3 import TD3
 from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
 
 from sightline.config import ControlRecipe, DQNLearner, LearnerBase, SACLearner
 from sightline.control.collection import CollectingVecEnv
 from sightline.control.replay import CommittedReplayBuffer
+from sightline.envs.making import is_picture
 from sightline.errors import BadInput, nearest
 from sightline.models.device import choose_device
 
 _KNOWN = {"DQN": "stable_baselines3.DQN", "SAC": "stable_baselines3.SAC"}
+NOISE_OF_TD3 = 0.1
+"""Deviation of the exploration noise of TD3 (Fujimoto et al., ICML 2018), and of DDPG: their actors draw nothing."""
+CNN_SIZE = 36
+"""Height and width of the smallest picture that the convolutions of SB3's `CnnPolicy` leave something of."""
 
 
 def check_learner(recipe: ControlRecipe) -> None:
     """Refuse, before anything is begun, what `build_learner` could not build.
 
     Raises:
-        BadInput: no such class, options that it does not take, no such device.
+        BadInput: no such class, options that it does not take or that mean nothing, no such device.
     """
     algorithm = algorithm_class(recipe.learner.algorithm)
     known = set(inspect.signature(algorithm).parameters)
     for name in _arguments(recipe.learner):
         if name not in known:
-            raise BadInput(f"{algorithm.__name__} takes no option '{name}'{nearest(name, known)}")
+            hint = "; say learner.tau=null" if name == "tau" else nearest(name, known)
+            raise BadInput(f"{algorithm.__name__} takes no option '{name}'{hint}")
+    if recipe.learner.action_noise is not None and "action_noise" not in known:
+        raise BadInput(f"{algorithm.__name__} takes no noise on its actions; leave out learner.action_noise")
+    if "action_noise" in recipe.learner.options:
+        raise BadInput("the noise on actions is a key of its own: say learner.action_noise=0.1")
+    n_steps = recipe.learner.options.get("n_steps", 1)
+    if not isinstance(n_steps, int) or isinstance(n_steps, bool) or n_steps < 1:
+        raise BadInput(f"learner.options.n_steps={n_steps!r}: say a whole number, at least 1")
     choose_device(recipe.device)
 
 
@@ -44,22 +61,58 @@ def build_learner(
     learner = recipe.learner
     # The first chunk's rewards are committed at the end of the second.
     first_rewards = 2 * learner.chunk * recipe.envs
+    algorithm, arguments = algorithm_class(learner.algorithm), _arguments(learner)
+    policy, _ = choose_policy(algorithm, env.observation_space)
+    # Returns over several steps are the buffer's business alone. SB3 would warn that it does not see to them itself.
+    returns = {"n_steps": arguments.pop("n_steps", 1), "gamma": arguments["gamma"]}
+    noise = _noise(recipe, algorithm, env.action_space)
     try:
-        model = algorithm_class(learner.algorithm)(
-            "MlpPolicy",
+        model = algorithm(
+            policy,
             env,
             train_freq=(learner.chunk, "step"),
             learning_starts=max(learner.learning_starts, first_rewards - 1),
             replay_buffer_class=CommittedReplayBuffer,
-            replay_buffer_kwargs={"feature_shape": feature_shape, "feature_dtype": feature_dtype},
+            replay_buffer_kwargs={"feature_shape": feature_shape, "feature_dtype": feature_dtype} | returns,
             seed=recipe.seed,
             device=recipe.device,
-            **_arguments(learner),
+            **arguments,
+            **noise,
         )
     except (TypeError, ValueError, AssertionError) as error:
         raise BadInput(f"learner {learner.algorithm} cannot be built: {' '.join(str(error).split())}") from error
     keep_log_in_memory(model)
     return model
+
+
+def choose_policy(algorithm: type[OffPolicyAlgorithm], space: spaces.Space[Any]) -> tuple[str, str | None]:
+    """Which of SB3's policies reads observations of this space: convolutions for pictures, else plain layers.
+
+    Returns:
+        Its name, and a warning in one line if it is a poor choice for pictures.
+    """
+    if not is_picture(space):
+        return "MlpPolicy", None
+    assert space.shape is not None
+    if "CnnPolicy" not in algorithm.policy_aliases:
+        why = f"{algorithm.__name__} has no network for pictures"
+    elif min(space.shape[1:]) < CNN_SIZE:
+        size = f"{space.shape[1]}x{space.shape[2]}"
+        why = f"pictures of {size} are too small for convolutions, which need {CNN_SIZE}x{CNN_SIZE} at least"
+    else:
+        return "CnnPolicy", None
+    return "MlpPolicy", f"the observations are pictures, and the policy reads them as plain numbers: {why}"
+
+
+def _noise(recipe: ControlRecipe, algorithm: type[OffPolicyAlgorithm], actions: spaces.Space[Any]) -> dict[str, Any]:
+    """The noise on actions as an argument, if there is any. It is drawn from NumPy's generator, which is in every
+    checkpoint, and keeps nothing of its own."""
+    deviation = recipe.learner.action_noise
+    if deviation is None and isinstance(algorithm, type) and issubclass(algorithm, TD3):
+        deviation = NOISE_OF_TD3
+    if not deviation or not isinstance(actions, spaces.Box):
+        return {}
+    return {"action_noise": NormalActionNoise(np.zeros(actions.shape), np.full(actions.shape, deviation))}
 
 
 def forget_values(model: OffPolicyAlgorithm) -> None:
@@ -73,7 +126,8 @@ def forget_values(model: OffPolicyAlgorithm) -> None:
     fresh = policy.make_critic(features_extractor=None) if name == "critic" else policy.make_q_net()
     values = getattr(policy, name)
     values.load_state_dict(fresh.state_dict())
-    getattr(policy, f"{name}_target").load_state_dict(fresh.state_dict())
+    if hasattr(policy, f"{name}_target"):  # CrossQ does without
+        getattr(policy, f"{name}_target").load_state_dict(fresh.state_dict())
     optimiser = values.optimizer if name == "critic" else policy.optimizer
     optimiser.state.clear()
 
@@ -120,9 +174,10 @@ def _arguments(learner: LearnerBase) -> dict[str, Any]:
         "buffer_size": learner.buffer_size,
         "batch_size": learner.batch_size,
         "gamma": learner.gamma,
-        "tau": learner.tau,
         "gradient_steps": learner.gradient_steps,
     }
+    if learner.tau is not None:
+        arguments["tau"] = learner.tau
     if isinstance(learner, DQNLearner):
         arguments |= {
             "target_update_interval": learner.target_update_interval,

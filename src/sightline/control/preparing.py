@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
 
 from sightline.config import (
@@ -15,10 +17,10 @@ from sightline.config import (
     ScriptedTeacherConfig,
     ZeroShotConfig,
 )
-from sightline.control.learners import check_learner
+from sightline.control.learners import algorithm_class, check_learner, choose_policy
 from sightline.envs.making import EnvMaker
 from sightline.envs.vector import rgb_frame
-from sightline.evaluation.panels import Panel, make_panel
+from sightline.evaluation.panels import Panel, make_panel, played
 from sightline.labels.types import Teacher
 from sightline.models.encoders import Encoder, load_encoder
 from sightline.preferences.learned import EnsembleReward, LadderReward, build_reward
@@ -57,7 +59,12 @@ class Setup:
     warnings: tuple[str, ...]
 
     def panel(self, name: str, episodes: int, seed: int = 0) -> Panel:
-        return make_panel(name, self.make.env_id, episodes, seed)
+        """A panel of the recipe's environment; other options, time limits and rules of success make it another one."""
+        make, rule = self.make, self.task.success
+        # The usual rule is left out, as all that changes nothing.
+        changed_rule = rule if rule != Task("", "").success else None
+        game = played(make.env_id, env_options=make.options, episode_steps=make.episode_steps, success=changed_rule)
+        return make_panel(name, game, episodes, seed)
 
     @property
     def learned(self) -> EnsembleReward | LadderReward | None:
@@ -75,6 +82,14 @@ def prepare(recipe: ControlRecipe) -> Setup:
     check_learner(recipe)
     if recipe.wandb:
         check_wandb()
+    setup = _prepare(recipe)
+    env = setup.make()
+    _, warning = choose_policy(algorithm_class(recipe.learner.algorithm), env.observation_space)
+    env.close()
+    return setup if warning is None else replace(setup, warnings=(*setup.warnings, warning))
+
+
+def _prepare(recipe: ControlRecipe) -> Setup:
     display = env_maker(recipe, VIDEO_SIZE)
     task = find_task(recipe.env)
     match recipe.reward:
@@ -97,7 +112,8 @@ def _prepare_to_learn(recipe: ControlRecipe, config: LearnedConfig, task: Task, 
     if encoder is not None:
         encoder.free_text_tower()
     make = env_maker(recipe, shown_size(config, encoder))
-    reward = build_reward(config, _seen_shape(config, make), encoder, recipe.seed)
+    shape, dtype = _seen(config, make)
+    reward = build_reward(config, shape, encoder, recipe.seed, dtype)
     return Setup(recipe, task, make, display, encoder, teacher, reward, warnings)
 
 
@@ -147,11 +163,12 @@ def shown_size(config: LearnedConfig, encoder: Encoder | None) -> tuple[int, int
     return (encoder.image_size, encoder.image_size) if encoder else PLAIN_SIZE
 
 
-def _seen_shape(config: LearnedConfig, make: EnvMaker) -> tuple[int, ...]:
-    """Of what the reward model reads: one frame, or one state."""
+def _seen(config: LearnedConfig, make: EnvMaker) -> tuple[tuple[int, ...], Any]:
+    """Shape and dtype of what the reward model reads: one frame, or one state."""
     env = make()
     try:
         state, _ = env.reset(seed=0)
-        return tuple(state.shape) if config.model.kind == "states" else rgb_frame(env).shape
+        seen = np.asarray(state) if config.model.kind == "states" else rgb_frame(env)
+        return seen.shape, seen.dtype
     finally:
         env.close()

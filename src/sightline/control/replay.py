@@ -25,6 +25,8 @@ class CommittedReplayBuffer(ReplayBuffer):
     Args:
         feature_shape: of what a reward model keeps of each transition, to pay for it anew; None for nothing.
         feature_dtype: of that.
+        n_steps: rewards that are added up to a return before a value is asked for; 1 gives plain transitions.
+        gamma: discount of these rewards.
     """
 
     def __init__(
@@ -32,9 +34,12 @@ class CommittedReplayBuffer(ReplayBuffer):
         *args: Any,
         feature_shape: tuple[int, ...] | None = None,
         feature_dtype: Any = np.float16,
+        n_steps: int = 1,
+        gamma: float = 0.99,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self.n_steps, self.gamma = n_steps, gamma
         shape = (self.buffer_size, self.n_envs)
         self.committed = np.zeros(shape, bool)
         self.true_rewards = np.zeros(shape, np.float32)
@@ -98,10 +103,15 @@ class CommittedReplayBuffer(ReplayBuffer):
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:
         """Draw uniformly, with replacement, from all committed transitions.
 
+        With `n_steps` above 1, rewards are n-step returns, and next states, ends and discounts are those of the last
+        transition that was added up, as in SB3's `NStepReplayBuffer`.
+
         Raises:
             RunFailed: nothing is committed yet.
         """
         rows, columns = self._draw_committed(batch_size)
+        if self.n_steps > 1:
+            return self._returns(rows, columns, env)
         ended = self.dones[rows, columns] * (1 - self.timeouts[rows, columns])
         data = (
             self._normalize_obs(self.observations[rows, columns], env),
@@ -109,6 +119,29 @@ class CommittedReplayBuffer(ReplayBuffer):
             self._normalize_obs(self.next_observations[rows, columns], env),
             ended.reshape(-1, 1),
             self._normalize_reward(self.rewards[rows, columns].reshape(-1, 1), env),
+        )
+        return ReplayBufferSamples(*map(self.to_torch, data))
+
+    def _returns(self, rows: np.ndarray, columns: np.ndarray, env: VecNormalize | None) -> ReplayBufferSamples:
+        """n-step returns from these cells on. They stop with the end of an episode, before a transition that has no
+        reward yet, and before the ring's oldest row, which does not follow on its newest."""
+        ahead = (rows[:, None] + np.arange(self.n_steps)) % self.buffer_size
+        cells = ahead, columns[:, None]
+        ended = (self.dones[cells] > 0) | (self.timeouts[cells] > 0)
+        goes_on = ~ended[:, :-1] & self.committed[cells][:, 1:] & (ahead[:, 1:] != self.pos)
+        added = np.cumprod(np.hstack([np.ones((len(rows), 1), bool), goes_on]), axis=1).astype(bool)
+        counts = added.sum(axis=1)
+        discounts = self.gamma ** np.arange(self.n_steps + 1, dtype=np.float32)
+        rewards = np.where(added, self._normalize_reward(self.rewards[cells], env), 0)
+        last = ahead[np.arange(len(rows)), counts - 1]
+        over = self.dones[last, columns] * (1 - self.timeouts[last, columns])
+        data = (
+            self._normalize_obs(self.observations[rows, columns], env),
+            self.actions[rows, columns],
+            self._normalize_obs(self.next_observations[last, columns], env),
+            over.reshape(-1, 1),
+            (rewards * discounts[:-1]).sum(axis=1, keepdims=True),
+            discounts[counts].reshape(-1, 1),
         )
         return ReplayBufferSamples(*map(self.to_torch, data))
 

@@ -111,9 +111,9 @@ class Teaching(ModelSource):
         states = self.buffer.next_observations
         stored = states if self.buffer.full else states[: self.buffer.pos]
         rng = np.random.default_rng([self._recipe.seed, self._chunks])
-        width = stored.shape[-1]
+        shape = stored.shape[2:]
         return self._novelty.reward(
-            states[rows].reshape(-1, width), stored.reshape(-1, width), rng
+            states[rows].reshape(-1, *shape), stored.reshape(-1, *shape), rng
         ).reshape(features.shape[:2])  # fmt: skip
 
     def _take_into_pool(self, features: np.ndarray, rows: np.ndarray, aside: Aside) -> None:

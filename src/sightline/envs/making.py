@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.wrappers import FlattenObservation, RescaleObservation, TimeLimit
+from gymnasium.wrappers import FlattenObservation, RescaleObservation, TimeLimit, TransformAction, TransformObservation
 
 from sightline.envs import register
 from sightline.envs.drawing import Size
@@ -49,17 +49,22 @@ class EnvMaker:
     also_known: tuple[str, ...] = ()
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
-        """Make one environment with flat observations and a time limit.
+        """Make one environment as learners take it, with a time limit.
+
+        Observations are a Box: dictionaries and the like are flattened, and pictures have their channels first,
+        [C, H, W]. Actions are a Box or `Discrete` and count from 0.
 
         Raises:
             BadInput: unknown environment, one without `rgb_array` frames, wrong options, an observation or action
-                space that no learner here can take.
+                space that no learner here can take, a `reset` that takes no seed.
             RunFailed: the environment cannot be built on this machine (no OpenGL, a package missing).
         """
         env = self.as_it_is()
-        if not isinstance(env.observation_space, spaces.Box):
-            env = FlattenObservation(env)
-        return _rescaled(env, self.env_id) if self.rescale else env
+        try:
+            return _for_learners(env, self.env_id, self.rescale)
+        except BadInput:
+            env.close()
+            raise
 
     def as_it_is(self) -> gymnasium.Env[Any, Any]:
         """Make one environment with a time limit, and its observations as it gives them.
@@ -76,6 +81,7 @@ class EnvMaker:
         if self.render:
             _load_triton_before_opengl()
         env = _own(self) if ":" in self.env_id and self.env_id not in gymnasium.registry else _registered(self)
+        _check_reset(env, self.env_id)
         if self.render and env.render_mode != "rgb_array":
             raise BadInput(
                 f"environment '{self.env_id}' gives no pictures; its constructor must take render_mode='rgb_array'"
@@ -91,11 +97,93 @@ def _load_triton_before_opengl() -> None:
             importlib.import_module("triton")
 
 
+def _for_learners(env: gymnasium.Env[Any, Any], env_id: str, rescale: bool) -> gymnasium.Env[Any, Any]:
+    """Observations and actions in the form that learners take."""
+    env = _from_zero(env, env_id)
+    space = env.observation_space
+    if _holds_text(space) or not space.is_np_flattenable:
+        kind = "text" if _holds_text(space) else f"of the kind {type(space).__name__}"
+        raise BadInput(
+            f"observations of '{env_id}' are {kind}; a policy on states needs numbers of a fixed count: Box, Discrete, "
+            "or a dictionary of these"
+        )
+    if not isinstance(space, spaces.Box):
+        env = FlattenObservation(env)
+    if is_picture(env.observation_space):
+        if rescale:
+            raise BadInput(
+                f"observations of '{env_id}' are pictures, which networks scale by themselves; leave out "
+                "rescale_observations"
+            )
+        return _channels_first(env)
+    return _rescaled(env, env_id) if rescale else env
+
+
+def _from_zero(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[Any, Any]:
+    """Actions that count from 0: learners know how many there are, and nothing of where they start."""
+    space = env.action_space
+    if isinstance(space, spaces.Discrete):
+        first = space.start
+        return env if first == 0 else TransformAction(env, lambda action: action + first, spaces.Discrete(int(space.n)))
+    if not isinstance(space, spaces.Box):
+        raise BadInput(f"actions of '{env_id}' are of the kind {type(space).__name__}; learners take Discrete or Box")
+    return env
+
+
+def _holds_text(space: spaces.Space[Any]) -> bool:
+    if isinstance(space, spaces.Dict):
+        return any(_holds_text(part) for part in space.values())
+    if isinstance(space, spaces.Tuple | spaces.OneOf):
+        return any(_holds_text(part) for part in space.spaces)
+    return isinstance(space, spaces.Text)
+
+
+def is_picture(space: spaces.Space[Any]) -> bool:
+    """Whether observations are pictures, as Stable-Baselines3 tells them: uint8 of three axes, from 0 to 255."""
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 3:
+        return False
+    return bool((space.low == 0).all() and (space.high == 255).all())
+
+
+def _channels_first(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """Pictures [C, H, W]. The shortest axis holds the channels, as Stable-Baselines3 has it: so it finds nothing to
+    transpose, and what is stored, evaluated and restored all has one layout."""
+    space = env.observation_space
+    assert isinstance(space, spaces.Box)
+    shortest = int(np.argmin(space.shape))
+    if shortest == 0:
+        return env
+    shape = np.moveaxis(np.empty(space.shape, np.uint8), shortest, 0).shape
+
+    def move(picture: Any) -> Any:
+        # What is no picture is told of by those who check observations, in better words than NumPy's.
+        return np.moveaxis(np.asarray(picture), shortest, 0) if np.ndim(picture) == 3 else picture
+
+    return TransformObservation(env, move, spaces.Box(0, 255, shape, np.uint8))
+
+
 def _rescaled(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[Any, Any]:
     space = env.observation_space
     if not (isinstance(space, spaces.Box) and np.isfinite(space.low).all() and np.isfinite(space.high).all()):
         raise BadInput(f"observations of '{env_id}' have no finite bounds; leave out rescale_observations")
     return RescaleObservation(env, np.float32(-1), np.float32(1))
+
+
+def _check_reset(env: gymnasium.Env[Any, Any], env_id: str) -> None:
+    """Refuse an environment, or a wrapper of it, whose `reset` cannot be given a seed."""
+    layers = [env]
+    while isinstance(layers[-1], gymnasium.Wrapper):
+        layers.append(layers[-1].env)
+    for layer in layers:
+        try:
+            inspect.signature(layer.reset).bind(seed=0, options=None)
+        except ValueError:
+            continue  # nobody knows what it takes
+        except TypeError as error:
+            raise BadInput(
+                f"reset() of '{env_id}' ({type(layer).__name__}) takes no seed and options; write it as "
+                "reset(self, *, seed=None, options=None)"
+            ) from error
 
 
 def _registered(maker: EnvMaker) -> gymnasium.Env[Any, Any]:

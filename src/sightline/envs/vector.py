@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -42,37 +43,115 @@ class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     `reset(options={"replay": actions})` repeats these actions after the reset, without rendering. Frames are rendered
     only after steps: a reset's frame belongs to no transition.
+
+    Observations and rewards are checked as they come: one that is no finite number would spoil the replay buffer, and
+    with it everything that is learned afterwards.
+
+    Args:
+        env: what is wrapped.
+        frames: whether frames are wanted.
+        name: how errors call it.
+        advice: with which errors end.
+
+    Raises:
+        RunFailed: the environment raised an error, rendered something else than frames of one size, or gave an
+            observation or a reward that is no finite number. The line names environment, seed and step.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], frames: bool) -> None:
+    def __init__(
+        self, env: gymnasium.Env[Any, Any], frames: bool, name: str = "the environment", advice: str = "mend it"
+    ) -> None:
         super().__init__(env)
+        self._name, self._advice = name, advice
+        self._seed: int | None = None
+        self._step = 0
+        self._space = env.observation_space
         parts: dict[str, spaces.Space[Any]] = {"state": env.observation_space}
         self._blank: np.ndarray | None = None
         if frames:
-            env.reset(seed=0)
+            self._begin(0)
             self._blank = np.zeros_like(rgb_frame(env))
             parts["frame"] = spaces.Box(0, 255, self._blank.shape, np.uint8)
         self.observation_space = spaces.Dict(parts)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        replay = (options or {}).get("replay", ())
-        state, info = self.env.reset(seed=seed)
-        for action in replay:
-            state, _, _, _, info = self.env.step(action)
+        state, info = self._begin(seed)
+        for action in (options or {}).get("replay", ()):
+            state, _, _, _, info = self._go_on(action)
         return self._with(state, self._blank), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        state, reward, terminated, truncated, info = self._go_on(action)
+        frame = None if self._blank is None else self._frame(self._blank.shape)
+        return self._with(state, frame), reward, terminated, truncated, info
+
+    def _begin(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
+        self._seed, self._step = seed, 0
+        try:
+            state, info = self.env.reset(seed=seed)
+        except (BadInput, RunFailed):
+            raise  # in a line of its own
+        except Exception as error:
+            raise self._failed(f"failed in reset(): {_reason(error)}") from error
+        self._check(state)
+        return state, info
+
+    def _go_on(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self._step += 1
         try:
             state, reward, terminated, truncated, info = self.env.step(action)
         except Exception as error:
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise RunFailed(f"the environment failed in step(): {reason}; mend it and go on with --resume") from error
-        frame = None if self._blank is None else rgb_frame(self.env)
-        return self._with(state, frame), reward, terminated, truncated, info
+            raise self._failed(f"failed in step(): {_reason(error)}") from error
+        self._check(state)
+        try:
+            finite = math.isfinite(reward)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise self._failed(f"gave a reward that is no number: {reward!r:.60}") from error
+        if not finite:
+            raise self._failed(f"gave a reward that is {'NaN' if math.isnan(reward) else 'infinite'}")
+        return state, reward, terminated, truncated, info
+
+    def _check(self, state: Any) -> None:
+        wrong = misfit(self._space, state)
+        if wrong is not None:
+            raise self._failed(f"gave an observation {wrong}")
+
+    def _frame(self, shape: tuple[int, ...]) -> np.ndarray:
+        frame = rgb_frame(self.env)
+        if frame.shape != shape:
+            sizes = [f"{height}x{width}" for height, width, _ in (shape, frame.shape)]
+            raise self._failed(f"rendered frames of {sizes[0]} first and now one of {sizes[1]}; keep to one size")
+        return frame
+
+    def _failed(self, what: str) -> RunFailed:
+        when = f"step {self._step} of the episode" if self._step else "the beginning of the episode"
+        return RunFailed(f"{self._name} {what} (at {when} with seed {self._seed}); {self._advice}")
 
     @staticmethod
     def _with(state: Any, frame: np.ndarray | None) -> dict[str, Any]:
         return {"state": state} if frame is None else {"state": state, "frame": frame}
+
+
+def misfit(space: spaces.Space[Any], state: Any) -> str | None:
+    """What is wrong with an observation, as words that follow "an observation"; None if nothing is."""
+    try:
+        numbers = np.asarray(state)
+    except ValueError:
+        return "whose parts have different lengths"
+    if numbers.dtype.kind not in "biufc":
+        return f"that is no array of numbers: {state!r:.60}"
+    if space.shape is not None and numbers.shape != space.shape:
+        return f"of shape {list(numbers.shape)} where its observation_space says {list(space.shape)}"
+    if space.dtype is not None and not np.can_cast(numbers.dtype, space.dtype, "same_kind"):
+        return f"of dtype {numbers.dtype} where its observation_space says {space.dtype}"
+    if numbers.dtype.kind in "fc" and not np.isfinite(numbers).all():
+        return "with NaN in it" if np.isnan(numbers).any() else "with an infinite number in it"
+    return None
+
+
+def _reason(error: Exception) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def rgb_frame(env: gymnasium.Env[Any, Any]) -> np.ndarray:
@@ -82,12 +161,18 @@ def rgb_frame(env: gymnasium.Env[Any, Any]) -> np.ndarray:
         RunFailed: the environment rendered something else than uint8[H, W, 3], or could not render.
     """
     try:
-        frame = np.asarray(env.render())
+        rendered: Any = env.render()
+        frame = np.asarray(rendered)
     except Exception as error:
         raise RunFailed(
             f"the environment could not render: {' '.join(str(error).split())}; "
             "'sightline doctor' says which rendering back ends work here"
         ) from error
+    if rendered is None:
+        raise RunFailed(
+            "the environment's render() returned nothing; its constructor must take render_mode='rgb_array' and keep "
+            "it, and render() must return uint8[H, W, 3]"
+        )
     if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
         raise RunFailed(f"the environment rendered {frame.dtype}{list(frame.shape)}; frames must be uint8[H, W, 3]")
     return np.ascontiguousarray(frame)
@@ -151,7 +236,7 @@ class FrameVectorEnv:
     ) -> None:
         self.count = count
         self._seed_of = seed_of
-        builders = [_Builder(make, frames)] * count
+        builders = [_Builder(make, frames, i, count) for i in range(count)]
         if workers == "processes":
             self._envs: Any = AsyncVectorEnv(
                 builders, context="spawn", copy=False, autoreset_mode=AutoresetMode.DISABLED
@@ -162,9 +247,6 @@ class FrameVectorEnv:
             self._envs = SyncVectorEnv(builders, copy=False, autoreset_mode=AutoresetMode.DISABLED)
         self.state_space: spaces.Box = self._envs.single_observation_space["state"]
         self.action_space: spaces.Space[Any] = self._envs.single_action_space
-        if not isinstance(self.action_space, spaces.Box | spaces.Discrete):
-            self.close()
-            raise BadInput(f"actions of type {type(self.action_space).__name__} are not supported; use Discrete or Box")
         self.episodes = [-1] * count
         self.actions: list[list[Any]] = [[] for _ in range(count)]
 
@@ -252,10 +334,14 @@ class _Builder:
 
     make: MakeEnv
     frames: bool
+    index: int
+    count: int
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         if multiprocessing.parent_process() is not None:
             # Ctrl-C and a job manager's SIGTERM reach the whole group; the parent saves and then ends its workers.
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
-        return FrameAndState(self.make(), self.frames)
+        env_id = getattr(self.make, "env_id", None)
+        name = f"environment {self.index + 1} of {self.count}" + (f" ('{env_id}')" if env_id else "")
+        return FrameAndState(self.make(), self.frames, name, "mend it and go on with --resume")

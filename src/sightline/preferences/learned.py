@@ -29,18 +29,22 @@ class LearnedReward:
 
     Args:
         config: the recipe's block.
-        seen_shape: shape of what is read of one state: (H, W, 3) of a frame or (D,) of a state.
+        seen_shape: shape of what is read of one state: (H, W, 3) of a frame, (D,) of a state or (C, H, W) of a picture
+            that is a state.
         encoder: embeds frames, for `model.kind=embeddings`.
+        seen_dtype: of states.
 
     Attributes:
         fitted: whether it has learned from any answer yet.
     """
 
-    def __init__(self, config: LearnedConfig, seen_shape: tuple[int, ...], encoder: Encoder | None) -> None:
+    def __init__(
+        self, config: LearnedConfig, seen_shape: tuple[int, ...], encoder: Encoder | None, seen_dtype: Any = np.float32
+    ) -> None:
         self.config = config
         self.encoder = encoder
         self.reads: Literal["frames", "states"] = "states" if config.model.kind == "states" else "frames"
-        probe = self.embed(np.zeros((1, *seen_shape), np.uint8 if self.reads == "frames" else np.float32))
+        probe = self.embed(np.zeros((1, *seen_shape), np.uint8 if self.reads == "frames" else seen_dtype))
         self.feature_shape: tuple[int, ...] = probe.shape[1:]
         self.feature_dtype: Any = probe.dtype
         self.fitted = False
@@ -51,7 +55,8 @@ class LearnedReward:
         raise NotImplementedError
 
     def embed(self, seen: np.ndarray) -> np.ndarray:
-        """What is read -> features: float16[N, D] embeddings, uint8[N, *size, 3] frames, or float32[N, D] states."""
+        """What is read -> features: float16[N, D] embeddings, uint8[N, *size, 3] frames, float32[N, …] states, or
+        uint8[N, C, H, W] states that are pictures."""
         match self.config.model:
             case EmbeddingHeadConfig():
                 assert self.encoder is not None
@@ -59,7 +64,7 @@ class LearnedReward:
             case CNNConfig(size=size) | ResNetConfig(size=size):
                 return resize(seen, size)
             case StatesConfig():
-                return seen.astype(np.float32)
+                return seen if _are_pictures(seen) else seen.astype(np.float32)
 
     def score(self, features: np.ndarray) -> np.ndarray:
         standard = (self.worth(features) - self._mean) / self._deviation
@@ -90,8 +95,15 @@ class EnsembleReward(LearnedReward):
         seed: of the networks' first weights.
     """
 
-    def __init__(self, config: LearnedConfig, seen_shape: tuple[int, ...], encoder: Encoder | None, seed: int) -> None:
-        super().__init__(config, seen_shape, encoder)
+    def __init__(
+        self,
+        config: LearnedConfig,
+        seen_shape: tuple[int, ...],
+        encoder: Encoder | None,
+        seed: int,
+        seen_dtype: Any = np.float32,
+    ) -> None:
+        super().__init__(config, seen_shape, encoder, seen_dtype)
         self.device = choose_device(config.device)
         self._seed = seed
         self.begin_anew()
@@ -114,9 +126,9 @@ class EnsembleReward(LearnedReward):
 
     def members(self, features: np.ndarray) -> np.ndarray:
         """Features [N, …] -> float32[M, N]: what each member says. Frames are read in bfloat16 where that is fast."""
-        frames = features.ndim == 4
-        size = max(16, FRAME_BYTES_AT_ONCE // features[:1].nbytes) if frames and len(features) else FEATURES_AT_ONCE
-        dtype = fast_dtype(self.device) if frames else torch.float32
+        pictures = _are_pictures(features)
+        size = max(16, FRAME_BYTES_AT_ONCE // features[:1].nbytes) if pictures and len(features) else FEATURES_AT_ONCE
+        dtype = fast_dtype(self.device) if pictures and self.reads == "frames" else torch.float32
         lower = torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32)
         with torch.inference_mode(), lower:
             parts = [self.forward(features[i : i + size]).cpu() for i in range(0, len(features), size)]
@@ -157,6 +169,10 @@ class LadderReward(LearnedReward):
         self.top = state["top"]
 
 
+def _are_pictures(features: np.ndarray) -> bool:
+    return features.ndim == 4 and features.dtype == np.uint8
+
+
 def resize(frames: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """uint8[N, H, W, 3] -> uint8[N, *size, 3], anti-aliased."""
     if frames.shape[1:3] == tuple(size) or not len(frames):
@@ -167,9 +183,13 @@ def resize(frames: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def build_reward(
-    config: LearnedConfig, seen_shape: tuple[int, ...], encoder: Encoder | None, seed: int
+    config: LearnedConfig,
+    seen_shape: tuple[int, ...],
+    encoder: Encoder | None,
+    seed: int,
+    seen_dtype: Any = np.float32,
 ) -> EnsembleReward | LadderReward:
     """The reward that a recipe's block describes, before it has learned anything."""
     if config.feedback.kind == "ladder":
-        return LadderReward(config, seen_shape, encoder)
-    return EnsembleReward(config, seen_shape, encoder, seed)
+        return LadderReward(config, seen_shape, encoder, seen_dtype)
+    return EnsembleReward(config, seen_shape, encoder, seed, seen_dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from sightline.labels.types import Answer, Kind, Outcome, Question, Segment, tru
 from sightline.preferences.fitting import Examples, Fit, fit
 from sightline.preferences.ladder import Candidate, Ladder
 from sightline.preferences.learned import EnsembleReward, LadderReward
+from sightline.preferences.novelty import flat
 from sightline.preferences.pool import SegmentPool
 from sightline.preferences.sampling import AskedPairs, PoolView, choose_pairs, choose_singles
 
@@ -211,11 +211,8 @@ class Lessons:
 
 
 def _flat(features: np.ndarray) -> np.ndarray:
-    """[N, L, …] features -> float32[N, D], what distances are measured on; frames are thinned out to 16 x 16 or so."""
-    if features.ndim == 5:
-        every = max(1, features.shape[2] // 16)
-        features = features[:, :, ::every, ::every].astype(np.float32) / 255
-    return features.reshape(len(features), math.prod(features.shape[1:])).astype(np.float32)
+    """[N, L, …] features -> float32[N, D], what distances are measured on."""
+    return flat(features).astype(np.float32)
 
 
 def _numbers_of(fitted: Fit) -> dict[str, float | None]:

@@ -16,7 +16,7 @@ def build_ensemble(config: RewardNet, feature_shape: tuple[int, ...], members: i
     """An ensemble: features [B, …] -> float[members, B], unbounded. Equal seeds give equal weights.
 
     Args:
-        feature_shape: of one state's features: (D,) for embeddings and states, (H, W, 3) for frames (uint8).
+        feature_shape: of one state's features: (D,) for embeddings and most states, (H, W, 3) for frames (uint8).
 
     Raises:
         BadInput: frames are too small for the network's strides.
@@ -25,7 +25,7 @@ def build_ensemble(config: RewardNet, feature_shape: tuple[int, ...], members: i
         torch.manual_seed(seed)
         match config:
             case EmbeddingHeadConfig(hidden=hidden) | StatesConfig(hidden=hidden):
-                return MLPEnsemble(feature_shape[0], hidden, members)
+                return MLPEnsemble(math.prod(feature_shape), hidden, members)
             case CNNConfig(channels=channels):
                 return FrameEnsemble([_cnn(feature_shape, channels) for _ in range(members)])
             case ResNetConfig():
@@ -43,8 +43,9 @@ class MLPEnsemble(nn.Module):
         self.biases = nn.ParameterList([nn.Parameter(torch.zeros(members, 1, b)) for _, b in pairs])
 
     def forward(self, features: Tensor) -> Tensor:
-        """float[B, D] -> float[M, B]."""
-        x = features.float().unsqueeze(0).expand(len(self.weights[0]), -1, -1)
+        """float[B, …] -> float[M, B]; pictures (uint8) are read as numbers from 0 to 1."""
+        flat = features.flatten(1).float()
+        x = (flat / 255 if features.dtype == torch.uint8 else flat).unsqueeze(0).expand(len(self.weights[0]), -1, -1)
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             x = torch.baddbmm(bias, x, weight)
             if i < len(self.weights) - 1:

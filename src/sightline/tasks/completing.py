@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import gymnasium
 from gymnasium import spaces
 
 from sightline.config import (
@@ -19,8 +22,8 @@ from sightline.config import (
 )
 from sightline.envs.drawing import Size
 from sightline.envs.making import EnvMaker
-from sightline.envs.vector import rgb_frame
-from sightline.errors import BadInput
+from sightline.envs.vector import misfit, rgb_frame
+from sightline.errors import BadInput, RunFailed
 from sightline.tasks.declarations import TASKS, find_task
 
 
@@ -68,9 +71,7 @@ def complete(recipe: ControlRecipe) -> ControlRecipe:
     needs_frames = needs_words or learned
     env = env_maker(recipe, frame_size=None, render=needs_frames)()
     try:
-        if needs_frames:
-            env.reset(seed=0)
-            rgb_frame(env)
+        _try_out(env, task.env, needs_frames)
         discrete = isinstance(env.action_space, spaces.Discrete)
     finally:
         env.close()
@@ -80,6 +81,27 @@ def complete(recipe: ControlRecipe) -> ControlRecipe:
     document["evaluation"]["every"] = recipe.evaluation.every or tenth
     document["checkpoints"]["every"] = recipe.checkpoints.every or tenth
     return for_control(validate_recipe(document))
+
+
+def _try_out(env: gymnasium.Env[Any, Any], name: str, frames: bool) -> None:
+    """Begin one episode.
+
+    Raises:
+        BadInput: its first observation does not fit the environment's space.
+        RunFailed: it cannot be begun or rendered.
+    """
+    try:
+        state, _ = env.reset(seed=0)
+    except (BadInput, RunFailed):
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise RunFailed(f"environment '{name}' failed in reset(seed=0): {reason}; mend it") from error
+    wrong = misfit(env.observation_space, state)
+    if wrong is not None:
+        raise BadInput(f"reset() of '{name}' gave an observation {wrong}; mend it")
+    if frames:
+        rgb_frame(env)
 
 
 def _alpha(recipe: ControlRecipe) -> float | None:
@@ -93,8 +115,12 @@ def _alpha(recipe: ControlRecipe) -> float | None:
 def _chosen(learner: Learner, discrete: bool) -> Learner:
     """The learner that was asked for, or the one that fits the actions."""
     if isinstance(learner, AutoLearner):
-        given = learner.model_dump(exclude_unset=True, exclude={"algorithm"})
-        return DQNLearner(**given) if discrete else SACLearner(**given)
+        given = learner.model_dump(exclude_unset=True, exclude_none=True, exclude={"algorithm"})
+        learner = DQNLearner(**given) if discrete else SACLearner(**given)
+    if learner.action_noise is not None and discrete:
+        raise BadInput(
+            "learner.action_noise is for continuous actions and this environment's are discrete; leave it out"
+        )
     if learner.algorithm == "DQN" and not discrete:
         raise BadInput("DQN needs discrete actions and this environment's are continuous; say learner.algorithm=SAC")
     if learner.algorithm == "SAC" and discrete:
