@@ -89,6 +89,97 @@ class InParts(Clock):
         return {"place": np.full((2, 2), 0.5, np.float32), "mode": self.time % 3}
 
 
+class Pictures(Clock):
+    """Observes pictures, channels last: a grey of the time, under a row of the actions so far."""
+
+    def __init__(self, render_mode: str | None = None, size: int = 36, shortest: int = 3, longest: int = 9) -> None:
+        super().__init__(render_mode, shortest=shortest, longest=longest)
+        self.observation_space = spaces.Box(0, 255, (size, size, 3), np.uint8)
+
+    def _state(self) -> np.ndarray:
+        picture = np.full(self.observation_space.shape, 20 * self.time, np.uint8)
+        picture[0] = int(self.taken) % 256
+        picture[..., 1] = np.arange(picture.shape[1])
+        return picture
+
+
+class Failing(Clock):
+    """Goes wrong in one way from its second step on, or, where the way says so, when it is reset."""
+
+    def __init__(self, render_mode: str | None = None, how: str = "") -> None:
+        super().__init__(render_mode)
+        self.how = how
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        state, info = super().reset(seed=seed)
+        if self.how == "reset":
+            raise KeyError("no map")
+        if self.how == "reset NaN":
+            state[0] = np.nan
+        return state, info
+
+    def step(self, action: np.int64) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        state, reward, ended, truncated, info = super().step(action)
+        if self.time == 2:
+            state = {"NaN": state * np.nan, "infinite": state / 0.0, "shape": state[:2], "text": "here"}.get(
+                self.how, state
+            )
+            reward = {"reward NaN": np.nan, "reward infinite": -np.inf, "no reward": None}.get(self.how, reward)
+        return state, reward, ended, truncated, info
+
+    def render(self) -> np.ndarray:
+        size = 20 if self.how == "frame" and self.time == 2 else 16
+        return np.zeros((size, 16, 3), np.uint8)
+
+
+class FromOne(Clock):
+    """Numbers its actions from 1."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        self.action_space = spaces.Discrete(2, start=1)
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        assert action in (1, 2), f"action {action}"
+        return super().step(action)
+
+
+class Odd(Clock):
+    """Has spaces that no learner takes, or observations that its space does not know."""
+
+    def __init__(self, render_mode: str | None = None, what: str = "") -> None:
+        super().__init__(render_mode)
+        self.what = what
+        given: dict[str, Any] = {
+            "text": spaces.Text(20),
+            "some text": spaces.Dict({"said": spaces.Text(20), "place": spaces.Discrete(3)}),
+            "sequence": spaces.Sequence(spaces.Discrete(3)),
+        }
+        self.observation_space = given.get(what, self.observation_space)
+        switches: dict[str, Any] = {"switches": spaces.MultiBinary(3), "levers": spaces.MultiDiscrete([2, 3])}
+        self.action_space = switches.get(what, self.action_space)
+
+    def _state(self) -> Any:
+        said: dict[str, Any] = {"text": "a door", "string": "a door", "none": None, "shape": np.zeros((2, 3))}
+        return said.get(self.what, super()._state())
+
+
+class Unseeded(Clock):
+    """Cannot be told a seed."""
+
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()
+
+
+class Undrawn(Clock):
+    """Forgets to return its picture."""
+
+    def render(self) -> Any:
+        super().render()
+
+
 def clock_by_function(render_mode: str | None = None, longest: int = 5) -> Clock:
     return Clock(render_mode, longest=longest)
 

@@ -142,6 +142,29 @@ def test_nothing_is_learned_from_what_broke(algorithm: str) -> None:
     assert sum(credit is not None for credit in credits) >= (sum(not broke for broke in broken) if group == 1 else 1)
 
 
+class NoNumber(NumberLine):
+    """Pays its second move with NaN."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.moves = 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: np.int64) -> Any:
+        self.moves += 1
+        observation, reward, *rest = super().step(action)
+        return observation, np.nan if self.moves == 2 else reward, *rest
+
+
+def test_a_reward_that_is_no_number_ends_the_episode_with_its_turn_and_seed() -> None:
+    table = Table(GameMaker(f"{HERE}:NoNumber"), Replies())
+    played = table.play(Scripted(lambda exchange: '{"action": "+"}'), [Task(seed) for seed in range(30)])
+    broken = [one for one in played if one.error is not None]
+    assert broken
+    for one in broken:
+        assert one.error == f"ValueError: the reward of turn 2 is nan (episode with seed {one.seed})"
+        assert np.isfinite(one.rewards).all()
+
+
 def test_whoever_plays_beside_one_that_breaks_plays_the_same() -> None:
     def played(make: GameMaker, parallel: int) -> dict[int, Trajectory]:
         table = Table(make, Replies(), parallel=parallel)

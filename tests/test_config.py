@@ -28,7 +28,7 @@ from sightline.config import (
     validate_recipe,
 )
 from sightline.envs import METAWORLD_ID
-from sightline.errors import BadInput, nearest
+from sightline.errors import BadInput, RunFailed, nearest
 from sightline.games.making import GAMES
 from sightline.tasks.completing import complete
 from sightline.tasks.declarations import TASKS, find_task
@@ -319,6 +319,34 @@ def test_a_prompt_is_taken_as_it_stands() -> None:
 def test_what_only_looks_like_a_date_is_text() -> None:
     flat = leaves(load_recipe("cartpole", ["env_options.day=2026-13-45", "env_options.hour=12:30"]))
     assert (flat["env_options.day"], flat["env_options.hour"]) == ("2026-13-45", "12:30")
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ("env_options={what: text}", "are text"),
+        ("env_options={what: string}", "no array of numbers: 'a door'"),
+        ("env_options={what: none}", "no array of numbers: None"),
+        ("env_options={what: shape}", "shape [2, 3] where its observation_space says [3]"),
+        ("env_options={what: levers}", "MultiDiscrete"),
+        ("learner.action_noise=0.1", "learner.action_noise is for continuous actions"),
+    ],
+)
+@pytest.mark.parametrize("reward", ["zero_shot", "ground_truth"])
+def test_what_no_learner_takes_is_refused_before_anything_is_loaded(env: str, expected: str, reward: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        complete(load_recipe(None, ["env=small_envs:Odd", "goal=a door", f"reward.kind={reward}", env]))
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("reward", ["zero_shot", "ground_truth"])
+def test_a_first_reset_that_goes_wrong(reward: str) -> None:
+    recipe = load_recipe(
+        None, ["env=small_envs:Failing", "env_options={how: reset}", "goal=a door", f"reward.kind={reward}"]
+    )
+    with pytest.raises(RunFailed, match=r"'small_envs:Failing' failed in reset\(seed=0\): KeyError: 'no map'"):
+        complete(recipe)
 
 
 def test_a_sub_key_of_something_that_is_no_map() -> None:

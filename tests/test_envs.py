@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from sightline.envs import CARTPOLE_ID, MOUNTAIN_CAR_ID, register
+from sightline.envs import CARTPOLE_ID, MOUNTAIN_CAR_ID, making, register
 from sightline.envs.cartpole import LOOKS as CARTPOLE_LOOKS
 from sightline.envs.cartpole import CartPole
 from sightline.envs.making import EnvMaker
@@ -313,6 +313,13 @@ def test_environments_that_render_as_they_like(size: tuple[int, int] | None) -> 
         (EnvMaker("no_such_module:Clock-v0"), "no_such_module"),
         (EnvMaker("no_such/Env-v0"), "no_such/Env-v0"),
         (EnvMaker(CARTPOLE_ID, {"look": "plian"}), "'plain'"),
+        (EnvMaker("small_envs:Odd", {"what": "switches"}), "MultiBinary; learners take Discrete or Box"),
+        (EnvMaker("small_envs:Odd", {"what": "levers"}), "MultiDiscrete; learners take Discrete or Box"),
+        (EnvMaker("small_envs:Odd", {"what": "text"}), "'small_envs:Odd' are text"),
+        (EnvMaker("small_envs:Odd", {"what": "some text"}), "'small_envs:Odd' are text"),
+        (EnvMaker("small_envs:Odd", {"what": "sequence"}), "of the kind Sequence"),
+        (EnvMaker("small_envs:Unseeded"), "reset(self, *, seed=None, options=None)"),
+        (EnvMaker("small_envs:Pictures", rescale=True), "leave out rescale_observations"),
     ],
 )
 def test_what_cannot_be_made_is_said_in_one_line(maker: EnvMaker, expected: str) -> None:
@@ -338,3 +345,57 @@ def test_no_opengl_says_how_to_mend_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_blind_environment_is_fine_where_nothing_looks() -> None:
     env = EnvMaker("small_envs:Blind", render=False)()
     assert env.reset(seed=0)[0].shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((36, 40, 3), (3, 36, 40)),
+        ((3, 36, 40), (3, 36, 40)),
+        ((1, 9, 9), (1, 9, 9)),
+        ((9, 9, 1), (1, 9, 9)),
+        ((9, 2, 3), (2, 9, 3)),
+        ((2, 2, 3), (2, 2, 3)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Treating image space as channels-last")
+def test_learners_find_nothing_to_transpose_in_pictures(given: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
+
+    import small_envs
+
+    class Any3(small_envs.Pictures):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = gymnasium.spaces.Box(0, 255, given, np.uint8)
+
+        def _state(self) -> np.ndarray:
+            return np.arange(np.prod(given), dtype=np.uint8).reshape(given)
+
+    env = making._for_learners(Any3(), "it", rescale=False)
+    state, _ = env.reset(seed=0)
+    assert env.observation_space.shape == state.shape == expected
+    assert state.dtype == np.uint8
+    assert np.array_equal(np.sort(state.ravel()), np.sort(Any3()._state().ravel()))
+    assert is_image_space(env.observation_space)
+    assert is_image_space_channels_first(env.observation_space)  # type: ignore[arg-type]
+
+
+def test_pictures_have_their_channels_first() -> None:
+    env, plain = EnvMaker("small_envs:Pictures")(), EnvMaker("small_envs:Pictures").as_it_is()
+    for one, other in (
+        (env.reset(seed=0)[0], plain.reset(seed=0)[0]),
+        (env.step(1)[0], plain.step(1)[0]),
+    ):
+        assert np.array_equal(one, other.transpose(2, 0, 1))
+
+
+def test_actions_count_from_zero_for_learners() -> None:
+    env = EnvMaker("small_envs:FromOne")()
+    assert env.action_space == gymnasium.spaces.Discrete(2)
+    plain = EnvMaker("small_envs:FromOne").as_it_is()
+    assert plain.action_space == gymnasium.spaces.Discrete(2, start=1)
+    env.reset(seed=0)
+    plain.reset(seed=0)
+    for action in (0, 1):
+        assert np.array_equal(env.step(np.int64(action))[0], plain.step(np.int64(action + 1))[0])

@@ -10,16 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
+from sightline.config import for_control, load_recipe
 from sightline.control.collection import EpisodeSums
+from sightline.control.preparing import Setup
 from sightline.envs.making import EnvMaker
 from sightline.errors import RunFailed
 from sightline.evaluation import episodes as episodes_module
 from sightline.evaluation.accounts import Accounts
 from sightline.evaluation.episodes import describe, play_one, play_panel
 from sightline.evaluation.intervals import bootstrap_mean, wilson
-from sightline.evaluation.panels import Panel, make_panel
+from sightline.evaluation.panels import Panel, make_panel, played
 from sightline.rewards.zero_shot import Words, ZeroShotReward
-from sightline.tasks.declarations import Task, find_task
+from sightline.tasks.completing import env_maker
+from sightline.tasks.declarations import TASKS, Task, find_task
 
 CLOCK = EnvMaker("small_envs:Clock", frame_size=(8, 8))
 TASK = Task("clock", "small_envs:Clock")
@@ -96,6 +99,39 @@ def test_panels_differ_by_name_seed_environment_and_length() -> None:
     assert longer.seeds[:5] == test.seeds
     assert make_panel("test", "a", 5) == test
     assert len(set(make_panel("test", "a", 1000).seeds)) == 1000
+
+
+def test_panels_differ_by_all_that_changes_what_is_played_and_how_it_is_judged() -> None:
+    def panel(recipe: str, *overrides: str) -> Panel:
+        completed = for_control(load_recipe(recipe, ["reward.kind=ground_truth", *overrides]))
+        task = find_task(completed.env)
+        make = env_maker(completed, None, render=False)
+        return Setup(completed, task, make, make, None, None, None, ()).panel("test", 3)
+
+    by_env = [panel("cartpole", f"env={task.name}") for task in TASKS]
+    assert len({one.digest for one in by_env}) == len(TASKS)
+    car = [
+        panel("mountain-car"),
+        panel("mountain-car", "episode_steps=77"),
+        panel("mountain-car", "env_options={look: textured}"),
+        panel("mountain-car", "env=sightline/MountainCar-v0", "env_options={look: textured}", "episode_steps=77"),
+    ]
+    assert len({one.digest for one in car}) == len(car)
+    assert panel("mountain-car", "seed=4", "steps=99").digest == car[0].digest, "how it is learned changes nothing"
+    textured = panel("mountain-car", "env=mountain-car-textured")
+    assert textured.digest == car[2].digest, "whether the task or the recipe says it"
+
+
+def test_what_is_played_is_put_into_the_same_words_everywhere() -> None:
+    assert played("a") == played("a", env_options={}, episode_steps=None, in_words=False) == "a"
+    assert played("a", episode_steps=5, env_options={"b": 1, "a": "x"}) == (
+        'a {"env_options": {"a": "x", "b": 1}, "episode_steps": 5}'
+    )
+    objects = [{"it": object(), "who": lengths_of, "how": {"b", "a"}, "grid": np.eye(50), 3: (1, 2)} for _ in range(2)]
+    first, second = (played("a", env_options=options) for options in objects)
+    assert first == second
+    assert first != played("a", env_options=objects[0] | {"grid": np.eye(50) * 2})
+    assert first != played("a", env_options=objects[0] | {"how": {"c", "a"}})
 
 
 # -- episodes ---------------------------------------------------------------------------------------------------------

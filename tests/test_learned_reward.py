@@ -41,7 +41,7 @@ from sightline.preferences.learned import (
     resize,
 )
 from sightline.preferences.networks import build_ensemble
-from sightline.preferences.novelty import Novelty
+from sightline.preferences.novelty import Novelty, flat
 from sightline.preferences.pool import SegmentPool, whole_segments
 
 # -- the pool ---------------------------------------------------------------------------------------------------------
@@ -180,6 +180,21 @@ def test_novelty_among_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = states[np.random.default_rng(1).choice(500, 50, replace=False)]
     expected = np.array(brute_distances(states[:9], sample))
     np.testing.assert_allclose(one, expected / expected.std(), rtol=1e-5)
+
+
+def test_novelty_of_pictures_and_of_states_with_more_than_one_axis() -> None:
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (40, 3, 64, 48), np.uint8)
+    thin = flat(pictures)
+    assert thin.shape == (40, 3 * 16 * 16)
+    np.testing.assert_allclose(thin, pictures[:, :, ::4, ::3].reshape(40, -1) / 255, rtol=1e-6)
+    assert np.array_equal(
+        Novelty().reward(pictures[:7], pictures, rng), Novelty().reward(thin[:7], thin, rng)
+    )  # fmt: skip
+    tables = rng.normal(size=(40, 2, 5))
+    plain = tables.reshape(40, 10)
+    assert np.array_equal(flat(tables), plain)
+    assert np.array_equal(Novelty().reward(tables[:7], tables, rng), Novelty().reward(plain[:7], plain, rng))
 
 
 # -- networks ---------------------------------------------------------------------------------------------------------

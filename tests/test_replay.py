@@ -202,6 +202,93 @@ def test_ground_truth_is_kept_beside_the_reward() -> None:
     np.testing.assert_array_equal(buffer.rewards[0], [0, 1, 2])
 
 
+# -- returns over several steps ---------------------------------------------------------------------------------------
+
+
+def fill_at_random(buffer: CommittedReplayBuffer, steps: int, waiting: int, seed: int) -> dict[tuple[int, int], Any]:
+    """Add steps, the last `waiting` without reward; returns what was added: (step, env) -> reward, end, time limit."""
+    rng = np.random.default_rng(seed)
+    story: dict[tuple[int, int], Any] = {}
+    for step in range(steps):
+        ended, by_time = rng.random(ENVS) < 0.25, rng.random(ENVS) < 0.5
+        timeouts = ended & by_time
+        states = np.stack([np.full(ENVS, step), np.arange(ENVS)], axis=1).astype(np.float32)
+        infos = [{"TimeLimit.truncated": bool(timeout)} for timeout in timeouts]
+        buffer.add(states, states + HALF_A_STEP, np.zeros((ENVS, 1)), np.zeros(ENVS, np.float32), ended, infos)
+        rewards = rng.normal(size=ENVS).astype(np.float32)
+        if step < steps - waiting:
+            buffer.commit(buffer.take_new_rows(), rewards[None])
+        for env in range(ENVS):
+            story[step, env] = float(rewards[env]), bool(ended[env]), bool(timeouts[env])
+    return story
+
+
+@pytest.mark.parametrize("n_steps", [2, 3, 5, 12])
+@pytest.mark.parametrize(("rows", "steps"), [(20, 14), (20, 20), (9, 31), (9, 36)])
+@pytest.mark.parametrize("waiting", [0, 3])
+def test_returns_over_several_steps_by_independent_arithmetic(
+    n_steps: int, rows: int, steps: int, waiting: int
+) -> None:
+    np.random.seed(0)
+    buffer = make(rows, n_steps=n_steps, gamma=0.9)
+    story = fill_at_random(buffer, steps, waiting, seed=steps)
+    drawn = buffer.sample(400)
+    assert drawn.discounts is not None
+    assert all(part.dtype == drawn.rewards.dtype for part in (drawn.dones, drawn.discounts))
+    lengths = set()
+    for i, state in enumerate(drawn.observations.numpy()):
+        first, env = int(state[0]), int(state[1])
+        total, discount, last = 0.0, 1.0, first
+        for step in range(first, min(first + n_steps, steps - waiting)):
+            reward, ended, timeout = story[step, env]
+            total, discount, last = total + discount * reward, discount * 0.9, step
+            if ended:
+                break
+        _, ended, timeout = story[last, env]
+        assert float(drawn.rewards[i, 0]) == pytest.approx(total, abs=1e-5)
+        assert float(drawn.discounts[i, 0]) == pytest.approx(discount, rel=1e-5)
+        assert float(drawn.dones[i, 0]) == float(ended and not timeout)
+        assert drawn.next_observations[i].tolist() == [last + 0.5, env]
+        lengths.add(last - first + 1)
+    assert lengths >= set(range(1, min(n_steps, 3) + 1))
+
+
+@pytest.mark.parametrize("n_steps", [2, 4])
+def test_returns_over_several_steps_are_those_of_stable_baselines(n_steps: int) -> None:
+    """Where everything is committed, cell by cell; the ring has wrapped."""
+    from stable_baselines3.common.buffers import NStepReplayBuffer
+
+    ours = make(9, n_steps=n_steps, gamma=0.9)
+    fill_at_random(ours, 31, 0, seed=3)
+    space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    theirs = NStepReplayBuffer(
+        9 * ENVS, space, spaces.Discrete(5), "cpu", n_envs=ENVS, n_steps=n_steps, gamma=0.9
+    )  # fmt: skip
+    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts", "pos", "full"):
+        setattr(theirs, name, getattr(ours, name))
+    rows = np.arange(9)
+    for seed in range(20):
+        np.random.seed(seed)
+        columns = np.random.randint(0, ENVS, size=rows.shape)
+        np.random.seed(seed)
+        expected = theirs._get_samples(rows)
+        for mine, its in zip(ours._returns(rows, columns, None), expected, strict=True):
+            assert mine is not None
+            np.testing.assert_array_equal(mine.numpy(), its.numpy())  # type: ignore[union-attr]
+
+
+def test_one_step_is_what_it_was() -> None:
+    plain, one = make(9), make(9, n_steps=1, gamma=0.5)
+    for buffer in (plain, one):
+        fill_at_random(buffer, 31, 2, seed=3)
+    np.random.seed(1)
+    expected = plain.sample(50)
+    np.random.seed(1)
+    drawn = one.sample(50)
+    assert drawn.discounts is None
+    assert all((a == b).all() for a, b in zip(drawn[:5], expected[:5], strict=True))
+
+
 # -- scoring one chunk behind -----------------------------------------------------------------------------------------
 
 

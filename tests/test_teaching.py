@@ -104,6 +104,11 @@ MODELS = {
     "cnn": ("reward.model.kind=cnn", "reward.model.channels=[4,8]", "reward.model.size=[32,32]"),
     "states": ("reward.model.kind=states", "reward.model.hidden=[16]"),
 }
+PICTURES = (
+    *("env=small_envs:Pictures", "goal=a pole", "learner.algorithm=DQN", "learner.tau=1", SCRIPTED, *MODELS["states"]),
+    "reward.feedback.sampler=k_center_entropy",
+)
+"""States that are pictures."""
 
 
 @pytest.mark.parametrize("teacher", ["encoder", "scripted"])
@@ -463,8 +468,9 @@ def lose(labels: Path, what: str, after: int) -> None:
         ("some", ("reward.lag=true", *FEEDBACKS["ratings"])),
         ("none", (*FEEDBACKS["ladder"], "reward.lag=true")),
         ("none", (*MODELS["cnn"], "reward.feedback.sampler=k_center_entropy", "reward.fitting.fresh=false")),
+        ("none", PICTURES),
     ],
-    ids=["pairs", "lag", "lag-equal", "lag-scores", "scores-states", "lag-ratings", "lag-ladder", "cnn"],
+    ids=["pairs", "lag", "lag-equal", "lag-scores", "scores-states", "lag-ratings", "lag-ladder", "cnn", "pictures"],
 )
 def test_resuming_from_any_checkpoint(
     train: Callable[..., Path], sightline: Sightline, tmp_path: Path, arguments: tuple[str, ...], lost: str

@@ -18,8 +18,14 @@ import psutil
 import pytest
 
 from conftest import TINY, Finished, start_sightline
+from sightline.config import for_control, load_recipe
+from sightline.control.collection import CollectingVecEnv
+from sightline.control.learners import build_learner, check_learner
+from sightline.envs.vector import FrameVectorEnv, episode_seeds
+from sightline.errors import BadInput
 from sightline.rewards.zero_shot import GoalBaseline, Words, ZeroShotReward
 from sightline.runs.metrics import read_metrics
+from sightline.tasks.completing import complete, env_maker
 
 Sightline = Callable[..., Finished]
 CLOCK = ("env=small_envs:Clock", "goal=pole", "baseline=cart", "learner.algorithm=DQN")
@@ -27,6 +33,12 @@ PENDULUM = (
     *("env=Pendulum-v1", "goal=a rod standing upright", "baseline=a rod"),
     *("envs=2", "steps=160", "learner.algorithm=SAC"),
 )
+
+OWN_REWARD = ("reward.kind=ground_truth", "learner.learning_starts=64")
+PICTURES = ("env=small_envs:Pictures", *OWN_REWARD, "learner.algorithm=DQN")
+SMALL_PICTURES = (*PICTURES, "env_options={size: 20}")
+SEVERAL_STEPS = (*CLOCK, "reward.kind=ground_truth", "learner.options.n_steps=3")
+NOISE = ("env=Pendulum-v1", *OWN_REWARD, "learner.algorithm=stable_baselines3.TD3")
 
 
 def numbers(run: Path) -> list[dict[str, Any]]:
@@ -144,6 +156,97 @@ def test_a_learner_by_dotted_name(train: Callable[..., Path]) -> None:
     assert any("train/critic_loss" in record for record in numbers(run))
     stored = (run / "recipe.yaml").read_text()
     assert "sb3_contrib.TQC" in stored
+
+
+@pytest.mark.parametrize("algorithm", ["CrossQ", "QRDQN"])
+def test_learners_without_tau(train: Callable[..., Path], sightline: Sightline, tmp_path: Path, algorithm: str) -> None:
+    """The key is passed on only if somebody set it."""
+    pytest.importorskip("sb3_contrib")
+    env = "env=Pendulum-v1" if algorithm == "CrossQ" else "env=small_envs:Clock"
+    arguments = (env, "reward.kind=ground_truth", f"learner.algorithm=sb3_contrib.{algorithm}", "envs=2")
+    assert result_of(train(*arguments))["episodes"] == 3
+    if algorithm == "CrossQ":
+        done = sightline("train", *arguments, *TINY, "learner.tau=0.1", "--run-dir", tmp_path / "refused")
+        assert done.code == 2
+        assert done.lines == ["sightline: CrossQ takes no option 'tau'; say learner.tau=null"]
+
+
+def test_actions_that_count_from_one(train: Callable[..., Path]) -> None:
+    run = train("env=small_envs:FromOne", *CLOCK[1:])
+    assert set(replay_of(run)["actions"].ravel().tolist()) == {0, 1}
+
+
+def test_pictures_are_read_by_convolutions_if_they_are_large_enough(train: Callable[..., Path]) -> None:
+    from stable_baselines3 import DQN
+    from stable_baselines3.common.torch_layers import NatureCNN
+
+    large, small = train(*PICTURES, name="large"), train(*SMALL_PICTURES, name="small")
+    assert replay_of(large)["observations"].shape[2:] == (3, 36, 36)
+    networks = [
+        DQN.load(max((run / "checkpoints").glob("step-*")) / "model.zip").policy.q_net.features_extractor  # type: ignore[union-attr]
+        for run in (large, small)
+    ]
+    assert [isinstance(network, NatureCNN) for network in networks] == [True, False]
+    assert json.loads((large / "warnings.json").read_text()) == []
+    (warning,) = json.loads((small / "warnings.json").read_text())
+    assert "pictures of 20x20 are too small for convolutions, which need 36x36" in warning
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sigma"),
+    [
+        (("learner.algorithm=stable_baselines3.TD3",), 0.1),
+        (("learner.algorithm=stable_baselines3.DDPG",), 0.1),
+        (("learner.algorithm=stable_baselines3.TD3", "learner.action_noise=0"), None),
+        (("learner.algorithm=stable_baselines3.TD3", "learner.action_noise=0.3"), 0.3),
+        (("learner.algorithm=SAC",), None),
+        (("learner.action_noise=0.2",), 0.2),
+    ],
+)
+def test_how_much_noise_there_is_on_actions(arguments: tuple[str, ...], sigma: float | None) -> None:
+    recipe = complete(for_control(load_recipe(None, ["env=Pendulum-v1", "reward.kind=ground_truth", *arguments])))
+    check_learner(recipe)
+    envs = FrameVectorEnv(env_maker(recipe, None, render=False), 2, episode_seeds(0), frames=False)
+    model = build_learner(recipe, CollectingVecEnv(envs, 4, frames=False), None, None)
+    envs.close()
+    noise: Any = model.action_noise
+    assert (noise is None) == (sigma is None)
+    if sigma is not None:
+        np.random.seed(0)
+        drawn = np.array([noise() for _ in range(4000)])
+        assert drawn.shape == (4000, 1)
+        assert drawn.std() == pytest.approx(sigma, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("learner.options.n_steps=0", "learner.options.n_steps=0: say a whole number"),
+        ("learner.options.n_steps=2.5", "learner.options.n_steps=2.5: say a whole number"),
+        ("learner.options.action_noise=0.1", "learner.action_noise=0.1"),
+    ],
+)
+def test_options_that_mean_nothing(override: str, said: str) -> None:
+    recipe = complete(for_control(load_recipe(None, ["env=Pendulum-v1", "reward.kind=ground_truth", override])))
+    with pytest.raises(BadInput) as caught:
+        check_learner(recipe)
+    assert said in str(caught.value)
+
+
+@pytest.mark.filterwarnings("error::UserWarning:stable_baselines3")
+def test_several_steps_are_added_up_without_a_warning(train: Callable[..., Path]) -> None:
+    one, three = train(*SEVERAL_STEPS[:-1], name="one"), train(*SEVERAL_STEPS, name="three")
+    assert numbers(one) != numbers(three)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_number_that_is_none_ends_the_run_in_one_line(sightline: Sightline, tmp_path: Path) -> None:
+    arguments = ("env=small_envs:Failing", "env_options={how: NaN}", "reward.kind=ground_truth")
+    done = sightline("train", *arguments, *TINY, "--run-dir", tmp_path / "run")
+    assert done.code == 1
+    assert "environment 1 of 4 ('small_envs:Failing') gave an observation with NaN in it" in done.lines[-1]
+    assert "--resume" in done.lines[-1]
+    assert "Traceback" not in done.err
 
 
 def test_processes_give_the_same_run_and_leave_none_behind(train: Callable[..., Path]) -> None:
@@ -502,7 +605,17 @@ def test_resuming_a_finished_run_changes_nothing(sightline: Sightline, train: Ca
     assert result_of(run) == result
 
 
-@pytest.mark.parametrize("words", [PENDULUM, CLOCK], ids=["Pendulum", "Clock"])
+WAYS = {
+    "Pendulum": PENDULUM,
+    "Clock": CLOCK,
+    "Pictures": PICTURES,
+    "SmallPictures": SMALL_PICTURES,
+    "SeveralSteps": SEVERAL_STEPS,
+    "Noise": NOISE,
+}
+
+
+@pytest.mark.parametrize("words", WAYS.values(), ids=WAYS)
 def test_every_environment_resumes_exactly(
     sightline: Sightline, train: Callable[..., Path], tmp_path: Path, words: tuple[str, ...]
 ) -> None:

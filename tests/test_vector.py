@@ -15,7 +15,7 @@ from sightline.control.collection import CollectingVecEnv
 from sightline.envs import CARTPOLE_ID, MOUNTAIN_CAR_ID
 from sightline.envs.making import EnvMaker
 from sightline.envs.vector import FrameVectorEnv, Transitions, episode_seeds
-from sightline.errors import BadInput, RunFailed
+from sightline.errors import RunFailed
 
 CLOCK = EnvMaker("small_envs:Clock", frame_size=(6, 8))
 
@@ -225,19 +225,63 @@ def test_a_picture_without_colours_is_said_in_one_line(workers: Any) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_actions_that_no_learner_takes() -> None:
-    import gymnasium
-    from gymnasium import spaces
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("NaN", "gave an observation with NaN in it"),
+        ("infinite", "gave an observation with an infinite number in it"),
+        ("shape", "gave an observation of shape [2] where its observation_space says [3]"),
+        ("text", "gave an observation that is no array of numbers: 'here'"),
+        ("reward NaN", "gave a reward that is NaN"),
+        ("reward infinite", "gave a reward that is infinite"),
+        ("no reward", "gave a reward that is no number: None"),
+        ("frame", "rendered frames of 16x16 first and now one of 20x16"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_what_would_spoil_a_run_is_said_where_it_enters(how: str, said: str) -> None:
+    maker = EnvMaker("small_envs:Failing", {"how": how})
+    envs = FrameVectorEnv(maker, 3, lambda env, episode: 70 + env, frames=how == "frame")
+    with pytest.raises(RunFailed) as caught:
+        play(envs, 5)
+    envs.close()
+    line = str(caught.value)
+    assert line.startswith(f"environment 1 of 3 ('small_envs:Failing') {said}")
+    assert line.endswith("(at step 2 of the episode with seed 70); mend it and go on with --resume")
+    assert "\n" not in line
 
-    from small_envs import Clock
 
-    class Odd(Clock):
-        def __init__(self) -> None:
-            super().__init__("rgb_array")
-            self.action_space: gymnasium.Space[Any] = spaces.MultiBinary(3)  # type: ignore[assignment]
+@pytest.mark.parametrize(
+    ("how", "said"), [("reset", "failed in reset(): KeyError: 'no map'"), ("reset NaN", "observation with NaN in it")]
+)
+@pytest.mark.parametrize("workers", ["inline", "processes"])
+def test_a_reset_that_goes_wrong(workers: Any, how: str, said: str) -> None:
+    maker = EnvMaker("small_envs:Failing", {"how": how})
+    envs = FrameVectorEnv(maker, 1, lambda env, episode: 7, frames=False, workers=workers)
+    with pytest.raises(RunFailed) as caught:
+        envs.reset()
+    envs.close()
+    assert said in str(caught.value)
+    assert "environment 1 of 1 ('small_envs:Failing')" in str(caught.value)
+    assert "(at the beginning of the episode with seed 7)" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
-    with pytest.raises(BadInput, match="MultiBinary"):
-        FrameVectorEnv(Odd, 1, episode_seeds(0))
+
+def test_a_step_that_raises_is_named() -> None:
+    envs = FrameVectorEnv(EnvMaker("small_envs:Raising"), 2, lambda env, episode: 5, frames=False)
+    with pytest.raises(RunFailed) as caught:
+        play(envs, 5)
+    envs.close()
+    assert str(caught.value) == (
+        "environment 1 of 2 ('small_envs:Raising') failed in step(): ValueError: the simulator exploded (at step 3 of "
+        "the episode with seed 5); mend it and go on with --resume"
+    )
+
+
+def test_a_picture_that_is_not_returned() -> None:
+    with pytest.raises(RunFailed, match=r"render\(\) returned nothing; .*render_mode='rgb_array'") as caught:
+        FrameVectorEnv(EnvMaker("small_envs:Undrawn"), 1, episode_seeds(0))
+    assert "\n" not in str(caught.value)
 
 
 def test_without_frames_nothing_is_rendered() -> None:

@@ -60,10 +60,11 @@ class Setup:
 
     def panel(self, name: str, episodes: int, seed: int = 0) -> Panel:
         """A panel of the recipe's environment; other options, time limits and rules of success make it another one."""
-        make, rule = self.make, self.task.success
-        # The usual rule is left out, as all that changes nothing.
-        changed_rule = rule if rule != Task("", "").success else None
-        game = played(make.env_id, env_options=make.options, episode_steps=make.episode_steps, success=changed_rule)
+        make = self.make
+        rule = (
+            None if self.task.success == "any" else self.task.success
+        )  # the usual one is left out, as all that is usual
+        game = played(make.env_id, env_options=make.options, episode_steps=make.episode_steps, success=rule)
         return make_panel(name, game, episodes, seed)
 
     @property

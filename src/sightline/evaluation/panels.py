@@ -66,8 +66,8 @@ def _plain(value: Any) -> Any:
         return sorted((_plain(held) for held in value), key=json.dumps)
     if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist())
-    if isinstance(value, type) or callable(value):
-        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+    if hasattr(value, "__qualname__"):  # classes and functions
+        return f"{value.__module__}.{value.__qualname__}"
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
