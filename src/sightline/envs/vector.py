@@ -142,8 +142,9 @@ def misfit(space: spaces.Space[Any], state: Any) -> str | None:
         return f"that is no array of numbers: {state!r:.60}"
     if space.shape is not None and numbers.shape != space.shape:
         return f"of shape {list(numbers.shape)} where its observation_space says {list(space.shape)}"
-    if space.dtype is not None and not np.can_cast(numbers.dtype, space.dtype, "same_kind"):
-        return f"of dtype {numbers.dtype} where its observation_space says {space.dtype}"
+    wanted = numbers.dtype if space.dtype is None else space.dtype
+    if numbers.dtype != wanted and not np.can_cast(numbers.dtype, wanted, "same_kind"):
+        return f"of dtype {numbers.dtype} where its observation_space says {wanted}"
     if numbers.dtype.kind in "fc" and not np.isfinite(numbers).all():
         return "with NaN in it" if np.isnan(numbers).any() else "with an infinite number in it"
     return None
