@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import sys
 import traceback
 from collections.abc import Callable
@@ -22,30 +23,32 @@ import torch
 
 import sightline.reports.agent_page
 import sightline.reports.trajectories_page  # noqa: F401
-from sightline.agents import snapshot, training
-from sightline.agents.learning import Learner
-from sightline.agents.samplers.policy import PolicySampler
+from sightline.agents import training  # noqa: F401
 from sightline.cli import main
 from sightline.config import Policy
-from sightline.models.vlm.model import VLM, load_vlm
+from sightline.models.vlm.model import load_vlm
 from sightline.runs.stopping import StopRequests
 
-PLACES: dict[str, tuple[Any, str]] = {
-    "reply": (PolicySampler, "ask"),
-    "warm start": (VLM, "score"),
-    "step": (Learner, "_step"),
-    "update": (Learner, "learn"),
-    "saving": (VLM, "save"),
-    "saved": (snapshot.Snapshots, "save"),
-    "recording": (training, "write_records"),
+PLACES = {
+    "reply": "sightline.agents.samplers.policy.PolicySampler.ask",
+    "warm start": "sightline.models.vlm.model.VLM.score",
+    "step": "sightline.agents.learning.Learner._step",
+    "update": "sightline.agents.learning.Learner.learn",
+    "saving": "sightline.models.vlm.model.VLM.save",
+    "saved": "sightline.agents.snapshot.Snapshots.save",
+    "recording": "sightline.agents.training.write_records",
+    "collecting": "sightline.envs.vector.FrameVectorEnv.step",
+    "lesson": "sightline.preferences.lessons.Lessons.learn",
+    "evaluating": "sightline.control.training.play_panel",
 }
-"""Name -> what is called there."""
+"""Name -> what is called there; the last three are of policies on states."""
 
 
 def prepare_to_die(place: str, time: int, number: int) -> None:
     """Have this process sent a signal within the so-manieth call of a place: after its work, before it is known."""
     StopRequests.overdue = lambda self, seconds=0.0: False  # type: ignore[method-assign]  # however slow this machine is
-    owner, name = PLACES[place]
+    owner_path, _, name = PLACES[place].rpartition(".")
+    owner = pkgutil.resolve_name(owner_path)
     original: Callable[..., Any] = getattr(owner, name)
     calls = [0]
 
