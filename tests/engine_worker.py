@@ -25,6 +25,7 @@ from sightline.config import AgentRecipe, Replies
 from sightline.errors import RunFailed
 from sightline.games.making import GameMaker
 from sightline.models.vlm.model import VLM, load_vlm
+from sightline.runs.state import read_state, write_state
 
 GAME = GameMaker("numberline", {"max_position": 2, "render_size": (32, 32)})
 SEEDS = (3, 14, 15)
@@ -146,7 +147,7 @@ def hand_on(folder: Path) -> None:
         learner = learner_of(recipe, engine, vlm)
         with engine.whole():
             vlm.load_weights(before)
-        engine.load_optimiser_state(learner.optimiser, torch.load(before / "optimiser.pt"))
+        engine.load_optimiser_state(learner.optimiser, read_state(before / "optimiser.safetensors"))
         write(folder / f"{name}-at-once", engine, vlm, learner)
         played = play(recipe, engine, vlm, learner, 1)
         learner.learn(played, learner.credit(played), 1, 0.5)
@@ -161,7 +162,7 @@ def write(folder: Path, engine: Engine, vlm: VLM, learner: Learner) -> None:
     with engine.whole():
         if engine.rank == 0:  # what only one process does must not wait for the others
             vlm.save(folder)
-            torch.save(optimiser, folder / "optimiser.pt")
+            write_state(folder / "optimiser.safetensors", optimiser)
             table = Table(GAME, Replies(max_tokens=9), vlm=vlm)
             assert table.play(PolicySampler(vlm, 0.0, 9), [Task(1)])[0].turns
 

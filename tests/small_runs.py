@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from sightline.agents.evaluating import evaluate_policy, play, summary
 from sightline.agents.recording import record, write_records
@@ -23,7 +22,7 @@ from sightline.games.making import GameMaker
 from sightline.games.number_line import NumberLine
 from sightline.models.pictures import Picture
 from sightline.models.vlm.types import Exchange, Prompt, Sample
-from sightline.runs.folder import RunFolder
+from sightline.runs.folder import RunFolder, write_recipe
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 RECIPE = AgentRecipe(description="Number line, learned by looking", env="numberline", steps=4000, seed=3)
@@ -122,12 +121,13 @@ def fabricate_run(path: Path, episodes: int = 12, updates: Sequence[int] = (1, 4
         played[-1].error = f"OSError: the simulator is gone {EVIL}"
         write_records(run, f"update-{update:04d}", *record(played, credits, vlm))
     table.close()
-    run.write_text("recipe.yaml", yaml.safe_dump(RECIPE.model_dump(mode="json"), sort_keys=False))
+    write_recipe(run, RECIPE)
     run.write_json("result.json", result)
     run.write_json("versions.json", {"sightline": "0.3", "torch": "2.9.0"})
-    run.write_json("warnings.json", ["the same thoughts are had in 97% of all states; raise <b>update.kl_thoughts</b>"])
+    warning = "the same thoughts are had in 97% of all states; raise <b>update.kl_thoughts</b>"
+    run.write_json("warnings.json", {"warnings": [warning]})
     run.write_text("command.txt", "sightline train numberline seed=3\n")
-    run.write_text("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in fabricated_metrics()))
+    run.write_text("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in [{"format": 1}, *fabricated_metrics()]))
     return run
 
 

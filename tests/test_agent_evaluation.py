@@ -271,7 +271,7 @@ def test_records_are_plain_and_whole(tmp_path: Path) -> None:
     records, pictures = record(played, credits)
     for name in ("update-0004", "update-0008"):
         write_records(RunFolder(tmp_path), name, records, pictures)
-    read = json.loads((tmp_path / "trajectories" / "update-0004.json").read_text())
+    read = json.loads((tmp_path / "trajectories" / "update-0004.json").read_text())["episodes"]
     assert [one["seed"] for one in read] == list(panel.seeds)
     first, said = read[0]["turns"][0], played[0].turns[0]
     assert first["prompt"] == said.exchange.text and first["reply"] == said.sample.text
@@ -320,7 +320,7 @@ def test_what_cannot_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:
     odd.turns[0].reply.stated["\ud800"] = "half of a pair"
     records, pictures = record([odd, Trajectory(8, 0, error="OSError: </script>")])
     write_records(RunFolder(tmp_path), "update-0001", records, pictures)
-    read = json.loads((tmp_path / "trajectories" / "update-0001.json").read_text())
+    read = json.loads((tmp_path / "trajectories" / "update-0001.json").read_text())["episodes"]
     assert read[0]["return"] is None and read[1]["error"] == "OSError: </script>" and read[1]["turns"] == []
     with pytest.raises(ValueError, match="cannot name a file"):
         write_records(RunFolder(tmp_path), "../up", records, pictures)

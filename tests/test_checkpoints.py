@@ -11,20 +11,21 @@ import pytest
 
 from sightline.errors import RunFailed
 from sightline.runs.checkpoints import MANIFEST, CheckpointStore
-from sightline.runs.folder import write_atomically
+from sightline.runs.files import write_atomically
+from sightline.runs.folder import RunFolder
 
 
 def writing(content: str) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
-        (folder / "model.zip").write_text(content)
-        (folder / "replay.npz").write_bytes(content.encode() * 1000)
+        (folder / "policy.safetensors").write_text(content)
+        (folder / "session.safetensors").write_bytes(content.encode() * 1000)
 
     return write
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> CheckpointStore:
-    store = CheckpointStore(tmp_path / "checkpoints", "step", keep=3)
+    store = CheckpointStore(RunFolder(tmp_path), "step", keep=3)
     for step in (100, 200, 300):
         store.save(step, writing(str(step)))
     return store
@@ -32,7 +33,7 @@ def store(tmp_path: Path) -> CheckpointStore:
 
 def read(store: CheckpointStore) -> tuple[int, str] | None:
     found = store.latest()
-    return None if found is None else (found.step, (found.path / "model.zip").read_text())
+    return None if found is None else (found.step, (found.path / "policy.safetensors").read_text())
 
 
 def names(tmp_path: Path) -> list[str]:
@@ -46,11 +47,11 @@ def test_the_newest_is_found(store: CheckpointStore) -> None:
 
 
 def test_nothing_saved_yet(tmp_path: Path) -> None:
-    assert CheckpointStore(tmp_path / "none", "step", 2).latest() is None
+    assert CheckpointStore(RunFolder(tmp_path), "step", 2).latest() is None
 
 
 def test_only_the_latest_are_kept_and_kinds_do_not_mix(store: CheckpointStore, tmp_path: Path) -> None:
-    best = CheckpointStore(tmp_path / "checkpoints", "best", keep=1)
+    best = CheckpointStore(RunFolder(tmp_path), "best", keep=1)
     for step in (150, 250):
         best.save(step, writing(f"best {step}"))
     store.save(400, writing("400"))
@@ -79,7 +80,7 @@ def test_a_full_disk_leaves_earlier_checkpoints_whole(store: CheckpointStore, tm
     assert str(tmp_path) in str(caught.value)
     assert read(store) == (300, "300")
     assert names(tmp_path) == [f"step-{s:012d}" for s in (100, 200, 300)]
-    assert all(checkpoint.damage() is None for checkpoint in store._all())
+    assert all(checkpoint.damage() is None for checkpoint in store.all())
 
 
 def test_a_full_disk_while_replacing_a_step_leaves_the_old_one(store: CheckpointStore) -> None:
@@ -93,7 +94,7 @@ def test_a_full_disk_while_replacing_a_step_leaves_the_old_one(store: Checkpoint
 
 def test_any_other_error_leaves_earlier_checkpoints_whole(store: CheckpointStore) -> None:
     def interrupted(folder: Path) -> None:
-        (folder / "model.zip").write_text("half")
+        (folder / "policy.safetensors").write_text("half")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -107,7 +108,7 @@ def test_any_other_error_leaves_earlier_checkpoints_whole(store: CheckpointStore
 def test_damage_falls_back_to_the_one_before_and_says_so(store: CheckpointStore, damage: str) -> None:
     newest = store.latest()
     assert newest is not None
-    file = newest.path / (MANIFEST if "manifest" in damage else "replay.npz")
+    file = newest.path / (MANIFEST if "manifest" in damage else "session.safetensors")
     content = file.read_bytes()
     if damage in ("missing", "no manifest"):
         file.unlink()
@@ -127,7 +128,7 @@ def test_damage_falls_back_to_the_one_before_and_says_so(store: CheckpointStore,
 
 def test_when_all_are_damaged_there_is_none(store: CheckpointStore, tmp_path: Path) -> None:
     for folder in (tmp_path / "checkpoints").iterdir():
-        (folder / "model.zip").unlink()
+        (folder / "policy.safetensors").unlink()
     said: list[str] = []
     assert store.latest(said.append) is None
     assert len(said) == 3
@@ -136,7 +137,7 @@ def test_when_all_are_damaged_there_is_none(store: CheckpointStore, tmp_path: Pa
 def test_what_a_kill_left_behind_is_ignored_and_cleared(store: CheckpointStore, tmp_path: Path) -> None:
     left = tmp_path / "checkpoints" / ".writing-step-000000000400"
     left.mkdir()
-    (left / "model.zip").write_text("half")
+    (left / "policy.safetensors").write_text("half")
     assert read(store) == (300, "300")
     store.save(400, writing("400"))
     found = store.latest()
@@ -150,8 +151,9 @@ def test_the_manifest_names_every_file(store: CheckpointStore) -> None:
     found = store.latest()
     assert found is not None
     manifest = json.loads((found.path / MANIFEST).read_text())
-    assert sorted(manifest) == ["model.zip", "replay.npz"]
-    assert all(len(digest) == 64 for digest in manifest.values())
+    assert manifest["format"] == 1
+    assert sorted(manifest["files"]) == ["policy.safetensors", "session.safetensors"]
+    assert all(len(digest) == 64 for digest in manifest["files"].values())
 
 
 def test_files_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

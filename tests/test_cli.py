@@ -23,6 +23,7 @@ from fault_server import FaultServer, status
 from sightline.config import bundled_recipes
 from sightline.models.pictures import Picture
 from sightline.reports.video import write_scored_video
+from sightline.runs.files import read_document
 from small_runs import seen
 
 Sightline = Callable[..., Finished]
@@ -216,7 +217,7 @@ def test_train_evaluate_report(sightline: Sightline, tmp_path: Path) -> None:
     assert "Traceback" not in trained.err
     for name in ("recipe.yaml", "versions.json", "metrics.jsonl", "result.json", "report.html", "command.txt"):
         assert (run / name).stat().st_size > 0, name
-    stored = json.loads((run / "result.json").read_text())
+    stored = read_document(run / "result.json")
     assert {key: result[key] for key in stored} == stored
     evaluated = parsed(sightline("evaluate", run, "--episodes", "3", "--json"))
     for key in ("success_rate", "ci_low", "ci_high", "panel", "return", "reward", "chosen_step", "episodes"):
@@ -231,7 +232,7 @@ def test_train_evaluate_report(sightline: Sightline, tmp_path: Path) -> None:
     check_one_line(sightline("evaluate", run, "--episodes", "0"), 2)
     check_one_line(sightline("evaluate", run, "--seed", 2**32), 2, "--seed")
     check_one_line(sightline("train", "cartpole", *TINY, "--run-dir", run), 2, "exists already")
-    for model in run.glob("checkpoints/best-*/*.zip"):
+    for model in run.glob("checkpoints/best-*/*.safetensors"):
         model.write_bytes(model.read_bytes()[:-100])
     check_one_line(sightline("evaluate", run), 2, "checkpoint")
 
@@ -246,7 +247,8 @@ def test_dry_run_prints_the_resolved_recipe_and_does_nothing(sightline: Sightlin
     expected = complete(load_recipe(name, ["seed=3"])).model_dump(mode="json")
     done = sightline("train", name, "seed=3", "--dry-run")
     assert done.code == 0
-    assert done.err == ""
+    (line,) = done.lines
+    assert line.startswith("disk  ")
     assert yaml.safe_load(done.out) == expected
     assert parsed(sightline("train", name, "seed=3", "--dry-run", "--json")) == expected
     assert not list(Path.cwd().iterdir())
@@ -278,7 +280,7 @@ def test_train_evaluate_report_an_agent(sightline: Sightline, tmp_path: Path) ->
     for name in ("recipe.yaml", "versions.json", "metrics.jsonl", "result.json", "report.html", "command.txt"):
         assert (run / name).stat().st_size > 0, name
     assert (run / "trajectories" / "test-blank.json").is_file()
-    stored = json.loads((run / "result.json").read_text())
+    stored = read_document(run / "result.json")
     assert {key: result[key] for key in stored} == stored
     evaluated = parsed(sightline("evaluate", run, "--episodes", "4", "--json"))
     for key in (*NUMBERS, "chosen_step", "blank", "shuffled", "random"):
@@ -497,7 +499,7 @@ def test_rewards_are_shown_though_no_file_can_be_written(
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("sightline.runs.folder.write_atomically", full)
+    monkeypatch.setattr("sightline.runs.files.write_atomically", full)
     done = sightline("score", pictures, *GOAL, option, "out", "--json")
     assert done.code == 1
     assert done.lines[-1].endswith("out' cannot be written: No space left on device")

@@ -22,6 +22,7 @@ from sightline.agents.engines.optimisers import read_state, write_state
 from sightline.agents.engines.single import SingleProcess
 from sightline.agents.engines.starting import start_engine
 from sightline.errors import BadInput
+from sightline.runs import state as files
 from tiny_families import build_family
 
 TESTS = Path(__file__).parent
@@ -129,7 +130,7 @@ def test_what_one_engine_saved_another_goes_on_with(together: Path, model: Path,
 
     def take_over(name: str) -> None:
         vlm.load_weights(together / name)
-        engine.load_optimiser_state(learner.optimiser, torch.load(together / name / "optimiser.pt"))
+        engine.load_optimiser_state(learner.optimiser, files.read_state(together / name / "optimiser.safetensors"))
 
     take_over("single")
     for name in ("fsdp2", "ddp"):
@@ -148,7 +149,8 @@ def assert_same_files(expected: Path, found: Path, **tolerance: float) -> None:
     assert {path.name for path in expected.iterdir()} == {path.name for path in found.iterdir()}
     for name in ("model.safetensors", "value_head.safetensors"):
         torch.testing.assert_close(load_file(found / name), load_file(expected / name), **tolerance)
-    torch.testing.assert_close(torch.load(found / "optimiser.pt"), torch.load(expected / "optimiser.pt"), **tolerance)
+    mine, theirs = (files.read_state(folder / "optimiser.safetensors") for folder in (found, expected))
+    torch.testing.assert_close(mine, theirs, **tolerance)
 
 
 def test_a_loss_that_is_not_finite_ends_all_processes_with_one_line(model: Path, tmp_path: Path) -> None:

@@ -307,7 +307,7 @@ def test_environments_that_render_as_they_like(size: tuple[int, int] | None) -> 
         (EnvMaker("small_envs:Blind"), "rgb_array"),
         (EnvMaker("small_envs:Clok"), "'Clock'"),
         (EnvMaker("no_such_module:Clock"), "no_such_module"),
-        (EnvMaker("small_envs:no_environment"), "str"),
+        (EnvMaker("small_envs:no_environment"), "annotated to return one"),
         (EnvMaker("Pendulum-v1", {"gravityy": 3}), "gravityy"),
         (EnvMaker("small_envs:Clock", {"shortestt": 3}), "shortestt"),
         (EnvMaker("no_such_module:Clock-v0"), "no_such_module"),

@@ -150,12 +150,13 @@ def test_fresh_questions_are_bounded_too_and_a_runs_own_rounds_bound_nothing(
     sightline: Callable[..., Any], tmp_path: Path
 ) -> None:
     from sightline.config import load_recipe
-    from sightline.runs.folder import create_run
+    from sightline.runs.folder import owned_run
 
     done = sightline("label", "run", tmp_path / "new", "env=cartpole", *SCRIPTED, "reward.questions=3", "--json")
     assert json.loads(done.out)["questions"] == 3
     recipe = load_recipe("cartpole-preferences", ["reward.questions=2", "reward.budget.questions=2"])
-    create_run(tmp_path / "run", recipe)
+    with owned_run(tmp_path / "run", recipe, resume=False) as begin:
+        begin()
     fill(tmp_path / "run" / "labels", *pairs(5), task="cartpole-continuous")
     for overrides, asked in (((), 5), (("reward.questions=1",), 1)):
         done = sightline("label", "run", tmp_path / "run", "reward.device=cpu", *overrides, "--json")
@@ -232,11 +233,12 @@ def test_known_ratings_keep_their_levels(sightline: Callable[..., Any], tmp_path
 def test_a_runs_own_recipe_asks(sightline: Callable[..., Any], tmp_path: Path) -> None:
     """Its words are those that its questions were asked in, not the task's."""
     from sightline.config import load_recipe
-    from sightline.runs.folder import create_run
+    from sightline.runs.folder import owned_run
 
     goal = ("a pole upright",)
     recipe = load_recipe("cartpole-preferences", [f"goal={goal[0]}", "baseline=a cart", "reward.device=cpu"])
-    create_run(tmp_path / "run", recipe)
+    with owned_run(tmp_path / "run", recipe, resume=False) as begin:
+        begin()
     fill(tmp_path / "run" / "labels", *pairs(2, goal), *pairs(2, start=60), task="cartpole-continuous")
     told = json.loads(sightline("label", "run", tmp_path / "run", "--json").out)
     assert (told["teacher"], told["questions"]) == ("encoder bundled", 2)

@@ -475,7 +475,7 @@ def test_which_store_a_path_names(tmp_path: Path) -> None:
     other.mkdir()
     with pytest.raises(BadInput, match="neither a run nor a label store"):
         existing_store(other)
-    recipe = "{{env: cartpole, goal: [g], reward: {{kind: learned{labels}}}}}"
+    recipe = "{{format: 1, env: cartpole, goal: [g], reward: {{kind: learned{labels}}}}}"
     (other / "recipe.yaml").write_text(recipe.format(labels=""))
     with pytest.raises(BadInput, match="has no labels yet"):
         existing_store(other)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-import io
 import math
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +42,8 @@ from sightline.preferences.learned import (
 from sightline.preferences.networks import build_ensemble
 from sightline.preferences.novelty import Novelty, flat
 from sightline.preferences.pool import SegmentPool, whole_segments
+from sightline.runs.archive import Archive
+from sightline.runs.state import read_state, write_state
 
 # -- the pool ---------------------------------------------------------------------------------------------------------
 
@@ -95,14 +96,14 @@ def test_what_the_pool_gives_is_a_copy() -> None:
 
 
 @pytest.mark.parametrize("added", [0, 3, 5, 8])
-def test_a_restored_pool_goes_on_alike(added: int) -> None:
-    pool, other = pool_of(), pool_of()
+def test_a_restored_pool_goes_on_alike(added: int, tmp_path: Path) -> None:
+    pool, other, archive = pool_of(), pool_of(), Archive(tmp_path, "segments")
     for number in range(added):
         pool.add(*numbered(number, 1))
-    file = io.BytesIO()
-    torch.save(pool.state(), file)
-    file.seek(0)
-    other.restore(torch.load(file, weights_only=False))
+        if number % 3 == 2:  # as a checkpoint does now and then
+            pool.archive_to(archive)
+    pool.archive_to(archive)
+    other.restore(added, archive)
     for number in range(added, added + 3):
         for each in (pool, other):
             each.add(*numbered(number, 1))
@@ -324,22 +325,20 @@ def test_many_states_are_scored_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     np.testing.assert_allclose(reward.score(states), whole, rtol=1e-5)
 
 
-def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    loaded: dict[str, Any] = torch.load(file, weights_only=False)
+def through_a_file(state: dict[str, Any], folder: Path) -> dict[str, Any]:
+    write_state(folder / "state.safetensors", state)
+    loaded: dict[str, Any] = read_state(folder / "state.safetensors")
     return loaded
 
 
 @pytest.mark.parametrize("kind", ["states", "cnn", "resnet"])
-def test_a_restored_reward_pays_the_same(kind: str) -> None:
+def test_a_restored_reward_pays_the_same(kind: str, tmp_path: Path) -> None:
     shape, dtype = ((3,), np.float32) if kind == "states" else ((48, 48, 3), np.uint8)
     seen = np.random.default_rng(0).integers(0, 255, (9, *shape)).astype(dtype)
     first, second = (EnsembleReward(config_of(kind), shape, None, seed) for seed in (0, 1))
     first.standardise_over(first.embed(seen))
     assert not np.array_equal(first.reward(seen), second.reward(seen))
-    second.restore(through_a_file(first.state()))
+    second.restore(through_a_file(first.state(), tmp_path))
     np.testing.assert_array_equal(first.reward(seen), second.reward(seen))
     assert second.fitted
 
@@ -355,7 +354,7 @@ def test_beginning_anew_gives_the_first_weights_back() -> None:
     np.testing.assert_array_equal(reward.members(states), before)
 
 
-def test_the_ladders_reward(bundled: Any) -> None:
+def test_the_ladders_reward(bundled: Any, tmp_path: Path) -> None:
     config = config_of("embeddings", LadderConfig(kind="ladder"))
     reward = build_reward(config, (64, 64, 3), bundled, 0)
     assert isinstance(reward, LadderReward)
@@ -368,7 +367,7 @@ def test_the_ladders_reward(bundled: Any) -> None:
     paid = reward.score(features)
     assert paid.argmax() == 2
     other = build_reward(config, (64, 64, 3), bundled, 0)
-    other.restore(through_a_file(reward.state()))
+    other.restore(through_a_file(reward.state(), tmp_path))
     np.testing.assert_array_equal(other.score(features), paid)
 
 
@@ -646,12 +645,16 @@ def test_accuracy_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("feedback", ["pairs", "scores"])
 @pytest.mark.parametrize("count", [0, 1, 4])
-def test_examples_through_a_file(feedback: str, count: int) -> None:
+def test_examples_through_a_file(feedback: str, count: int, tmp_path: Path) -> None:
     rng, examples, places = np.random.default_rng(0), Examples(), 2 if feedback == "pairs" else 1
+    archive = Archive(tmp_path, "examples")
     for i in range(count):
         examples.add(tuple(rng.normal(size=(3, 5)).astype(np.float16) for _ in range(places)), i / 4)
+        if i % 2:
+            examples.archive_to(archive)
+    examples.archive_to(archive)
     again = Examples()
-    again.restore(through_a_file(copy.deepcopy(examples.state())))
+    again.restore(archive)
     assert again.values == examples.values
     assert len(again) == count
     for mine, theirs in zip(again.features, examples.features, strict=True):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
-import torch
 
 from sightline.config import (
     CNNConfig,
@@ -26,6 +25,8 @@ from sightline.evaluation.ranks import spearman
 from sightline.labels.types import Answer, Exchange, Outcome, preference
 from sightline.preferences.learned import LadderReward, build_reward
 from sightline.preferences.lessons import Lessons, Round
+from sightline.runs.archive import Archives
+from sightline.runs.state import read_state, write_state
 from sightline.teachers.scripted import ScriptedTeacher
 
 SIDE = 32
@@ -286,17 +287,18 @@ def test_the_reward_is_standardised_over_all_that_was_judged(scale: str) -> None
     ("feedback", "model"),
     [("pairs", "states"), ("pairs", "cnn"), ("ratings", "embeddings"), ("scores", "states"), ("ladder", "embeddings")],
 )
-def test_restored_lessons_go_on_alike(feedback: str, model: str, taught: int) -> None:
+def test_restored_lessons_go_on_alike(feedback: str, model: str, taught: int, tmp_path: Path) -> None:
     block = PairsConfig(sampler="k_center_disagreement") if feedback == "pairs" else FEEDBACKS[feedback]
     lessons, other = make(block, model), make(block, model)
     fill(lessons)
     for _ in range(taught):
         asked = lessons.compose(10, due=0)
         lessons.learn(asked, answer(asked))
-    file = io.BytesIO()
-    torch.save(lessons.state(), file)
-    file.seek(0)
-    other.restore(torch.load(file, weights_only=False))
+    archives = Archives(tmp_path / "replay")
+    write_state(tmp_path / "state.safetensors", {"lessons": lessons.state(archives), "archives": archives.state()})
+    state, read = read_state(tmp_path / "state.safetensors"), Archives(tmp_path / "replay")
+    read.restore(state["archives"])
+    other.restore(state["lessons"], read)
     for turn in range(2):
         rounds = [each.compose(10, due=0) for each in (lessons, other)]
         keys = [[question.key("") for question in asked.questions] for asked in rounds]

@@ -20,6 +20,8 @@ from sightline.control.sources import ModelSource
 from sightline.errors import BadInput, RunFailed
 from sightline.models.encoders import load_encoder
 from sightline.rewards.zero_shot import Words, ZeroShotReward, embed_words
+from sightline.runs.archive import Archive
+from sightline.runs.state import read_state, write_state
 
 ENVS = 3
 HALF_A_STEP = np.array([0.5, 0], np.float32)
@@ -152,21 +154,35 @@ def test_rewards_that_are_no_numbers_are_refused(bad: float) -> None:
     check_sample(buffer, {0})
 
 
-def test_state_and_restore() -> None:
-    def fill(steps: int) -> CommittedReplayBuffer:
+@pytest.mark.parametrize("every", [1, 4, 100], ids=["often", "now and then", "once"])
+def test_state_and_restore(tmp_path: Path, every: int) -> None:
+    """Through files, whose rows were archived at several times, also when rows were overwritten in between."""
+
+    def fill(steps: int, archive: Archive) -> CommittedReplayBuffer:
         buffer = make(6, feature_shape=(4,))
         for step in range(steps):
             add(buffer, step, done=step % 3 == 2, timeout=step % 2 == 0)
             if step < steps - 2:
                 rows = buffer.take_new_rows()
                 commit(buffer, [step], rows)
+            if step % every == every - 1:
+                buffer.archive_to(archive)
+        buffer.archive_to(archive)
         return buffer
 
-    for steps in (3, 6, 10):
-        buffer, other = fill(steps), make(6, feature_shape=(4,))
-        other.restore({name: array.copy() for name, array in buffer.state().items()})
-        for name, array in buffer.state().items():
-            np.testing.assert_array_equal(other.state()[name], array)
+    for steps in (3, 6, 10, 23):
+        folder = tmp_path / str(steps)
+        folder.mkdir()
+        archive = Archive(folder, "transitions")
+        buffer, other = fill(steps, archive), make(6, feature_shape=(4,))
+        write_state(folder / "state.safetensors", {"buffer": buffer.state(), "archive": archive.state()})
+        state, again = read_state(folder / "state.safetensors"), Archive(folder, "transitions")
+        again.restore(state["archive"])
+        other.restore(state["buffer"], again)
+        for name in ("observations", "next_observations", "actions", "rewards", "true_rewards", "features", "dones"):
+            np.testing.assert_array_equal(getattr(other, name), getattr(buffer, name), err_msg=name)
+        np.testing.assert_array_equal(other.committed, buffer.committed)
+        assert sum(part.end - part.start for part in archive.parts) < 6 + max(every, 6), "what is overwritten is let go"
         for one in (buffer, other):  # what was pending goes on
             np.random.seed(1)
             commit(one, [steps - 2, steps - 1], one.take_new_rows())

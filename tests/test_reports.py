@@ -22,13 +22,13 @@ from sightline.reports import plots, video
 from sightline.reports.examples import LARGE, examples
 from sightline.reports.html import MAX_VIDEO_BYTES, write_report
 from sightline.reports.video import read_frames, write_scored_video
+from sightline.runs.files import write_document
 
 METRICS: list[dict[str, Any]] = [
     {"step": 100, "rollout/reward": 0.5, "rollout/success": 0.1, "rollout/return": 12.0},
     {"step": 200, "evaluation/reward": 0.6, "evaluation/success_rate": 0.4, "evaluation/return": 40.0}
     | {"evaluation/ci_low": 0.2, "evaluation/ci_high": 0.6},
     {"step": 300, "rollout/reward": float("nan"), "rollout/return": None},
-    {"note": "a line without a step"},
 ]
 RECIPE = """\
 description: Balance a pole
@@ -79,17 +79,26 @@ def words_of(svg: str) -> str:
     return " ".join(" ".join(parse(svg).itertext()).split())
 
 
+def write_metrics(run: Path, records: list[dict[str, Any]], rest: str = "") -> None:
+    text = "".join(json.dumps(line) + "\n" for line in [{"format": 1}, *records])
+    (run / "metrics.jsonl").write_text(text + rest)
+
+
+def write_recipe(run: Path, text: str) -> None:
+    (run / "recipe.yaml").write_text("format: 1\n" + text)
+
+
 def fabricate(run: Path) -> Path:
     (run / "videos").mkdir(parents=True)
     frames, rewards = np.zeros((3, 16, 16, 3), np.uint8), np.zeros(3)
     for name in ("untrained", "chosen"):
         write_scored_video(run / "videos" / f"{name}.mp4", frames, rewards, 10, name)
-    (run / "recipe.yaml").write_text(RECIPE)
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in METRICS) + '{"step": 400, "roll')
-    (run / "result.json").write_text(json.dumps(RESULT))
-    (run / "landscape.json").write_text(json.dumps(PLANE))
-    (run / "versions.json").write_text(json.dumps({"torch": "2.9.0"}))
-    (run / "warnings.json").write_text(json.dumps(["the encoder does not know 'wibble'"]))
+    write_recipe(run, RECIPE)
+    write_metrics(run, METRICS, '{"step": 400, "roll')
+    write_document(run / "result.json", RESULT)
+    write_document(run / "landscape.json", PLANE)
+    write_document(run / "versions.json", {"torch": "2.9.0"})
+    write_document(run / "warnings.json", {"warnings": ["the encoder does not know 'wibble'"]})
     (run / "model_card.md").write_text("# A <tiny> encoder")
     (run / "command.txt").write_text("sightline train cartpole seed=3\n")
     return run
@@ -253,7 +262,7 @@ def test_report_tolerates_any_missing_or_broken_file(tmp_path: Path, name: str) 
 def test_without_known_success_the_return_is_the_headline(tmp_path: Path) -> None:
     run = fabricate(tmp_path / "run")
     unknown = {"success_rate": None, "ci_low": None, "ci_high": None}
-    (run / "result.json").write_text(json.dumps(RESULT | unknown | {"untrained": unknown | {"return": 12.4}}))
+    write_document(run / "result.json", RESULT | unknown | {"untrained": unknown | {"return": 12.4}})
     page = write_report(run).read_text("utf-8")
     headline = page[page.index('class="headline"') :]
     assert "Success rate, before" not in page and "12.4" in headline[:200] and "187 – 195" in page
@@ -307,8 +316,8 @@ def remember(store: LabelStore, place: int, answer: Answer, run: str = "run", si
 def taught(run: Path, answers: int = 20, called: str = "run") -> Path:
     """A run whose teacher gave so many answers, in turn first, second and none."""
     fabricate(run)
-    (run / "recipe.yaml").write_text(LEARNED)
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in ROUNDS))
+    write_recipe(run, LEARNED)
+    write_metrics(run, ROUNDS)
     turns = (preference(0.0), preference(1.0), Answer(Outcome.UNSURE))
     with LabelStore(run / "labels") as store:
         for place in range(answers):
@@ -364,7 +373,7 @@ def test_a_learned_reward_is_called_so(tmp_path: Path) -> None:
 )
 def test_every_other_reward_has_its_name_and_no_teacher(tmp_path: Path, kind: str, name: str, heading: str) -> None:
     run = fabricate(tmp_path / "run")
-    (run / "recipe.yaml").write_text(f"reward: {{kind: {kind}}}")
+    write_recipe(run, f"reward: {{kind: {kind}}}")
     page = write_report(run).read_text("utf-8")
     assert page.count(name) == 2 and f"<h2>{heading}</h2>" in page
     assert "What the teacher said" not in page and "<dt>Teacher" not in page and not (run / "labels").exists()
@@ -383,14 +392,14 @@ def test_every_other_reward_has_its_name_and_no_teacher(tmp_path: Path, kind: st
     ],
 )  # fmt: skip
 def test_facts_of_a_learned_reward(tmp_path: Path, reward: str, facts: tuple[str, ...]) -> None:
-    (tmp_path / "recipe.yaml").write_text("reward: {kind: learned, " + reward[1:])
+    write_recipe(tmp_path, "reward: {kind: learned, " + reward[1:])
     page = write_report(tmp_path).read_text("utf-8")
     assert all(fact in page for fact in facts) and "<dd>None" not in page and ", None" not in page
 
 
 def test_a_script_does_not_measure_only(tmp_path: Path) -> None:
     run = taught(tmp_path / "run")
-    (run / "recipe.yaml").write_text("reward: {kind: learned, teacher: {kind: scripted}}")
+    write_recipe(run, "reward: {kind: learned, teacher: {kind: scripted}}")
     said = section(write_report(run).read_text("utf-8"), "What the teacher said")
     assert "The teacher is a script" in said and "measuring only" not in said
 
@@ -399,7 +408,7 @@ def test_a_script_does_not_measure_only(tmp_path: Path) -> None:
 def test_success_at_the_end_is_said_if_it_differs(tmp_path: Path, end: float | None) -> None:
     run = fabricate(tmp_path / "run")
     untrained = RESULT["untrained"] | {"success_end": 0.03}
-    (run / "result.json").write_text(json.dumps(RESULT | {"success_end": end, "untrained": untrained}))
+    write_document(run / "result.json", RESULT | {"success_end": end, "untrained": untrained})
     page = write_report(run).read_text("utf-8").replace("\u202f", " ")
     assert ("Success at the end" in page) == ("42 %" in page) == ("3 %<" in page) == (end == 0.42)
 
@@ -453,7 +462,7 @@ def test_a_shared_store_shows_only_what_the_run_asked(tmp_path: Path) -> None:
     bundled = (
         "env: cartpole\ngoal: a pole\nsteps: 9000\nreward: {kind: learned, labels: SHARED}\nlearner: {algorithm: SAC}"
     )
-    (run / "recipe.yaml").write_text(bundled.replace("SHARED", str(tmp_path / "shared")))
+    write_recipe(run, bundled.replace("SHARED", str(tmp_path / "shared")))
     with LabelStore(tmp_path / "shared") as store:
         remember(store, 1, preference(0.0), "another")
         assert examples(run) == []

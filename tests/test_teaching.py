@@ -23,6 +23,7 @@ from sightline.config import LearnedConfig, load_recipe
 from sightline.control.teaching import _size_of_round
 from sightline.labels.store import BACKUP, DATABASE, LabelStore
 from sightline.runs.metrics import read_metrics
+from stored import newest_checkpoint, replay_of, rows_of, session_of
 
 Sightline = Callable[..., Finished]
 RECIPE = "cartpole-preferences"
@@ -53,17 +54,10 @@ def result_of(run: Path) -> dict[str, Any]:
     return {key: value for key, value in result.items() if not key.startswith("seconds")}
 
 
-def newest(run: Path) -> Path:
-    return max((run / "checkpoints").glob("step-*"))
-
-
 def source_of(run: Path) -> dict[str, Any]:
-    state: dict[str, Any] = torch.load(newest(run) / "source.pt", weights_only=False)
-    return state
-
-
-def replay_of(run: Path) -> dict[str, np.ndarray]:
-    return dict(np.load(newest(run) / "replay.npz"))
+    """What the source of rewards remembers, with all that it has archived."""
+    rows = {kind: rows_of(run, kind) for kind in ("segments", "examples")}
+    return session_of(run)["source"] | rows
 
 
 def same(mine: Any, theirs: Any) -> bool:
@@ -228,8 +222,8 @@ def test_every_stored_transition_is_paid_by_the_newest_reward(
 def test_before_the_first_lesson_novelty_pays(train: Callable[..., Path]) -> None:
     run = train("reward.explore=160", "steps=192", "checkpoints.every=32", "checkpoints.keep=9", "evaluation.every=32")
     assert [record["step"] for record in lessons(run)] == [160]
-    with np.load(run / "checkpoints" / "step-000000000128" / "replay.npz") as replay:
-        rewards = replay["rewards"][replay["committed"]]
+    replay = replay_of(run, run / "checkpoints" / "step-000000000128")
+    rewards = replay["rewards"][replay["committed"]]
     assert (rewards >= 0).all()
     assert rewards.std() > 0
     assert result_of(run)["chosen_step"] >= 160  # what knew nothing chose nothing
@@ -480,9 +474,9 @@ def test_resuming_from_any_checkpoint(
     whole = train(*options, name="run").rename(tmp_path / "whole")
     for keep in (1, 5):
         run = cut(whole, tmp_path / "run", keep)
-        saved = int(newest(run).name.rpartition("-")[2])
+        saved = int(newest_checkpoint(run).name.rpartition("-")[2])
         lose(run / "labels", lost, after=saved - 64 if "reward.lag=true" in arguments else saved)
-        done = sightline("train", "--run-dir", run, "--resume")
+        done = sightline("train", "--run-dir", run, "--resume", "--trust")
         assert done.code == 0, done.err
         check_equal(run, whole)
         shutil.rmtree(run)

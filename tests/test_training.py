@@ -16,16 +16,20 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import safetensors.numpy
 
 from conftest import TINY, Finished, start_sightline
 from sightline.config import for_control, load_recipe
 from sightline.control.collection import CollectingVecEnv
 from sightline.control.learners import build_learner, check_learner
+from sightline.control.snapshot import chosen_policy
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import BadInput
 from sightline.rewards.zero_shot import GoalBaseline, Words, ZeroShotReward
+from sightline.runs.folder import RunFolder
 from sightline.runs.metrics import read_metrics
 from sightline.tasks.completing import complete, env_maker
+from stored import replay_of
 
 Sightline = Callable[..., Finished]
 CLOCK = ("env=small_envs:Clock", "goal=pole", "baseline=cart", "learner.algorithm=DQN")
@@ -53,11 +57,6 @@ def metrics_of(run: Path) -> Path:
 def result_of(run: Path) -> dict[str, Any]:
     result: dict[str, Any] = json.loads((run / "result.json").read_text())
     return {key: value for key, value in result.items() if not key.startswith("seconds")}
-
-
-def replay_of(run: Path) -> dict[str, np.ndarray]:
-    newest = max((run / "checkpoints").glob("step-*"))
-    return dict(np.load(newest / "replay.npz"))
 
 
 @pytest.fixture
@@ -177,18 +176,15 @@ def test_actions_that_count_from_one(train: Callable[..., Path]) -> None:
 
 
 def test_pictures_are_read_by_convolutions_if_they_are_large_enough(train: Callable[..., Path]) -> None:
-    from stable_baselines3 import DQN
     from stable_baselines3.common.torch_layers import NatureCNN
 
     large, small = train(*PICTURES, name="large"), train(*SMALL_PICTURES, name="small")
     assert replay_of(large)["observations"].shape[2:] == (3, 36, 36)
-    networks = [
-        DQN.load(max((run / "checkpoints").glob("step-*")) / "model.zip").policy.q_net.features_extractor  # type: ignore[union-attr]
-        for run in (large, small)
-    ]
+    policies: list[Any] = [chosen_policy(RunFolder(run), trust=True).policy for run in (large, small)]
+    networks = [policy.q_net.features_extractor for policy in policies]
     assert [isinstance(network, NatureCNN) for network in networks] == [True, False]
-    assert json.loads((large / "warnings.json").read_text()) == []
-    (warning,) = json.loads((small / "warnings.json").read_text())
+    assert json.loads((large / "warnings.json").read_text())["warnings"] == []
+    (warning,) = json.loads((small / "warnings.json").read_text())["warnings"]
     assert "pictures of 20x20 are too small for convolutions, which need 36x36" in warning
 
 
@@ -283,7 +279,7 @@ def test_unknown_words_are_warned_of(sightline: Sightline, tmp_path: Path) -> No
     assert done.code == 0
     assert "warning: " in done.err
     assert "'wombat'" in done.err
-    assert "wombat" in json.loads((tmp_path / "run" / "warnings.json").read_text())[0]
+    assert "wombat" in json.loads((tmp_path / "run" / "warnings.json").read_text())["warnings"][0]
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
@@ -317,16 +313,16 @@ def test_a_reward_that_is_no_number(
 def test_a_full_disk_while_saving(
     sightline: Sightline, train: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, savez, calls = train("cartpole", name="whole"), np.savez, [0]
+    whole, save, calls = train("cartpole", name="whole"), safetensors.numpy.save_file, [0]
 
     def full(*arguments: Any, **arrays: Any) -> None:
         calls[0] += 1
-        if calls[0] > 4:
+        if calls[0] > 7:
             raise OSError(errno.ENOSPC, "No space left on device")
-        savez(*arguments, **arrays)
+        save(*arguments, **arrays)
 
     with monkeypatch.context() as patch:
-        patch.setattr(np, "savez", full)
+        patch.setattr(safetensors.numpy, "save_file", full)
         done = sightline("train", "cartpole", *TINY, "--run-dir", tmp_path / "run")
     assert done.code == 1
     assert "No space left" in done.lines[-1]
@@ -458,7 +454,7 @@ def test_a_half_written_line_of_metrics(sightline: Sightline, copy_of_killed: Pa
     check_resumed(sightline, copy_of_killed, uninterrupted)
 
 
-@pytest.mark.parametrize("override", ["seed=1", "goal=a pole", "learner.gamma=0.5", "steps=4000"])
+@pytest.mark.parametrize("override", ["seed=1", "goal=a pole", "learner.gamma=0.5", "steps=2000"])
 def test_resuming_another_recipe_is_refused(sightline: Sightline, copy_of_killed: Path, override: str) -> None:
     before = metrics_of(copy_of_killed).read_bytes()
     done = sightline("train", *LONG, override, "--run-dir", copy_of_killed, "--resume")

@@ -58,7 +58,7 @@ def test_the_page_holds_all_that_was_recorded(run: Path) -> None:
         "update 1",
     ]
     for one in data["sets"]:
-        written = json.loads((run / "trajectories" / f"{one['name']}.json").read_text())
+        written = json.loads((run / "trajectories" / f"{one['name']}.json").read_text())["episodes"]
         assert [episode["seed"] for episode in one["episodes"]] == [episode["seed"] for episode in written]
         for shown, episode in zip(one["episodes"], written, strict=True):
             for turn, as_written in zip(shown["turns"], episode["turns"], strict=True):
@@ -82,15 +82,15 @@ def test_updates_come_in_order_of_their_numbers(tmp_path: Path) -> None:
     folder = tmp_path / "trajectories"
     folder.mkdir()
     for name in ("update-10000", "update-0002", "test-shuffled", "watched", "test-real", "update-0010"):
-        (folder / f"{name}.json").write_text("[]")
+        (folder / f"{name}.json").write_text('{"format": 1, "episodes": []}')
     assert [one.name for one in recorded_sets(tmp_path)[0]] == [
         *("test-real", "test-shuffled", "watched", "update-0002", "update-0010", "update-10000")
     ]
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[{}]", '[{"turns": [{}]}]', "null", '["a"]', '[{"turns": 3}]', "\x00"])
-def test_damaged_records_are_named_and_left_out(run: Path, text: str) -> None:
-    (run / "trajectories" / "update-0001.json").write_text(text)
+@pytest.mark.parametrize("episodes", ["", "{}", "[{}]", '[{"turns": [{}]}]', "null", '["a"]', '[{"turns": 3}]', "\x00"])
+def test_damaged_records_are_named_and_left_out(run: Path, episodes: str) -> None:
+    (run / "trajectories" / "update-0001.json").write_text(f'{{"format": 1, "episodes": {episodes}}}')
     page = write_trajectories(run)
     assert "update-0001.json is damaged" in page.read_text()
     assert [one["name"] for one in embedded(page)["sets"]][3:] == ["update-0004"]
@@ -105,10 +105,11 @@ def test_a_missing_picture_is_no_reason_to_fail(run: Path) -> None:
 
 def test_a_picture_is_never_taken_from_elsewhere(run: Path) -> None:
     file = run / "trajectories" / "update-0001.json"
-    episodes = json.loads(file.read_text())
+    document = json.loads(file.read_text())
+    episodes = document["episodes"]
     (run / "secret.png").write_bytes(b"secret")
     episodes[0]["turns"][0]["pictures"] = ["../../secret"]
-    file.write_text(json.dumps(episodes))
+    file.write_text(json.dumps(document))
     assert embedded(write_trajectories(run))["pictures"]["../../secret"] is None
 
 
@@ -155,7 +156,7 @@ def test_filters_and_keys(run: Path) -> None:
     """A script that is added to the page uses it and leaves what it found in the page's title."""
     page = write_trajectories(run)
     count = dict.fromkeys(("won", "lost", "unparsable", "untruthful", "illegal"), 0)
-    for episode in json.loads((run / "trajectories" / "update-0001.json").read_text()):
+    for episode in json.loads((run / "trajectories" / "update-0001.json").read_text())["episodes"]:
         turns = episode["turns"]
         count["won"] += episode["success"] and not episode["error"]
         count["lost"] += not episode["success"] and not episode["error"]

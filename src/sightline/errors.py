@@ -10,6 +10,10 @@ class BadInput(Exception):
     """The user asked for something that cannot be; the message says what to do instead. Exit code 2."""
 
 
+class Damaged(BadInput):
+    """A file is not what Sightline wrote there: cut short, changed, or put there by somebody else."""
+
+
 class RunFailed(Exception):
     """Something went wrong while running; what was saved before is whole. Exit code 1."""
 

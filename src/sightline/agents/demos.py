@@ -22,7 +22,7 @@ from sightline.errors import BadInput, RunFailed
 from sightline.games.wrapping import has_oracle, oracle
 from sightline.labels.frames import read_picture
 from sightline.models.pictures import Picture
-from sightline.runs.folder import write_atomically
+from sightline.runs.files import write_atomically
 
 LINES, PICTURES = "demos.jsonl", "pictures"
 BARREN = 1_000

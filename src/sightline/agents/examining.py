@@ -16,22 +16,24 @@ from sightline.evaluation.panels import make_panel
 from sightline.runs.folder import RunFolder
 
 
-def evaluate_run(run: RunFolder, episodes: int, seed: int) -> dict[str, Any]:
+def evaluate_run(run: RunFolder, episodes: int, seed: int, trust: bool = False) -> dict[str, Any]:
     """Play a test panel with the run's chosen model, with real, blank and shuffled pictures.
 
     Args:
         run: a run of an agent with at least one evaluation.
         episodes: size of the panel.
         seed: which panel of that size.
+        trust: whether code that the run's recipe names may be imported.
 
     Returns:
         See `evaluate_policy`; and `chosen_step`.
 
     Raises:
-        BadInput: the run has no whole checkpoint that was chosen yet.
+        BadInput: the run has no whole checkpoint that was chosen yet, or names code of its own.
     """
+    recipe = for_agent(run.trusted_recipe(trust))
     path, turns = chosen_model(run)
-    setup = _setup(for_agent(run.recipe()))
+    setup = _setup(recipe)
     setup.vlm.load_weights(path)
     return {"chosen_step": turns} | _examine(setup, episodes, seed)
 

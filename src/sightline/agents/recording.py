@@ -14,7 +14,8 @@ from typing import Any
 from sightline.agents.types import Credit, Trajectory, Turn, same_text
 from sightline.models.pictures import Picture
 from sightline.models.vlm.model import VLM
-from sightline.runs.folder import RunFolder, write_atomically
+from sightline.runs.files import FORMAT, write_atomically
+from sightline.runs.folder import RunFolder
 
 FOLDER, PICTURES = "trajectories", "pictures"
 THOUGHT, ACTION = "thought", "action"
@@ -56,14 +57,16 @@ def write_records(
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise ValueError(f"'{name}' cannot name a file")
     folder = run.path / FOLDER
-    (folder / PICTURES).mkdir(parents=True, exist_ok=True)
-    for digest, picture in pictures.items():
-        file = folder / PICTURES / f"{digest}.png"
-        if not file.exists():
-            write_atomically(file, picture.png)
-    text = json.dumps(list(records), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    # A reply may hold half of a surrogate pair, which no file can.
-    write_atomically(folder / f"{name}.json", text.encode("utf-8", "replace"))
+    document = {"format": FORMAT, "episodes": list(records)}
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    with run.writing():
+        (folder / PICTURES).mkdir(parents=True, exist_ok=True)
+        for digest, picture in pictures.items():
+            file = folder / PICTURES / f"{digest}.png"
+            if not file.exists():
+                write_atomically(file, picture.png)
+        # A reply may hold half of a surrogate pair, which no file can.
+        write_atomically(folder / f"{name}.json", text.encode("utf-8", "replace"))
 
 
 def _episode(trajectory: Trajectory, credit: Credit | None, vlm: VLM | None) -> dict[str, Any]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sightline.errors import BadInput
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from sightline.agents.engines.optimisers import OptimiserState
+from sightline.errors import BadInput, Damaged
 from sightline.models.vlm.model import VLM
 from sightline.runs.checkpoints import Checkpoint, CheckpointStore
+from sightline.runs.files import read_document, write_document
 from sightline.runs.folder import RunFolder
+from sightline.runs.state import read_state, write_state
 
-STATE, OPTIMISER = "state.json", "optimiser.pt"
+STATE, OPTIMISER = "state.json", "optimiser.safetensors"
 EVERY_BEST = 10**6
 """Bests are removed by `Snapshots.save` alone, once no checkpoint speaks of them."""
 
@@ -31,6 +35,8 @@ class Standing:
         warnings: said so far.
         finished: whether the score at which the run ends was reached.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     turns: int = 0
     update: int = 0
@@ -52,25 +58,23 @@ class Snapshots:
     """
 
     def __init__(self, run: RunFolder, keep: int) -> None:
-        self._steps = CheckpointStore(run.checkpoints, "step", keep)
-        self._best = CheckpointStore(run.checkpoints, "best", EVERY_BEST)
-        self._warm = CheckpointStore(run.checkpoints, "warm", 1)
-        self._folder = run.checkpoints
+        self._steps = CheckpointStore(run, "step", keep)
+        self._best = CheckpointStore(run, "best", EVERY_BEST)
+        self._warm = CheckpointStore(run, "warm", 1)
 
-    def save(self, vlm: VLM, optimiser: dict[str, Any], standing: Standing) -> Checkpoint:
+    def save(self, vlm: VLM, optimiser: OptimiserState, standing: Standing) -> Checkpoint:
         """Write what the run goes on from; then remove bests that nobody needs any more."""
-        import torch
 
         def write(folder: Path) -> None:
             vlm.save(folder)
-            torch.save(optimiser, folder / OPTIMISER)
-            (folder / STATE).write_text(json.dumps(asdict(standing)))
+            write_state(folder / OPTIMISER, optimiser)
+            write_document(folder / STATE, asdict(standing))
 
         saved = self._steps.save(standing.turns, write)
-        needed = {_best_turns(path) for path in self._folder.glob("step-*")}
-        for path in self._folder.glob("best-*"):
-            if int(path.name.rpartition("-")[2]) not in needed:
-                Checkpoint(path, 0).remove()
+        needed = {_best_turns(step.path) for step in self._steps.all()}
+        for best in self._best.all():
+            if best.step not in needed:
+                best.remove()
         return saved
 
     def save_best(self, vlm: VLM, turns: int) -> None:
@@ -91,17 +95,27 @@ class Snapshots:
         found = self._steps.latest(warn)
         return None if found is None else (found.path, _standing(found.path))
 
-    def best(self, turns: int) -> Path | None:
-        """The chosen model, None if it is not there or damaged."""
-        found = Checkpoint(self._folder / f"best-{turns:012d}", turns)
-        return None if found.damage() else found.path
+    def best(self, turns: int) -> Path:
+        """The chosen model.
+
+        Raises:
+            Damaged: it is not there, or damaged.
+        """
+        for found in self._best.all():
+            if found.step == turns:
+                if damage := found.damage():
+                    raise Damaged(f"the chosen checkpoint '{found.path}' is damaged ({damage}); train again")
+                return found.path
+        raise Damaged(f"the chosen checkpoint of turn {turns} is gone; train again")
 
 
-def load_optimiser(folder: Path) -> dict[str, Any]:
-    """The optimiser's state as it was saved."""
-    import torch
+def load_optimiser(folder: Path) -> OptimiserState:
+    """The optimiser's state as it was saved.
 
-    state: dict[str, Any] = torch.load(folder / OPTIMISER, map_location="cpu", weights_only=True)
+    Raises:
+        Damaged: the file is none.
+    """
+    state: OptimiserState = read_state(folder / OPTIMISER)
     return state
 
 
@@ -109,25 +123,31 @@ def chosen_model(run: RunFolder) -> tuple[Path, int]:
     """The model that a run has chosen, and the turns before it.
 
     Raises:
-        BadInput: nothing was chosen yet, or it is damaged.
+        BadInput: nothing was chosen yet.
+        Damaged: it is, or what says which it is.
     """
     snapshots = Snapshots(run, keep=1)
     result = run.read_json("result.json")
-    latest = snapshots.latest(lambda message: None)
-    turns = result["chosen_step"] if result else latest[1].best_turns if latest else None
-    path = None if turns is None else snapshots.best(turns)
-    if turns is None or path is None:
-        raise BadInput(f"'{run.path}' has no whole checkpoint that was chosen yet; go on with --resume")
-    return path, turns
+    latest = None if result else snapshots.latest(lambda message: None)
+    turns = result.get("chosen_step") if result else latest[1].best_turns if latest else None
+    if turns is None:
+        raise BadInput(f"'{run.path}' has no chosen checkpoint yet; go on with --resume until its first evaluation")
+    if not isinstance(turns, int):
+        raise Damaged(f"'{run.path / 'result.json'}' is damaged: chosen_step is {str(turns)[:40]!r}")
+    return snapshots.best(turns), turns
 
 
 def _best_turns(path: Path) -> int | None:
     """Which best a checkpoint speaks of; None also if it is damaged."""
     try:
         return _standing(path).best_turns
-    except (OSError, ValueError, TypeError):
+    except (OSError, BadInput):
         return None
 
 
 def _standing(path: Path) -> Standing:
-    return Standing(**json.loads((path / STATE).read_text()))
+    document = read_document(path / STATE)
+    try:
+        return TypeAdapter(Standing).validate_python(document)
+    except ValidationError as error:
+        raise Damaged(f"'{path / STATE}' is damaged: {error.errors()[0]['msg']}") from error

@@ -24,10 +24,11 @@ from sightline.agents.snapshot import Snapshots, Standing, load_optimiser
 from sightline.agents.types import Credit, Trajectory
 from sightline.agents.warm_start import warm_start
 from sightline.config import WarmStart
-from sightline.errors import RunFailed
+from sightline.errors import Damaged, RunFailed
 from sightline.runs.folder import RunFolder
 from sightline.runs.metrics import Metrics as MetricsWriter
 from sightline.runs.progress import Progress
+from sightline.runs.state import restoring
 from sightline.runs.stopping import Stopped, StopRequests
 
 RECORDED = 32
@@ -41,7 +42,7 @@ def train(setup: Setup, run: RunFolder, progress: Progress, resume: bool = False
 
     Args:
         setup: what to do.
-        run: where; created by `sightline.runs.folder.create_run`.
+        run: where; owned by the first process (`sightline.runs.folder.owned_run`).
         progress: is told how it goes.
         resume: go on from the newest whole checkpoint; without one, start anew.
 
@@ -131,9 +132,9 @@ class Session:
     def conclude(self) -> dict[str, Any]:
         """Examine the chosen model on the test panel, and write what came out."""
         standing, setup = self._standing, self.setup
-        path = None if standing.best_turns is None else self._snapshots.best(standing.best_turns)
-        if path is None:
-            raise RunFailed("the chosen checkpoint is gone or damaged; train again")
+        if standing.best_turns is None:
+            raise Damaged(f"'{self.run.checkpoints}' is damaged: the model was evaluated, and none was chosen")
+        path = self._snapshots.best(standing.best_turns)
         self.progress.say(f"testing the checkpoint of turn {standing.best_turns} on {len(self._test.seeds)} episodes")
         result: dict[str, Any] = {"chosen_step": standing.best_turns, "chosen_update": standing.best_update}
         with setup.engine.whole():
@@ -200,10 +201,12 @@ class Session:
         with setup.engine.whole():
             setup.vlm.load_weights(path)
         setup.weights_changed()
-        setup.engine.load_optimiser_state(self._learner.optimiser, load_optimiser(path))
+        optimiser = load_optimiser(path)
+        with restoring(path):
+            setup.engine.load_optimiser_state(self._learner.optimiser, optimiser)
+            if standing.alarms:
+                self._alarms.load_state_dict(standing.alarms)
         self._standing = standing
-        if standing.alarms:
-            self._alarms.load_state_dict(standing.alarms)
 
     def _keep_reference(self) -> None:
         """Remember the model before RL, if the loss needs it."""
@@ -331,7 +334,7 @@ class Session:
         self._standing.warnings.append(line)
         self.progress.say(f"warning: {line}")
         if self._leads:
-            self.run.write_json("warnings.json", self._standing.warnings)
+            self.run.write_json("warnings.json", {"warnings": self._standing.warnings})
 
     def _seconds(self) -> float:
         return self._earlier_seconds + time.monotonic() - self._started

@@ -16,7 +16,7 @@ import typer
 from sightline.cli.demos import demos
 from sightline.cli.games import check_env
 from sightline.cli.label import label
-from sightline.cli.output import AsJson, RunPath, check_target, print_json, print_rows, write_target
+from sightline.cli.output import AsJson, RunPath, Trust, check_target, print_json, print_rows, write_target
 from sightline.errors import BadInput, RunFailed
 
 if TYPE_CHECKING:
@@ -64,8 +64,9 @@ def train(
         typer.Argument(metavar="[RECIPE] [key.sub=value]...", help="A bundled name or a YAML file, then overrides."),
     ] = None,
     run_dir: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/<recipe>-<time>.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run; steps=… makes it longer.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved recipe and stop.")] = False,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a policy from words: sightline train cartpole, or env=Pendulum-v1 goal="a rod standing upright"."""
@@ -75,20 +76,20 @@ def train(
     from sightline.runs.folder import check_free, default_run_path
 
     arguments = recipe or []
-    run: RunFolder | Path
     if resume:
-        run = _run_to_resume(arguments, run_dir)
-        name, completed = run.path.name, run.recipe()
+        run, name, completed = _run_to_resume(arguments, run_dir, trust)
+        path = run.path
     else:
         name, wanted = _recipe(arguments)
-        completed, run = roles.complete(wanted), run_dir or default_run_path(name)
+        completed, path, run = roles.complete(wanted), run_dir or default_run_path(name), None
     if dry_run:
         document = completed.model_dump(mode="json")
         typer.echo(json.dumps(document, indent=2) if as_json else yaml.safe_dump(document, sort_keys=False), nl=as_json)
+        typer.echo(roles.describe_size(completed), err=True)
         return
-    if isinstance(run, Path):
-        check_free(run)
-    folder, result = roles.train(completed, run, name)
+    if run is None:
+        check_free(path)
+    folder, result = roles.train(completed, path, name, resume)
     if _is_one_of_many():
         return
     if as_json:
@@ -120,18 +121,36 @@ def _recipe(arguments: list[str]) -> tuple[str, Recipe]:
     return Path(first).stem, load_recipe(first, rest)
 
 
-def _run_to_resume(arguments: list[str], path: Path | None) -> RunFolder:
-    """The run that is named, or the newest of that recipe; what else the command line says must agree with it."""
+def _run_to_resume(arguments: list[str], path: Path | None, trust: bool) -> tuple[RunFolder, str, Recipe]:
+    """The run that is named, or the newest of that recipe; what else the command line says must agree with it, but for
+    `steps`, which may grow."""
     from sightline.runs.folder import check_same_recipe, latest_run, open_run
 
     if not arguments:
         if path is None:
             raise BadInput("say which run to resume: the same command as before, or --run-dir")
-        return open_run(path)
+        run = open_run(path)
+        return run, path.name, run.trusted_recipe(trust)
+    if all(argument.partition("=")[0] == "steps" for argument in arguments) and path is not None:
+        run = open_run(path)
+        arguments = [str(run.recipe_file), *arguments]
     name, wanted = _recipe(arguments)
     run = open_run(path or latest_run(name))
-    check_same_recipe(run, wanted, ["env", *(text.partition("=")[0] for text in arguments if "=" in text)])
-    return run
+    stated = [text.partition("=")[0] for text in arguments if "=" in text]
+    longer = check_same_recipe(run, wanted, ["env", *stated])
+    # A recipe that the user names says what it says in the user's name, but not the run's own.
+    own = Path(arguments[0]).resolve() == run.recipe_file.resolve()
+    said = stated if own else [*stated, *_agreed(run.recipe(), wanted)]
+    recipe = run.trusted_recipe(trust, said)
+    return run, name, recipe if longer is None else recipe.model_copy(update={"steps": longer})
+
+
+def _agreed(had: Recipe, want: Recipe) -> list[str]:
+    """Keys that two recipes say in the same words."""
+    from sightline.config import leaves
+
+    ours, theirs = leaves(had), leaves(want)
+    return [key for key, value in ours.items() if key in theirs and theirs[key] == value]
 
 
 @app.command()
@@ -143,6 +162,7 @@ def evaluate(
     url: Annotated[str | None, typer.Option(help="Address of an OpenAI-compatible server.")] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes of the panel.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Which panel.")] = 0,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Play a panel of episodes with a run's chosen checkpoint, or a game's with any model."""
@@ -156,7 +176,7 @@ def evaluate(
     if model is None and (folder := RunFolder(Path(run))).recipe_file.is_file():
         if overrides:
             raise BadInput("a run is evaluated as its recipe says; leave out the overrides")
-        recipe, numbers = folder.recipe(), roles.evaluate(folder, episodes, seed)
+        recipe, numbers = folder.recipe(), roles.evaluate(folder, episodes, seed, trust)
     elif model is None and provider is None:
         raise BadInput(f"'{run}' is not a run folder: it has no recipe.yaml; to evaluate a model on a game say --model")
     else:
@@ -176,14 +196,14 @@ def evaluate(
 def report(run: RunPath) -> None:
     """Write a run's report.html anew."""
     from sightline.cli import roles
+    from sightline.reports.pages import damage
+    from sightline.runs.folder import check_plain, open_run
 
-    typer.echo(roles.write_report(_open(run)))
-
-
-def _open(path: Path) -> RunFolder:
-    from sightline.runs.folder import open_run
-
-    return open_run(path)
+    folder = open_run(run)
+    check_plain(folder.path)
+    typer.echo(roles.write_report(folder))
+    if found := damage(folder.path):
+        raise RunFailed(f"the page shows what can be read: {'; '.join(found)}")
 
 
 @app.command()

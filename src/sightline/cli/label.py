@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sightline.cli.output import AsJson, check_target, print_json
+from sightline.cli.output import AsJson, Trust, check_target, print_json
 from sightline.errors import BadInput
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def run(
         int, typer.Option(min=1, help="The budget of this call, at most; reward.questions=… is another.")
     ] = 200,
     fresh: Annotated[bool, typer.Option("--fresh", help="Ask about random play, not about what was asked.")] = False,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Ask a teacher outside of training: a second opinion on a run's pairs, or a first one on random play.
@@ -75,7 +76,7 @@ def run(
     from sightline.control.surveying import survey
     from sightline.runs.progress import ProgressBar
 
-    result = survey(path, overrides or [], questions, fresh, lambda count: ProgressBar(count, "asking"))
+    result = survey(path, overrides or [], questions, fresh, lambda count: ProgressBar(count, "asking"), trust)
     if result.answers is None:
         typer.echo(f"{result.recorded} of {len(result.questions)} answers are in {result.store}", err=True)
         raise KeyboardInterrupt

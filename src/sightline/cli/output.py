@@ -12,6 +12,9 @@ import typer
 from sightline.errors import BadInput, RunFailed
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, and nothing else there.")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Trust whoever made the run folder: import code that its recipe names.")
+]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 
 
@@ -53,7 +56,7 @@ def write_target(path: Path, content: bytes) -> None:
     Raises:
         RunFailed: it cannot be written.
     """
-    from sightline.runs.folder import write_atomically
+    from sightline.runs.files import write_atomically
 
     try:
         write_atomically(Path(os.path.realpath(path)), content)

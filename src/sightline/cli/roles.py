@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +11,9 @@ from typing import Any
 
 from sightline.config import AgentRecipe, ChatTeacherConfig, Recipe, for_agent, load_recipe
 from sightline.errors import BadInput, nearest
-from sightline.runs.folder import RunFolder, create_run
+from sightline.runs.folder import RunFolder, owned_run
 from sightline.runs.progress import ProgressBar
+from sightline.runs.state import restoring
 
 
 def complete(recipe: Recipe) -> Recipe:
@@ -24,48 +27,62 @@ def complete(recipe: Recipe) -> Recipe:
     return complete_control(recipe)
 
 
-def train(recipe: Recipe, run: RunFolder | Path, name: str) -> tuple[RunFolder, dict[str, Any]]:
+def describe_size(recipe: Recipe) -> str:
+    """How much a run will write, and hold in memory, in one line."""
+    if isinstance(recipe, AgentRecipe):
+        return (
+            f"disk        {recipe.checkpoints.keep} checkpoints of the weights that learn and twice as much of the "
+            "optimiser (float32), the best model, and the model before RL"
+        )
+    from sightline.control.sizes import describe_size as describe_control
+
+    return describe_control(recipe)
+
+
+def train(recipe: Recipe, path: Path, name: str, resume: bool) -> tuple[RunFolder, dict[str, Any]]:
     """Carry out a recipe, with a progress bar and a report at the end.
+
+    The folder is claimed before anything is loaded, and released at the end.
 
     Args:
         recipe: complete.
-        run: the run to resume, or the folder of a new one, which is made once everything is prepared.
+        path: the folder of the run.
         name: what the bar says.
+        resume: go on with the run that is in the folder.
     """
     if isinstance(recipe, AgentRecipe):
-        return _train_agent(recipe, run, name)
+        return _train_agent(recipe, path, name, resume)
     from sightline.control.preparing import prepare
     from sightline.control.training import train as train_control
     from sightline.models.encoders import model_card
     from sightline.reports.html import write_report
 
-    setup = prepare(recipe)
-    folder = run if isinstance(run, RunFolder) else create_run(run, recipe)
-    card = model_card(setup.encoder.name) if setup.encoder else None
-    if card:
-        folder.write_text("model_card.md", card)
-    with ProgressBar(recipe.steps, name) as progress:
-        result = train_control(setup, folder, progress, resume=isinstance(run, RunFolder))
-    write_report(folder.path)
+    with owned_run(path, recipe, resume) as begin:
+        setup = prepare(recipe)
+        folder = begin()
+        card = model_card(setup.encoder.name) if setup.encoder else None
+        if card:
+            folder.write_text("model_card.md", card)
+        with ProgressBar(recipe.steps, name) as progress:
+            result = train_control(setup, folder, progress, resume)
+        write_report(folder.path)
     return folder, result
 
 
-def _train_agent(recipe: AgentRecipe, run: RunFolder | Path, name: str) -> tuple[RunFolder, dict[str, Any]]:
+def _train_agent(recipe: AgentRecipe, path: Path, name: str, resume: bool) -> tuple[RunFolder, dict[str, Any]]:
     from sightline.agents.preparing import prepare
     from sightline.agents.training import train as train_agent
 
-    setup = prepare(recipe)
-    leads = setup.engine.rank == 0
-    if isinstance(run, RunFolder):
-        folder = run
-    elif leads:
-        folder = create_run(run, recipe)
-    path = setup.engine.gather(str(folder.path) if leads else "")[0]
-    folder = RunFolder(Path(path))
-    with ProgressBar(recipe.steps, name, quiet=not leads) as progress:
-        result = train_agent(setup, folder, progress, resume=isinstance(run, RunFolder))
-    if leads:
-        write_report(folder)
+    # Of several processes the first owns the folder; the others write nothing.
+    leads = os.environ.get("RANK", "0") == "0"
+    with owned_run(path, recipe, resume) if leads else contextlib.nullcontext() as begin:
+        setup = prepare(recipe)
+        folder = RunFolder(path) if begin is None else begin()
+        folder = RunFolder(Path(setup.engine.gather(str(folder.path))[0]), folder.lease)
+        with ProgressBar(recipe.steps, name, quiet=not leads) as progress:
+            result = train_agent(setup, folder, progress, resume)
+        if leads:
+            write_report(folder)
     return folder, result
 
 
@@ -80,15 +97,15 @@ def describe(recipe: Recipe, numbers: dict[str, Any]) -> str:
     return describe_control(numbers)
 
 
-def evaluate(run: RunFolder, episodes: int, seed: int) -> dict[str, Any]:
+def evaluate(run: RunFolder, episodes: int, seed: int, trust: bool) -> dict[str, Any]:
     """Play a panel with what a run has chosen."""
     if isinstance(run.recipe(), AgentRecipe):
         from sightline.agents.examining import evaluate_run as evaluate_agent
 
-        return evaluate_agent(run, episodes, seed)
+        return evaluate_agent(run, episodes, seed, trust)
     from sightline.control.evaluating import evaluate_run as evaluate_control
 
-    return evaluate_control(run, episodes, seed)
+    return evaluate_control(run, episodes, seed, trust)
 
 
 def evaluate_model(
@@ -129,7 +146,16 @@ def chat_config(model: str | None, provider: str | None, url: str | None, max_to
 
 
 def write_report(run: RunFolder) -> Path:
-    """Write a run's report anew."""
+    """Write a run's report anew.
+
+    Raises:
+        Damaged: its files are readable, and do not hold what Sightline writes there.
+    """
+    with restoring(run.path):
+        return _write_report(run)
+
+
+def _write_report(run: RunFolder) -> Path:
     if isinstance(run.recipe(), AgentRecipe):
         from sightline.reports.agent_page import write_agent_report
         from sightline.reports.trajectories_page import write_trajectories

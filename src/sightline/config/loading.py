@@ -104,6 +104,7 @@ def _read(name_or_path: str) -> dict[str, Any]:
     document = read_yaml(text, name_or_path)
     if not isinstance(document, dict):
         raise BadInput(f"{name_or_path} must be a YAML map of keys and values")
+    document.pop("format", None)  # of a run folder's recipe
     return document
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 
 from sightline.envs.vector import FrameVectorEnv, Transitions
@@ -38,8 +39,69 @@ class EpisodeSums:
         accounts.clear(over)
         return finished
 
+    def state(self) -> dict[str, Any]:
+        """The running sums, for a checkpoint."""
+        accounts = self.accounts
+        return {
+            "returns": accounts.returns,
+            "lengths": accounts.lengths,
+            "success": dict(accounts.success),
+            "knows_success": accounts.knows_success,
+        }
 
-class CollectingVecEnv(VecEnv):
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what `state` gave."""
+        accounts = self.accounts
+        accounts.returns[:], accounts.lengths[:] = state["returns"], state["lengths"]
+        for rule, held in accounts.success.items():
+            held[:] = state["success"][rule]
+        accounts.knows_success = bool(state["knows_success"])
+
+
+class SpacesVecEnv(VecEnv):
+    """What SB3 needs to build a learner that only acts: spaces, and nothing to step.
+
+    Args:
+        count: number of environments.
+        state_space, action_space: of one of them.
+    """
+
+    def __init__(self, count: int, state_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+        super().__init__(count, state_space, action_space)
+
+    def reset(self) -> np.ndarray:
+        raise NotImplementedError
+
+    def step_async(self, actions: np.ndarray) -> None:
+        raise NotImplementedError
+
+    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        return None
+
+    # The rest of SB3's interface reaches into single environments, which nothing here needs.
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        if attr_name == "render_mode":
+            return [None] * self.num_envs
+        raise AttributeError(attr_name)
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        raise NotImplementedError
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        raise NotImplementedError
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        return [False] * self.num_envs
+
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """Episodes have their own seeds; nothing is left to seed here."""
+        return [None] * self.num_envs
+
+
+class CollectingVecEnv(SpacesVecEnv):
     """Adapts a `FrameVectorEnv` to SB3 and keeps the frames of the present chunk.
 
     Two chunks' worth of frames are allocated once: one is filled while the other is being scored.
@@ -101,25 +163,6 @@ class CollectingVecEnv(VecEnv):
 
     def close(self) -> None:
         self.envs.close()
-
-    # The rest of SB3's interface reaches into single environments, which nothing here needs.
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        if attr_name == "render_mode":
-            return [None] * self.num_envs
-        raise AttributeError(attr_name)
-
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        raise NotImplementedError
-
-    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise NotImplementedError
-
-    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        return [False] * self.num_envs
-
-    def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Episodes have their own seeds; nothing is left to seed here."""
-        return [None] * self.num_envs
 
 
 def _success_as_reward(step: Transitions) -> np.ndarray:

@@ -61,9 +61,8 @@ class Setup:
     def panel(self, name: str, episodes: int, seed: int = 0) -> Panel:
         """A panel of the recipe's environment; other options, time limits and rules of success make it another one."""
         make = self.make
-        rule = (
-            None if self.task.success == "any" else self.task.success
-        )  # the usual one is left out, as all that is usual
+        # The usual rule is left out, as all that is usual.
+        rule = None if self.task.success == "any" else self.task.success
         game = played(make.env_id, env_options=make.options, episode_steps=make.episode_steps, success=rule)
         return make_panel(name, game, episodes, seed)
 
@@ -73,8 +72,11 @@ class Setup:
         return self.reward_model if isinstance(self.reward_model, EnsembleReward | LadderReward) else None
 
 
-def prepare(recipe: ControlRecipe) -> Setup:
+def prepare(recipe: ControlRecipe, asks: bool = True) -> Setup:
     """Load the models, find the environment and reach the teacher of a completed recipe.
+
+    Args:
+        asks: False leaves the teacher alone: to evaluate what it has taught, nobody needs its key or its server.
 
     Raises:
         BadInput, RunFailed: as the learner, the encoders, the words, the teacher and the environment say.
@@ -83,14 +85,14 @@ def prepare(recipe: ControlRecipe) -> Setup:
     check_learner(recipe)
     if recipe.wandb:
         check_wandb()
-    setup = _prepare(recipe)
+    setup = _prepare(recipe, asks)
     env = setup.make()
     _, warning = choose_policy(algorithm_class(recipe.learner.algorithm), env.observation_space)
     env.close()
     return setup if warning is None else replace(setup, warnings=(*setup.warnings, warning))
 
 
-def _prepare(recipe: ControlRecipe) -> Setup:
+def _prepare(recipe: ControlRecipe, asks: bool) -> Setup:
     display = env_maker(recipe, VIDEO_SIZE)
     task = find_task(recipe.env)
     match recipe.reward:
@@ -100,16 +102,16 @@ def _prepare(recipe: ControlRecipe) -> Setup:
             make = env_maker(recipe, (encoder.image_size, encoder.image_size))
             return Setup(recipe, task, make, display, encoder, None, reward, warnings)
         case LearnedConfig() as config:
-            return _prepare_to_learn(recipe, config, task, display)
+            return _prepare_to_learn(recipe, config, task, display, asks)
         case _:
             return Setup(recipe, task, env_maker(recipe, None, render=False), display, None, None, None, ())
 
 
-def _prepare_to_learn(recipe: ControlRecipe, config: LearnedConfig, task: Task, display: EnvMaker) -> Setup:
+def _prepare_to_learn(recipe: ControlRecipe, config: LearnedConfig, task: Task, display: EnvMaker, asks: bool) -> Setup:
     encoder = None
     if config.model.kind == "embeddings":
         encoder = load_encoder(config.model.encoder, config.device, config.model.dtype)
-    teacher, warnings = reach_teacher(recipe, config, encoder)
+    teacher, warnings = reach_teacher(recipe, config, encoder) if asks else (None, ())
     if encoder is not None:
         encoder.free_text_tower()
     make = env_maker(recipe, shown_size(config, encoder))

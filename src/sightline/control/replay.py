@@ -14,6 +14,7 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sightline.errors import RunFailed
+from sightline.runs.archive import Archive
 
 
 class CommittedReplayBuffer(ReplayBuffer):
@@ -45,6 +46,8 @@ class CommittedReplayBuffer(ReplayBuffer):
         self.true_rewards = np.zeros(shape, np.float32)
         self.features = None if feature_shape is None else np.zeros((*shape, *feature_shape), feature_dtype)
         self._new_rows: list[int] = []
+        self.rows_added = 0
+        """Vector steps stored since the run began: row r lies in place r mod `buffer_size` of the ring."""
 
     def add(
         self,
@@ -68,6 +71,7 @@ class CommittedReplayBuffer(ReplayBuffer):
         self.rewards[row] = np.nan
         self.true_rewards[row] = reward
         self._new_rows.append(row)
+        self.rows_added += 1
 
     def take_new_rows(self) -> np.ndarray:
         """int[T]: the rows added since the last call, in order of time."""
@@ -158,23 +162,80 @@ class CommittedReplayBuffer(ReplayBuffer):
         rows, columns = np.divmod(drawn, self.n_envs)
         return rows, columns
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Everything stored, as arrays, for a checkpoint; rows never written are left out."""
-        stored = self.buffer_size if self.full else self.pos
-        names = ["observations", "next_observations", "actions", "rewards", "dones", "timeouts", "committed"]
-        names += ["true_rewards"] + (["features"] if self.features is not None else [])
-        arrays = {name: getattr(self, name)[:stored] for name in names}
-        cursor = {
-            "pos": np.array(self.pos),
-            "full": np.array(self.full),
-            "new_rows": np.array(self._new_rows, np.int64),
-        }
-        return arrays | cursor
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+    #
+    # What was seen and done never changes once its reward is committed, so it is archived once. Rewards change when a
+    # reward model is fitted anew; they are small, and every checkpoint holds all of them. The last rows, which still
+    # wait for their rewards and features, are in the checkpoint too.
 
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Take over what `state` gave."""
-        arrays = dict(state)
-        self.pos, self.full = int(arrays.pop("pos")), bool(arrays.pop("full"))
-        self._new_rows = arrays.pop("new_rows").tolist()
-        for name, array in arrays.items():
-            getattr(self, name)[: len(array)] = array
+    def archive_to(self, archive: Archive) -> None:
+        """Append the committed rows that are not archived yet."""
+        oldest = self.rows_added - self._stored
+        start = max(archive.end, oldest)
+        places = self._places(start, self._first_waiting())
+        archive.append(start, {name: array[places] for name, array in self._lasting().items()}, oldest)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that is not archived, for a checkpoint: rewards, and the rows that wait for theirs."""
+        oldest, waiting = self.rows_added - self._stored, self._first_waiting()
+        kept, last = self._places(oldest, self.rows_added), self._places(waiting, self.rows_added)
+        return {
+            "rows_added": self.rows_added,
+            "new_rows": np.array(self._new_rows, np.int64),
+            "rewards": self.rewards[kept],
+            "committed": self.committed[kept],
+            "waiting": {name: array[last] for name, array in self._lasting().items()},
+        }
+
+    def restore(self, state: dict[str, Any], archive: Archive) -> None:
+        """Take over what `state` gave, and the rows that were archived before it.
+
+        Raises:
+            ValueError, KeyError: they do not fit this buffer.
+            Damaged: a file of the archive is.
+        """
+        self.rows_added = int(state["rows_added"])
+        self.pos, self.full = self.rows_added % self.buffer_size, self.rows_added >= self.buffer_size
+        oldest = self.rows_added - self._stored
+        kept = self._places(oldest, self.rows_added)
+        self.rewards[kept], self.committed[kept] = state["rewards"], state["committed"]
+        reached = oldest
+        for start, rows in archive.read():
+            reached = self._put_back(start, rows, oldest, reached)
+        reached = self._put_back(self._first_waiting(), state["waiting"], oldest, reached)
+        if reached != self.rows_added:
+            raise ValueError(f"rows {reached} to {self.rows_added} are missing")
+        self._new_rows = [int(row) for row in state["new_rows"]]
+
+    def _put_back(self, start: int, rows: dict[str, np.ndarray], oldest: int, reached: int) -> int:
+        """Store rows that follow those reached so far; gives the row reached now."""
+        if start > reached:
+            raise ValueError(f"rows {reached} to {start} are missing")
+        skipped = max(oldest - start, 0)
+        count = len(rows["actions"])
+        places = self._places(start + skipped, start + count)
+        for name, array in self._lasting().items():
+            array[places] = rows[name][skipped:]
+        return max(reached, start + count)
+
+    def _lasting(self) -> dict[str, np.ndarray]:
+        """The arrays of which a row never changes once it is committed."""
+        names = ["observations", "next_observations", "actions", "dones", "timeouts", "true_rewards"]
+        names += ["features"] if self.features is not None else []
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def _stored(self) -> int:
+        """Rows in the ring."""
+        return min(self.rows_added, self.buffer_size)
+
+    def _places(self, start: int, end: int) -> np.ndarray:
+        """int[end - start]: where rows lie in the ring."""
+        return np.arange(start, max(start, end)) % self.buffer_size
+
+    def _first_waiting(self) -> int:
+        """The first row without a reward; rewards are committed in the order of time."""
+        places = self._places(self.rows_added - self._stored, self.rows_added)
+        committed = self.committed[places].all(axis=1)
+        waiting = len(places) if committed.all() else int(np.argmin(committed))
+        return self.rows_added - self._stored + waiting

@@ -1,29 +1,45 @@
-"""The state of a run between two chunks, as files: all that is needed to go on as if nothing had happened."""
+"""The state of a run between two chunks, as files: all that is needed to go on as if nothing had happened.
+
+    checkpoints/step-…/   learner.safetensors   weights, optimisers and counters of the learner
+                          session.safetensors   replay buffer's rewards, pending chunk, reward source, episodes, chance
+                          best_policy…, best_reward…   what was chosen so far
+    checkpoints/best-…/   policy.safetensors, reward.safetensors
+    replay/               rows of the replay buffer and of the pool of segments: what only grows (`runs/archive.py`)
+
+Files hold arrays and JSON, never code: the learner is built from the recipe, then takes over what is in the file.
+"""
 
 from __future__ import annotations
 
-import pickle
+import inspect
 import random
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.save_util import recursive_getattr
+from stable_baselines3.common.vec_env import VecEnv
 
 from sightline.config import ControlRecipe, for_control
-from sightline.control.collection import CollectingVecEnv, EpisodeSums
-from sightline.control.learners import algorithm_class, keep_log_in_memory
+from sightline.control.collection import CollectingVecEnv, EpisodeSums, SpacesVecEnv
+from sightline.control.learners import build_learner
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.scoring import Scorer
-from sightline.errors import BadInput
+from sightline.errors import BadInput, Damaged
+from sightline.runs.archive import Archives
 from sightline.runs.checkpoints import CheckpointStore
 from sightline.runs.folder import RunFolder
+from sightline.runs.state import read_state, restoring, write_state
+from sightline.tasks.completing import env_maker
 
-MODEL, REWARD = "model.zip", "reward.pt"
-REPLAY, PENDING, SOURCE, REST = "replay.npz", "pending.npz", "source.pt", "rest.pkl"
+LEARNER, SESSION = "learner.safetensors", "session.safetensors"
+POLICY, REWARD = "policy.safetensors", "reward.safetensors"
 
 
 @dataclass
@@ -43,107 +59,236 @@ class Counters:
     seconds: float = 0.0
 
 
-def write_snapshot(
-    folder: Path, model: OffPolicyAlgorithm, scorer: Scorer, env: CollectingVecEnv, counters: Counters
-) -> None:
-    """Fill a folder. Unfinished episodes are kept as their actions, from which any environment can be brought back."""
-    model.save(folder / MODEL)
-    _save_arrays(folder / REPLAY, buffer_of(model).state())
-    _save_arrays(folder / PENDING, scorer.state())
-    save_state(folder / SOURCE, scorer.source.state())
-    rest = {
-        "episodes": env.envs.episodes,
-        "actions": env.envs.actions,
-        "sums": env.sums,
-        "finished": env.finished,
-        "counters": asdict(counters),
-        "random": _random_state(model),
-        "logged": dict(model.logger.name_to_value),
+class Snapshots:
+    """Checkpoints of a run with a policy: those to go on from, and the best so far.
+
+    Args:
+        run: whose they are.
+        keep: how many to keep to go on from.
+    """
+
+    def __init__(self, run: RunFolder, keep: int) -> None:
+        self.steps = CheckpointStore(run, "step", keep)
+        self.best = CheckpointStore(run, "best", keep=1)
+        self.archives = Archives(run.replay)
+
+    def save(self, model: OffPolicyAlgorithm, scorer: Scorer, env: CollectingVecEnv, counters: Counters) -> None:
+        """Write what the run goes on from."""
+
+        def write(folder: Path) -> dict[str, str]:
+            buffer = buffer_of(model)
+            buffer.archive_to(self.archives["transitions"])
+            write_state(folder / LEARNER, learner_state(model))
+            session = {
+                "replay": buffer.state(),
+                "pending": scorer.state(),
+                "source": scorer.source.state(self.archives),
+                "archives": self.archives.state(),
+                "episodes": list(env.envs.episodes),
+                # Unfinished episodes are kept as their actions, from which any environment can be brought back.
+                "actions": [np.asarray(history) for history in env.envs.actions],
+                "sums": env.sums.state(),
+                "finished": env.finished,
+                "counters": asdict(counters),
+                "random": _random_state(model),
+                "logged": dict(model.logger.name_to_value),
+            }
+            write_state(folder / SESSION, session)
+            best = self.best.latest()
+            if best is not None:
+                _copy_chosen(best.path, folder, to_best=True)
+            return self.archives.digests()
+
+        self.steps.save(model.num_timesteps, write)
+
+    def save_best(self, step: int, model: OffPolicyAlgorithm, reward: dict[str, Any] | None) -> None:
+        """Keep the policy, and the state of a reward model that was learned, as the best so far."""
+
+        def write(folder: Path) -> None:
+            write_state(folder / POLICY, model.policy.state_dict())
+            if reward is not None:
+                write_state(folder / REWARD, reward)
+
+        self.best.save(step, write)
+
+    def bring_back_best(self, folder: Path, step: int | None) -> None:
+        """Make the best of a checkpoint the best again: a later one was chosen by what is about to be done anew."""
+        self.best.clear()
+        if step is not None:
+            self.best.save(step, lambda best: _copy_chosen(folder, best, to_best=False))
+
+    def restore(
+        self, folder: Path, model: OffPolicyAlgorithm, scorer: Scorer, env: CollectingVecEnv
+    ) -> tuple[Counters, bool, dict[str, Any]]:
+        """Bring back everything into a learner that was just built.
+
+        Returns:
+            The counters; whether the environments came back in the very states that they had been left in (if not,
+            their episodes were begun anew); and what `set_random_state` takes, at the beginning of the next chunk.
+
+        Raises:
+            Damaged: a file is, or it does not fit the recipe.
+        """
+        restore_learner(model, folder)
+        session = read_state(folder / SESSION)
+        with restoring(folder):
+            self.archives.restore(session["archives"])
+            buffer_of(model).restore(session["replay"], self.archives["transitions"])
+            scorer.restore(session["pending"])
+            scorer.source.restore(session["source"], self.archives)
+            counters = Counters(**session["counters"])
+            episodes, actions = [int(count) for count in session["episodes"]], session["actions"]
+            finished, random_state = list(session["finished"]), dict(session["random"])
+            if len(episodes) != env.num_envs or len(actions) != env.num_envs:
+                raise ValueError(f"{len(episodes)} environments instead of {env.num_envs}")
+        states = env.envs.restore(episodes, actions)
+        same = np.array_equal(states, np.asarray(model._last_obs))
+        with restoring(folder):
+            if same:
+                env.sums.restore(session["sums"])
+            else:
+                model._last_obs = env.reset()
+                env.sums = EpisodeSums(env.num_envs)
+            env.finished = finished
+            model.logger.name_to_value.update(session["logged"])
+        return counters, same, random_state
+
+
+def learner_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
+    """Everything that learning has changed in a learner, as plain data: weights and optimisers, single tensors such as
+    SAC's entropy coefficient, and counters. What its constructor is told comes from the recipe and is left out."""
+    _, tensors = model._get_torch_save_params()
+    return {
+        "parameters": model.get_parameters(),
+        "tensors": {name: recursive_getattr(model, name).data for name in tensors},
+        "counters": {name: value for name, value in vars(model).items() if _is_counter(model, name, value)},
     }
-    (folder / REST).write_bytes(pickle.dumps(rest))
 
 
-def load_policy(recipe: ControlRecipe, folder: Path) -> OffPolicyAlgorithm:
-    """The learner of a checkpoint, for acting only."""
-    return _load_model(recipe, folder, env=None)
+def restore_learner(model: OffPolicyAlgorithm, folder: Path) -> None:
+    """Take over what `learner_state` gave into a learner that the same recipe has built.
+
+    Raises:
+        Damaged: the file is, or it does not fit.
+    """
+    state = read_state(folder / LEARNER)
+    with restoring(folder):
+        expected, tensors = model._get_torch_save_params()
+        if set(state["parameters"]) != set(expected) or set(state["tensors"]) != set(tensors):
+            raise ValueError("it is of another algorithm")
+        model.set_parameters(state["parameters"], exact_match=True, device=model.device)
+        for name, value in state["tensors"].items():
+            recursive_getattr(model, name).data.copy_(value)
+        for name, value in state["counters"].items():
+            if not _is_counter(model, name, value):
+                raise ValueError(f"{name} is no counter of {type(model).__name__}")
+            setattr(model, name, value)
 
 
-def load_learner(recipe: ControlRecipe, folder: Path, env: CollectingVecEnv | None = None) -> OffPolicyAlgorithm:
-    """The learner of a checkpoint with its replay buffer; with an environment, ready to go on."""
-    model = _load_model(recipe, folder, env)
-    with np.load(folder / REPLAY) as arrays:
-        buffer_of(model).restore(dict(arrays))
+def _is_counter(model: OffPolicyAlgorithm, name: str, value: Any) -> bool:
+    """Whether an attribute of a learner is changed by learning and is plain: `num_timesteps`, `_last_obs`, ….
+
+    SB3's classes do not say which of their attributes are state, and those of others have more. All plain attributes
+    are, but for what the constructor was told.
+    """
+    if name not in vars(model) or name in inspect.signature(type(model)).parameters:
+        return False
+    return value is None or isinstance(value, bool | int | float | np.ndarray)
+
+
+def load_policy(recipe: ControlRecipe, folder: Path, env: VecEnv) -> OffPolicyAlgorithm:
+    """The learner of a chosen checkpoint, for acting only.
+
+    Args:
+        env: gives the spaces (see `acting_spaces`).
+
+    Raises:
+        Damaged: the file is, or it does not fit the recipe.
+    """
+    # It never stores a transition.
+    acting = recipe.model_copy(update={"learner": recipe.learner.model_copy(update={"buffer_size": env.num_envs})})
+    model = build_learner(acting, env, None, np.float16)
+    weights = read_state(folder / POLICY)
+    with restoring(folder):
+        model.policy.load_state_dict(weights)
     return model
 
 
-def latest_learner(run: RunFolder) -> OffPolicyAlgorithm:
+def acting_spaces(make: Callable[[], gymnasium.Env[Any, Any]], count: int = 1) -> SpacesVecEnv:
+    """The spaces of an environment, from which `build_learner` and `load_policy` can build."""
+    env = make()
+    try:
+        return SpacesVecEnv(count, env.observation_space, env.action_space)
+    finally:
+        env.close()
+
+
+def chosen_policy(run: RunFolder, trust: bool = False) -> OffPolicyAlgorithm:
+    """The policy that a run has chosen, as a learner of SB3: `predict` acts, `save` writes SB3's own kind of file.
+
+    Args:
+        trust: whether code that the run's recipe names may be imported.
+
+    Raises:
+        BadInput: nothing was chosen yet, or it is damaged, or the recipe names code of its own.
+    """
+    recipe = for_control(run.trusted_recipe(trust, asks=False))
+    _, folder = chosen_checkpoint(run)
+    return load_policy(recipe, folder, acting_spaces(env_maker(recipe, None, render=False)))
+
+
+def latest_learner(run: RunFolder, trust: bool = False) -> OffPolicyAlgorithm:
     """The learner of a run's newest whole checkpoint, with its replay buffer: to relabel it, or to look into it.
 
+    Args:
+        trust: whether code that the run's recipe names may be imported.
+
     Raises:
-        BadInput: the run has no whole checkpoint.
+        BadInput: the run has no whole checkpoint, or its recipe names code of its own.
+        Damaged: the checkpoint does not fit the recipe.
     """
-    found = CheckpointStore(run.checkpoints, "step", keep=1).latest()
+    recipe = for_control(run.trusted_recipe(trust, asks=False))
+    found = CheckpointStore(run, "step", keep=1).latest()
     if found is None:
         raise BadInput(f"'{run.path}' has no whole checkpoint yet")
-    return load_learner(for_control(run.recipe()), found.path)
+    session, archives = read_state(found.path / SESSION), Archives(run.replay)
+    with restoring(found.path):
+        archives.restore(session["archives"])
+        features = session["replay"]["waiting"].get("features")
+        kept = (None, np.float16) if features is None else (features.shape[2:], features.dtype)
+        model = build_learner(recipe, acting_spaces(env_maker(recipe, None, render=False), recipe.envs), *kept)
+        buffer_of(model).restore(session["replay"], archives["transitions"])
+    restore_learner(model, found.path)
+    return model
 
 
-def save_state(file: Path, state: dict[str, Any]) -> None:
-    """Write nested plain data with arrays and tensors."""
-    with file.open("wb") as stream:
-        torch.save(state, stream)
-
-
-def load_state(file: Path) -> dict[str, Any]:
-    """What `save_state` wrote; empty if there is no such file."""
-    if not file.is_file():
-        return {}
-    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=False)
-    return state
-
-
-def copy_model(source: Path, target: Path, to_best: bool) -> None:
-    """Copy a policy and its reward from one checkpoint into another; the best one so far has a place of its own."""
-    for name in (MODEL, REWARD):
-        ours, best = (source / name, target / f"best_{name}") if to_best else (source / f"best_{name}", target / name)
-        if ours.is_file():
-            shutil.copyfile(ours, best)
-
-
-def chosen_policy(run: RunFolder) -> tuple[int, OffPolicyAlgorithm, dict[str, Any]]:
-    """The checkpoint that the reward model chose: its step, its learner for acting only, and the state of the reward
-    model if it was learned.
+def chosen_checkpoint(run: RunFolder) -> tuple[int, Path]:
+    """Step and folder of the checkpoint that the reward model chose.
 
     Raises:
-        BadInput: no checkpoint was chosen yet.
+        BadInput: none was chosen yet.
+        Damaged: it is.
     """
-    best = CheckpointStore(run.checkpoints, "best", keep=1).latest()
-    if best is None:
-        raise BadInput(f"'{run.path}' has no chosen checkpoint yet; let it train until its first evaluation")
-    return best.step, load_policy(for_control(run.recipe()), best.path), load_state(best.path / REWARD)
+    best = CheckpointStore(run, "best", keep=1)
+    found = best.latest()
+    if found is not None:
+        return found.step, found.path
+    for damaged in best.all():
+        raise Damaged(
+            f"the chosen checkpoint '{damaged.path}' is damaged ({damaged.damage()}); go on with --resume, which "
+            "brings it back from a whole checkpoint of the run, or train again"
+        )
+    raise BadInput(f"'{run.path}' has no chosen checkpoint yet; let it train until its first evaluation")
 
 
-def restore_session(
-    folder: Path, model: OffPolicyAlgorithm, scorer: Scorer, env: CollectingVecEnv
-) -> tuple[Counters, bool, dict[str, Any]]:
-    """Bring back the rest: pending rewards, unfinished episodes, counters.
-
-    Returns:
-        The counters; whether the environments came back in the very states that they had been left in (if not, their
-        episodes were begun anew); and what `set_random_state` takes, to be set at the beginning of the next chunk.
-    """
-    with np.load(folder / PENDING) as arrays:
-        scorer.restore(dict(arrays))
-    scorer.source.restore(load_state(folder / SOURCE))
-    rest = pickle.loads((folder / REST).read_bytes())
-    states = env.envs.restore(rest["episodes"], rest["actions"])
-    env.sums, env.finished = rest["sums"], rest["finished"]
-    same = np.array_equal(states, np.asarray(model._last_obs))
-    if not same:
-        model._last_obs = env.reset()
-        env.sums = EpisodeSums(env.num_envs)
-    model.logger.name_to_value.update(rest["logged"])
-    return Counters(**rest["counters"]), same, rest["random"]
+def learned_reward(folder: Path) -> dict[str, Any] | None:
+    """The state of the reward model that a checkpoint was chosen by; None if it was not learned."""
+    if not (folder / REWARD).exists():
+        return None
+    state = read_state(folder / REWARD)
+    if not isinstance(state, dict):
+        raise Damaged(f"'{folder / REWARD}' is damaged: it holds no reward model")
+    return state
 
 
 def buffer_of(model: OffPolicyAlgorithm) -> CommittedReplayBuffer:
@@ -152,15 +297,12 @@ def buffer_of(model: OffPolicyAlgorithm) -> CommittedReplayBuffer:
     return model.replay_buffer
 
 
-def _load_model(recipe: ControlRecipe, folder: Path, env: CollectingVecEnv | None) -> OffPolicyAlgorithm:
-    algorithm = algorithm_class(recipe.learner.algorithm)
-    model = algorithm.load(folder / MODEL, env=env, device=recipe.device, force_reset=False)
-    keep_log_in_memory(model)
-    return model
-
-
-def _save_arrays(file: Path, arrays: dict[str, np.ndarray]) -> None:
-    np.savez(file, **arrays)  # type: ignore[arg-type]
+def _copy_chosen(source: Path, target: Path, to_best: bool) -> None:
+    """Copy a policy and its reward from one checkpoint into another; the best one so far has a place of its own."""
+    for name in (POLICY, REWARD):
+        ours, best = (source / name, target / f"best_{name}") if to_best else (source / f"best_{name}", target / name)
+        if ours.is_file():
+            shutil.copyfile(ours, best)
 
 
 def _random_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
@@ -190,7 +332,7 @@ def set_random_state(model: OffPolicyAlgorithm, state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
     if "noise" in state:
         noise = _exploration(model)
-        noise.exploration_mat, noise.exploration_matrices = state["noise"]
+        noise.exploration_mat, noise.exploration_matrices = (part.to(model.device) for part in state["noise"])
 
 
 def _exploration(model: OffPolicyAlgorithm) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.rewards.model import RewardModel
+from sightline.runs.archive import Archives
 
 Aside = dict[str, np.ndarray]
 """What a source keeps of a chunk until its rewards are due."""
@@ -45,12 +46,12 @@ class Source:
         """Features [T, N, …] of a chunk -> float32[T, N] rewards."""
         return np.asarray(self.buffer.true_rewards[rows] * self._scale, np.float32)
 
-    def state(self) -> dict[str, Any]:
-        """What must be in a checkpoint."""
+    def state(self, archives: Archives) -> dict[str, Any]:
+        """What must be in a checkpoint; what only grows is appended to an archive instead."""
         return {}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take over what `state` gave."""
+    def restore(self, state: dict[str, Any], archives: Archives) -> None:
+        """Take over what `state` gave, and what was archived before it."""
 
 
 class ModelSource(Source):

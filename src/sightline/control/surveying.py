@@ -32,9 +32,10 @@ from sightline.preferences.labelling import Answers, Labelling
 from sightline.preferences.lessons import KINDS
 from sightline.preferences.pool import whole_segments
 from sightline.preferences.sampling import PoolView, choose_pairs, choose_singles
-from sightline.runs.folder import RunFolder
+from sightline.runs.folder import RunFolder, check_plain
 from sightline.runs.progress import Progress
 from sightline.runs.stopping import StopRequests
+from sightline.runs.trust import check_trusted
 from sightline.tasks.completing import complete, env_maker
 from sightline.tasks.declarations import find_task
 from sightline.teachers.human import people
@@ -84,6 +85,7 @@ def survey(
     count: int,
     fresh: bool,
     show: Callable[[int], AbstractContextManager[Progress]],
+    trust: bool = False,
 ) -> Survey:
     """Ask the teacher of a run's recipe, or of one made up for a label store; every answer is in the store at once.
 
@@ -94,6 +96,7 @@ def survey(
         count: questions at most.
         fresh: ask about random play, though there are questions that were asked before.
         show: number of questions -> what is shown while they are asked.
+        trust: whether code and servers that a run's recipe, or a store, names may be used.
 
     Raises:
         BadInput: there is no such store; words or levels that differ from those of the questions; the recipe, the
@@ -102,7 +105,7 @@ def survey(
     """
     folder = _folder(path, overrides)
     labels = _labels(folder)
-    plan = _plan(path, overrides, labels, folder, count, fresh or not labels)
+    plan = _plan(path, overrides, labels, folder, count, fresh or not labels, trust)
     reached, warnings = reach_teacher(plan.recipe, plan.config)
     run = f"label run {datetime.now(UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}"
     with LabelStore(folder) as store, show(len(plan.questions)) as progress:
@@ -149,10 +152,13 @@ def _stated(overrides: Sequence[str]) -> set[str]:
 
 
 def _plan(
-    path: Path, overrides: Sequence[str], labels: list[StoredLabel], folder: Path, count: int, fresh: bool
+    path: Path, overrides: Sequence[str], labels: list[StoredLabel], folder: Path, count: int, fresh: bool, trust: bool
 ) -> _Plan:
     own = for_control(RunFolder(path).recipe()) if RunFolder(path).recipe_file.is_file() else None
     recipe = _recipe(path, own, overrides, labels)
+    if not trust:
+        check_plain(path)
+        check_trusted(recipe, path, [*_stated(overrides)])
     config = recipe.reward
     if not isinstance(config, LearnedConfig):
         raise BadInput(f"reward.kind={config.kind} asks nobody; say reward.kind=learned")

@@ -32,6 +32,7 @@ from sightline.preferences.labelling import Answers, Labelling
 from sightline.preferences.lessons import Lessons, Round
 from sightline.preferences.novelty import Novelty
 from sightline.preferences.pool import whole_segments
+from sightline.runs.archive import Archives
 from sightline.runs.folder import RunFolder
 from sightline.teachers.encoder import EncoderTeacher
 from sightline.teachers.human import people
@@ -244,13 +245,13 @@ class Teaching(ModelSource):
 
     # -- state ---------------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
+    def state(self, archives: Archives) -> dict[str, Any]:
         self._store.back_up()
         novelty = self._novelty
         return {
-            "lessons": self._lessons.state(),
+            "lessons": self._lessons.state(archives),
             "novelty": (novelty.count, novelty.mean, novelty.squares),
-            "round": self._round,
+            "round": None if self._round is None else self._round.state(),
             "scales": self._scales,
             "asked_at": self._asked_at,
             "next_round": self._next_round,
@@ -258,13 +259,13 @@ class Teaching(ModelSource):
             "finished": self._finished,
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any], archives: Archives) -> None:
         """Take over what `state` gave; a round that was under way is asked again, of which the store knows most."""
-        self._lessons.restore(state["lessons"])
+        self._lessons.restore(state["lessons"], archives)
         self._novelty.count, self._novelty.mean, self._novelty.squares = state["novelty"]
-        self._round, self._next_round = state["round"], state["next_round"]
-        self._chunks, self._finished = state["chunks"], state["finished"]
-        self._asked_at = state["asked_at"]
+        self._round = None if state["round"] is None else Round.of(state["round"])
+        self._next_round, self._asked_at = int(state["next_round"]), int(state["asked_at"])
+        self._chunks, self._finished = int(state["chunks"]), bool(state["finished"])
         self._set_scales(state["scales"])
         if self._round is not None:
             self._labelling.ask(self._round.questions, self._asked_at)

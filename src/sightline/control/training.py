@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,19 +20,7 @@ from sightline.control.collection import CollectingVecEnv
 from sightline.control.learners import build_learner, name_of_values
 from sightline.control.preparing import Setup
 from sightline.control.scoring import Scorer
-from sightline.control.snapshot import (
-    MODEL,
-    REWARD,
-    Counters,
-    buffer_of,
-    copy_model,
-    load_learner,
-    load_policy,
-    restore_session,
-    save_state,
-    set_random_state,
-    write_snapshot,
-)
+from sightline.control.snapshot import Counters, Snapshots, buffer_of, load_policy, set_random_state
 from sightline.control.sources import ModelSource, Source
 from sightline.control.teaching import Teaching
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
@@ -41,10 +28,11 @@ from sightline.errors import RunFailed
 from sightline.evaluation.episodes import Policy, describe, play_one, play_panel
 from sightline.evaluation.landscape import reward_landscape
 from sightline.evaluation.panels import Panel
-from sightline.runs.checkpoints import Checkpoint, CheckpointStore
+from sightline.runs.checkpoints import Checkpoint
 from sightline.runs.folder import RunFolder
 from sightline.runs.metrics import Metrics
 from sightline.runs.progress import Progress
+from sightline.runs.state import restoring
 from sightline.runs.stopping import Stopped, StopRequests
 
 
@@ -63,7 +51,7 @@ def train(setup: Setup, run: RunFolder, progress: Progress, resume: bool = False
 
     Args:
         setup: what to do.
-        run: where; created by `sightline.runs.folder.create_run`.
+        run: where; owned by this process (`sightline.runs.folder.owned_run`).
         progress: is told how it goes.
         resume: go on from the newest whole checkpoint; without one, start anew.
 
@@ -76,7 +64,7 @@ def train(setup: Setup, run: RunFolder, progress: Progress, resume: bool = False
     """
     for warning in setup.warnings:
         progress.say(f"warning: {warning}")
-    run.write_json("warnings.json", list(setup.warnings))
+    run.write_json("warnings.json", {"warnings": list(setup.warnings)})
     with StopRequests() as stop:
         session = Session(setup, run, progress, stop, resume)
         try:
@@ -94,8 +82,8 @@ class Session:
     ) -> None:
         self.setup, self.run, self.progress, self.stop = setup, run, progress, stop
         recipe = setup.recipe
-        self._checkpoints = CheckpointStore(run.checkpoints, "step", recipe.checkpoints.keep)
-        self._best = CheckpointStore(run.checkpoints, "best", keep=1)
+        self._snapshots = Snapshots(run, recipe.checkpoints.keep)
+        self._saved_step: int | None = None
         self._validation = setup.panel("validation", recipe.evaluation.episodes)
         self._started = time.monotonic()
         self._counters = Counters()
@@ -107,7 +95,7 @@ class Session:
         pays_success = isinstance(recipe.reward, SparseConfig)
         self._env = CollectingVecEnv(envs, recipe.learner.chunk, setup.make.render, pays_success)
         self._open.callback(self._env.close)
-        found = self._checkpoints.latest(progress.say) if resume else None
+        found = self._snapshots.steps.latest(progress.say) if resume else None
         try:
             self.model = self._fresh() if found is None else self._restored(found)
             resume_step = (0 if found is None else found.step) if resume else None
@@ -141,23 +129,39 @@ class Session:
         """
         if self._random_state is not None:
             # SB3 draws the noise of a chunk before it calls here; a resumed run must not draw it twice.
-            set_random_state(self.model, self._random_state)
+            with restoring(self.run.checkpoints):
+                set_random_state(self.model, self._random_state)
             self._random_state = None
+        self._check_losses()
         recipe, before, now = self.setup.recipe, self._counters.boundary_step, self.model.num_timesteps
         saved = None
         if now > before:
             if self._teaching is not None and not self._teach(now):
-                raise Stopped(self.stop.signal_number or 0, self.save().step)
+                raise Stopped(self.stop.signal_number or 0, self.save())
             due = last or _due(recipe.evaluation.every, before, now)
             if due and not self._evaluate():
                 # Interrupted: the boundary is left open, so that the evaluation is made after resuming.
-                raise Stopped(self.stop.signal_number or 0, self.save().step)
+                raise Stopped(self.stop.signal_number or 0, self.save())
             self._counters.boundary_step = now
             if last or _due(recipe.checkpoints.every, before, now):
                 saved = self.save()
         if self.stop.requested():
             saved = saved or (self.save() if now > 0 else None)
-            raise Stopped(self.stop.signal_number or 0, saved.step if saved else None)
+            raise Stopped(self.stop.signal_number or 0, saved)
+
+    def _check_losses(self) -> None:
+        """Refuse to go on, and above all to save, once learning has broken down.
+
+        Raises:
+            RunFailed: a loss of the last updates is not a finite number.
+        """
+        for name, value in self.model.logger.name_to_value.items():
+            if name.startswith("train/") and not np.isfinite(value):
+                raise RunFailed(
+                    f"{name} is {float(value):g} at step {self.model.num_timesteps} of {self.setup.recipe.env} (seed "
+                    f"{self.setup.recipe.seed}); checkpoints before it are good. Lower learner.learning_rate, or look "
+                    "for huge observations and rewards (rescale_observations=true helps), and train again"
+                )
 
     def _teach(self, step: int) -> bool:
         """Ask the teacher and learn from it, if it is time to. False if interrupted."""
@@ -178,16 +182,17 @@ class Session:
             Stopped: with the step of the last checkpoint.
         """
         if self.stop.overdue():
-            found = self._checkpoints.latest()
-            raise Stopped(self.stop.signal_number or 0, found.step if found else None)
+            raise Stopped(self.stop.signal_number or 0, self._saved_step)
 
     def conclude(self) -> dict[str, Any]:
         """Play the test panel with the chosen checkpoint and with the untrained policy, and write what came out."""
         recipe, setup = self.setup.recipe, self.setup
-        best = self._best.latest(self.progress.say)
+        best = self._snapshots.best.latest(self.progress.say)
+        if best is None and self._counters.best_step is not None:
+            raise RunFailed("the chosen checkpoint is gone or damaged; train again")
         if best is None:
             raise RunFailed("the run ended before anything was learned from the teacher; raise steps")
-        chosen = greedy(load_policy(recipe, best.path))
+        chosen = greedy(load_policy(recipe, best.path, self._env))
         panel = setup.panel("test", recipe.evaluation.test_episodes)
         self.progress.say(f"testing the checkpoint of step {best.step} on {len(panel.seeds)} episodes")
         result: dict[str, Any] = {"chosen_step": best.step} | self._play(chosen, panel)
@@ -210,19 +215,14 @@ class Session:
         except Exception as error:
             warning = f"the pictures of the report are not complete: {' '.join(str(error).split())[:200]}"
             self.progress.say(f"warning: {warning}")
-            self.run.write_json("warnings.json", [*self.setup.warnings, warning])
+            self.run.write_json("warnings.json", {"warnings": [*self.setup.warnings, warning]})
 
-    def save(self) -> Checkpoint:
-        """Write a checkpoint from which the run goes on exactly."""
+    def save(self) -> int:
+        """Write a checkpoint from which the run goes on exactly; gives its step."""
         self._counters.seconds = self._seconds()
-
-        def write(folder: Path) -> None:
-            write_snapshot(folder, self.model, self._scorer, self._env, self._counters)
-            best = self._best.latest()
-            if best is not None:
-                copy_model(best.path, folder, to_best=True)
-
-        return self._checkpoints.save(self.model.num_timesteps, write)
+        self._snapshots.save(self.model, self._scorer, self._env, self._counters)
+        self._saved_step = int(self.model.num_timesteps)
+        return self._saved_step
 
     def close(self) -> None:
         self._open.close()
@@ -269,18 +269,17 @@ class Session:
 
     def _restored(self, checkpoint: Checkpoint) -> OffPolicyAlgorithm:
         self.progress.say(f"resuming from step {checkpoint.step}")
-        model = load_learner(self.setup.recipe, checkpoint.path, self._env)
+        model = self._untrained()
         self._scorer = self._scorer_for(model)
-        restored = restore_session(checkpoint.path, model, self._scorer, self._env)
+        restored = self._snapshots.restore(checkpoint.path, model, self._scorer, self._env)
         self._counters, same, self._random_state = restored
         if not same:
             self.progress.say(
                 "warning: this environment does not repeat itself from its seed; its unfinished episodes start anew"
             )
-        self._best.clear()
-        if self._counters.best_step is not None:
-            self._best.save(self._counters.best_step, lambda folder: copy_model(checkpoint.path, folder, to_best=False))
+        self._snapshots.bring_back_best(checkpoint.path, self._counters.best_step)
         self._pace = (time.monotonic(), checkpoint.step)
+        self._saved_step = checkpoint.step
         return model
 
     def _seconds(self) -> float:
@@ -329,17 +328,13 @@ class Session:
         self.progress.say(f"step {step}: {describe(numbers)}")
         if self._knows_reward() and score > self._counters.best_score:
             self._counters.best_score, self._counters.best_step = score, step
-            self._best.save(step, self._write_best)
+            learned = self.setup.learned
+            self._snapshots.save_best(step, self.model, None if learned is None else learned.state())
         return True
 
     def _knows_reward(self) -> bool:
         """Whether there is a reward to judge a policy by; one that is learned knows nothing before its first lesson."""
         return self.setup.learned is None or self.setup.learned.fitted
-
-    def _write_best(self, folder: Path) -> None:
-        self.model.save(folder / MODEL)
-        if self.setup.learned is not None:
-            save_state(folder / REWARD, self.setup.learned.state())
 
     def _play(self, policy: Policy, panel: Panel) -> dict[str, Any]:
         setup = self.setup
@@ -362,7 +357,10 @@ class Session:
         fps = self._env.envs.frames_per_second
         caption = "; ".join(setup.recipe.goal) or "the environment's own reward"
         for name, (frames, film_rewards) in films.items():
-            write_scored_video(self.run.videos / f"{name}.mp4", frames, film_rewards, fps, caption, limits)
+            file = self.run.videos / f"{name}.mp4"
+            with self.run.writing():
+                write_scored_video(file, frames, film_rewards, fps, caption, limits)
+            self._metrics.film(name, file, self.model.num_timesteps)
 
 
 class _Hooks(BaseCallback):

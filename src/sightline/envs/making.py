@@ -8,6 +8,7 @@ import inspect
 import multiprocessing
 import os
 import sys
+import typing
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -219,6 +220,7 @@ def _own(maker: EnvMaker) -> gymnasium.Env[Any, Any]:
     if build is None:
         public = [name for name in vars(module) if not name.startswith("_")]
         raise BadInput(f"module '{module_name}' has no '{attribute}'{nearest(attribute, public)}")
+    _check_makes_environments(build, maker.env_id)
     options = dict(maker.options)
     if maker.render and _parameters(build) & {"render_mode", "**"}:
         options["render_mode"] = "rgb_array"
@@ -228,6 +230,26 @@ def _own(maker: EnvMaker) -> gymnasium.Env[Any, Any]:
     if not isinstance(env, gymnasium.Env):
         raise BadInput(f"'{maker.env_id}' made a {type(env).__name__}, not a gymnasium.Env")
     return TimeLimit(env, maker.episode_steps or DEFAULT_EPISODE_STEPS)
+
+
+def _check_makes_environments(build: Any, env_id: str) -> None:
+    """Refuse to call what may not be meant to be called: `subprocess:Popen` is importable too.
+
+    Raises:
+        BadInput: it is neither a class of environments nor a function that says that it returns one.
+    """
+    made = build
+    if not isinstance(build, type):
+        try:
+            made = typing.get_type_hints(build).get("return")
+        except (TypeError, NameError, AttributeError):
+            made = None
+        made = typing.get_origin(made) or made
+    if not (isinstance(made, type) and issubclass(made, gymnasium.Env)):
+        raise BadInput(
+            f"'{env_id}' is neither a subclass of gymnasium.Env nor a function that is annotated to return one "
+            "(def make() -> gymnasium.Env: …)"
+        )
 
 
 def _size_options(entry_point: Any, size: Size | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from sightline import __version__
 from sightline.errors import BadInput, RunFailed
 from sightline.labels.parquet import write_parquet
 from sightline.labels.store import LabelStore, StoredLabel
-from sightline.runs.folder import write_atomically
+from sightline.runs.files import write_atomically
 
 DATA = Path("data") / "train-00000-of-00001.parquet"
 """Where `datasets` looks for the rows of a data set."""

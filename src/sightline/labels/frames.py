@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from sightline.errors import BadInput, RunFailed
-from sightline.runs.folder import write_atomically
+from sightline.runs.files import write_atomically
 
 MAX_PIXELS = 64_000_000
 """Larger pictures, and segments with more than this in all, are refused: a hostile file may claim to be of any size."""
@@ -65,6 +65,9 @@ class FrameFiles:
             BadInput: one is missing, or not what was kept; they are of several sizes, or too large together.
         """
         files = [self.file(name) for name in names]
+        for file in files:
+            if file.is_symlink() or (file.exists() and not file.is_file()):
+                raise BadInput(f"'{file}' is damaged: it is no regular file")
         frames = read_pictures(((file, f"'{file}'") for file in files), f"a segment in '{self._folder}'")
         for file, frame in zip(files, frames, strict=True):
             if name_of(frame) != file.stem:

@@ -22,6 +22,7 @@ from sightline.errors import BadInput, RunFailed
 from sightline.labels.frames import name_of, read_picture, read_pictures
 from sightline.labels.store import Context, LabelStore, StoredLabel
 from sightline.labels.types import Answer, Exchange, Kind, Outcome, Question, Segment
+from sightline.runs.files import MAX_PICTURE, read_bytes
 
 if TYPE_CHECKING:
     import pyarrow
@@ -201,8 +202,8 @@ class _Pictures:
 
     def _checked(self, file: Path) -> bytes:
         try:
-            content = file.read_bytes()
-        except OSError as error:
+            content = read_bytes(file, MAX_PICTURE)
+        except FileNotFoundError as error:
             raise BadInput(f"'{file}' is missing or damaged: {error.strerror}") from error
         sum_of_bytes = hashlib.sha256(content).digest()
         if self._sound.get(file.stem) != sum_of_bytes:

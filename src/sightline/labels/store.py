@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -27,9 +28,12 @@ from sightline.config import for_control
 from sightline.errors import BadInput, RunFailed
 from sightline.labels.frames import FrameFiles
 from sightline.labels.types import Answer, Exchange, Kind, Outcome, Question, Segment, Signed
+from sightline.runs.files import FORMAT, check_format
 from sightline.runs.folder import RunFolder
 
 DATABASE, BACKUP = "labels.sqlite", "labels.backup.sqlite"
+APPLICATION = 0x53474854
+"""Marks a database as a label store of ours: "SGHT" in ASCII."""
 _HOW_TO_RESTORE = f"move {DATABASE}* away and copy {BACKUP} to {DATABASE} (frames are not affected)"
 
 _SCHEMA = """
@@ -123,30 +127,42 @@ class Spent:
 class LabelStore:
     """Opens, or makes, the store in a folder. Threads may share one; so may processes, each with its own object.
 
+    Args:
+        folder: where it is, or shall be.
+        read_only: look into a store that is there, and change nothing, not even its backup.
+
     Raises:
         BadInput: the database is damaged, or is none, or is gone while its backup is there.
         RunFailed: it cannot be written.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, read_only: bool = False) -> None:
         self.folder = folder
         self._lock = threading.RLock()
         self._frames = FrameFiles(folder / "frames")
         self._refuse_to_begin_anew()
         try:
-            (folder / "frames").mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(folder / DATABASE, timeout=60, check_same_thread=False)
+            if not read_only:
+                (folder / "frames").mkdir(parents=True, exist_ok=True)
+            place = f"file:{quote(str((folder / DATABASE).absolute()))}?mode={'ro' if read_only else 'rwc'}"
+            self._database = sqlite3.connect(place, timeout=60, check_same_thread=False, uri=True)
         except (FileExistsError, NotADirectoryError) as error:
             raise BadInput(f"'{folder}' is a file; a label store is a folder") from error
         except (OSError, sqlite3.Error) as error:
             raise RunFailed(f"the label store '{folder}' cannot be opened: {error}") from error
         self._database.row_factory = sqlite3.Row
+        self._database.execute("PRAGMA trusted_schema=OFF")
         try:
             self._check()
+            if read_only:
+                return
             with self._writing():
                 self._database.execute("PRAGMA journal_mode=WAL")
                 self._database.execute("PRAGMA synchronous=FULL")
                 self._database.executescript(_SCHEMA)
+                # Stores from before there was a number hold the same tables. Labels are paid for: they are adopted.
+                self._database.execute(f"PRAGMA user_version={FORMAT}")
+                self._database.execute(f"PRAGMA application_id={APPLICATION}")
             self.back_up()
         except BaseException:
             self._database.close()
@@ -346,9 +362,14 @@ class LabelStore:
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _refuse_to_begin_anew(self) -> None:
-        """An empty database in the place of a lost one would soon be backed up over the last copy of the labels."""
+        """Refuse a folder in which an empty store must not be made, and links to files elsewhere.
+
+        An empty database in the place of a lost one would soon be backed up over the last copy of the labels."""
         has_backup = (self.folder / BACKUP).is_file()  # asked first: another process makes it after the database
         database = self.folder / DATABASE
+        for file in (self.folder / name for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", BACKUP, "frames")):
+            if file.is_symlink():
+                raise BadInput(f"'{file}' is a link; a label store holds plain files: put the store where it leads to")
         if has_backup and not (database.is_file() and database.stat().st_size):
             raise BadInput(f"the label database '{database}' is gone, but its backup is there; {_HOW_TO_RESTORE}")
 
@@ -362,6 +383,13 @@ class LabelStore:
         if found != "ok":
             reason = " ".join(str(found).split())
             raise BadInput(f"the label database '{self.folder / DATABASE}' is damaged ({reason}); {_HOW_TO_RESTORE}")
+        number = int(self._database.execute("PRAGMA user_version").fetchone()[0])
+        if number not in (0, FORMAT):
+            check_format(number, f"the label store '{self.folder}'")
+        # A stranger's database may hold more than tables: a view that never ends, a trigger that changes labels.
+        others = "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index')"
+        for kind, name in self._database.execute(others):
+            raise BadInput(f"the label database '{self.folder / DATABASE}' holds a {kind} '{name[:40]}'; not ours")
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

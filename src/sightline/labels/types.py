@@ -57,6 +57,15 @@ class Segment:
         header = repr(self.frames.shape).encode()
         return hashlib.sha256(header + np.ascontiguousarray(self.frames).tobytes()).hexdigest()
 
+    def state(self) -> dict[str, np.ndarray]:
+        """Plain data, for a checkpoint."""
+        return {"frames": self.frames, "true_rewards": self.true_rewards}
+
+    @classmethod
+    def of(cls, state: dict[str, np.ndarray]) -> Segment:
+        """The segment that `state` was taken from."""
+        return cls(state["frames"], state["true_rewards"])
+
     @property
     def true_return(self) -> float:
         """Sum of the true rewards; NaN if unknown."""

@@ -16,6 +16,7 @@ import numpy as np
 from sightline.errors import BadInput, RunFailed, nearest
 from sightline.models.device import choose_device
 from sightline.models.hub import quiet_hub
+from sightline.runs.files import parse_json, read_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -69,6 +70,21 @@ def load_encoder(name: str, device: str = "auto", dtype: str = "auto", batch_siz
         if name.startswith("hf:"):
             return HuggingFaceEncoder(name, torch_device, torch_dtype, batch_size)
         return OpenClipEncoder(name, torch_device, torch_dtype, batch_size)
+
+
+def embedding_size(name: str) -> int | None:
+    """How many numbers an encoder makes of a frame, without loading it; None if its files would have to be fetched."""
+    import open_clip
+
+    if name == BUNDLED or name.startswith("local-dir:"):
+        folder = bundled_folder() if name == BUNDLED else Path(name.removeprefix("local-dir:")).expanduser()
+        file = folder / "open_clip_config.json"
+        document = parse_json(read_bytes(file), f"'{file}'") if file.is_file() else {}
+        config = document.get("model_cfg") if isinstance(document, dict) else None
+    else:
+        config = open_clip.get_model_config(name.partition("/")[0])
+    size = config.get("embed_dim") if isinstance(config, dict) else None
+    return size if isinstance(size, int) else None
 
 
 def _dtype_for(dtype: str, device: torch.device) -> torch.dtype:
@@ -191,8 +207,9 @@ class HuggingFaceEncoder(_TowerPair):
         self._device, self._dtype, self._batch_size = device, dtype, batch_size
         source = name.removeprefix("hf:")
         try:
-            self._processor = AutoProcessor.from_pretrained(source)  # type: ignore[no-untyped-call]
-            model = AutoModel.from_pretrained(source, dtype=dtype)
+            # Without a word about it, the library would ask on the terminal whether code beside the weights may run.
+            self._processor = AutoProcessor.from_pretrained(source, trust_remote_code=False)  # type: ignore[no-untyped-call]
+            model = AutoModel.from_pretrained(source, dtype=dtype, trust_remote_code=False)
         except Exception as error:
             raise _cannot_load(name, error) from error
         if not (hasattr(model, "get_image_features") and hasattr(model, "get_text_features")):

@@ -14,6 +14,7 @@ from sightline.errors import RunFailed
 from sightline.preferences.learned import EnsembleReward
 from sightline.preferences.losses import preference_loss, rating_loss, score_loss
 from sightline.preferences.sampling import stratified_batches
+from sightline.runs.archive import Archive
 
 
 class Examples:
@@ -39,18 +40,24 @@ class Examples:
         """[N, …]: the features of every step of every labelled segment."""
         return np.concatenate([segment for segments in self.features for segment in segments])
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Everything, for a checkpoint."""
-        if not self.values:
-            return {}
-        places = {f"features_{i}": np.stack(column) for i, column in enumerate(zip(*self.features, strict=True))}
-        return places | {"values": np.array(self.values)}
+    def archive_to(self, archive: Archive) -> None:
+        """Append the labels that are not archived yet."""
+        new = slice(archive.end, None)
+        columns = {f"segment_{i}": np.stack(column) for i, column in enumerate(zip(*self.features[new], strict=True))}
+        archive.append(archive.end, columns | {"values": np.array(self.values[new], np.float64)})
 
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Take over what `state` gave."""
-        columns = [state[name] for name in sorted(name for name in state if name.startswith("features_"))]
-        self.features = list(zip(*columns, strict=True))
-        self.values = state["values"].tolist() if columns else []
+    def restore(self, archive: Archive) -> None:
+        """Take over what was archived.
+
+        Raises:
+            KeyError: it holds no labels.
+            Damaged: a file of the archive is.
+        """
+        self.features, self.values = [], []
+        for _, rows in archive.read():
+            values = rows.pop("values").tolist()
+            self.features += zip(*(rows[name] for name in sorted(rows)), strict=True)
+            self.values += values
 
 
 @dataclass(frozen=True)

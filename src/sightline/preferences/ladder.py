@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -119,18 +120,18 @@ class Ladder:
             return None
         return max(self.entries, key=lambda entry: entry.rating).candidate.embedding
 
-    def state(self) -> dict[str, np.ndarray]:
-        """The ladder as arrays: `embeddings` float32[n, D], `digests` str[n], `ratings` float64[n], `matches`
+    def state(self) -> dict[str, Any]:
+        """The ladder as plain data: `embeddings` float32[n, D], `digests` n texts, `ratings` float64[n], `matches`
         int64[n]."""
         embeddings = [entry.candidate.embedding for entry in self.entries]
         return {
             "embeddings": np.stack(embeddings) if embeddings else np.empty((0, 0), np.float32),
-            "digests": np.array([entry.candidate.digest for entry in self.entries], np.str_),
+            "digests": [entry.candidate.digest for entry in self.entries],
             "ratings": np.array([entry.rating for entry in self.entries], np.float64),
             "matches": np.array([entry.matches for entry in self.entries], np.int64),
         }
 
-    def restore(self, state: dict[str, np.ndarray]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Become the ladder that `state` was taken from."""
         columns = (state["embeddings"], state["digests"], state["ratings"], state["matches"])
         self.entries = [

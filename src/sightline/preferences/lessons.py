@@ -18,6 +18,7 @@ from sightline.preferences.learned import EnsembleReward, LadderReward
 from sightline.preferences.novelty import flat
 from sightline.preferences.pool import SegmentPool
 from sightline.preferences.sampling import AskedPairs, PoolView, choose_pairs, choose_singles
+from sightline.runs.archive import Archives
 
 KINDS: dict[str, Kind] = {"pairs": "compare", "ladder": "compare", "ratings": "rate", "scores": "score"}
 """What is asked for each kind of feedback."""
@@ -38,6 +39,23 @@ class Round:
     due: int
     questions: list[Question]
     features: list[tuple[np.ndarray, ...]]
+
+    def state(self) -> dict[str, Any]:
+        """Plain data, for a checkpoint."""
+        questions = [
+            {"kind": q.kind, "segments": [s.state() for s in q.segments], "goal": list(q.goal), "levels": q.levels}
+            for q in self.questions
+        ]
+        return {"due": self.due, "questions": questions, "features": self.features}
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> Round:
+        """The round that `state` was taken from."""
+        questions = [
+            Question(q["kind"], tuple(map(Segment.of, q["segments"])), tuple(q["goal"]), int(q["levels"]))
+            for q in state["questions"]
+        ]
+        return cls(int(state["due"]), questions, [tuple(features) for features in state["features"]])
 
 
 class Lessons:
@@ -121,28 +139,29 @@ class Lessons:
             numbers["reward/rank_correlation"] = spearman(returns, self.pool.true_returns)
         return numbers
 
-    def state(self) -> dict[str, Any]:
-        """Everything asked and learned, for a checkpoint."""
+    def state(self, archives: Archives) -> dict[str, Any]:
+        """Everything asked and learned, for a checkpoint; segments and labels are appended to archives."""
+        self.pool.archive_to(archives["segments"])
+        self.examples.archive_to(archives["examples"])
         return {
-            "pool": self.pool.state(),
-            "examples": self.examples.state(),
+            "added": self.pool.added,
             "counts": (self.questions, self.kept),
             "asked": self.asked,
             "reward": self.reward.state(),
             "ladder": self._ladder.state() if self._ladder else None,
-            "on_ladder": self._on_ladder,
+            "on_ladder": {digest: segment.state() for digest, segment in self._on_ladder.items()},
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take over what `state` gave."""
-        self.pool.restore(state["pool"])
-        self.examples.restore(state["examples"])
-        self.asked = state["asked"]
+    def restore(self, state: dict[str, Any], archives: Archives) -> None:
+        """Take over what `state` gave, and what was archived before it."""
+        self.pool.restore(int(state["added"]), archives["segments"])
+        self.examples.restore(archives["examples"])
+        self.asked = [tuple(digests) for digests in state["asked"]]
         self.questions, self.kept = state["counts"]
         self.reward.restore(state["reward"])
         if self._ladder is not None:
             self._ladder.restore(state["ladder"])
-            self._on_ladder = state["on_ladder"]
+            self._on_ladder = {digest: Segment.of(segment) for digest, segment in state["on_ladder"].items()}
 
     # -- pairs and single segments -------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sightline.labels.types import Segment
+from sightline.runs.archive import Archive
 
 
 class SegmentPool:
@@ -66,25 +67,36 @@ class SegmentPool:
         """What a teacher is shown; a copy, for the ring goes on."""
         return Segment(self._frames[index].copy(), self._true_rewards[index].copy())
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Everything held, for a checkpoint."""
-        held = len(self)
-        return {
-            "frames": self._frames[:held],
-            "features": self._features[:held],
-            "true_rewards": self._true_rewards[:held],
-            "digests": np.array(self._digests[:held]),
-            "added": np.array(self.added),
-        }
+    def archive_to(self, archive: Archive) -> None:
+        """Append the segments that are not archived yet: a checkpoint costs what is new."""
+        oldest = self.added - len(self)
+        start = max(archive.end, oldest)
+        places = np.arange(start, self.added) % self.size
+        archive.append(start, {name: array[places] for name, array in self._arrays().items()}, oldest)
 
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Take over what `state` gave."""
-        self.added = int(state["added"])
-        held = len(self)
-        self._frames[:held] = state["frames"]
-        self._features[:held] = state["features"]
-        self._true_rewards[:held] = state["true_rewards"]
-        self._digests[:held] = state["digests"].tolist()
+    def restore(self, added: int, archive: Archive) -> None:
+        """Take over what was archived when so many segments had been added.
+
+        Raises:
+            ValueError, KeyError: it does not fit this pool.
+            Damaged: a file of the archive is.
+        """
+        self.added = added
+        oldest = reached = added - len(self)
+        for start, rows in archive.read():
+            if start > reached:
+                break
+            skipped, reached = max(oldest - start, 0), start + len(rows["frames"])
+            places = np.arange(start + skipped, reached) % self.size
+            for name, array in self._arrays().items():
+                array[places] = rows[name][skipped:]
+        if reached != added:
+            raise ValueError(f"segments {reached} to {added} are missing")
+        for place in range(len(self)):
+            self._digests[place] = Segment(self._frames[place], np.zeros(0)).digest
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {"frames": self._frames, "features": self._features, "true_rewards": self._true_rewards}
 
 
 def whole_segments(ended: np.ndarray, length: int, count: int, rng: np.random.Generator) -> np.ndarray:

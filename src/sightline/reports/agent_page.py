@@ -15,16 +15,16 @@ from sightline.reports.pages import (
     duration,
     panel_sentence,
     percent,
-    read_json,
     read_mapping,
     read_recipe,
+    read_records,
     read_text,
+    read_warnings,
     render,
     whole,
 )
 from sightline.reports.trajectories_page import PAGE, RecordedSet, picture_url, recorded_sets
-from sightline.runs.folder import write_atomically
-from sightline.runs.metrics import read_metrics
+from sightline.runs.files import write_atomically
 
 MAX_STRIP = 12
 """Turns of the played episode, at most."""
@@ -120,13 +120,13 @@ def write_agent_report(run: Path) -> Path:
         The page's path.
     """
     recipe, result = read_recipe(run), read_mapping(run / "result.json")
-    metrics, warnings = read_metrics(run / "metrics.jsonl"), read_json(run / "warnings.json")
+    metrics, warnings = read_records(run), read_warnings(run)
     step = result.get("chosen_step")
     page = render(
         "agent.html",
         title=recipe.get("description") or recipe.get("env") or run.resolve().name,
         run_name=run.resolve().name,
-        warnings=warnings if isinstance(warnings, list) else [],
+        warnings=warnings,
         headline=_headline(result),
         headline_before=_interval(block(result, "untrained"), ""),
         numbers=_numbers(result),

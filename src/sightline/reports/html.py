@@ -20,15 +20,15 @@ from sightline.reports.pages import (
     duration,
     panel_sentence,
     percent,
-    read_json,
     read_mapping,
     read_recipe,
+    read_records,
     read_text,
+    read_warnings,
     render,
     whole,
 )
-from sightline.runs.folder import write_atomically
-from sightline.runs.metrics import read_metrics
+from sightline.runs.files import read_bytes, write_atomically
 
 MAX_VIDEO_BYTES = 8 * 1024 * 1024
 """Longer videos are named, not embedded, so that the page stays light."""
@@ -115,8 +115,8 @@ def write_report(run: Path) -> Path:
         The page's path.
     """
     recipe, result = read_recipe(run), read_mapping(run / "result.json")
-    metrics, landscape = read_metrics(run / "metrics.jsonl"), read_mapping(run / "landscape.json")
-    warnings, wording = read_json(run / "warnings.json"), _wording(recipe)
+    metrics, landscape = read_records(run), read_mapping(run / "landscape.json")
+    warnings, wording = read_warnings(run), _wording(recipe)
     numbers = _numbers(result, wording.reward)
     page = render(
         "report.html",
@@ -124,7 +124,7 @@ def write_report(run: Path) -> Path:
         run_name=run.resolve().name,
         goal=_sentences(recipe.get("goal")),
         baseline=_sentences(recipe.get("baseline")),
-        warnings=warnings if isinstance(warnings, list) else [],
+        warnings=warnings,
         headline=numbers[0] if numbers else None,
         numbers=numbers[1:],
         panel=panel_sentence(result),
@@ -307,12 +307,12 @@ def _videos(run: Path, result: Mapping[str, Any]) -> list[Video]:
 
 def _video(run: Path, name: str, caption: str) -> Video:
     path = run / name
-    if not path.is_file():
+    if path.is_symlink() or not path.is_file():
         return Video(caption, problem="not recorded")
     size = path.stat().st_size
     if size >= MAX_VIDEO_BYTES:
         return Video(caption, problem=f"too large to stand in this page ({size / 2**20:.0f} MB): see {name}")
-    return Video(caption, source="data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode())
+    return Video(caption, source="data:video/mp4;base64," + base64.b64encode(read_bytes(path)).decode())
 
 
 def _sentences(value: Any) -> Sequence[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -15,7 +14,8 @@ from sightline.errors import BadInput, RunFailed
 from sightline.labels.store import LabelStore
 from sightline.labels.types import Exchange, Outcome
 from sightline.reports import plots
-from sightline.runs.folder import write_atomically
+from sightline.reports.pages import data_url
+from sightline.runs.files import write_atomically
 
 if TYPE_CHECKING:
     from sightline.evaluation.agreement import Dispute, Judgement, Share, Statistics, TeacherStatistics
@@ -171,14 +171,7 @@ def _frames(store: LabelStore, digest: str) -> list[str | None]:
     except BadInput:  # the database names none
         return [None]
     chosen = np.unique(np.linspace(0, len(files) - 1, min(MAX_FRAMES, len(files))).round().astype(int))
-    return [_data_url(files[i]) for i in chosen] or [None]
-
-
-def _data_url(file: Path) -> str | None:
-    try:
-        return "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode()
-    except OSError:
-        return None
+    return [data_url(files[i]) for i in chosen] or [None]
 
 
 def _saying(judgement: Judgement) -> Saying:

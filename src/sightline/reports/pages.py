@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
+from sightline.errors import BadInput
+from sightline.runs import files
+from sightline.runs.files import read_document
+from sightline.runs.folder import RunFolder
+from sightline.runs.metrics import read_metrics
 
 if TYPE_CHECKING:
     import jinja2
 
+_DOCUMENTS = ("run.json", "result.json", "untrained.json", "landscape.json", "warnings.json", "versions.json")
 THIN_SPACE = "\u202f"
 _IN_SCRIPTS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
@@ -64,34 +69,63 @@ def json_for_script(document: Any) -> str:
 def data_url(file: Path) -> str | None:
     """A picture as text; None if it cannot be read."""
     try:
-        return "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode()
-    except OSError:
+        return "data:image/png;base64," + base64.b64encode(files.read_bytes(file, files.MAX_PICTURE)).decode()
+    except (OSError, BadInput):
         return None
 
 
 def read_recipe(run: Path) -> dict[str, Any]:
+    """The recipe of a run as plain data; empty if it cannot be read."""
     try:
-        recipe = yaml.safe_load(read_text(run / "recipe.yaml"))
-    except yaml.YAMLError:
+        return RunFolder(run).document()
+    except BadInput:
         return {}
-    return recipe if isinstance(recipe, dict) else {}
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    values = read_json(path)
-    return values if isinstance(values, dict) else {}
-
-
-def read_json(path: Path) -> Any:
+    """A JSON object of a run without its format number; empty if it is missing or damaged (`damage` says)."""
     try:
-        return json.loads(read_text(path))
-    except json.JSONDecodeError:
-        return None
+        return read_document(path)
+    except (OSError, BadInput):
+        return {}
 
 
 def read_text(path: Path) -> str:
     """The file's text; empty if there is none."""
-    return path.read_text("utf-8", errors="replace") if path.is_file() else ""
+    try:
+        return files.read_text(path)
+    except (OSError, BadInput):
+        return ""
+
+
+def read_warnings(run: Path) -> list[str]:
+    """What the run has warned of, and what is damaged in its folder."""
+    said = read_mapping(run / "warnings.json").get("warnings")
+    return [*(map(str, said) if isinstance(said, list) else ()), *damage(run)]
+
+
+def damage(run: Path) -> list[str]:
+    """What is wrong with the files that pages are made from, a line each; files that are not there are not wrong."""
+    readers: list[Callable[[], object]] = [
+        *([RunFolder(run).document] if (run / "recipe.yaml").exists() else []),
+        lambda: read_metrics(run / "metrics.jsonl"),
+        *(partial(RunFolder(run).read_json, name) for name in _DOCUMENTS),
+    ]
+    found = []
+    for read in readers:
+        try:
+            read()
+        except BadInput as error:
+            found.append(str(error))
+    return found
+
+
+def read_records(run: Path) -> list[dict[str, Any]]:
+    """The metrics of a run; empty if they are missing or damaged (`damage` says)."""
+    try:
+        return read_metrics(run / "metrics.jsonl")
+    except BadInput:
+        return []
 
 
 def percent(rate: float | None) -> str:

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sightline.reports.pages import data_url, json_for_script, read_json, read_recipe, render
-from sightline.runs.folder import write_atomically
+from sightline.errors import BadInput
+from sightline.reports.pages import data_url, json_for_script, read_recipe, render
+from sightline.runs.files import check_format, parse_json, read_bytes, write_atomically
 
 FOLDER, PICTURES = "trajectories", "pictures"
 """Where `agents/recording.py` writes."""
 PAGE = "trajectories.html"
+MAX_RECORD = 256 * 2**20
+"""Bytes of a file of episodes, at most."""
 MAX_BYTES = 48 * 1024 * 1024
 """What of records and pictures stands in the page; a browser still opens that at once. Early updates are left out."""
 _LOOKS = {"real": "real pictures", "blank": "blank pictures", "shuffled": "shuffled pictures"}
@@ -76,9 +79,11 @@ def recorded_sets(run: Path) -> tuple[list[RecordedSet], list[str]]:
     found, problems = [], []
     for file in sorted((run / FOLDER).glob("*.json"), key=lambda file: _order(file.stem)):
         try:
-            episodes = read_json(file)
+            document = parse_json(read_bytes(file, MAX_RECORD), file.name)
+            check_format(document.get("format"), file.name)
+            episodes = document["episodes"]
             _check(episodes)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, BadInput, LookupError, ValueError, TypeError, AttributeError):
             problems.append(f"{file.name} is damaged and is not shown.")
             continue
         found.append(RecordedSet(file.stem, _title(file.stem), episodes))

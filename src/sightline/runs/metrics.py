@@ -1,14 +1,23 @@
-"""Metrics of a run: one JSON object a line, TensorBoard events, and Weights & Biases if asked for."""
+"""Metrics of a run: one JSON object a line, TensorBoard events, and Weights & Biases if asked for.
+
+The first line of the file is its format number, `{"format": 1}`; every other line is a record with a `step`.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from pathlib import Path
 from typing import Any
 
-from sightline.errors import BadInput
-from sightline.runs.folder import RunFolder, write_atomically
+from sightline.errors import BadInput, Damaged
+from sightline.runs.files import FORMAT, check_format, parse_json, read_text, write_atomically
+from sightline.runs.folder import RunFolder
+
+MAX_METRICS = 2**30
+"""Bytes of a file of metrics, at most."""
+_FIRST_LINE = json.dumps({"format": FORMAT}) + "\n"
 
 
 class Metrics:
@@ -20,23 +29,41 @@ class Metrics:
     """
 
     def __init__(self, run: RunFolder, tensorboard: bool, wandb: str | None, resume_step: int | None = None) -> None:
-        self._path = run.metrics_file
-        if resume_step is not None:
-            _drop_after(self._path, resume_step)
-        self._file = self._path.open("a")
-        self._tensorboard = _tensorboard(run, resume_step) if tensorboard else None
+        self._run = run
+        with run.writing():
+            if resume_step is not None:
+                _drop_after(run.metrics_file, resume_step)
+            self._file = run.metrics_file.open("a")
+            if not self._file.tell():
+                self._file.write(_FIRST_LINE)
+                self._file.flush()
+            self._tensorboard = _tensorboard(run, resume_step) if tensorboard else None
         self._wandb = _wandb(run, wandb) if wandb else None
 
     def write(self, step: int, values: dict[str, float | int | None]) -> None:
-        """Record values at a step; None means unknown and is left out."""
+        """Record values at a step; None means unknown and is left out, what is not finite is null.
+
+        Raises:
+            LeaseLost: another process owns the run by now.
+        """
         known = {name: value for name, value in values.items() if value is not None}
-        self._file.write(json.dumps({"step": step, **known}) + "\n")
-        self._file.flush()
-        if self._tensorboard is not None:
-            for name, value in known.items():
-                self._tensorboard.add_scalar(name, value, step)
+        finite = {name: value if math.isfinite(value) else None for name, value in known.items()}
+        with self._run.writing():
+            self._file.write(json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
+            self._file.flush()
+            if self._tensorboard is not None:
+                for name, value in known.items():
+                    self._tensorboard.add_scalar(name, value, step)
+                self._tensorboard.flush()  # or its thread would write later, when the run may have another owner
         if self._wandb is not None:
             self._wandb.log(known, step=step)
+
+    def film(self, name: str, file: Path, step: int) -> None:
+        """Send a video to Weights & Biases, if that is asked for."""
+        if self._wandb is not None:
+            import wandb
+
+            self._wandb.log({f"videos/{name}": wandb.Video(str(file), format="mp4")}, step=step)
 
     def close(self) -> None:
         self._file.close()
@@ -57,21 +84,38 @@ def check_wandb() -> None:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All whole records; a last line that a kill cut short is ignored."""
+    """All whole records; a last line that a kill cut short is ignored. No file means no records.
+
+    Raises:
+        Damaged: any other line is no record.
+        BadInput: the file is of another format.
+    """
+    try:
+        lines = read_text(path, MAX_METRICS).splitlines()
+    except FileNotFoundError:
+        return []
     records = []
-    for line in path.read_text("utf-8", "replace").splitlines() if path.is_file() else []:
+    for number, line in enumerate(lines, 1):
         try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            records.append(record)
+            record = parse_json(line, f"line {number} of '{path}'")
+            if not isinstance(record, dict):
+                raise Damaged(f"line {number} of '{path}' is damaged: it is no JSON object")
+            if number == 1:
+                check_format(record.get("format"), f"'{path}'")
+                continue
+            if not isinstance(record.get("step"), int):
+                raise Damaged(f"line {number} of '{path}' is damaged: it has no step")
+        except Damaged:
+            if number == len(lines):
+                break
+            raise
+        records.append(record)
     return records
 
 
 def _drop_after(path: Path, step: int) -> None:
     kept = [record for record in read_metrics(path) if record["step"] <= step]
-    write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept).encode())
+    write_atomically(path, "".join([_FIRST_LINE, *(json.dumps(record) + "\n" for record in kept)]).encode())
 
 
 def _tensorboard(run: RunFolder, resume_step: int | None) -> Any:
@@ -82,7 +126,16 @@ def _tensorboard(run: RunFolder, resume_step: int | None) -> Any:
 
 
 def _wandb(run: RunFolder, project: str) -> Any:
+    """A run of Weights & Biases. Its id is the run's own: the folder's name may be that of many runs."""
     check_wandb()
     import wandb
 
-    return wandb.init(project=project, id=run.path.name, name=run.path.name, dir=str(run.path), resume="allow")
+    identity = run.read_json("run.json") or {}
+    return wandb.init(
+        project=project,
+        id=str(identity.get("id")) if identity.get("id") else None,
+        name=run.path.resolve().name,
+        dir=str(run.path),
+        config=run.recipe().model_dump(mode="json"),
+        resume="allow",
+    )

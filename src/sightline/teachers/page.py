@@ -23,6 +23,7 @@ from typing import Any, get_args
 
 from sightline.errors import BadInput, RunFailed
 from sightline.labels.store import LabelStore, existing_store
+from sightline.runs.files import MAX_PICTURE, read_bytes
 from sightline.teachers.desk import Desk, NotWaiting, Said
 
 HOST = "127.0.0.1"
@@ -138,8 +139,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif frame := FRAME.fullmatch(self.path):
             file = self.server.desk.store.folder / "frames" / frame[1][:2] / f"{frame[1]}.png"
             try:
-                picture = file.read_bytes()
-            except OSError:
+                picture = read_bytes(file, MAX_PICTURE)
+            except (OSError, BadInput):
                 raise Refused(HTTPStatus.NOT_FOUND, "no such frame") from None
             self._send(HTTPStatus.OK, picture, "image/png", cache="private, max-age=86400, immutable")
         else:

@@ -6,12 +6,11 @@ only a key that the recipe names for it, and none travels over an open network i
 
 from __future__ import annotations
 
-import contextlib
-import ipaddress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from sightline.errors import BadInput
+from sightline.runs.trust import is_this_machine
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -53,7 +52,7 @@ def address(url: str | None, key_env: str | None, hosted: str, hosted_key: str, 
         raise BadInput(f"url '{url}' is no address of a server; write it like http://localhost:8000{usual_path}")
     is_provider = parts.scheme == "https" and host == urlsplit(hosted).hostname
     key_env = key_env or (hosted_key if is_provider else None)
-    if key_env and parts.scheme == "http" and not _is_this_machine(host):
+    if key_env and parts.scheme == "http" and not is_this_machine(url):
         raise BadInput(f"the key in {key_env} would go to {host} in plain text; say https:// in url")
     shown_port = f":{port}" if port not in (None, _PORTS[parts.scheme]) else ""
     shown_host = f"[{host}]" if ":" in host else host
@@ -73,9 +72,3 @@ def address_with_key(url: str | None, key_env: str | None, hosted: str, hosted_k
             f"the key in {hosted_key} is not sent to {found.where}; say by key_env which variable holds a key for it"
         )
     return found
-
-
-def _is_this_machine(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import warnings
 from collections.abc import Iterator
@@ -11,8 +10,9 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sightline.errors import BadInput
+from sightline.errors import BadInput, Damaged
 from sightline.models.hub import quiet_hub
+from sightline.runs.files import parse_json, read_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -45,8 +45,10 @@ def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any
         raise BadInput(f"there is no folder '{place}'; say bundled, owner/name of the Hugging Face hub, or a folder")
     try:
         with quiet_hub(offline=Path(place).exists()):
-            processor = auto.AutoProcessor.from_pretrained(place)
-            model = _load_model(auto.AutoModelForImageTextToText, place, {"dtype": dtype, **options})
+            # Without a word about it, the library would ask on the terminal whether code beside the weights may run.
+            processor = auto.AutoProcessor.from_pretrained(place, trust_remote_code=False)
+            choices = {"dtype": dtype, "trust_remote_code": False, **options}
+            model = _load_model(auto.AutoModelForImageTextToText, place, choices)
     except BadInput:
         raise
     except Exception as error:  # files of others make libraries raise anything
@@ -62,6 +64,56 @@ def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return processor, model
+
+
+def read_weights(like: Any, folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Read the weights of a checkpoint, by the names that a model of the same kind has for them.
+
+    Nothing else in the folder is believed: what is built is the class and the configuration of `like`.
+
+    Args:
+        like: the model that they are for.
+
+    Raises:
+        Damaged: there are none, or those of another model.
+    """
+    if not folder.is_dir():
+        raise BadInput(f"there is no folder '{folder}' with weights")
+    for name in _shards(folder):
+        if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", name) or not (folder / name).is_file():
+            raise Damaged(f"'{folder}' is damaged: it names weights '{name[:80]}', which are not there")
+    try:
+        with quiet_hub(offline=True):
+            model, loaded = type(like).from_pretrained(
+                str(folder),
+                config=like.config,
+                dtype=dtype,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+                output_loading_info=True,
+            )
+    except Exception as error:  # files of others make libraries raise anything
+        raise Damaged(f"the weights in '{folder}' cannot be read: {_reason(error)}") from error
+    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if found := sorted(map(str, loaded.get(what) or ())):
+            raise Damaged(
+                f"the weights in '{folder}' do not fit this model: {what.replace('_', ' ')} such as {found[0]}"
+            )
+    weights: dict[str, torch.Tensor] = model.state_dict()
+    return weights
+
+
+def _shards(folder: Path) -> set[str]:
+    """Names of the files that the weights of a checkpoint lie in."""
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        return {"model.safetensors"}
+    document = parse_json(read_bytes(index), f"'{index}'")
+    named = document.get("weight_map") if isinstance(document, dict) else None
+    if not isinstance(named, dict) or not named:
+        raise Damaged(f"'{index}' is damaged: it names no weights")
+    return set(map(str, named.values()))
 
 
 @contextlib.contextmanager
@@ -81,7 +133,10 @@ def _load_model(kind: Any, place: str, options: dict[str, Any]) -> Any:
         import peft
     except ImportError as error:
         raise BadInput(f"'{place}' holds adapters, which need PEFT; pip install 'sightline[lora]'") from error
-    base = json.loads(adapters.read_text())["base_model_name_or_path"]
+    document = parse_json(read_bytes(adapters), f"'{adapters}'")
+    base = document.get("base_model_name_or_path") if isinstance(document, dict) else None
+    if not isinstance(base, str):
+        raise BadInput(f"'{adapters}' does not say which model the adapters are for (base_model_name_or_path)")
     with without_notices():
         return peft.PeftModel.from_pretrained(kind.from_pretrained(base, **options), place).merge_and_unload()
 

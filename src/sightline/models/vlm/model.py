@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sightline.config.agents import Policy
-from sightline.errors import BadInput, RunFailed
+from sightline.errors import BadInput, Damaged, RunFailed
 from sightline.models.device import choose_device, fast_dtype
 from sightline.models.vlm import parts
 from sightline.models.vlm.batches import stack
-from sightline.models.vlm.loading import load_pretrained, without_notices
+from sightline.models.vlm.loading import load_pretrained, read_weights, without_notices
 from sightline.models.vlm.prompts import PromptEncoder
 from sightline.models.vlm.tokens import Tokens
 from sightline.models.vlm.types import Exchange, Passage, Prompt, Sample, Scores
@@ -262,19 +262,21 @@ class VLM:
         if self.policy.lora is not None:
             self._load_adapters(folder)
         else:
-            _, saved = load_pretrained(str(folder), self._weights)
-            _take_over(self.model, saved.state_dict(), folder)
+            _take_over(self.model, read_weights(self.model, folder, self._weights), folder)
         if self.scorer.value_head is not None:
             if not (folder / VALUE_HEAD).exists():
                 raise BadInput(f"'{folder}' holds no value head ({VALUE_HEAD}); it was written by another algorithm")
-            _take_over(self.scorer.value_head, load_file(folder / VALUE_HEAD), folder)
+            with _as_damage(folder / VALUE_HEAD):
+                weights = load_file(folder / VALUE_HEAD)
+            _take_over(self.scorer.value_head, weights, folder)
 
     def _load_adapters(self, folder: Path) -> None:
         import peft
 
         if not (folder / "adapter_model.safetensors").exists():
             raise BadInput(f"'{folder}' holds no adapters (adapter_model.safetensors); was it written without lora?")
-        saved = peft.load_peft_weights(str(folder), device="cpu")
+        with _as_damage(folder / "adapter_model.safetensors"):
+            saved = peft.load_peft_weights(str(folder), device="cpu")
         expected = peft.get_peft_model_state_dict(self.model)
         if {name: values.shape for name, values in saved.items()} != {n: v.shape for n, v in expected.items()}:
             raise BadInput(f"the adapters in '{folder}' do not fit this model; were policy.lora or freeze others?")
@@ -340,6 +342,17 @@ def _make_savable(settings: Any) -> None:
         settings.validate(strict=True)
     except ValueError:
         settings.do_sample = True
+
+
+@contextlib.contextmanager
+def _as_damage(file: Path) -> Iterator[None]:
+    """Say in one line that weights cannot be read."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (SafetensorError, OSError, ValueError) as error:
+        raise Damaged(f"'{file}' is damaged: {' '.join(str(error).split())[:150]}") from error
 
 
 def _take_over(module: torch.nn.Module, saved: dict[str, torch.Tensor], folder: Path) -> None:

@@ -1,0 +1,73 @@
+"""How much a run with a policy will hold in memory and write to disk."""
+
+from __future__ import annotations
+
+import numpy as np
+from gymnasium import spaces
+
+from sightline.config import CNNConfig, ControlRecipe, LearnedConfig, ResNetConfig, ZeroShotConfig
+from sightline.control.preparing import shown_size
+from sightline.models.encoders import embedding_size
+from sightline.tasks.completing import env_maker
+
+
+def describe_size(recipe: ControlRecipe) -> str:
+    """One line about the replay buffer and the pool of segments of a completed recipe.
+
+    Both are kept once in memory and once on disk; a checkpoint appends what is new, and writes the rewards (4 bytes a
+    transition) and the networks again. The sizes of embeddings are known for encoders that are described here; frames
+    are counted as large as they are asked for.
+    """
+    transition, known = _bytes_of_transition(recipe)
+    stored = min(recipe.steps, recipe.learner.buffer_size)
+    parts = [f"{stored:,} transitions of {transition / 1000:.3g} kB: {_size(stored * transition)}"]
+    if isinstance(recipe.reward, LearnedConfig):
+        height, width = shown_size(recipe.reward, None)
+        segment = recipe.reward.segment * height * width * 3
+        parts.append(f"{recipe.reward.pool:,} segments for questions: up to {_size(recipe.reward.pool * segment)}")
+    unknown = "" if known else " (and the embeddings, whose size is known once the encoder is loaded)"
+    return (
+        f"disk        {'; '.join(parts)}{unknown}; once in memory and once on disk, a checkpoint adds what is new and "
+        f"rewrites {_size(5 * stored)} of rewards"
+    )
+
+
+def _bytes_of_transition(recipe: ControlRecipe) -> tuple[float, bool]:
+    """What a transition takes in the replay buffer; and whether that is all."""
+    env = env_maker(recipe, None, render=False)()
+    try:
+        states, actions = env.observation_space, env.action_space
+    finally:
+        env.close()
+    state = float(np.prod(states.shape or (1,))) * np.dtype(states.dtype or np.float32).itemsize
+    action = 8.0 if isinstance(actions, spaces.Discrete) else 4.0 * float(np.prod(actions.shape or (1,)))
+    flags = 4 * 4 + 1  # reward, the environment's own, done and timeout as float32; whether it is committed
+    features, known = _bytes_of_features(recipe)
+    return 2 * state + action + flags + features, known
+
+
+def _bytes_of_features(recipe: ControlRecipe) -> tuple[float, bool]:
+    """What is kept beside a transition to reward it again, frames or embeddings; and whether that is known."""
+    reward = recipe.reward
+    if isinstance(reward, ZeroShotConfig):
+        if not reward.keep_embeddings:
+            return 0.0, True
+        size = embedding_size(reward.encoder)
+        return 2.0 * (size or 0), size is not None
+    if not isinstance(reward, LearnedConfig):
+        return 0.0, True
+    match reward.model:
+        case CNNConfig(size=(height, width)) | ResNetConfig(size=(height, width)):
+            return 3.0 * height * width, True
+    if reward.model.kind == "states":
+        return 0.0, True
+    size = embedding_size(reward.model.encoder)
+    return 2.0 * (size or 0), size is not None
+
+
+def _size(count: float) -> str:
+    """Bytes for people."""
+    for unit, width in (("GB", 1e9), ("MB", 1e6)):
+        if count >= width:
+            return f"{count / width:.3g} {unit}"
+    return f"{count / 1e3:.3g} kB"

@@ -1,0 +1,153 @@
+"""State as a file: nested plain data, arrays and tensors, without a pickle.
+
+A state is written as one safetensors file. Its arrays are the file's tensors; everything else stands as JSON in the
+file's metadata, with a format number. So a reader runs no code and allocates no more than the file has bytes (the
+safetensors header must add up to the file's size), and a stranger can look into it with any safetensors viewer.
+
+    {"step": 640, "noise": tensor, "pool": {"frames": array}}
+       │
+       ├── metadata   {"sightline": '{"format": 1, "state": {"step": 640, "noise": {"$tensor": "noise"}, "pool": {…}}}'}
+       └── tensors    noise, pool/frames
+
+What JSON lacks is tagged: `{"$tuple": […]}`, `{"$float": "nan"}`, `{"$dict": [[key, value], …]}` for keys that are no
+text. So what is read equals what was written, type by type; NumPy's scalars come back as Python's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sightline.errors import Damaged
+from sightline.runs.files import FORMAT, check_format, parse_json
+
+METADATA = "sightline"
+"""The entry of a file's metadata that holds its state."""
+
+
+def write_state(file: Path, state: Any) -> None:
+    """Write a state.
+
+    Args:
+        state: None, booleans, numbers, text, lists, tuples, dictionaries, NumPy arrays of numbers and torch tensors.
+
+    Raises:
+        TypeError: there is something else in it; state is plain by design.
+        OSError: the file cannot be written.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    arrays: dict[str, np.ndarray] = {}
+    text = json.dumps({"format": FORMAT, "state": _encoded(state, "", arrays)}, allow_nan=False)
+    try:
+        save_file(arrays, file, {METADATA: text})  # one entry: the library writes several in any order
+    except SafetensorError as error:  # how the library tells of a full disk
+        raise OSError(str(error)) from error
+
+
+def read_state(file: Path) -> Any:
+    """Read what `write_state` wrote.
+
+    Raises:
+        Damaged: it is missing, or no such file.
+        BadInput: it is of another format.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if file.is_symlink() or not file.is_file():
+        raise Damaged(f"'{file}' is missing, or no regular file")
+    try:
+        with safe_open(file, "np") as stored:
+            document = parse_json((stored.metadata() or {}).get(METADATA, "{}"), f"'{file}'")
+            check_format(document.get("format"), f"'{file}'")
+            return _decoded(document["state"], stored)
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise Damaged(f"'{file}' is damaged: {' '.join(str(error).split())[:200]}") from error
+
+
+@contextlib.contextmanager
+def restoring(folder: Path) -> Iterator[None]:
+    """Say in one line that a state does not fit what it is restored into.
+
+    Files that are whole may still be of another recipe: a folder of parts from two runs, or a hostile one.
+
+    Raises:
+        Damaged: naming the folder.
+    """
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, AssertionError, RuntimeError) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"
+        raise Damaged(f"the state in '{folder}' does not fit its run's recipe ({reason}); train again") from error
+
+
+def _encoded(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
+    """JSON of a value, with its arrays put aside by path."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"$float": str(value)}
+    if isinstance(value, np.generic):
+        return _encoded(value.item(), path, arrays)
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "biuf":
+            raise TypeError(f"{path} is an array of {value.dtype}, which state files do not hold")
+        return {"$array": _put_aside(value, path, arrays)}
+    if isinstance(value, tuple):
+        return {"$tuple": [_encoded(item, f"{path}/{i}", arrays) for i, item in enumerate(value)]}
+    if isinstance(value, list):
+        return [_encoded(item, f"{path}/{i}", arrays) for i, item in enumerate(value)]
+    if isinstance(value, dict):
+        if all(isinstance(key, str) and not key.startswith("$") for key in value):
+            return {key: _encoded(item, f"{path}/{key}", arrays) for key, item in value.items()}
+        items = [(_encoded(key, path, arrays), _encoded(item, f"{path}/{key}", arrays)) for key, item in value.items()]
+        return {"$dict": items}
+    if hasattr(value, "detach"):
+        return _encoded_tensor(value, path, arrays)
+    raise TypeError(f"{path or 'the state'} is a {type(value).__name__}, which is no plain data")
+
+
+def _encoded_tensor(tensor: Any, path: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    import torch
+
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype == torch.bfloat16:  # which NumPy lacks: its bits as integers
+        return {"$tensor": _put_aside(tensor.view(torch.int16).numpy(), path, arrays), "dtype": "bfloat16"}
+    return {"$tensor": _put_aside(tensor.numpy(), path, arrays)}
+
+
+def _put_aside(array: np.ndarray, path: str, arrays: dict[str, np.ndarray]) -> str:
+    name = path.lstrip("/") or "state"
+    while name in arrays:  # keys may hold slashes themselves
+        name += "'"
+    arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
+    return name
+
+
+def _decoded(value: Any, stored: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(item, stored) for item in value]
+    if not isinstance(value, dict):
+        return value
+    match value:
+        case {"$array": str() as name}:
+            return stored.get_tensor(name)
+        case {"$tensor": str() as name}:
+            import torch
+
+            tensor = torch.from_numpy(stored.get_tensor(name))
+            return tensor.view(torch.bfloat16) if value.get("dtype") == "bfloat16" else tensor
+        case {"$tuple": list() as items}:
+            return tuple(_decoded(item, stored) for item in items)
+        case {"$float": str() as text}:
+            return float(text)
+        case {"$dict": list() as items}:
+            return {_decoded(key, stored): _decoded(item, stored) for key, item in items}
+    return {key: _decoded(item, stored) for key, item in value.items()}

@@ -1,0 +1,385 @@
+"""A stranger's folder is data: whatever stands in its files, no command runs code of it, hangs, or looks elsewhere.
+
+Real runs, tiny, of every role. Each file in them is replaced, one at a time, by something hostile, and each command
+that reads it is run. What may come out is a result (the file was not needed, or another stood in for it) or one line.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import shutil
+import zipfile
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from conftest import TINY, Finished
+from sightline.agents.training import Session as AgentSession
+from sightline.control.snapshot import chosen_policy, latest_learner
+from sightline.control.training import Session as ControlSession
+from sightline.errors import BadInput
+from sightline.runs.checkpoints import digest
+from sightline.runs.folder import RunFolder
+from sightline.runs.stopping import Stopped
+
+Sightline = Callable[..., Finished]
+
+WORDS = ("cartpole", *TINY, "steps=96", "checkpoints.keep=1", "evaluation.every=64", "tensorboard=true")
+TAUGHT = (
+    *("cartpole-preferences", *TINY, "steps=96", "checkpoints.keep=1", "evaluation.every=32"),
+    *("reward.teacher.kind=scripted", "reward.model.kind=states", "reward.explore=32", "reward.every=32"),
+    *("reward.questions=3", "reward.pool=20", "reward.fitting.epochs=2", "reward.reset_updates=1"),
+)
+AGENT = (
+    *("numberline", "steps=8", "tensorboard=false", "evaluation.stop_at=null", "evaluation.episodes=2"),
+    *("evaluation.test_episodes=2", "rollouts.tasks=1", "update.epochs=1", "update.minibatch=8", "checkpoints.keep=1"),
+    *("warm_start.samples=8", "warm_start.batch=8", "env_options.max_position=2", "replies.max_tokens=16"),
+)
+ROLES = {"words": WORDS, "taught": TAUGHT, "agent": AGENT}
+
+REPORT, EVALUATE, RESUME = (
+    ("report", "RUN"),
+    ("evaluate", "RUN", "--episodes", "1"),
+    ("train", "--run-dir", "RUN", "--resume"),
+)
+STATS, EXPORT = ("label", "stats", "RUN"), ("label", "export", "RUN", "OUT")
+ASK = ("label", "run", "RUN", "--questions", "1")
+READERS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "recipe.yaml": (REPORT, EVALUATE, RESUME, ASK),
+    "run.json": (REPORT, RESUME),
+    "metrics.jsonl": (REPORT, RESUME),
+    "result.json": (REPORT, EVALUATE),
+    "untrained.json": (REPORT, RESUME),
+    "checkpoints/step-": (RESUME,),
+    "checkpoints/warm-": (RESUME,),
+    "checkpoints/best-": (EVALUATE,),
+    "replay/": (RESUME,),
+    "labels/": (STATS, EXPORT, REPORT),
+    "": (REPORT,),
+}
+"""Beginning of a file's name -> the commands that read it; the first that fits."""
+
+
+class Payload:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.marker),)
+
+
+@pytest.fixture(scope="module")
+def strangers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of every role."""
+    from sightline.cli.roles import complete, train
+    from sightline.config import load_recipe
+
+    folder = tmp_path_factory.mktemp("strangers")
+    for name, (recipe, *overrides) in ROLES.items():
+        wanted = complete(load_recipe(recipe, overrides))
+        run, _ = train(wanted, folder / name, name, resume=False)
+        assert (run.path / "report.html").is_file()
+    return folder
+
+
+@pytest.fixture
+def stopping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resumed runs are restored, and then stopped: what comes after is not read from the folder."""
+
+    def stop(self: Any) -> None:
+        raise Stopped(15, None)
+
+    for session, name in ((ControlSession, "learn"), (AgentSession, "_start"), (AgentSession, "learn")):
+        monkeypatch.setattr(session, name, stop)
+
+
+def plant(what: str, file: Path, marker: Path, outside: Path) -> None:
+    """Put something hostile in the place of a file."""
+    content = file.read_bytes()
+    file.unlink()
+    match what:
+        case "pickle":
+            file.write_bytes(pickle.dumps(Payload(marker)))
+        case "zip":
+            packed = io.BytesIO()
+            with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr("data.pkl", pickle.dumps(Payload(marker)))
+                archive.writestr("archive/data.pkl", pickle.dumps(Payload(marker)))
+                archive.writestr("rewards.npy", b"\0" * 10_000_000)
+            file.write_bytes(packed.getvalue())
+        case "link":
+            file.symlink_to(outside)
+        case "absolute path":
+            file.write_text(json.dumps({"format": 1, "path": str(outside), "episodes": str(outside)}))
+        case "path with ..":
+            file.write_bytes(content.replace(b"safetensors", b"../../../outside") or b"../../outside")
+        case "nested":
+            file.write_text("[" * 100_000)
+        case "bomb":
+            with file.open("wb") as stream:
+                stream.truncate(2**42)
+
+
+def forge_manifest(file: Path, run: Path) -> None:
+    """Make the checksums fit: they notice damage, and do not stop anyone."""
+    if file.stat(follow_symlinks=False).st_size > 2**30 or file.is_symlink():
+        return
+    for manifest in (run / "checkpoints").glob("*/manifest.json"):
+        try:
+            document = json.loads(manifest.read_bytes())
+            if file.parent == manifest.parent and file.name in document["files"]:
+                document["files"][file.name] = digest(file)
+            if file.parent.name == "replay" and file.name in document["shared"]:
+                document["shared"][file.name] = digest(file)
+            manifest.write_text(json.dumps(document))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue
+
+
+def commands_for(name: str, role: str) -> Iterator[tuple[str, ...]]:
+    found = next(commands for beginning, commands in READERS.items() if name.startswith(beginning))
+    return (command for command in found if role == "taught" or command[0] != "label")
+
+
+def check_outcome(done: Finished, what: str) -> None:
+    assert done.code in (0, 1, 2, 143), what
+    assert "Traceback" not in done.err, f"{what}: {done.err}"
+    assert "--debug" not in done.err, f"{what}: a raw exception: {done.err}"
+    assert sum(line.startswith("sightline: ") for line in done.lines) == (done.code != 0), f"{what}: {done.err}"
+    assert not done.code or done.lines[-1].startswith("sightline: "), f"{what}: {done.err}"
+
+
+@pytest.mark.parametrize("role", list(ROLES))
+@pytest.mark.parametrize("what", ["pickle", "zip", "link", "absolute path", "path with ..", "nested", "bomb"])
+def test_no_file_runs_code_or_leads_elsewhere(
+    sightline: Sightline, strangers: Path, tmp_path: Path, stopping: None, role: str, what: str
+) -> None:
+    whole, run, marker, outside = strangers / role, tmp_path / "run", tmp_path / "executed", tmp_path / "outside"
+    outside.write_bytes(b"not to be touched")
+    names = [str(file.relative_to(whole)) for file in sorted(whole.rglob("*")) if file.is_file()]
+    frames = [name for name in names if name.startswith(("labels/frames", "trajectories/pictures"))]
+    for name in [name for name in names if name not in frames[1:]]:
+        for command in commands_for(name, role):
+            shutil.copytree(whole, run)
+            plant(what, run / name, marker, outside)
+            forge_manifest(run / name, run)
+            places = {"RUN": str(run), "OUT": str(tmp_path / "export")}
+            done = sightline(*(places.get(part, part) for part in command))
+            check_outcome(done, f"{what} as {name}: sightline {' '.join(command)}")
+            assert not marker.exists(), f"{name} was executed by {command}"
+            assert outside.read_bytes() == b"not to be touched"
+            pages = [page.read_text() for page in run.glob("*.html") if not page.is_symlink()]
+            assert not any(b64encode(outside.read_bytes()).decode() in page for page in pages), f"{name} was followed"
+            assert what != "link" or done.code or name.startswith("labels/frames"), f"{name} was followed by {command}"
+            shutil.rmtree(run)
+            shutil.rmtree(tmp_path / "export", ignore_errors=True)
+
+
+# -- code that a recipe names ------------------------------------------------------------------------------------------
+
+EVIL = """
+import os, gymnasium
+os.mkdir({marker!r})
+class Env(gymnasium.Env): pass
+class Learner: pass
+"""
+
+
+@pytest.fixture
+def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module that can be imported; gives the folder that it makes if it is."""
+    marker = tmp_path / "executed"
+    (tmp_path / "evil_module.py").write_text(EVIL.format(marker=str(marker)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return marker
+
+
+NAMED = {
+    "env": {"env": "evil_module:Env"},
+    "a function": {"env": "os:mkdir", "env_options": {"path": "executed"}},
+    "a class": {"env": "subprocess:Popen", "env_options": {"args": ["touch", "executed"]}},
+    "a module of Gymnasium's": {"env": "evil_module:Pendulum-v1"},
+    "learner": {"learner": {"algorithm": "evil_module.Learner"}},
+    "a learner that is none": {"learner": {"algorithm": "subprocess.Popen", "options": {"args": "touch executed"}}},
+}
+
+
+def rename(run: Path, said: dict[str, Any]) -> None:
+    import yaml
+
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    if "learner" in said:  # what one learner is told another may not take
+        shared = ("chunk", "buffer_size", "learning_starts")
+        said = said | {"learner": {key: recipe["learner"][key] for key in shared} | said["learner"]}
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe | said))
+
+
+@pytest.mark.parametrize("name", list(NAMED))
+@pytest.mark.parametrize("role", ["words", "taught", "agent"])
+def test_code_that_a_recipe_names_is_not_imported(
+    sightline: Sightline, strangers: Path, tmp_path: Path, evil: Path, name: str, role: str
+) -> None:
+    if role == "agent" and "learner" in name:
+        return
+    run = Path(shutil.copytree(strangers / role, tmp_path / "run"))
+    rename(run, NAMED[name])
+    key = next(iter(NAMED[name]))
+    for command in (EVALUATE, RESUME, *((ASK, (*ASK, "--fresh")) if role == "taught" else ())):
+        done = sightline(*(str(run) if part == "RUN" else part for part in command))
+        assert (done.code, len(done.lines)) == (2, 1), done.err
+        assert "names code of its own" in done.err and key in done.err and "--trust" in done.err
+    assert sightline("report", run).code == 0, "to look at it is no harm"
+    if role != "agent":
+        for api in (chosen_policy, latest_learner):
+            with pytest.raises(BadInput, match="names code of its own"):
+                api(RunFolder(run))
+    assert not evil.exists() and not Path("executed").exists()
+
+
+@pytest.mark.parametrize("name", ["a function", "a class", "a learner that is none"])
+def test_even_if_it_is_trusted_what_is_no_environment_or_learner_is_not_called(
+    sightline: Sightline, strangers: Path, tmp_path: Path, name: str
+) -> None:
+    run = Path(shutil.copytree(strangers / "words", tmp_path / "run"))
+    rename(run, NAMED[name])
+    done = sightline("evaluate", run, "--trust")
+    assert (done.code, len(done.lines)) == (2, 1), done.err
+    assert "neither a subclass" in done.err or "no off-policy algorithm" in done.err
+    assert not Path("executed").exists()
+
+
+def test_what_is_trusted_is_imported(sightline: Sightline, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    said = ("env=small_envs:Clock", *TINY, "goal=pole", "baseline=cart", "learner.algorithm=DQN")
+    assert sightline("train", *said, "--run-dir", run).code == 0
+    assert sightline("evaluate", run).code == 2
+    assert sightline("evaluate", run, "--trust").code == 0
+    assert sightline("train", "--run-dir", run, "--resume").code == 2
+    assert sightline("train", "--run-dir", run, "--resume", "--trust").code == 0
+    assert sightline("train", *said, "--run-dir", run, "--resume").code == 0, "the user has named it"
+    named = sightline("train", run / "recipe.yaml", "--run-dir", run, "--resume")
+    assert named.code == 2 and "--trust" in named.err, "the folder has named it, not the user"
+
+
+CHAT = {"kind": "chat", "model": "m", "url": "https://stranger.example/v1"}
+
+
+@pytest.mark.parametrize(
+    ("teacher", "labels", "key"),
+    [
+        (CHAT, None, "reward.teacher.url"),
+        (CHAT | {"url": None, "key_env": "AWS_SECRET_ACCESS_KEY"}, None, "reward.teacher.key_env"),
+        ({"kind": "scripted"}, "/tmp/elsewhere", "reward.labels"),
+        ({"kind": "scripted"}, "../elsewhere", "reward.labels"),
+    ],
+)
+def test_neither_servers_nor_keys_nor_other_stores_are_used_for_a_stranger(
+    sightline: Sightline, strangers: Path, tmp_path: Path, teacher: dict[str, Any], labels: str | None, key: str
+) -> None:
+    import yaml
+
+    run = Path(shutil.copytree(strangers / "taught", tmp_path / "run"))
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    recipe["reward"] |= {"teacher": teacher, "labels": labels}
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    for command in (("train", "--run-dir", run, "--resume"), ("label", "run", run, "--questions", "1")):
+        done = sightline(*command)
+        assert (done.code, len(done.lines)) == (2, 1), done.err
+        assert f"({key}=" in done.err
+    assert sightline("evaluate", run, "--episodes", "1").code == 0, "to evaluate, nobody is asked"
+
+
+# -- files that are well-formed and say something else -----------------------------------------------------------------
+
+
+def state_file(file: Path, tree: Any, **arrays: np.ndarray) -> None:
+    save_file(arrays, file, {"sightline": json.dumps({"format": 1, "state": tree})})
+
+
+@pytest.mark.parametrize(
+    ("name", "tree"),
+    [
+        ("session.safetensors", []),
+        ("session.safetensors", {}),
+        (
+            "session.safetensors",
+            {"archives": {"transitions": [{"name": "../../x", "start": 0, "end": 1, "digest": ""}]}},
+        ),
+        ("learner.safetensors", {"parameters": {}, "tensors": {}, "counters": {"__class__": 1}}),
+        ("learner.safetensors", {"parameters": {"policy": {"x": 1}}, "tensors": {}, "counters": {}}),
+        ("learner.safetensors", 3),
+    ],
+    ids=str,
+)
+def test_a_state_of_something_else_is_one_line(
+    sightline: Sightline, strangers: Path, tmp_path: Path, stopping: None, name: str, tree: Any
+) -> None:
+    run = Path(shutil.copytree(strangers / "words", tmp_path / "run"))
+    (file,) = (run / "checkpoints").glob(f"step-*/{name}")
+    state_file(file, tree)
+    forge_manifest(file, run)
+    done = sightline("train", "--run-dir", run, "--resume")
+    assert done.code == 2, done.err
+    assert "does not fit" in done.lines[-1] or "no name of archived rows" in done.lines[-1]
+    assert "--debug" not in done.err
+
+
+@pytest.mark.parametrize("counters", [{"num_timesteps": "many"}, {"policy": None}, {"learning_rate": 1.0}, {"new": 1}])
+def test_only_counters_are_restored_as_counters(
+    sightline: Sightline, strangers: Path, tmp_path: Path, stopping: None, counters: dict[str, Any]
+) -> None:
+    from sightline.runs.state import read_state, write_state
+
+    run = Path(shutil.copytree(strangers / "words", tmp_path / "run"))
+    (file,) = (run / "checkpoints").glob("step-*/learner.safetensors")
+    state = read_state(file)
+    write_state(file, state | {"counters": state["counters"] | counters})
+    forge_manifest(file, run)
+    done = sightline("train", "--run-dir", run, "--resume")
+    assert done.code == 2, done.err
+    assert "is no counter of DQN" in done.lines[-1]
+
+
+@pytest.mark.parametrize("names", [{"../../outside": "0" * 64}, {"/etc/passwd": "0" * 64}, {"a": 1}, [], "a"])
+def test_a_manifest_names_only_its_own_files(sightline: Sightline, strangers: Path, tmp_path: Path, names: Any) -> None:
+    run = Path(shutil.copytree(strangers / "words", tmp_path / "run"))
+    (manifest,) = (run / "checkpoints").glob("best-*/manifest.json")
+    for part in ("files", "shared"):
+        document = {"format": 1, "files": {}, "shared": {}} | {part: names}
+        manifest.write_text(json.dumps(document))
+        done = sightline("evaluate", run)
+        assert (done.code, len(done.lines)) == (2, 1), done.err
+        assert "its manifest is none" in done.err
+
+
+def test_links_and_pipes_are_refused_wherever_they_are(sightline: Sightline, strangers: Path, tmp_path: Path) -> None:
+    for place in ("videos/extra", "checkpoints/step-000000000001", "pipe"):
+        run = Path(shutil.copytree(strangers / "words", tmp_path / "run"))
+        os.mkfifo(run / place) if place == "pipe" else (run / place).symlink_to("/etc")
+        for command in (REPORT, EVALUATE, RESUME):
+            done = sightline(*(str(run) if part == "RUN" else part for part in command))
+            assert (done.code, len(done.lines)) == (2, 1), done.err
+            assert "a run folder holds plain files" in done.err
+        shutil.rmtree(run)
+
+
+def test_a_folder_of_the_old_form_is_refused_in_one_line(sightline: Sightline, strangers: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(strangers / "words", tmp_path / "run"))
+    text = (run / "recipe.yaml").read_text()
+    assert text.startswith("format: 1\n")
+    for line, expected in (("", "no format number"), ("format: 2\n", "format 2")):
+        (run / "recipe.yaml").write_text(text.replace("format: 1\n", line))
+        for command in (EVALUATE, RESUME):
+            done = sightline(*(str(run) if part == "RUN" else part for part in command))
+            assert (done.code, len(done.lines)) == (2, 1), done.err
+            assert expected in done.err

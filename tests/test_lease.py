@@ -1,0 +1,316 @@
+"""One owner: who comes second is refused, who is gone is replaced, who was stopped for too long writes nothing more."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import TINY, Finished, start_sightline
+from sightline.errors import BadInput
+from sightline.runs import lease as leases
+from sightline.runs.files import read_document, write_document
+from sightline.runs.lease import LEASE, Lease, LeaseLost, take_lease
+from sightline.runs.metrics import read_metrics
+
+Sightline = Callable[..., Finished]
+ENDLESS = ("cartpole", *TINY, "steps=400000", "checkpoints.every=64", "evaluation.every=100000")
+"""A run that lives as long as it is let."""
+
+
+@pytest.fixture
+def lease(tmp_path: Path) -> Iterator[Lease]:
+    held = take_lease(tmp_path)
+    yield held
+    held.release()
+
+
+def gone(folder: Path, **changes: Any) -> None:
+    """Leave a lease as another process would have left it."""
+    holder = {
+        "id": "other",
+        "host": "elsewhere",
+        "pid": 1,
+        "process_started": 0.0,
+        "started": "then",
+        "heartbeat": "then",
+    }
+    write_document(folder / LEASE, holder | changes)
+
+
+def test_a_lease_says_who_holds_it(lease: Lease, tmp_path: Path) -> None:
+    document = json.loads((tmp_path / LEASE).read_text())
+    assert document["format"] == 1
+    assert document["pid"] == os.getpid()
+    assert {"id", "host", "process_started", "started", "heartbeat"} <= set(document)
+    with lease.writing(), lease.writing():  # nested
+        (tmp_path / "file").write_text("mine")
+
+
+def test_who_comes_second_is_refused_in_one_line_that_names_the_owner(lease: Lease, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=f"is being written by process {os.getpid()} on ") as caught:
+        take_lease(tmp_path)
+    assert "\n" not in str(caught.value)
+    with lease.writing():
+        pass
+
+
+def test_a_released_folder_is_free(lease: Lease, tmp_path: Path) -> None:
+    lease.release()
+    assert not (tmp_path / LEASE).exists()
+    second = take_lease(tmp_path)
+    lease.release()  # once more: it is another's by now
+    with second.writing():
+        pass
+    with pytest.raises(LeaseLost), lease.writing():
+        raise AssertionError("nothing is written")
+    second.release()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"host": None, "pid": 2**22 + 1},
+        {"host": None, "pid": "no number"},
+        {"host": None, "pid": None, "process_started": 12.0},
+        {"host": None},
+    ],
+    ids=["no such process", "damaged", "its number is another's", "older than this machine"],
+)
+def test_a_holder_that_is_gone_is_replaced_at_once(tmp_path: Path, changes: dict[str, Any]) -> None:
+    changes = {"host": leases.platform.node()} | {k: v for k, v in changes.items() if v is not None}
+    gone(tmp_path, **({"pid": os.getpid()} | changes))
+    take_lease(tmp_path).release()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"format": 2}', "\0"])
+def test_a_damaged_lease_holds_nobody_back(tmp_path: Path, text: str) -> None:
+    (tmp_path / LEASE).write_text(text)
+    take_lease(tmp_path).release()
+
+
+@pytest.mark.parametrize(("age", "free"), [(10, False), (59, False), (61, True), (-(10**6), True)])
+def test_a_holder_elsewhere_is_replaced_once_it_is_silent(tmp_path: Path, age: int, free: bool) -> None:
+    gone(tmp_path)
+    then = time.time() - age
+    os.utime(tmp_path / LEASE, (then, then))
+    if free:
+        take_lease(tmp_path).release()
+        return
+    with pytest.raises(BadInput, match="process 1 on elsewhere"):
+        take_lease(tmp_path)
+
+
+def test_an_owner_that_lost_its_lease_writes_nothing_more(lease: Lease, tmp_path: Path) -> None:
+    gone(tmp_path)
+    with pytest.raises(LeaseLost, match=r"belongs to process 1 on elsewhere .* writes nothing more"), lease.writing():
+        raise AssertionError("nothing is written")
+    lease.release()
+    assert read_document(tmp_path / LEASE)["id"] == "other", "what is another's stays"
+
+
+def test_a_heartbeat_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "TIMEOUT", 0.3)
+    held = take_lease(tmp_path)
+    time.sleep(0.7)
+    with pytest.raises(BadInput, match="is being written"):
+        take_lease(tmp_path)
+    held.release()
+
+
+def test_of_many_that_begin_together_one_wins(tmp_path: Path) -> None:
+    won: list[Lease] = []
+    lost: list[BadInput] = []
+    barrier = threading.Barrier(8)
+
+    def begin() -> None:
+        barrier.wait()
+        try:
+            won.append(take_lease(tmp_path))
+        except BadInput as error:
+            lost.append(error)
+
+    threads = [threading.Thread(target=begin) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(won), len(lost)) == (1, 7)
+    won[0].release()
+
+
+def test_nobody_takes_over_in_the_middle_of_a_write(
+    lease: Lease, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the write takes, and however silent the owner is meanwhile."""
+    locked = leases._locked
+    monkeypatch.setattr(leases, "_locked", lambda folder: locked(folder, patience=0.1))
+    with lease.writing():
+        then = time.time() - 1000
+        os.utime(tmp_path / LEASE, (then, then))
+        with pytest.raises(BadInput, match="at this moment"):
+            Lease(tmp_path).take()
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def steps(run: Path) -> list[int]:
+    return [record["step"] for record in read_metrics(run / "metrics.jsonl")]
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """The command in a process of its own; whatever still runs in the end is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: Any, **environment: str) -> subprocess.Popen[str]:
+        started.append(start_sightline(*arguments, cwd=tmp_path, **environment))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def test_a_second_starter_and_a_second_resumer_are_refused(
+    sightline: Sightline, start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    first = start("train", *ENDLESS, "--run-dir", run)
+    wait_for(lambda: (run / "checkpoints").is_dir() and len(list((run / "checkpoints").glob("step-*"))) > 1, first)
+    for options in ((), ("--resume",)):
+        refused = sightline("train", *ENDLESS, "--run-dir", run, *options)
+        assert refused.code == 2
+        (line,) = refused.lines
+        assert f"process {first.pid}" in line or "exists already" in line
+    assert f"is being written by process {first.pid} on" in refused.err
+    first.send_signal(signal.SIGTERM)
+    _, err = first.communicate(timeout=60)
+    assert first.returncode == 143, err
+    assert not (run / LEASE).exists()
+    told = steps(run)
+    assert told == sorted(told) and len(set(told)) >= len(told) - 1, "nobody else has written"
+
+
+def test_two_that_begin_the_same_new_run_are_told_before_anything_is_loaded(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    both = [start("train", "cartpole", *TINY, "--run-dir", run) for _ in range(2)]
+    outcomes = sorted((process.wait(timeout=180), process.communicate()[1]) for process in both)
+    assert [code for code, _ in outcomes] == [0, 2], outcomes
+    assert "is being written by process" in outcomes[1][1] or "exists already" in outcomes[1][1]
+    assert len(outcomes[1][1].splitlines()) == 1
+    assert len(steps(run)) == len(set(steps(run))) + steps(run).count(128) - 1 + steps(run).count(256) - 1
+
+
+def stop_between_writes(process: subprocess.Popen[str], run: Path) -> None:
+    """In the middle of a write it would keep the lock, and nobody could take over."""
+    while True:
+        os.kill(process.pid, signal.SIGSTOP)
+        with contextlib.suppress(BadInput), leases._locked(run, patience=0.0):
+            return
+        os.kill(process.pid, signal.SIGCONT)
+        time.sleep(0.05)
+
+
+def test_an_owner_that_was_stopped_and_woken_writes_nothing_more(
+    sightline: Sightline, start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    first = start("train", *ENDLESS, "--run-dir", run, SIGHTLINE_LEASE_TIMEOUT="2")
+    wait_for(lambda: (run / "checkpoints").is_dir() and len(list((run / "checkpoints").glob("step-*"))) > 1, first)
+    stop_between_writes(first, run)
+    early = start("train", "--run-dir", run, "--resume", SIGHTLINE_LEASE_TIMEOUT="600")
+    assert early.wait(timeout=120) == 2
+    assert f"process {first.pid}" in early.communicate()[1]
+    time.sleep(2.5)
+    second = start("train", "--run-dir", run, "--resume", SIGHTLINE_LEASE_TIMEOUT="2")
+    wait_for(lambda: read_document(run / LEASE).get("pid") == second.pid, second)
+    before = {file: file.read_bytes() for file in (run / "checkpoints").rglob("*") if file.is_file()}
+    os.kill(second.pid, signal.SIGSTOP)  # so that whatever changes now was changed by the first
+    frozen = {file: file.stat().st_mtime_ns for file in run.rglob("*") if file.is_file()}
+    os.kill(first.pid, signal.SIGCONT)
+    _, err = first.communicate(timeout=60)
+    assert first.returncode == 1, err
+    assert f"belongs to process {second.pid}" in err.splitlines()[-1]
+    assert {file: file.stat().st_mtime_ns for file in run.rglob("*") if file.is_file()} == frozen
+    assert before
+    os.kill(second.pid, signal.SIGCONT)
+
+
+# -- longer runs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_can_be_made_longer(sightline: Sightline, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert sightline("train", "cartpole", *TINY, "--run-dir", run).code == 0
+    before = read_metrics(run / "metrics.jsonl")
+    identity = read_document(run / "run.json")["id"]
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    done = sightline("train", "--run-dir", run, "--resume", "steps=512")
+    assert done.code == 0, done.err
+    assert "resuming from step 256" in done.err
+    after = read_metrics(run / "metrics.jsonl")
+    assert after[: len(before)] == before, "what was measured stays"
+    assert after[-1]["step"] == 512
+    assert "steps: 512" in (run / "recipe.yaml").read_text()
+    assert read_document(run / "run.json")["id"] == identity
+    again = sightline("train", "cartpole", *TINY, "steps=512", "--run-dir", copy, "--resume")
+    assert again.code == 0, again.err
+    without_time = [{k: v for k, v in record.items() if not k.startswith("time/")} for record in after]
+    theirs = read_metrics(copy / "metrics.jsonl")
+    assert [{k: v for k, v in record.items() if not k.startswith("time/")} for record in theirs] == without_time
+
+
+@pytest.mark.parametrize("override", ["steps=128", "seed=3", "learner.gamma=0.5"])
+def test_a_run_is_made_neither_shorter_nor_another(sightline: Sightline, tmp_path: Path, override: str) -> None:
+    run = tmp_path / "run"
+    assert sightline("train", "cartpole", *TINY, "--run-dir", run).code == 0
+    recipe = (run / "recipe.yaml").read_bytes()
+    refused = sightline("train", "cartpole", *TINY, override, "--run-dir", run, "--resume")
+    assert (refused.code, len(refused.lines)) == (2, 1)
+    assert override.partition("=")[0] in refused.err
+    assert (run / "recipe.yaml").read_bytes() == recipe
+
+
+@pytest.mark.parametrize("place", ["link", "link/below", "file/below", "a" * 300])
+def test_a_folder_that_cannot_be_is_refused_before_anything_is_loaded(
+    sightline: Sightline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("a file")
+    monkeypatch.setattr("sightline.control.preparing.load_encoder", lambda *_: pytest.fail("nothing is loaded"))
+    refused = sightline("train", "cartpole", *TINY, "--run-dir", tmp_path / place)
+    assert (refused.code, len(refused.lines)) == (2, 1), refused.err
+    assert "--debug" not in refused.err
+    assert not (tmp_path / "nowhere").exists() or place == "link/below"
+
+
+def test_what_fails_while_it_is_prepared_leaves_no_folder(sightline: Sightline, tmp_path: Path) -> None:
+    refused = sightline(
+        "train", "cartpole", *TINY, "reward.encoder=local-dir:/nowhere", "--run-dir", tmp_path / "a" / "run"
+    )
+    assert refused.code == 2
+    assert not (tmp_path / "a" / "run").exists()
