@@ -72,7 +72,7 @@ def final_position(run_folder: Path) -> float:
     from sightline.envs.cartpole import CartPole
     from sightline.runs.folder import open_run
 
-    policy = greedy(chosen_policy(open_run(run_folder))[1])
+    policy = greedy(chosen_policy(open_run(run_folder)))
     positions = []
     for seed in range(20):
         env = CartPole()

@@ -40,7 +40,7 @@ from sightline.control.training import Session
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.models.encoders import OpenClipEncoder, load_encoder
 from sightline.rewards.zero_shot import Words, ZeroShotReward
-from sightline.runs.folder import create_run
+from sightline.runs.folder import owned_run
 from sightline.runs.metrics import read_metrics
 from sightline.runs.stopping import StopRequests
 from sightline.tasks.completing import complete
@@ -99,8 +99,12 @@ def stages(steps: int) -> dict[str, float]:
     flat = np.ascontiguousarray(store.reshape(-1, *pictures.shape[1:]))
     preprocess = timed(lambda: encoder.preprocess(flat), frames)
     encode_all = timed(lambda: encoder.embed_frames(flat), frames)
-    with tempfile.TemporaryDirectory() as folder, StopRequests() as stop:
-        session = Session(setup, create_run(Path(folder) / "run", wanted), Quiet(), stop)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        StopRequests() as stop,
+        owned_run(Path(folder) / "run", wanted, resume=False) as begin,
+    ):
+        session = Session(setup, begin(), Quiet(), stop)
         session.learn()
         model = session.model
         observations = np.zeros((wanted.envs, *setup.make().observation_space.shape), np.float32)
@@ -134,8 +138,12 @@ def allowed(rates: dict[str, float]) -> dict[str, float]:
 def ours(steps: int) -> tuple[float, float]:
     """Frames per second of whole chunks while learning (median), and the resident memory at the end (MiB)."""
     wanted = recipe(steps)
-    with tempfile.TemporaryDirectory() as folder, StopRequests() as stop:
-        run = create_run(Path(folder) / "run", wanted)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        StopRequests() as stop,
+        owned_run(Path(folder) / "run", wanted, resume=False) as begin,
+    ):
+        run = begin()
         session = Session(prepare(wanted), run, Quiet(), stop)
         session.learn()
         session.close()
