@@ -1,0 +1,338 @@
+"""The files of a run: nothing silent in them, damage is called damage, and secrets stay out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import sqlite3
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import TINY, Finished
+from sightline.config import load_recipe
+from sightline.errors import BadInput, Damaged
+from sightline.labels.store import DATABASE, LabelStore
+from sightline.labels.types import Question, Segment, preference
+from sightline.runs.files import read_document
+from sightline.runs.folder import RunFolder, owned_run
+from sightline.runs.metrics import Metrics, read_metrics
+from sightline.tasks.completing import complete
+from stored import newest_checkpoint
+
+Sightline = Callable[..., Finished]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has ended well; tests work on copies."""
+    from sightline.cli.roles import train
+
+    path = tmp_path_factory.mktemp("finished") / "run"
+    train(complete(load_recipe("cartpole", TINY)), path, "finished", resume=False)
+    return path
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+# -- formats -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_file_that_is_read_again_carries_a_format_number(run: Path) -> None:
+    documents = [file for file in run.rglob("*.json") if "tensorboard" not in file.parts]
+    assert len(documents) >= 6
+    assert all(json.loads(file.read_text())["format"] == 1 for file in documents)
+    assert (run / "recipe.yaml").read_text().startswith("format: 1\n")
+    assert json.loads((run / "metrics.jsonl").read_text().splitlines()[0]) == {"format": 1}
+    for file in run.rglob("*.safetensors"):
+        size = int.from_bytes(file.read_bytes()[:8], "little")
+        header = json.loads(file.read_bytes()[8 : 8 + size])
+        assert json.loads(header["__metadata__"]["sightline"])["format"] == 1
+    suffixes = {file.suffix for file in run.rglob("*") if file.is_file()}
+    assert not suffixes & {".pkl", ".pt", ".pth", ".zip", ".npz", ".bin"}
+
+
+def test_a_runs_recipe_can_be_trained_again(sightline: Sightline, run: Path, tmp_path: Path) -> None:
+    done = sightline("train", run / "recipe.yaml", "--run-dir", tmp_path / "again")
+    assert done.code == 0, done.err
+    assert read_document(tmp_path / "again" / "result.json")["return"] == read_document(run / "result.json")["return"]
+
+
+def test_a_label_store_carries_its_format_and_takes_over_those_without(tmp_path: Path) -> None:
+    with LabelStore(tmp_path) as store:
+        segment = Segment(np.zeros((1, 4, 4, 3), np.uint8), np.zeros(1, np.float32))
+        question = Question("score", (segment,), ("goal",))
+        teacher: Any = types.SimpleNamespace(name="judge", signature="judge")
+        from sightline.labels.store import Context
+
+        store.record(question, teacher, preference(1.0), Context("run", "task"))
+    with sqlite3.connect(tmp_path / DATABASE) as database:
+        assert database.execute("PRAGMA user_version").fetchone()[0] == 1
+        database.execute("PRAGMA user_version=0")  # as before there were numbers: labels are paid for
+    with LabelStore(tmp_path) as store:
+        assert len(store.labels()) == 1
+    with sqlite3.connect(tmp_path / DATABASE) as database:
+        assert database.execute("PRAGMA user_version").fetchone()[0] == 1
+        database.execute("PRAGMA user_version=2")
+    with pytest.raises(BadInput, match="format 2"):
+        LabelStore(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("statement", "kind"),
+    [
+        ("CREATE VIEW more AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n", "view"),
+        ("CREATE TRIGGER more AFTER INSERT ON labels BEGIN DELETE FROM labels; END", "trigger"),
+    ],
+)
+def test_a_label_store_with_more_than_tables_is_not_ours(tmp_path: Path, statement: str, kind: str) -> None:
+    LabelStore(tmp_path).close()
+    with sqlite3.connect(tmp_path / DATABASE) as database:
+        database.execute(statement)
+    with pytest.raises(BadInput, match=f"holds a {kind} 'more'; not ours"):
+        LabelStore(tmp_path)
+
+
+def test_a_report_changes_nothing_in_a_label_store(tmp_path: Path) -> None:
+    LabelStore(tmp_path).close()
+    before = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+    with LabelStore(tmp_path, read_only=True) as store:
+        assert store.labels() == []
+    after = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+    assert {name: after[name] for name in before} == before
+
+
+# -- checkpoints cost what is new --------------------------------------------------------------------------------------
+
+
+def test_rows_of_the_replay_buffer_are_written_once(sightline: Sightline, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = sightline("train", "cartpole", *TINY, "checkpoints.keep=9", "--run-dir", run)
+    assert done.code == 0, done.err
+    checkpoints = sorted((run / "checkpoints").glob("step-*"))
+    named = [set(json.loads((one / "manifest.json").read_text())["shared"]) for one in checkpoints]
+    assert len(checkpoints) >= 4
+    assert all(len(later - earlier) <= 1 for earlier, later in itertools.pairwise(named))
+    assert set().union(*named) == {file.name for file in (run / "replay").iterdir()}, "nothing is left over"
+
+
+def test_rows_that_no_checkpoint_needs_are_removed(sightline: Sightline, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = ("cartpole", *TINY, "steps=512", "learner.buffer_size=72", "checkpoints.keep=1", "checkpoints.every=32")
+    assert sightline("train", *arguments, "--run-dir", run).code == 0
+    needed = set(json.loads((newest_checkpoint(run) / "manifest.json").read_text())["shared"])
+    assert {file.name for file in (run / "replay").iterdir()} == needed
+    assert len(needed) < 8, "of 512 transitions only the last are kept"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        (("cartpole",), ("40,000 transitions of 0.057 kB", "2.28 MB")),
+        (("cartpole", "reward.keep_embeddings=true"), ("0.313 kB", "12.5 MB")),
+        (("drawer-open",), ("200,000 transitions of 21.5 kB", "4.3 GB", "2,000 segments", "301 MB")),
+        (
+            ("env=Pendulum-v1", "goal=a rod", "reward.encoder=hf:some/where", "reward.keep_embeddings=true"),
+            ("whose size",),
+        ),
+        (("numberline",), ("2 checkpoints of the weights",)),
+    ],
+)
+def test_a_dry_run_says_how_much_there_will_be(
+    sightline: Sightline, recipe: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    done = sightline("train", *recipe, "--dry-run", "--json")
+    assert done.code == 0, done.err
+    (line,) = done.lines
+    assert all(part in line for part in expected), line
+    json.loads(done.out)
+
+
+def test_what_a_dry_run_says_is_what_is_written(sightline: Sightline, tmp_path: Path) -> None:
+    arguments = ("cartpole", *TINY, "learner.buffer_size=10000", "reward.keep_embeddings=true", "steps=2000")
+    (line,) = sightline("train", *arguments, "--dry-run").lines
+    assert sightline("train", *arguments, "--run-dir", tmp_path / "run").code == 0
+    said = float(line.partition("kB: ")[2].partition(" kB;")[0])
+    written = sum(file.stat().st_size for file in (tmp_path / "run" / "replay").iterdir()) / 1000
+    assert written == pytest.approx(said, rel=0.15)
+
+
+# -- nothing silent ----------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(
+    sightline: Sightline, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stable_baselines3 import DQN
+
+    train, calls, broken = DQN.train, [0], tmp_path / "broken"
+
+    def poisoned(self: DQN, *arguments: Any, **named: Any) -> None:
+        calls[0] += 1
+        train(self, *arguments, **named)
+        if calls[0] == 4:
+            for parameter in self.q_net.parameters():
+                parameter.data.fill_(float("nan"))
+            self.logger.record("train/loss", float("nan"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DQN, "train", poisoned)
+        done = sightline("train", "cartpole", *TINY, "--run-dir", broken)
+    assert done.code == 1
+    assert "train/loss is nan at step" in done.lines[-1]
+    assert "cartpole (seed 0)" in done.lines[-1] and "learning_rate" in done.lines[-1]
+    for record in read_metrics(broken / "metrics.jsonl"):
+        assert all(value is None or np.isfinite(value) for value in record.values())
+    resumed = sightline("train", "cartpole", *TINY, "--run-dir", broken, "--resume")
+    assert resumed.code == 0, resumed.err
+    mended, whole = read_document(broken / "result.json"), read_document(run / "result.json")
+    assert mended | {"seconds": 0} == whole | {"seconds": 0}, "what was saved before is good"
+
+
+def test_metrics_are_json_whatever_the_numbers_are(tmp_path: Path) -> None:
+    metrics = Metrics(RunFolder(tmp_path), tensorboard=False, wandb=None)
+    metrics.write(1, {"a": float("nan"), "b": float("inf"), "c": None, "d": 2.0})
+    metrics.close()
+    strict = [json.loads(line, parse_constant=pytest.fail) for line in (tmp_path / "metrics.jsonl").open()]
+    assert strict == [{"format": 1}, {"step": 1, "a": None, "b": None, "d": 2.0}]
+    assert read_metrics(tmp_path / "metrics.jsonl") == strict[1:]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["garbage", '{"step": 2}'], "line 2 of .* is damaged"),
+        (["[]", '{"step": 2}'], "line 2 .* no JSON object"),
+        (['{"loss": 1}', '{"step": 2}'], "line 2 .* no step"),
+        (['{"step": "one"}', '{"step": 2}'], "line 2 .* no step"),
+    ],
+)
+def test_a_line_of_metrics_that_is_none_is_damage(tmp_path: Path, lines: list[str], expected: str) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("\n".join(['{"format": 1}', *lines]))
+    with pytest.raises(Damaged, match=expected):
+        read_metrics(file)
+    file.write_text("\n".join(['{"format": 1}', '{"step": 2}', lines[0]]))
+    assert read_metrics(file) == [{"step": 2}], "the last line may be cut short"
+
+
+@pytest.mark.parametrize("name", ["result.json", "metrics.jsonl", "warnings.json", "landscape.json", "versions.json"])
+def test_a_report_names_what_is_damaged(sightline: Sightline, run: Path, name: str) -> None:
+    (run / name).write_text("garbage\ngarbage")
+    done = sightline("report", run)
+    assert done.code == 1
+    assert name in done.lines[-1] and "the page shows what can be read" in done.lines[-1]
+    page = (run / "report.html").read_text()
+    assert f"{name}&#39; is damaged" in page
+
+
+def test_a_result_of_other_things_is_damage(sightline: Sightline, run: Path) -> None:
+    (run / "result.json").write_text('{"format": 1, "success_rate": "high", "untrained": 3}')
+    done = sightline("report", run)
+    assert done.code == 2
+    assert len(done.lines) == 1 and "--debug" not in done.err
+
+
+def test_a_damaged_chosen_checkpoint_is_said_to_be_damaged(sightline: Sightline, run: Path) -> None:
+    (policy,) = (run / "checkpoints").glob("best-*/policy.safetensors")
+    policy.write_bytes(policy.read_bytes()[:-8])
+    done = sightline("evaluate", run)
+    assert (done.code, len(done.lines)) == (2, 1)
+    assert "is damaged (policy.safetensors is not as it was written)" in done.err
+    shutil.rmtree(policy.parent)
+    done = sightline("evaluate", run)
+    assert "has no chosen checkpoint yet" in done.err
+    assert sightline("train", "--run-dir", run, "--resume").code == 0, "it is brought back from a whole checkpoint"
+    assert sightline("evaluate", run, "--episodes", "2").code == 0
+
+
+def test_a_checkpoint_of_another_run_is_refused_in_one_line(sightline: Sightline, run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    arguments = ("env=Pendulum-v1", "goal=a rod", *TINY, "reward.kind=ground_truth", "learner.algorithm=SAC", "envs=2")
+    assert sightline("train", *arguments, "--run-dir", other).code == 0
+    for folder in ("checkpoints", "replay"):
+        shutil.rmtree(run / folder)
+        shutil.copytree(other / folder, run / folder)
+    done = sightline("train", "--run-dir", run, "--resume")
+    assert done.code == 2, done.err
+    assert "does not fit its run's recipe" in done.lines[-1] and "another algorithm" in done.lines[-1]
+    assert "does not fit its run's recipe" in sightline("evaluate", run).err
+
+
+# -- what a run says of itself -----------------------------------------------------------------------------------------
+
+
+def test_the_command_line_is_recorded_without_passwords(
+    sightline: Sightline, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = complete(load_recipe("cartpole", TINY))
+    words = ["sightline", "train", "x", "reward.teacher.url=https://anna:secret@host:1/v1", "goal=me@home"]
+    monkeypatch.setattr(sys, "argv", words)
+    with owned_run(tmp_path / "new", recipe, resume=False) as begin:
+        begin()
+    said = (tmp_path / "new" / "command.txt").read_text()
+    assert "secret" not in said and "anna" not in said
+    assert "https://host:1/v1" in said and "goal=me@home" in said
+
+
+class Wandb(types.ModuleType):
+    """As much of Weights & Biases as a run needs."""
+
+    def __init__(self) -> None:
+        super().__init__("wandb")
+        self.begun: list[dict[str, Any]] = []
+        self.logged: list[tuple[int, dict[str, Any]]] = []
+
+    def init(self, **settings: Any) -> Wandb:
+        self.begun.append(settings)
+        return self
+
+    def log(self, values: dict[str, Any], step: int) -> None:
+        self.logged.append((step, values))
+
+    def Video(self, file: str, format: str) -> tuple[str, bool]:
+        return file, Path(file).is_file()
+
+    def finish(self) -> None:
+        self.logged.append((-1, {}))
+
+
+def test_weights_and_biases_gets_an_id_of_the_runs_own_its_recipe_and_its_videos(
+    sightline: Sightline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb = Wandb()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setattr("sightline.runs.metrics.check_wandb", lambda: None)
+    monkeypatch.setattr("sightline.control.preparing.check_wandb", lambda: None)
+    arguments = ("cartpole", *TINY, "wandb=trial", "videos=true")
+    for name in ("a", "b"):
+        done = sightline("train", *arguments, "--run-dir", tmp_path / name / "run")
+        assert done.code == 0, done.err
+    assert sightline("train", "--run-dir", tmp_path / "a" / "run", "--resume").code == 0
+    first, second, again = wandb.begun
+    assert first["name"] == second["name"] == "run"
+    assert first["id"] != second["id"] and first["id"] == again["id"]
+    assert first["config"]["learner"]["algorithm"] == "DQN" and first["project"] == "trial"
+    videos = {name: value for _, values in wandb.logged for name, value in values.items() if name.startswith("videos/")}
+    assert set(videos) == {"videos/untrained", "videos/chosen"}
+    assert all(there for _, there in videos.values())
+
+
+def test_restored_learners_are_built_by_the_recipe_and_take_weights_only(finished: Path) -> None:
+    from sightline.control.snapshot import chosen_policy, latest_learner
+
+    learner, policy = latest_learner(RunFolder(finished)), chosen_policy(RunFolder(finished))
+    assert learner.num_timesteps == 256 and learner.gamma == 0.99
+    assert type(learner).__name__ == "DQN"
+    assert policy.predict(np.zeros((2, 4), np.float32), deterministic=True)[0].shape == (2,)
+    assert all(torch.isfinite(value).all() for value in policy.policy.state_dict().values())
