@@ -276,6 +276,16 @@ def test_resuming_a_finished_run_changes_nothing(sightline: Sightline, runs: Pat
     check_equal(run, runs / "lora-whole")
 
 
+def test_a_finished_run_can_be_made_longer(sightline: Sightline, runs: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(runs / "ppo-whole", tmp_path / "run"))
+    before = numbers(run)
+    done = sightline("train", "--run-dir", run, "--resume", "steps=50")
+    assert done.code == 0, done.err
+    assert numbers(run)[: len(before)] == before
+    assert numbers(run)[-1]["step"] >= 50 > before[-1]["step"]
+    assert sightline("evaluate", run, "--episodes", "2").code == 0
+
+
 def test_a_run_that_is_good_from_the_start_ends_there(sightline: Sightline, tmp_path: Path) -> None:
     run = tmp_path / "run"
     arguments = ("train", "numberline", *SMALL, "evaluation.stop_at=0", "--run-dir", run)
@@ -287,6 +297,7 @@ def test_a_run_that_is_good_from_the_start_ends_there(sightline: Sightline, tmp_
     assert again.code == 0, again.err
     assert result_of(run) == before
     assert [record["step"] for record in numbers(run)] == [0], "what was measured before the first turn is told once"
+    assert "this run has ended already" in again.err
 
 
 def test_other_seeds_give_other_runs(sightline: Sightline, runs: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import shutil
+import sqlite3
 import zipfile
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -244,6 +245,19 @@ def test_code_that_a_recipe_names_is_not_imported(
             with pytest.raises(BadInput, match="names code of its own"):
                 api(RunFolder(run))
     assert not evil.exists() and not Path("executed").exists()
+
+
+def test_code_that_a_label_store_names_is_not_imported(
+    sightline: Sightline, strangers: Path, tmp_path: Path, evil: Path
+) -> None:
+    store = Path(shutil.copytree(strangers / "taught" / "labels", tmp_path / "store"))
+    with sqlite3.connect(store / "labels.sqlite") as database:
+        database.execute("UPDATE labels SET task = 'evil_module:Env'")
+    for options in ((), ("--fresh",)):
+        done = sightline("label", "run", store, "goal=a pole", *options)
+        assert (done.code, len(done.lines)) == (2, 1), done.err
+        assert "names code of its own (env=evil_module:Env)" in done.err
+    assert not evil.exists()
 
 
 @pytest.mark.parametrize("name", ["a function", "a class", "a learner that is none"])

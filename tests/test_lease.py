@@ -267,7 +267,7 @@ def test_a_finished_run_can_be_made_longer(sightline: Sightline, tmp_path: Path)
     run = tmp_path / "run"
     assert sightline("train", "cartpole", *TINY, "--run-dir", run).code == 0
     before = read_metrics(run / "metrics.jsonl")
-    identity = read_document(run / "run.json")["id"]
+    identity, short = read_document(run / "run.json")["id"], read_document(run / "result.json")
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     done = sightline("train", "--run-dir", run, "--resume", "steps=512")
     assert done.code == 0, done.err
@@ -277,6 +277,7 @@ def test_a_finished_run_can_be_made_longer(sightline: Sightline, tmp_path: Path)
     assert after[-1]["step"] == 512
     assert "steps: 512" in (run / "recipe.yaml").read_text()
     assert read_document(run / "run.json")["id"] == identity
+    assert read_document(run / "result-256.json") == short
     again = sightline("train", "cartpole", *TINY, "steps=512", "--run-dir", copy, "--resume")
     assert again.code == 0, again.err
     without_time = [{k: v for k, v in record.items() if not k.startswith("time/")} for record in after]

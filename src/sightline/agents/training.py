@@ -207,6 +207,9 @@ class Session:
             if standing.alarms:
                 self._alarms.load_state_dict(standing.alarms)
         self._standing = standing
+        if standing.finished and standing.turns < setup.recipe.steps:
+            stop_at = setup.recipe.evaluation.stop_at
+            self.progress.say(f"this run has ended already: its validation score reached evaluation.stop_at={stop_at}")
 
     def _keep_reference(self) -> None:
         """Remember the model before RL, if the loss needs it."""

@@ -65,7 +65,8 @@ def train(recipe: Recipe, path: Path, name: str, resume: bool) -> tuple[RunFolde
             folder.write_text("model_card.md", card)
         with ProgressBar(recipe.steps, name) as progress:
             result = train_control(setup, folder, progress, resume)
-        write_report(folder.path)
+        with folder.writing():
+            write_report(folder.path)
     return folder, result
 
 
@@ -82,7 +83,8 @@ def _train_agent(recipe: AgentRecipe, path: Path, name: str, resume: bool) -> tu
         with ProgressBar(recipe.steps, name, quiet=not leads) as progress:
             result = train_agent(setup, folder, progress, resume)
         if leads:
-            write_report(folder)
+            with folder.writing():
+                write_report(folder)
     return folder, result
 
 

@@ -120,11 +120,6 @@ class RunFolder:
         """
         return contextlib.nullcontext() if self.lease is None else self.lease.writing()
 
-    def release(self) -> None:
-        """Let others own the folder."""
-        if self.lease is not None:
-            self.lease.release()
-
     def write_text(self, name: str, text: str) -> None:
         """Write a file of the run atomically."""
         with self.writing():
@@ -170,11 +165,13 @@ def owned_run(path: Path, recipe: Recipe, resume: bool) -> Iterator[Callable[[],
 
     def begin() -> RunFolder:
         with run.writing():
-            if resume:
-                if run.recipe() != recipe:
-                    write_recipe(run, recipe)
-            else:
+            if not resume:
                 write_beginnings(run, recipe)
+            elif (before := run.recipe()) != recipe:
+                # The run is made longer: what came out of the shorter one is kept beside what is still to come.
+                with contextlib.suppress(FileNotFoundError):
+                    (path / "result.json").rename(path / f"result-{before.steps}.json")
+                write_recipe(run, recipe)
         return run
 
     try:
