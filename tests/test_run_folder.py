@@ -234,6 +234,7 @@ def test_a_report_names_what_is_damaged(sightline: Sightline, run: Path, name: s
     assert name in done.lines[-1] and "the page shows what can be read" in done.lines[-1]
     page = (run / "report.html").read_text()
     assert f"{name}&#39; is damaged" in page
+    assert "has not been evaluated yet" not in page
 
 
 def test_a_result_of_other_things_is_damage(sightline: Sightline, run: Path) -> None:

@@ -78,6 +78,7 @@ def test_optimisers_and_random_numbers_go_on_alike(tmp_path: Path) -> None:
     again = tmp_path / "again.safetensors"
     write_state(again, state)
     assert again.read_bytes() == file.read_bytes(), "equal states are equal files"
+    assert file.stat().st_mode & 0o666 == tmp_path.stat().st_mode & 0o666, "who may read the folder may read it"
     drawn = random.random(), np.random.rand(), torch.rand(1).item()
     random.setstate(read["random"][0])
     np.random.set_state(read["random"][1])

@@ -131,6 +131,7 @@ def write_agent_report(run: Path) -> Path:
         headline_before=_interval(block(result, "untrained"), ""),
         numbers=_numbers(result),
         panel=panel_sentence(result),
+        unreadable=not result and (run / "result.json").exists(),
         errors=result.get("errors") or 0,
         facts=_facts(recipe, result),
         verdict=looking_verdict(result, bool(recipe.get("in_words"))),

@@ -128,6 +128,7 @@ def write_report(run: Path) -> Path:
         headline=numbers[0] if numbers else None,
         numbers=numbers[1:],
         panel=panel_sentence(result),
+        unreadable=not result and (run / "result.json").exists(),
         facts=_facts(recipe, result, metrics),
         curves=plots.learning_curves(metrics, result.get("chosen_step"), wording.reward) if metrics else "",
         chosen_step=whole(result.get("chosen_step")),

@@ -50,6 +50,7 @@ def write_state(file: Path, state: Any) -> None:
         save_file(arrays, file, {METADATA: text})  # one entry: the library writes several in any order
     except SafetensorError as error:  # how the library tells of a full disk
         raise OSError(str(error)) from error
+    file.chmod(file.parent.stat().st_mode & 0o666)  # the library lets nobody else read it, whatever its folder allows
 
 
 def read_state(file: Path) -> Any:
