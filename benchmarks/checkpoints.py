@@ -48,16 +48,8 @@ def fill(buffer: CommittedReplayBuffer, steps: int, rng: np.random.Generator) ->
 
 def whole(buffer: CommittedReplayBuffer) -> dict[str, np.ndarray]:
     """Everything in the buffer, as it was written before."""
-    names = [
-        "observations",
-        "next_observations",
-        "actions",
-        "rewards",
-        "dones",
-        "timeouts",
-        "committed",
-        "true_rewards",
-    ]
+    names = ["observations", "next_observations", "actions", "rewards", "dones", "timeouts", "committed"]
+    names += ["true_rewards", "features"]
     stored = buffer.buffer_size if buffer.full else buffer.pos
     return {name: getattr(buffer, name)[:stored] for name in names}
 
