@@ -73,7 +73,7 @@ def train(
     import yaml
 
     from sightline.cli import roles
-    from sightline.runs.folder import check_free, default_run_path
+    from sightline.runs.folder import default_run_path
 
     arguments = recipe or []
     if resume:
@@ -81,14 +81,12 @@ def train(
         path = run.path
     else:
         name, wanted = _recipe(arguments)
-        completed, path, run = roles.complete(wanted), run_dir or default_run_path(name), None
+        completed, path = roles.complete(wanted), run_dir or default_run_path(name)
     if dry_run:
         document = completed.model_dump(mode="json")
         typer.echo(json.dumps(document, indent=2) if as_json else yaml.safe_dump(document, sort_keys=False), nl=as_json)
         typer.echo(roles.describe_size(completed), err=True)
         return
-    if run is None:
-        check_free(path)
     folder, result = roles.train(completed, path, name, resume)
     if _is_one_of_many():
         return

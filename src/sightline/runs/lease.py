@@ -33,9 +33,19 @@ from sightline.errors import BadInput, RunFailed
 from sightline.runs.files import read_document, write_document
 
 LEASE = "lease.json"
-TIMEOUT = float(os.environ.get("SIGHTLINE_LEASE_TIMEOUT", "60"))
+
+
+def _seconds(text: str | None, default: float = 60.0) -> float:
+    try:
+        return max(1.0, float(text or default))
+    except ValueError:
+        return default
+
+
+TIMEOUT = _seconds(os.environ.get("SIGHTLINE_LEASE_TIMEOUT"))
 """Seconds without a heartbeat after which a lease may be taken over."""
-_UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL)
+_UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL, errno.EBADF)
+"""How file systems say that they lock no folders; some network file systems do not."""
 
 
 class LeaseLost(RunFailed):
