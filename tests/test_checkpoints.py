@@ -126,6 +126,18 @@ def test_damage_falls_back_to_the_one_before_and_says_so(store: CheckpointStore,
     assert file.name in line or "manifest" in line
 
 
+@pytest.mark.parametrize("keep", [1, 2])
+def test_what_was_just_written_is_kept_whatever_is_damaged(tmp_path: Path, keep: int) -> None:
+    store = CheckpointStore(RunFolder(tmp_path), "step", keep)
+    for step in (100, 200, 300):
+        store.save(step, writing(str(step)))
+    for damaged in store.all():
+        (damaged.path / "policy.safetensors").unlink()
+    store.save(50, writing("50"))
+    assert read(store) == (50, "50")
+    assert [one.step for one in store.all()] == [50], "what was passed over is made again"
+
+
 def test_when_all_are_damaged_there_is_none(store: CheckpointStore, tmp_path: Path) -> None:
     for folder in (tmp_path / "checkpoints").iterdir():
         (folder / "policy.safetensors").unlink()

@@ -292,9 +292,11 @@ CHAT = {"kind": "chat", "model": "m", "url": "https://stranger.example/v1"}
     ("teacher", "labels", "key"),
     [
         (CHAT, None, "reward.teacher.url"),
-        (CHAT | {"url": None, "key_env": "AWS_SECRET_ACCESS_KEY"}, None, "reward.teacher.key_env"),
+        (CHAT | {"url": None}, None, "reward.teacher.provider"),
+        (CHAT | {"url": "http://localhost:1/v1", "key_env": "AWS_SECRET_ACCESS_KEY"}, None, "reward.teacher.key_env"),
         ({"kind": "scripted"}, "/tmp/elsewhere", "reward.labels"),
         ({"kind": "scripted"}, "../elsewhere", "reward.labels"),
+        ({"kind": "scripted"}, "runs/mine/labels", "reward.labels"),
     ],
 )
 def test_neither_servers_nor_keys_nor_other_stores_are_used_for_a_stranger(
@@ -311,6 +313,31 @@ def test_neither_servers_nor_keys_nor_other_stores_are_used_for_a_stranger(
         assert (done.code, len(done.lines)) == (2, 1), done.err
         assert f"({key}=" in done.err
     assert sightline("evaluate", run, "--episodes", "1").code == 0, "to evaluate, nobody is asked"
+
+
+def test_an_encoder_beside_the_run_runs_no_code_either(
+    sightline: Sightline, strangers: Path, tmp_path: Path, evil: Path
+) -> None:
+    """open_clip hands on what a model's own configuration says of its tokenizer."""
+    import yaml
+
+    from sightline.models.encoders import bundled_folder
+
+    run = Path(shutil.copytree(strangers / "words", tmp_path / "run"))
+    encoder = Path(shutil.copytree(bundled_folder(), run / "encoder"))
+    config = json.loads((encoder / "open_clip_config.json").read_text())
+    config["model_cfg"]["text_cfg"]["tokenizer_kwargs"] = {"trust_remote_code": True}
+    (encoder / "open_clip_config.json").write_text(json.dumps(config))
+    (encoder / "evil_module.py").write_text((tmp_path / "evil_module.py").read_text())
+    tokenizer = {"auto_map": {"AutoTokenizer": ["evil_module.Learner", None]}, "tokenizer_class": "Learner"}
+    (encoder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    recipe["reward"]["encoder"] = f"local-dir:{encoder}"
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    for command in (EVALUATE, RESUME):
+        done = sightline(*(str(run) if part == "RUN" else part for part in command))
+        assert done.code in (1, 2), done.err
+        assert not evil.exists()
 
 
 # -- files that are well-formed and say something else -----------------------------------------------------------------

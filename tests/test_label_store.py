@@ -480,7 +480,9 @@ def test_which_store_a_path_names(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="has no labels yet"):
         existing_store(other)
     (other / "recipe.yaml").write_text(recipe.format(labels=f", labels: {shared}"))
-    assert existing_store(other) == shared
+    with pytest.raises(BadInput, match="name that store itself"):
+        existing_store(other)
+    assert existing_store(other, trust=True) == shared
 
 
 def test_the_database_is_an_ordinary_one(tmp_path: Path) -> None:

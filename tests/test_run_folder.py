@@ -89,17 +89,31 @@ def test_a_label_store_carries_its_format_and_takes_over_those_without(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("statement", "kind"),
+    "statement",
     [
-        ("CREATE VIEW more AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n", "view"),
-        ("CREATE TRIGGER more AFTER INSERT ON labels BEGIN DELETE FROM labels; END", "trigger"),
+        "CREATE VIEW more AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n",
+        "CREATE TRIGGER more AFTER INSERT ON labels BEGIN DELETE FROM labels; END",
+        "CREATE TABLE more (a CHECK (instr(zeroblob(200000000), zeroblob(100000000) || x'01') = 0))",
     ],
 )
-def test_a_label_store_with_more_than_tables_is_not_ours(tmp_path: Path, statement: str, kind: str) -> None:
+def test_a_label_store_with_more_than_our_tables_is_not_ours(tmp_path: Path, statement: str) -> None:
+    """A look at it would never end, or would change labels."""
     LabelStore(tmp_path).close()
     with sqlite3.connect(tmp_path / DATABASE) as database:
         database.execute(statement)
-    with pytest.raises(BadInput, match=f"holds a {kind} 'more'; not ours"):
+        if "TABLE" in statement:
+            database.execute("PRAGMA ignore_check_constraints=ON")
+            database.execute("INSERT INTO more VALUES (1)")
+    for read_only in (False, True):
+        with pytest.raises(BadInput, match="holds 'more', which is not ours"):
+            LabelStore(tmp_path, read_only)
+
+
+def test_a_journal_that_names_another_file_is_refused(tmp_path: Path) -> None:
+    """SQLite would remove that file."""
+    LabelStore(tmp_path).close()
+    (tmp_path / f"{DATABASE}-journal").write_bytes(bytes(512) + b"/victim" + bytes.fromhex("d9d505f920a163d7"))
+    with pytest.raises(BadInput, match="names another file"):
         LabelStore(tmp_path)
 
 
@@ -319,7 +333,7 @@ def test_weights_and_biases_gets_an_id_of_the_runs_own_its_recipe_and_its_videos
     for name in ("a", "b"):
         done = sightline("train", *arguments, "--run-dir", tmp_path / name / "run")
         assert done.code == 0, done.err
-    assert sightline("train", "--run-dir", tmp_path / "a" / "run", "--resume").code == 0
+    assert sightline("train", *arguments, "--run-dir", tmp_path / "a" / "run", "--resume").code == 0
     first, second, again = wandb.begun
     assert first["name"] == second["name"] == "run"
     assert first["id"] != second["id"] and first["id"] == again["id"]

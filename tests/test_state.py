@@ -121,6 +121,7 @@ def test_a_file_that_is_no_state_is_damage(tmp_path: Path, name: str) -> None:
         ('{"format": 1, "state": {"$dict": [[{}, 1]]}}', Damaged, "damaged"),
         ('{"format": 1, "state": ' + "[" * 100_000, Damaged, "damaged"),
         ('{"format": 1}', Damaged, "damaged"),
+        ('{"format": 1, "state": [{"$array": "there"}, {"$array": "there"}]}', Damaged, "twice"),
         ("[]", Damaged, "damaged"),
         ('{"format": 2, "state": {}}', BadInput, "format 2"),
         ('{"format": "one", "state": {}}', BadInput, "format one"),

@@ -31,7 +31,7 @@ from sightline.control.collection import CollectingVecEnv, EpisodeSums, SpacesVe
 from sightline.control.learners import build_learner
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.scoring import Scorer
-from sightline.errors import BadInput, Damaged
+from sightline.errors import BadInput, Damaged, RunFailed
 from sightline.runs.archive import Archives
 from sightline.runs.checkpoints import CheckpointStore
 from sightline.runs.folder import RunFolder
@@ -97,6 +97,10 @@ class Snapshots:
             best = self.best.latest()
             if best is not None:
                 _copy_chosen(best.path, folder, to_best=True)
+            elif counters.best_step is not None:
+                raise RunFailed(
+                    f"the chosen checkpoint of step {counters.best_step} is gone or damaged; go on with --resume"
+                )
             return self.archives.digests()
 
         self.steps.save(model.num_timesteps, write)

@@ -103,6 +103,8 @@ def survey(
             environment or the teacher cannot be. A store that was not there is not made then.
         RunFailed: the teacher cannot be reached, the store not be written.
     """
+    if RunFolder(path).recipe_file.is_file():
+        RunFolder(path).trusted_recipe(trust, sorted(_stated(overrides)))  # before anything of it is opened
     folder = _folder(path, overrides)
     labels = _labels(folder)
     plan = _plan(path, overrides, labels, folder, count, fresh or not labels, trust)
@@ -134,7 +136,7 @@ def _folder(path: Path, overrides: Sequence[str]) -> Path:
         if "env" not in _stated(overrides):
             raise BadInput(f"there are no labels in '{path}'; say env=… to ask about random play of an environment")
         return path
-    return existing_store(path)
+    return existing_store(path, trust=True)  # looked at before
 
 
 def _labels(folder: Path) -> list[StoredLabel]:

@@ -97,6 +97,8 @@ class Session:
         self._open.callback(self._env.close)
         found = self._snapshots.steps.latest(progress.say) if resume else None
         try:
+            if resume and found is None:
+                self._snapshots.best.clear()  # chosen in a past that is about to be made again
             self.model = self._fresh() if found is None else self._restored(found)
             resume_step = (0 if found is None else found.step) if resume else None
             self._metrics = Metrics(run, recipe.tensorboard, recipe.wandb, resume_step)

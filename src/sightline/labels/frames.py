@@ -42,6 +42,8 @@ class FrameFiles:
             Image.fromarray(frame).save(png, "PNG")
             try:
                 file.parent.mkdir(exist_ok=True)
+                if file.parent.is_symlink():
+                    raise BadInput(f"'{file.parent}' is a link; a label store holds plain folders")
                 write_atomically(file, png.getvalue())
             except OSError as error:
                 raise RunFailed(

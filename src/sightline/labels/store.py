@@ -25,15 +25,17 @@ from urllib.parse import quote
 import numpy as np
 
 from sightline.config import for_control
-from sightline.errors import BadInput, RunFailed
+from sightline.errors import BadInput, Damaged, RunFailed
 from sightline.labels.frames import FrameFiles
 from sightline.labels.types import Answer, Exchange, Kind, Outcome, Question, Segment, Signed
 from sightline.runs.files import FORMAT, check_format
-from sightline.runs.folder import RunFolder
+from sightline.runs.folder import RunFolder, check_plain
 
 DATABASE, BACKUP = "labels.sqlite", "labels.backup.sqlite"
 APPLICATION = 0x53474854
 """Marks a database as a label store of ours: "SGHT" in ASCII."""
+_JOURNAL = bytes.fromhex("d9d505f920a163d7")
+"""The end of a journal of SQLite that names a super-journal."""
 _HOW_TO_RESTORE = f"move {DATABASE}* away and copy {BACKUP} to {DATABASE} (frames are not affected)"
 
 _SCHEMA = """
@@ -58,6 +60,10 @@ CREATE TABLE IF NOT EXISTS waiting (
     segments TEXT NOT NULL
 );
 """
+
+
+_OBJECTS = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_stat%'"
+"""Everything in a database but the indices that SQLite makes by itself."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +260,12 @@ class LabelStore:
                 row["digest"]: float(np.sum(_numbers(row["true_rewards"])))
                 for row in self._database.execute("SELECT digest, true_rewards FROM segments")
             }
-            return [self._stored(row, returns) for row in rows]
+            try:
+                return [self._stored(row, returns) for row in rows]
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                raise Damaged(
+                    f"the label store '{self.folder}' holds a label that is none ({type(error).__name__})"
+                ) from error
 
     def recorded(self) -> set[tuple[str, str, Answer]]:
         """Time, key and answer of everything that was ever recorded, retracted or not."""
@@ -367,14 +378,21 @@ class LabelStore:
         An empty database in the place of a lost one would soon be backed up over the last copy of the labels."""
         has_backup = (self.folder / BACKUP).is_file()  # asked first: another process makes it after the database
         database = self.folder / DATABASE
-        for file in (self.folder / name for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", BACKUP, "frames")):
+        journal = self.folder / f"{DATABASE}-journal"
+        ours = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", journal.name, BACKUP, "frames")
+        for file in (self.folder / name for name in ours):
             if file.is_symlink():
                 raise BadInput(f"'{file}' is a link; a label store holds plain files: put the store where it leads to")
+        # SQLite removes the file that a journal names as its super-journal, wherever that is. Ours never names one.
+        if journal.exists() and journal.read_bytes()[-8:] == _JOURNAL:
+            raise BadInput(f"'{journal}' names another file; it is not ours: remove it")
         if has_backup and not (database.is_file() and database.stat().st_size):
             raise BadInput(f"the label database '{database}' is gone, but its backup is there; {_HOW_TO_RESTORE}")
 
     def _check(self) -> None:
         try:
+            # First of all, for a check of a stranger's table may take for ever.
+            self._check_schema()
             found = self._database.execute("PRAGMA quick_check(1)").fetchone()[0]
         except sqlite3.OperationalError as error:
             raise RunFailed(f"the label store '{self.folder}' cannot be opened: {error}") from error
@@ -386,10 +404,21 @@ class LabelStore:
         number = int(self._database.execute("PRAGMA user_version").fetchone()[0])
         if number not in (0, FORMAT):
             check_format(number, f"the label store '{self.folder}'")
-        # A stranger's database may hold more than tables: a view that never ends, a trigger that changes labels.
-        others = "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index')"
-        for kind, name in self._database.execute(others):
-            raise BadInput(f"the label database '{self.folder / DATABASE}' holds a {kind} '{name[:40]}'; not ours")
+
+    def _check_schema(self) -> None:
+        """Refuse a database that holds anything but our tables: a view that never ends, a trigger that changes labels.
+
+        Raises:
+            BadInput: naming it.
+        """
+        with contextlib.closing(sqlite3.connect(":memory:")) as own:
+            own.executescript(_SCHEMA)
+            known = {(name, " ".join(sql.split())) for name, sql in own.execute(_OBJECTS)}
+        for name, sql in self._database.execute(_OBJECTS):
+            if (name, " ".join(str(sql).split())) not in known:
+                raise BadInput(
+                    f"the label database '{self.folder / DATABASE}' holds '{str(name)[:40]}', which is not ours"
+                )
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -438,22 +467,29 @@ class LabelStore:
         )
 
 
-def existing_store(path: Path) -> Path:
+def existing_store(path: Path, trust: bool = False) -> Path:
     """The folder of the label store that a path names: a store itself, or a run with its store or its recipe's.
 
+    Args:
+        trust: whether the recipe of a run may name a store elsewhere.
+
     Raises:
-        BadInput: there is none.
+        BadInput: there is none, or it is elsewhere and that is not trusted.
     """
+    run = RunFolder(path)
+    if run.recipe_file.is_file() and not trust:
+        check_plain(path)
     for folder in (path, path / "labels"):
         if (folder / DATABASE).is_file() or (folder / BACKUP).is_file():
             return folder
-    run = RunFolder(path)
     if not run.recipe_file.is_file():
         raise BadInput(f"'{path}' is neither a run nor a label store")
     reward = for_control(run.recipe()).reward
     elsewhere = Path(reward.labels) if reward.kind == "learned" and reward.labels else None
     if elsewhere is None or not (elsewhere / DATABASE).is_file():
         raise BadInput(f"the run '{path}' has no labels yet")
+    if not trust:
+        raise BadInput(f"the run '{path}' keeps its labels in '{elsewhere}'; name that store itself")
     return elsewhere
 
 

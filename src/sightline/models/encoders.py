@@ -74,6 +74,12 @@ def load_encoder(name: str, device: str = "auto", dtype: str = "auto", batch_siz
 
 def embedding_size(name: str) -> int | None:
     """How many numbers an encoder makes of a frame, without loading it; None if its files would have to be fetched."""
+    size = (_model_config(name) or {}).get("embed_dim")
+    return size if isinstance(size, int) else None
+
+
+def _model_config(name: str) -> dict[str, Any] | None:
+    """What open_clip knows of a model by its name or from its folder; None if it does not."""
     import open_clip
 
     if name == BUNDLED or name.startswith("local-dir:"):
@@ -83,8 +89,7 @@ def embedding_size(name: str) -> int | None:
         config = document.get("model_cfg") if isinstance(document, dict) else None
     else:
         config = open_clip.get_model_config(name.partition("/")[0])
-    size = config.get("embed_dim") if isinstance(config, dict) else None
-    return size if isinstance(size, int) else None
+    return config if isinstance(config, dict) else None
 
 
 def _dtype_for(dtype: str, device: torch.device) -> torch.dtype:
@@ -154,7 +159,11 @@ class OpenClipEncoder(_TowerPair):
             self._model, _, transform = open_clip.create_model_and_transforms(
                 model_name, pretrained=tag, device="cpu", require_pretrained=True
             )
-            self._tokenizer = open_clip.get_tokenizer(model_name)
+            # A model's own files may ask for code beside them to be run, and are overruled.
+            named = (_model_config(name) or {}).get("text_cfg")
+            is_hugging_face = isinstance(named, dict) and bool(named.get("hf_tokenizer_name"))
+            plain = {"trust_remote_code": False} if is_hugging_face else {}
+            self._tokenizer = open_clip.get_tokenizer(model_name, **plain)
         except Exception as error:
             raise _cannot_load(name, error) from error
         self._model = self._model.to(device=device, dtype=dtype).eval().requires_grad_(False)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from sightline.errors import Damaged
-from sightline.runs.checkpoints import digest, flush
+from sightline.runs.checkpoints import digest, flush, flush_folder
 from sightline.runs.state import read_state, write_state
 
 
@@ -70,6 +70,7 @@ class Archive:
             self._folder.mkdir(exist_ok=True)
             write_state(self._folder / name, rows)
             flush(self._folder / name)
+            flush_folder(self._folder)
             self.parts.append(Part(name, start, start + count, digest(self._folder / name)))
         self.parts = [part for part in self.parts if part.end > oldest]
 

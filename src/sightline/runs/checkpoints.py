@@ -120,6 +120,7 @@ class CheckpointStore:
                 write_document(temporary / MANIFEST, {"files": digests, "shared": dict(shared)})
                 shutil.rmtree(final, ignore_errors=True)
                 temporary.rename(final)
+                flush_folder(self._folder)
             except BaseException as error:
                 shutil.rmtree(temporary, ignore_errors=True)
                 if not isinstance(error, OSError):
@@ -128,8 +129,12 @@ class CheckpointStore:
                     f"checkpoint {step} could not be written ({error.strerror or error}); earlier checkpoints in "
                     f"{self._folder} are whole: make room, then go on with --resume"
                 ) from error
-            for old in list(self.all())[self._keep :]:
-                old.remove()
+            # Those with higher numbers were passed over as damaged, or belong to a future that is made again.
+            others = [one for one in self.all() if one.path != final]
+            older = [one for one in others if one.step < step]
+            for one in others:
+                if one not in older[: self._keep - 1]:
+                    one.remove()
             if shared:
                 self._sweep()
         return Checkpoint(final, step, self._run.replay)
@@ -180,6 +185,15 @@ def flush(file: Path) -> None:
     """Make sure that a file is on the disk."""
     with file.open("rb") as stream:
         os.fsync(stream.fileno())
+
+
+def flush_folder(folder: Path) -> None:
+    """Make sure that the names in a folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _check_file(file: Path, expected: str, owner: Path) -> None:

@@ -168,6 +168,8 @@ def owned_run(path: Path, recipe: Recipe, resume: bool) -> Iterator[Callable[[],
             if not resume:
                 write_beginnings(run, recipe)
             elif (before := run.recipe()) != recipe:
+                if before.steps > recipe.steps:
+                    raise BadInput(f"'{path}' has been made longer meanwhile (steps={before.steps}); try again")
                 # The run is made longer: what came out of the shorter one is kept beside what is still to come.
                 with contextlib.suppress(FileNotFoundError):
                     (path / "result.json").rename(path / f"result-{before.steps}.json")
@@ -241,7 +243,7 @@ def check_free(path: Path) -> None:
     Raises:
         BadInput: the folder holds something else.
     """
-    if not path.exists() or (path.is_dir() and all(file.name == LEASE for file in path.iterdir())):
+    if not path.exists() or (path.is_dir() and all(file.name.lstrip(".").startswith(LEASE) for file in path.iterdir())):
         return
     run = RunFolder(path)
     began = not run.recipe_file.is_file() or run.metrics_file.is_file() or any(run.checkpoints.glob("*"))

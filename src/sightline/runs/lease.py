@@ -52,6 +52,10 @@ class LeaseLost(RunFailed):
     """Another process owns the run folder by now; nothing more may be written."""
 
 
+class Busy(BadInput):
+    """The lock of the folder is not to be had."""
+
+
 class Lease:
     """The right to write into a run folder; made by `take_lease`.
 
@@ -96,7 +100,7 @@ class Lease:
         if self._released.is_set():
             return
         self._released.set()
-        with contextlib.suppress(RunFailed, OSError), self.writing():
+        with contextlib.suppress(RunFailed, Busy, OSError), self.writing():
             (self._folder / LEASE).unlink(missing_ok=True)
 
     def take(self) -> None:
@@ -121,8 +125,9 @@ class Lease:
             {
                 "id": self._id,
                 "host": platform.node(),
+                "machine": _machine(),
                 "pid": os.getpid(),
-                "process_started": psutil.Process().create_time(),
+                "process_started": _started(os.getpid()),
                 "started": self._started,
                 "heartbeat": _now(),
             },
@@ -135,7 +140,7 @@ class Lease:
                     self._write()
             except LeaseLost:
                 return  # whoever writes next is told
-            except (RunFailed, OSError):
+            except (RunFailed, Busy, OSError):
                 continue  # a full disk, say: perhaps it passes before the time is out
 
 
@@ -158,19 +163,20 @@ def _locked(folder: Path, patience: float = 10.0) -> Iterator[None]:
     """Hold the lock of a folder, across the processes of a machine (and of a network, if its file system can).
 
     Raises:
-        BadInput: whoever has it does not let go.
+        Busy: whoever has it does not let go.
     """
     try:
         import fcntl
     except ImportError:  # Windows: the lease alone has to do
         yield
         return
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor, locked = os.open(folder, os.O_RDONLY), False
     try:
         deadline = time.monotonic() + patience
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                locked = True
                 break
             except OSError as error:
                 if error.errno in _UNSUPPORTED:
@@ -180,10 +186,12 @@ def _locked(folder: Path, patience: float = 10.0) -> Iterator[None]:
                 if time.monotonic() > deadline:
                     holder = _holder(folder)
                     who = _described(holder) if holder else "another process"
-                    raise BadInput(f"'{folder}' is being written by {who} at this moment; try again later") from error
+                    raise Busy(f"'{folder}' is being written by {who} at this moment; try again later") from error
                 time.sleep(0.02)
         yield
     finally:
+        if locked:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process forked meanwhile has the descriptor too
         os.close(descriptor)
 
 
@@ -196,19 +204,39 @@ def _holder(folder: Path) -> dict[str, Any] | None:
 
 
 def _is_gone(holder: dict[str, Any], folder: Path) -> bool:
-    if holder.get("host") == platform.node():
+    if holder.get("machine") == _machine():
         try:
-            process = psutil.Process(int(holder["pid"]))
-            if abs(process.create_time() - float(holder["process_started"])) > 5 or process.status() == "zombie":
-                return True  # its number was given to another process
-        except psutil.NoSuchProcess:
-            return True
-        except (KeyError, TypeError, ValueError, OverflowError):
+            pid = int(holder["pid"])
+            # Else the number was given to another process, or the process waits to be buried.
+            if holder["process_started"] != _started(pid) or psutil.Process(pid).status() == "zombie":
+                return True
+        except (psutil.NoSuchProcess, KeyError, TypeError, ValueError, OverflowError):
             return True
         except psutil.Error:
             pass  # it is there, and somebody else's
     # A heartbeat far in the future is no heartbeat: the folder was copied, or a clock was set.
     return not -TIMEOUT < _age(folder / LEASE) <= TIMEOUT
+
+
+def _machine() -> str:
+    """Within which process numbers mean the same: this boot of this machine, and this container."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return platform.node()
+
+
+def _started(pid: int) -> float:
+    """When a process was started: in ticks since the boot, which no change of the clock moves, where that is known.
+
+    Raises:
+        psutil.NoSuchProcess: there is none.
+    """
+    try:
+        return float(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return float(psutil.Process(pid).create_time())
 
 
 def _age(file: Path) -> float:

@@ -15,7 +15,7 @@ from sightline.errors import BadInput, Damaged
 from sightline.runs.files import FORMAT, check_format, parse_json, read_text, write_atomically
 from sightline.runs.folder import RunFolder
 
-MAX_METRICS = 2**30
+MAX_METRICS = 64 * 2**20
 """Bytes of a file of metrics, at most."""
 _FIRST_LINE = json.dumps({"format": FORMAT}) + "\n"
 

@@ -68,7 +68,7 @@ def read_state(file: Path) -> Any:
         with safe_open(file, "np") as stored:
             document = parse_json((stored.metadata() or {}).get(METADATA, "{}"), f"'{file}'")
             check_format(document.get("format"), f"'{file}'")
-            return _decoded(document["state"], stored)
+            return _decoded(document["state"], _Once(stored))
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"'{file}' is damaged: {' '.join(str(error).split())[:200]}") from error
 
@@ -132,7 +132,22 @@ def _put_aside(array: np.ndarray, path: str, arrays: dict[str, np.ndarray]) -> s
     return name
 
 
-def _decoded(value: Any, stored: Any) -> Any:
+class _Once:
+    """Gives out each array of a file once: named many times, a small one would fill the memory."""
+
+    def __init__(self, stored: Any) -> None:
+        self._stored = stored
+        self._given: set[str] = set()
+
+    def get_tensor(self, name: str) -> np.ndarray:
+        if name in self._given:
+            raise ValueError(f"it names the array {name[:80]!r} twice")
+        self._given.add(name)
+        array: np.ndarray = self._stored.get_tensor(name)
+        return array
+
+
+def _decoded(value: Any, stored: _Once) -> Any:
     if isinstance(value, list):
         return [_decoded(item, stored) for item in value]
     if not isinstance(value, dict):

@@ -50,16 +50,20 @@ def _named_code(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
 
 
 def _named_places(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
-    """Key, value and meaning of where a teacher's questions, a key of the user's, and labels would go."""
+    """Key, value and meaning of where a teacher's questions, the user's keys and money, labels and metrics would go."""
+    if recipe.wandb:
+        yield "wandb", recipe.wandb, "a project that metrics would be sent to"
     if not (isinstance(recipe, ControlRecipe) and isinstance(recipe.reward, LearnedConfig)):
         return
     teacher, labels = recipe.reward.teacher, recipe.reward.labels
     if isinstance(teacher, ChatTeacherConfig):
         if teacher.url and not is_this_machine(teacher.url):
             yield "reward.teacher.url", teacher.url, "a server that would be asked"
+        elif not teacher.url and teacher.provider != "local":
+            yield "reward.teacher.provider", teacher.provider, "a service that would be asked, and paid"
         if teacher.key_env:
             yield "reward.teacher.key_env", teacher.key_env, "a key that would be used"
-    if labels and (Path(labels).is_absolute() or ".." in Path(labels).parts):
+    if labels:
         yield "reward.labels", labels, "a label store elsewhere that would be written to"
 
 
