@@ -196,6 +196,18 @@ def test_words_that_make_no_reward(words: Any, expected: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_string_is_one_sentence() -> None:
+    words: Any = Words("upright", "a pole")  # type: ignore[arg-type]
+    assert words == Words(("upright",), ("a pole",))
+
+
+@pytest.mark.filterwarnings("error")
+def test_frames_that_are_read_only_are_scored_without_a_word(bundled: Any) -> None:
+    frames = np.zeros((1, 64, 64, 3), np.uint8)
+    frames.flags.writeable = False
+    ZeroShotReward(bundled, Words(("pole",), ("cart",))).reward(frames)
+
+
 def test_words_that_the_encoder_cannot_tell_apart(bundled: Any) -> None:
     with pytest.raises(BadInput, match="apart") as caught:
         ZeroShotReward(bundled, Words(("A pole",), ("a pole!",)))

@@ -184,7 +184,9 @@ class OpenClipEncoder(_TowerPair):
         from PIL import Image
 
         if frames.shape[1:3] == (self.image_size, self.image_size):
-            pixels = torch.from_numpy(np.ascontiguousarray(frames)).to(self._device)
+            # A renderer's frames may be read-only, of which torch would warn; nothing here writes into them.
+            writable = frames if frames.flags.writeable else frames.copy()
+            pixels = torch.from_numpy(np.ascontiguousarray(writable)).to(self._device)
             return pixels.permute(0, 3, 1, 2).float().div_(255).sub_(self._mean).div_(self._std)
         return torch.stack([self._transform(Image.fromarray(frame)) for frame in frames]).to(self._device)
 

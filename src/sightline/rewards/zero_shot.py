@@ -33,7 +33,7 @@ class Words:
     """What is wanted, in words.
 
     Attributes:
-        goal: one sentence or several; their embeddings are averaged.
+        goal: sentences whose embeddings are averaged; a string is one sentence.
         baseline: the same for what the picture shows anyway; may be empty.
         alpha: strength of the regularisation in [0, 1]; None is 0.5 with a baseline and nothing without.
     """
@@ -43,6 +43,10 @@ class Words:
     alpha: float | None = None
 
     def __post_init__(self) -> None:
+        for name in ("goal", "baseline"):
+            said = getattr(self, name)
+            if isinstance(said, str):  # or each of its letters would be a sentence
+                object.__setattr__(self, name, (said,))
         try:
             check_words(self.goal, self.baseline, self.alpha)
         except ValueError as error:
