@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
@@ -50,6 +50,7 @@ def test_wilson_golden_numbers(successes: int, trials: int, low: float, high: fl
     assert wilson(successes, trials) == pytest.approx((low, high), abs=1e-6)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 300), st.floats(0, 1))
 def test_wilson_equals_scipy(trials: int, share: float) -> None:
     successes = round(share * trials)

@@ -205,6 +205,8 @@ def claim_folder(path: Path) -> Lease:
         raise BadInput(f"'{path}' is a link to a folder that is not there; name another --run-dir")
     try:
         path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise BadInput(f"'{path}' exists already, and is no folder; name another --run-dir") from error
     except OSError as error:
         raise BadInput(f"the run folder '{str(path)[:200]}' cannot be made: {error.strerror or error}") from error
     lease = None
