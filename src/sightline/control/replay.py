@@ -14,7 +14,7 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sightline.errors import RunFailed
-from sightline.runs.archive import Archive
+from sightline.runs.archive import Archive, put_back
 
 
 class CommittedReplayBuffer(ReplayBuffer):
@@ -170,10 +170,7 @@ class CommittedReplayBuffer(ReplayBuffer):
 
     def archive_to(self, archive: Archive) -> None:
         """Append the committed rows that are not archived yet."""
-        oldest = self.rows_added - self._stored
-        start = max(archive.end, oldest)
-        places = self._places(start, self._first_waiting())
-        archive.append(start, {name: array[places] for name, array in self._lasting().items()}, oldest)
+        archive.append_ring(self._lasting(), self._first_waiting(), self.rows_added - self._stored)
 
     def state(self) -> dict[str, Any]:
         """Everything that is not archived, for a checkpoint: rewards, and the rows that wait for theirs."""
@@ -199,24 +196,11 @@ class CommittedReplayBuffer(ReplayBuffer):
         oldest = self.rows_added - self._stored
         kept = self._places(oldest, self.rows_added)
         self.rewards[kept], self.committed[kept] = state["rewards"], state["committed"]
-        reached = oldest
-        for start, rows in archive.read():
-            reached = self._put_back(start, rows, oldest, reached)
-        reached = self._put_back(self._first_waiting(), state["waiting"], oldest, reached)
+        reached = archive.read_ring(self._lasting(), oldest)
+        reached = put_back(self._lasting(), self._first_waiting(), state["waiting"], oldest, reached)
         if reached != self.rows_added:
             raise ValueError(f"rows {reached} to {self.rows_added} are missing")
         self._new_rows = [int(row) for row in state["new_rows"]]
-
-    def _put_back(self, start: int, rows: dict[str, np.ndarray], oldest: int, reached: int) -> int:
-        """Store rows that follow those reached so far; gives the row reached now."""
-        if start > reached:
-            raise ValueError(f"rows {reached} to {start} are missing")
-        skipped = max(oldest - start, 0)
-        count = len(rows["actions"])
-        places = self._places(start + skipped, start + count)
-        for name, array in self._lasting().items():
-            array[places] = rows[name][skipped:]
-        return max(reached, start + count)
 
     def _lasting(self) -> dict[str, np.ndarray]:
         """The arrays of which a row never changes once it is committed."""

@@ -69,10 +69,7 @@ class SegmentPool:
 
     def archive_to(self, archive: Archive) -> None:
         """Append the segments that are not archived yet: a checkpoint costs what is new."""
-        oldest = self.added - len(self)
-        start = max(archive.end, oldest)
-        places = np.arange(start, self.added) % self.size
-        archive.append(start, {name: array[places] for name, array in self._arrays().items()}, oldest)
+        archive.append_ring(self._arrays(), self.added, self.added - len(self))
 
     def restore(self, added: int, archive: Archive) -> None:
         """Take over what was archived when so many segments had been added.
@@ -82,14 +79,7 @@ class SegmentPool:
             Damaged: a file of the archive is.
         """
         self.added = added
-        oldest = reached = added - len(self)
-        for start, rows in archive.read():
-            if start > reached:
-                break
-            skipped, reached = max(oldest - start, 0), start + len(rows["frames"])
-            places = np.arange(start + skipped, reached) % self.size
-            for name, array in self._arrays().items():
-                array[places] = rows[name][skipped:]
+        reached = archive.read_ring(self._arrays(), added - len(self))
         if reached != added:
             raise ValueError(f"segments {reached} to {added} are missing")
         for place in range(len(self)):

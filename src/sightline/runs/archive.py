@@ -14,7 +14,7 @@ need, with their checksums (`runs/checkpoints.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,30 @@ class Archive:
             self.parts.append(Part(name, start, start + count, digest(self._folder / name)))
         self.parts = [part for part in self.parts if part.end > oldest]
 
+    def append_ring(self, ring: Mapping[str, np.ndarray], end: int, oldest: int) -> None:
+        """Append the rows of a ring that are not archived yet.
+
+        Args:
+            ring: arrays of equal length, by name: row r lies in place r mod that length.
+            end: the first row that shall not be archived.
+            oldest: the first row that the ring still holds.
+        """
+        start = max(self.end, oldest)
+        places = places_of(ring, start, end)
+        self.append(start, {name: array[places] for name, array in ring.items()}, oldest)
+
+    def read_ring(self, ring: Mapping[str, np.ndarray], oldest: int) -> int:
+        """Put archived rows back into a ring; gives the row after the last.
+
+        Raises:
+            ValueError, KeyError: they do not fit the ring, or some are missing.
+            Damaged: a file is missing or no such file.
+        """
+        reached = oldest
+        for start, rows in self.read():
+            reached = put_back(ring, start, rows, oldest, reached)
+        return reached
+
     def digests(self) -> dict[str, str]:
         """Name -> SHA-256 of the files, for the manifest of a checkpoint."""
         return {part.name: part.digest for part in self.parts}
@@ -104,6 +128,33 @@ class Archive:
         for part in self.parts:
             if part.name != f"{self._kind}-{part.start:012d}-{part.end:012d}.safetensors":
                 raise Damaged(f"'{str(part.name)[:80]}' is no name of archived rows")
+
+
+def places_of(ring: Mapping[str, np.ndarray], start: int, end: int) -> np.ndarray:
+    """int[end - start]: where rows lie in a ring."""
+    return np.arange(start, max(start, end)) % len(next(iter(ring.values())))
+
+
+def put_back(
+    ring: Mapping[str, np.ndarray], start: int, rows: Mapping[str, np.ndarray], oldest: int, reached: int
+) -> int:
+    """Store rows in a ring, but for those that it no longer holds.
+
+    Args:
+        start: number of the first of these rows.
+        oldest: the first row that the ring holds.
+        reached: the row after the last that was put back so far; gives the same with these.
+
+    Raises:
+        ValueError, KeyError: rows before them are missing, or they do not fit.
+    """
+    if start > reached:
+        raise ValueError(f"rows {reached} to {start} are missing")
+    skipped, end = max(oldest - start, 0), start + len(rows[next(iter(ring))])
+    places = places_of(ring, start + skipped, end)
+    for name, array in ring.items():
+        array[places] = rows[name][skipped:]
+    return max(reached, end)
 
 
 class Archives:
