@@ -52,27 +52,27 @@ import torch
 import transformers
 
 from running import keep
-from sightline.agents.evaluating import oracle_play, random_play
-from sightline.agents.learning import Learner
-from sightline.agents.preparing import Setup, complete, game_maker, prepare
+from sightline.agents.building import AgentSetup, build, game_maker, resolve
+from sightline.agents.evaluation import oracle_play, random_play
+from sightline.agents.learning import PolicyLearner
 from sightline.agents.prompting import prompt_text
 from sightline.agents.replies import read_reply
-from sightline.agents.rollouts import Table, Task
-from sightline.agents.samplers import Asked, Conversation, Key, Sampler
-from sightline.agents.types import Credit, Trajectory, Turn
+from sightline.agents.rollouts import EpisodeTask, RolloutWorker
+from sightline.agents.samplers import Completion, Conversation, Key, Sampler
+from sightline.agents.types import Advantages, Trajectory, Turn
 from sightline.config import PPO, AgentRecipe, for_agent, load_recipe
 from sightline.config.loading import bundled_recipes
-from sightline.evaluation.intervals import bootstrap_mean, wilson
-from sightline.evaluation.panels import Panel, make_panel
-from sightline.games.blackjack import best_reward, hit_below_17, most_wins, odds_of, stand_always
-from sightline.games.contract import Game
-from sightline.games.ez_points import EZPoints
-from sightline.games.number_line import NumberLine
-from sightline.games.points import LOST
+from sightline.envs.games.blackjack import best_reward, hit_below_17, most_wins, odds_of, stand_always
+from sightline.envs.games.contract import Game
+from sightline.envs.games.ez_points import EZPoints
+from sightline.envs.games.number_line import NumberLine
+from sightline.envs.games.points import LOST
+from sightline.evaluation.seeds import EvalSeeds, make_panel
+from sightline.evaluation.statistics import bootstrap_mean, wilson
 from sightline.models.pictures import Picture
 from sightline.models.vlm.batches import stack
 from sightline.models.vlm.model import VLM
-from sightline.models.vlm.types import Exchange, Prompt
+from sightline.models.vlm.types import ChatTurn, Prompt
 from sightline.runs.folder import RunFolder
 from sightline.runs.metrics import read_metrics
 
@@ -91,7 +91,7 @@ def recipe_of(game: str, overrides: Sequence[str] = ()) -> AgentRecipe:
     """The recipe that the command means, complete."""
     first, *others = command_of(game, overrides)
     is_name = "=" not in first
-    return complete(for_agent(load_recipe(first if is_name else None, others if is_name else [first, *others])))
+    return resolve(for_agent(load_recipe(first if is_name else None, others if is_name else [first, *others])))
 
 
 def how_it_was_run() -> dict[str, str]:
@@ -222,8 +222,8 @@ def baselines() -> None:
     keep(FILE, "baselines", numbers)
 
 
-def played_by_rule(env: Any, panel: Panel, rule: Rule) -> dict[str, Any]:
-    """What a rule makes of a panel; `clean` as in `sightline.agents.evaluating.summary`."""
+def played_by_rule(env: Any, panel: EvalSeeds, rule: Rule) -> dict[str, Any]:
+    """What a rule makes of a panel; `clean` as in `sightline.agents.evaluation.summary`."""
     game: Game = env.unwrapped
     successes, clean, returns, lengths = [], [], [], []
     kinds: dict[str, list[bool]] = {}
@@ -405,7 +405,7 @@ class Watching:
     sampler: Sampler
     batches: list[tuple[list[Prompt], int]] = field(default_factory=list)
 
-    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Asked]:
+    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
         asked = self.sampler.ask(conversations, keys)
         prompts = [one.prompt for one in asked if one.prompt is not None]
         self.batches.append((prompts, max(len(one.sample.ids) for one in asked)))
@@ -471,15 +471,15 @@ class Bench:
         self._tasks, self._group = recipe.rollouts.tasks, recipe.algorithm.group
         update = recipe.update.model_copy(update={"epochs": 1, "kl_thoughts": 0.0, "kl_actions": 0.0})
         self._recipe = recipe.model_copy(update={"algorithm": PPO(), "update": update})
-        self._setup = prepare(self._recipe)
+        self._setup = build(self._recipe)
         self._vlm = self._setup.vlm
         self._setup.engine.prepare(self._vlm)
         self._spent = [0.0]
         make, rollouts = game_maker(self._recipe, practice=True), recipe.rollouts
-        self._table = Table(
+        self._table = RolloutWorker(
             lambda: Timed(make(), self._spent), recipe.replies, rollouts.window, rollouts.parallel, self._vlm
         )
-        self._learner = Learner(self._recipe, self._vlm, self._setup.engine)
+        self._learner = PolicyLearner(self._recipe, self._vlm, self._setup.engine)
         self._published = Published(self._setup)
         self._weights = {name: values.clone() for name, values in self._vlm.scorer.state_dict().items()}
         self.turns: list[int] = []
@@ -489,7 +489,7 @@ class Bench:
         """Measure everything once, one after the other, on tasks of that round's own."""
         watching = Watching(self._setup.sampler())
         seeds = range(number * 10_000, number * 10_000 + self._tasks)
-        tasks = [Task(seed, member) for seed in seeds for member in range(self._group)]
+        tasks = [EpisodeTask(seed, member) for seed in seeds for member in range(self._group)]
         self._spent[0] = 0.0
         playing, played = timed(lambda: self._table.play(watching, tasks, (number,)))
         without_games = playing - self._spent[0]
@@ -578,7 +578,7 @@ class Sampled:
 class Published:
     """Rollouts and updates in the published way, see the top of this file."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: AgentSetup) -> None:
         self._setup, self._recipe, self._vlm = setup, setup.recipe, setup.vlm
         self._width = 2 * self._recipe.replies.max_tokens
         self._parameters = [parameter for parameter in self._vlm.scorer.parameters() if parameter.requires_grad]
@@ -599,7 +599,7 @@ class Published:
         for _ in range(steps):
             text = prompt_text(observation.text, self._recipe.replies, asked, names)
             pictures = tuple(Picture(image) for image in observation.images)
-            prompt = self._vlm.encode([Exchange(text, pictures)])
+            prompt = self._vlm.encode([ChatTurn(text, pictures)])
             inputs = {"input_ids": torch.from_numpy(prompt.ids)[None], **prompt.per_picture}
             inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
             with torch.no_grad():
@@ -676,7 +676,7 @@ def _settings(vlm: VLM, tokens: int, sampled: bool, temperature: float, stops: l
     return library.GenerationConfig(max_new_tokens=tokens, eos_token_id=stops, pad_token_id=vlm.tokens.pad, **how)
 
 
-def _turns(played: Sequence[Trajectory], credits: Sequence[Credit | None]) -> Iterator[tuple[Turn, float, float]]:
+def _turns(played: Sequence[Trajectory], credits: Sequence[Advantages | None]) -> Iterator[tuple[Turn, float, float]]:
     """All turns with their advantage and target, mixed."""
     found = [
         (turn, float(one.advantages[place]), float(one.returns[place]))

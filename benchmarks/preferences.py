@@ -135,7 +135,7 @@ def relabelling(jobs: int) -> None:
     from sightline.control.relabelling import relabel
     from sightline.control.replay import CommittedReplayBuffer
     from sightline.models.encoders import load_encoder
-    from sightline.preferences.learned import EnsembleReward
+    from sightline.rewards.learned.reward import EnsembleReward
 
     torch.set_num_threads(os.cpu_count() or 1)
     rng = np.random.default_rng(0)
@@ -200,11 +200,11 @@ def _the_published_way(size: int, frames: np.ndarray) -> np.ndarray:
 def drawer(jobs: int) -> None:
     """Part `drawer`."""
     from sightline.config import CNNConfig, FittingConfig, LearnedConfig, PairsConfig, ScriptedTeacherConfig
-    from sightline.evaluation.ranks import spearman
+    from sightline.evaluation.statistics import spearman
     from sightline.labels.types import Question
-    from sightline.preferences.fitting import Examples, fit
-    from sightline.preferences.learned import EnsembleReward
     from sightline.preferences.sampling import PoolView, choose_pairs
+    from sightline.rewards.learned.fitting import Examples, fit
+    from sightline.rewards.learned.reward import EnsembleReward
     from sightline.teachers.scripted import ScriptedTeacher
 
     seen, seen_rewards = _drawer_frames(range(40))

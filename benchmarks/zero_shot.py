@@ -35,15 +35,15 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from sightline.config import ControlRecipe, load_recipe
-from sightline.control.preparing import prepare
-from sightline.control.training import Session
+from sightline.control.building import build
+from sightline.control.resolving import resolve
+from sightline.control.training import ControlTrainer
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.models.encoders import OpenClipEncoder, load_encoder
-from sightline.rewards.zero_shot import Words, ZeroShotReward
+from sightline.rewards.zero_shot import GoalPrompt, ZeroShotReward
 from sightline.runs.folder import owned_run
 from sightline.runs.metrics import read_metrics
 from sightline.runs.stopping import StopRequests
-from sightline.tasks.completing import complete
 
 RESULTS = Path(__file__).parent / "results" / "zero_shot.json"
 
@@ -70,14 +70,14 @@ class Quiet:
 def recipe(steps: int, **changes: Any) -> ControlRecipe:
     overrides = [f"steps={steps}", "videos=false", "tensorboard=false", "evaluation.episodes=1"]
     overrides += [f"evaluation.every={steps}", f"checkpoints.every={steps}"]
-    return complete(load_recipe("cartpole", [*overrides, *(f"{key}={value}" for key, value in changes.items())]))
+    return resolve(load_recipe("cartpole", [*overrides, *(f"{key}={value}" for key, value in changes.items())]))
 
 
 def stages(steps: int) -> dict[str, float]:
     """Frames per second of each stage by itself, one thread each."""
     wanted = recipe(steps)
     learner = wanted.learner
-    setup = prepare(wanted)
+    setup = build(wanted)
     chunk, frames = learner.chunk, learner.chunk * wanted.envs
     actions = np.zeros(wanted.envs, np.int64)
     blind = FrameVectorEnv(setup.make, wanted.envs, episode_seeds(0), frames=False)
@@ -104,7 +104,7 @@ def stages(steps: int) -> dict[str, float]:
         StopRequests() as stop,
         owned_run(Path(folder) / "run", wanted, resume=False) as begin,
     ):
-        session = Session(setup, begin(), Quiet(), stop)
+        session = ControlTrainer(setup, begin(), Quiet(), stop)
         session.learn()
         model = session.model
         observations = np.zeros((wanted.envs, *setup.make().observation_space.shape), np.float32)
@@ -144,7 +144,7 @@ def ours(steps: int) -> tuple[float, float]:
         owned_run(Path(folder) / "run", wanted, resume=False) as begin,
     ):
         run = begin()
-        session = Session(prepare(wanted), run, Quiet(), stop)
+        session = ControlTrainer(build(wanted), run, Quiet(), stop)
         session.learn()
         session.close()
         records = read_metrics(run.metrics_file)
@@ -196,7 +196,7 @@ def theirs(steps: int) -> float:
     """Frames per second of whole rollouts of the published design while learning (median)."""
     wanted = recipe(steps)
     learner = wanted.learner
-    reward_model = ZeroShotReward(load_encoder("bundled"), Words(wanted.goal, wanted.baseline, 0.5))
+    reward_model = ZeroShotReward(load_encoder("bundled"), GoalPrompt(wanted.goal, wanted.baseline, 0.5))
     env = SubprocVecEnv([native_cartpole] * wanted.envs)
     try:
         model = DQN(

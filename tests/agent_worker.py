@@ -26,20 +26,20 @@ import sightline.reports.agent_page
 import sightline.reports.trajectories_page  # noqa: F401
 from sightline.agents import training  # noqa: F401
 from sightline.cli import main
-from sightline.config import Policy
+from sightline.config import ModelConfig
 from sightline.models.vlm.model import load_vlm
 from sightline.runs.stopping import StopRequests
 
 PLACES = {
     "reply": "sightline.agents.samplers.policy.PolicySampler.ask",
     "warm start": "sightline.models.vlm.model.VLM.score",
-    "step": "sightline.agents.learning.Learner._step",
-    "update": "sightline.agents.learning.Learner.learn",
+    "step": "sightline.agents.learning.PolicyLearner._step",
+    "update": "sightline.agents.learning.PolicyLearner.learn",
     "saving": "sightline.models.vlm.model.VLM.save",
-    "saved": "sightline.agents.snapshot.Snapshots.save",
-    "recording": "sightline.agents.training.write_records",
+    "saved": "sightline.agents.checkpoints.AgentCheckpoints.save",
+    "recording": "sightline.agents.training.write_trajectory_log",
     "collecting": "sightline.envs.vector.FrameVectorEnv.step",
-    "lesson": "sightline.preferences.lessons.Lessons.learn",
+    "lesson": "sightline.preferences.rounds.PreferenceLearner.learn",
     "evaluating": "sightline.control.training.play_panel",
 }
 """Name -> what is called there; the last three are of policies on states."""
@@ -95,5 +95,5 @@ def run(job: dict[str, Any]) -> int:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    load_vlm(Policy(), value_head=True, device="cpu")  # what is imported here need not be in every child
+    load_vlm(ModelConfig(), value_head=True, device="cpu")  # what is imported here need not be in every child
     print(json.dumps([run(job) for job in json.load(sys.stdin)]))

@@ -17,13 +17,13 @@ from sightline.agents.engines.ddp import DDP
 from sightline.agents.engines.engine import Engine
 from sightline.agents.engines.fsdp2 import FSDP2
 from sightline.agents.engines.starting import start_engine
-from sightline.agents.learning import Learner
-from sightline.agents.rollouts import Table, Task
+from sightline.agents.learning import PolicyLearner
+from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import Trajectory
 from sightline.config import AgentRecipe, Replies
+from sightline.envs.games.making import GameMaker
 from sightline.errors import RunFailed
-from sightline.games.making import GameMaker
 from sightline.models.vlm.model import VLM, load_vlm
 from sightline.runs.state import read_state, write_state
 
@@ -66,9 +66,9 @@ def recipe_of(case: str, model: Path | str) -> AgentRecipe:
     )
 
 
-def learner_of(recipe: AgentRecipe, engine: Engine, vlm: VLM) -> Learner:
+def learner_of(recipe: AgentRecipe, engine: Engine, vlm: VLM) -> PolicyLearner:
     engine.prepare(vlm)
-    learner = Learner(recipe, vlm, engine)
+    learner = PolicyLearner(recipe, vlm, engine)
     for group in learner.optimiser.param_groups:
         group["eps"] = 1e-3
     return learner
@@ -78,14 +78,14 @@ def vlm_of(recipe: AgentRecipe) -> VLM:
     return load_vlm(recipe.policy, recipe.algorithm.kind == "ppo", "cpu")
 
 
-def play(recipe: AgentRecipe, engine: Engine, vlm: VLM, learner: Learner, update: int) -> list[Trajectory]:
+def play(recipe: AgentRecipe, engine: Engine, vlm: VLM, learner: PolicyLearner, update: int) -> list[Trajectory]:
     """The episodes of all processes, judged, in the order of their tasks."""
-    table = Table(GAME, recipe.replies, parallel=4, vlm=vlm)
+    table = RolloutWorker(GAME, recipe.replies, parallel=4, vlm=vlm)
     sampler = PolicySampler(vlm, recipe.rollouts.temperature, recipe.replies.max_tokens)
-    tasks = [Task(seed, member) for seed in SEEDS for member in range(recipe.algorithm.group)]
+    tasks = [EpisodeTask(seed, member) for seed in SEEDS for member in range(recipe.algorithm.group)]
     with engine.whole():
         mine = table.play(sampler, tasks[engine.rank :: engine.world], (update,))
-        learner.judge(mine)
+        learner.compute_values_and_ref_logprobs(mine)
     table.close()
     by_rank = engine.gather(mine)
     return [by_rank[number % engine.world][number // engine.world] for number in range(len(tasks))]
@@ -115,7 +115,7 @@ def learned(case: str, engine: Engine, model: Path, spoil: bool = False) -> dict
         told["said"].append([turn.sample.ids.tolist() for turn in turns])
         told["values"].append([turn.value for turn in turns])
         told["references"].append([turn.reference for turn in turns])
-        told["metrics"].append(learner.learn(played, learner.credit(played), update, update / 2))
+        told["metrics"].append(learner.learn(played, learner.compute_advantages(played), update, update / 2))
     return told | {"weights": weights_of(engine, vlm)}
 
 
@@ -150,21 +150,21 @@ def hand_on(folder: Path) -> None:
         engine.load_optimiser_state(learner.optimiser, read_state(before / "optimiser.safetensors"))
         write(folder / f"{name}-at-once", engine, vlm, learner)
         played = play(recipe, engine, vlm, learner, 1)
-        learner.learn(played, learner.credit(played), 1, 0.5)
+        learner.learn(played, learner.compute_advantages(played), 1, 0.5)
         before = folder / name
         write(before, engine, vlm, learner)
         engine.largest(0)  # the others must not read before it is written
 
 
-def write(folder: Path, engine: Engine, vlm: VLM, learner: Learner) -> None:
+def write(folder: Path, engine: Engine, vlm: VLM, learner: PolicyLearner) -> None:
     optimiser = engine.optimiser_state(learner.optimiser)
     assert bool(optimiser) == (engine.rank == 0)
     with engine.whole():
         if engine.rank == 0:  # what only one process does must not wait for the others
             vlm.save(folder)
             write_state(folder / "optimiser.safetensors", optimiser)
-            table = Table(GAME, Replies(max_tokens=9), vlm=vlm)
-            assert table.play(PolicySampler(vlm, 0.0, 9), [Task(1)])[0].turns
+            table = RolloutWorker(GAME, Replies(max_tokens=9), vlm=vlm)
+            assert table.play(PolicySampler(vlm, 0.0, 9), [EpisodeTask(1)])[0].turns
 
 
 def fail(folder: Path) -> None:
@@ -178,7 +178,7 @@ def fail(folder: Path) -> None:
         played = play(recipe, made, vlm, learner, 0)
         played[0].turns[0].sample.logprobs[:] = np.nan
         try:
-            learner.learn(played, learner.credit(played), 0, 0.0)
+            learner.learn(played, learner.compute_advantages(played), 0, 0.0)
         except RunFailed as error:
             (folder / f"{name}-{made.rank}.txt").write_text(str(error))
             if made.rank == 0:

@@ -15,7 +15,7 @@ import numpy as np
 from sightline.config import Budget
 from sightline.labels.store import LabelStore
 from sightline.labels.types import Answer, Question, Segment, preference
-from sightline.preferences.labelling import Labelling
+from sightline.preferences.labelling import BackgroundLabeller
 
 COUNT = 30
 
@@ -52,7 +52,7 @@ class SlowTeacher:
 if __name__ == "__main__":
     folder, asked_file, pause = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
     with LabelStore(folder) as store:
-        labelling = Labelling(SlowTeacher(asked_file, pause), store, Budget(), "run", "task")
+        labelling = BackgroundLabeller(SlowTeacher(asked_file, pause), store, Budget(), "run", "task")
         labelling.ask(questions(), step=0)
         result = labelling.collect()
         assert result is not None

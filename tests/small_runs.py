@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from sightline.agents.evaluating import evaluate_policy, play, summary
-from sightline.agents.recording import record, write_records
-from sightline.agents.rollouts import Asked, Table
-from sightline.agents.types import Credit, Trajectory
+from sightline.agents.evaluation import evaluate_policy, play, summary
+from sightline.agents.rollouts import Asked, RolloutWorker
+from sightline.agents.trajectory_log import trajectory_log, write_trajectory_log
+from sightline.agents.types import Advantages, Trajectory
 from sightline.config import AgentRecipe, Replies
-from sightline.evaluation.panels import make_panel
-from sightline.games.making import GameMaker
-from sightline.games.number_line import NumberLine
+from sightline.envs.games.making import GameMaker
+from sightline.envs.games.number_line import NumberLine
+from sightline.evaluation.seeds import make_panel
 from sightline.models.pictures import Picture
-from sightline.models.vlm.types import Exchange, Prompt, Sample
+from sightline.models.vlm.types import ChatTurn, Prompt, Sample
 from sightline.runs.folder import RunFolder, write_recipe
 
 EVIL = "</script><img src=x onerror=alert(1)>"
@@ -39,7 +39,7 @@ def seen() -> dict[str, tuple[int, int]]:
     return shown
 
 
-def looks(exchange: Exchange) -> str:
+def looks(exchange: ChatTurn) -> str:
     """Plays what the picture says; guesses where it says nothing."""
     current, target = seen().get(exchange.pictures[0].digest, (2, 3))
     return json.dumps({"current": str(current), "target": str(target), "action": "+" if current < target else "-"})
@@ -74,10 +74,10 @@ class Faulty:
     words: Words
     faults: float = 0.0
 
-    def ask(self, conversations: Sequence[Sequence[Exchange]], keys: Sequence[tuple[int, ...]]) -> list[Asked]:
+    def ask(self, conversations: Sequence[Sequence[ChatTurn]], keys: Sequence[tuple[int, ...]]) -> list[Asked]:
         return [self._reply(conversation[-1], key) for conversation, key in zip(conversations, keys, strict=True)]
 
-    def _reply(self, exchange: Exchange, key: tuple[int, ...]) -> Asked:
+    def _reply(self, exchange: ChatTurn, key: tuple[int, ...]) -> Asked:
         chance = np.random.default_rng((9, *key))
         said = json.loads(looks(exchange))
         action = said.pop("action")
@@ -93,9 +93,9 @@ class Faulty:
         return Asked(Sample(np.array(ids), logprobs, text, True), Prompt(np.array(ids)))
 
 
-def scripted_table(words: Words, parallel: int = 16) -> Table:
+def scripted_table(words: Words, parallel: int = 16) -> RolloutWorker:
     vlm: Any = words
-    return Table(GameMaker("numberline"), Replies(), parallel=parallel, vlm=vlm)
+    return RolloutWorker(GameMaker("numberline"), Replies(), parallel=parallel, vlm=vlm)
 
 
 def fabricate_run(path: Path, episodes: int = 12, updates: Sequence[int] = (1, 4)) -> RunFolder:
@@ -109,7 +109,7 @@ def fabricate_run(path: Path, episodes: int = 12, updates: Sequence[int] = (1, 4
     vlm: Any = words
 
     def keep(look: str, played: list[Trajectory]) -> None:
-        write_records(run, f"test-{look}", *record(played, None, vlm))
+        write_trajectory_log(run, f"test-{look}", *trajectory_log(played, None, vlm))
 
     result = {"chosen_step": 3600, "chosen_update": 9, **evaluate_policy(table, Faulty(words, 0.05), panel, keep)}
     result["untrained"] = summary(play(table, Faulty(words, 0.8), panel), panel)
@@ -117,9 +117,9 @@ def fabricate_run(path: Path, episodes: int = 12, updates: Sequence[int] = (1, 4
     for update in updates:
         played = play(table, Faulty(words, 0.5 / update), make_panel(f"update {update}", "numberline", episodes))
         mean = np.mean([one.rewards.sum() for one in played])
-        credits = [Credit(one.rewards[::-1].cumsum()[::-1] - mean, np.zeros(len(one.turns))) for one in played]
+        credits = [Advantages(one.rewards[::-1].cumsum()[::-1] - mean, np.zeros(len(one.turns))) for one in played]
         played[-1].error = f"OSError: the simulator is gone {EVIL}"
-        write_records(run, f"update-{update:04d}", *record(played, credits, vlm))
+        write_trajectory_log(run, f"update-{update:04d}", *trajectory_log(played, credits, vlm))
     table.close()
     write_recipe(run, RECIPE)
     run.write_json("result.json", result)

@@ -9,7 +9,7 @@ import numpy as np
 
 from sightline.agents.types import Failure, Reply, Trajectory, Turn
 from sightline.models.pictures import Picture
-from sightline.models.vlm.types import Exchange, Prompt, Sample
+from sightline.models.vlm.types import ChatTurn, Prompt, Sample
 
 
 def picture(number: int) -> Picture:
@@ -34,7 +34,7 @@ def turn(
     tokens = np.zeros(count, bool)
     tokens[-1:] = action is not None
     return Turn(
-        exchange=Exchange("rules", (picture(state),), tuple(ids)),
+        exchange=ChatTurn("rules", (picture(state),), tuple(ids)),
         prompt=prompt,
         sample=sample,
         reply=Reply(action, None, stated or {}, thoughts, failure),

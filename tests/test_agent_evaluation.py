@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from sightline.agents.evaluating import (
+from sightline.agents.evaluation import (
     LOOKS,
     Shuffled,
     blank,
@@ -27,15 +27,15 @@ from sightline.agents.evaluating import (
     random_play,
     summary,
 )
-from sightline.agents.recording import record, tokens_of, write_records
-from sightline.agents.rollouts import Table, Task
+from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.samplers.scripted import Scripted
-from sightline.agents.types import Credit, Failure, Trajectory
+from sightline.agents.trajectory_log import tokens_of, trajectory_log, write_trajectory_log
+from sightline.agents.types import Advantages, Failure, Trajectory
 from sightline.config import Replies
-from sightline.evaluation.panels import Panel, make_panel
-from sightline.games.making import GameMaker
-from sightline.games.number_line import NumberLine
-from sightline.games.wrapping import GameWrapper
+from sightline.envs.games.making import GameMaker
+from sightline.envs.games.number_line import NumberLine
+from sightline.envs.games.wrapping import GameWrapper
+from sightline.evaluation.seeds import EvalSeeds, make_panel
 from sightline.models.pictures import Picture
 from sightline.runs.folder import RunFolder
 from small_runs import looks, seen
@@ -45,12 +45,12 @@ NUMBERLINE = GameMaker("numberline")
 PANEL = make_panel("test", "numberline", 60)
 
 
-def table(parallel: int = 16, make: Callable[[], Any] = NUMBERLINE, **replies: Any) -> Table:
-    return Table(make, Replies(**replies), parallel=parallel)
+def table(parallel: int = 16, make: Callable[[], Any] = NUMBERLINE, **replies: Any) -> RolloutWorker:
+    return RolloutWorker(make, Replies(**replies), parallel=parallel)
 
 
 def plain(trajectories: Sequence[Trajectory]) -> str:
-    return json.dumps(record(trajectories)[0])
+    return json.dumps(trajectory_log(trajectories)[0])
 
 
 def test_one_that_looks_is_perfect_and_blind_at_chance() -> None:
@@ -89,7 +89,7 @@ def test_how_many_are_played_at_once_changes_nothing(look: Any) -> None:
 @pytest.mark.parametrize("look", LOOKS)
 def test_the_order_of_seeds_changes_nothing(look: Any) -> None:
     panel = make_panel("order", "numberline", 12)
-    backwards = Panel(panel.name, panel.env, panel.seeds[::-1])
+    backwards = EvalSeeds(panel.name, panel.env, panel.seeds[::-1])
     forth, back = (play(table(), Scripted(looks), one, look) for one in (panel, backwards))
     assert plain(forth) == plain(back[::-1])
 
@@ -177,7 +177,7 @@ def test_summaries_keep_their_bounds(drawn: list[tuple[bool, str, bool]]) -> Non
 
 
 def test_a_blank_picture_keeps_its_size() -> None:
-    shown = blank(Picture(np.zeros((40, 60, 3), np.uint8)), Task(1), 0).pixels
+    shown = blank(Picture(np.zeros((40, 60, 3), np.uint8)), EpisodeTask(1), 0).pixels
     assert shown.shape == (40, 60, 3) and shown.dtype == np.uint8 and (shown == 128).all()
 
 
@@ -185,7 +185,7 @@ def test_shuffled_pictures_are_of_other_states_and_even() -> None:
     pool = gathered_pictures(table(), PANEL)
     assert {picture.digest for picture in pool} <= set(seen())
     look, real = Shuffled(pool), pool[3]
-    shown = [look(real, Task(seed), turn_number).digest for seed in range(300) for turn_number in range(10)]
+    shown = [look(real, EpisodeTask(seed), turn_number).digest for seed in range(300) for turn_number in range(10)]
     assert real.digest not in shown
     counts = np.unique(shown, return_counts=True)[1]
     expected = 3000 / (len(pool) - 1)
@@ -196,7 +196,7 @@ def test_shuffled_pictures_are_of_other_states_and_even() -> None:
 def test_without_another_picture_of_its_size_a_grey_one_is_shown() -> None:
     small, large = (Picture(np.zeros((side, side, 3), np.uint8)) for side in (32, 40))
     for pool in ((), (small,), (small, large)):
-        assert (Shuffled(pool)(small, Task(0), 0).pixels == 128).all()
+        assert (Shuffled(pool)(small, EpisodeTask(0), 0).pixels == 128).all()
 
 
 def test_the_pool_is_bounded() -> None:
@@ -267,10 +267,10 @@ class Letters:
 def test_records_are_plain_and_whole(tmp_path: Path) -> None:
     panel = make_panel("records", "numberline", 4)
     played = play(table(), Scripted(looks), panel, "shuffled")
-    credits = [Credit(np.full(len(one.turns), 0.5)) for one in played]
-    records, pictures = record(played, credits)
+    credits = [Advantages(np.full(len(one.turns), 0.5)) for one in played]
+    records, pictures = trajectory_log(played, credits)
     for name in ("update-0004", "update-0008"):
-        write_records(RunFolder(tmp_path), name, records, pictures)
+        write_trajectory_log(RunFolder(tmp_path), name, records, pictures)
     read = json.loads((tmp_path / "trajectories" / "update-0004.json").read_text())["episodes"]
     assert [one["seed"] for one in read] == list(panel.seeds)
     first, said = read[0]["turns"][0], played[0].turns[0]
@@ -305,22 +305,22 @@ def test_tokens_make_up_the_reply_whatever_there_is_of_them() -> None:
 def test_advantages_and_values_are_told_where_there_are_any() -> None:
     policy = partial(turn, prompt=object())
     one = Trajectory(1, 0, [policy(value=2.0), policy(credited=False), turn(value=3.0)], True)
-    with_values = Credit(np.array([1.0, -1.0, math.inf]), np.zeros(3))
-    turns = record([one], [with_values])[0][0]["turns"]
+    with_values = Advantages(np.array([1.0, -1.0, math.inf]), np.zeros(3))
+    turns = trajectory_log([one], [with_values])[0][0]["turns"]
     assert [t["advantage"] for t in turns] == [1.0, -1.0, None]
     assert [t["tokens"][0][2] for t in turns] == [1.0, None, None]  # nothing is learned where another decided
     assert [t["value"] for t in turns] == [2.0, 0.0, 3.0]
-    for credits in ([Credit(np.ones(3))], [None], None):
-        assert {t["value"] for t in record([one], credits)[0][0]["turns"]} == {None}
-    assert record([one])[0][0]["turns"][0]["advantage"] is None
+    for credits in ([Advantages(np.ones(3))], [None], None):
+        assert {t["value"] for t in trajectory_log([one], credits)[0][0]["turns"]} == {None}
+    assert trajectory_log([one])[0][0]["turns"][0]["advantage"] is None
 
 
 def test_what_cannot_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:
     odd = episode([math.inf], seed=7)
     odd.turns[0].reply.stated["\ud800"] = "half of a pair"
-    records, pictures = record([odd, Trajectory(8, 0, error="OSError: </script>")])
-    write_records(RunFolder(tmp_path), "update-0001", records, pictures)
+    records, pictures = trajectory_log([odd, Trajectory(8, 0, error="OSError: </script>")])
+    write_trajectory_log(RunFolder(tmp_path), "update-0001", records, pictures)
     read = json.loads((tmp_path / "trajectories" / "update-0001.json").read_text())["episodes"]
     assert read[0]["return"] is None and read[1]["error"] == "OSError: </script>" and read[1]["turns"] == []
     with pytest.raises(ValueError, match="cannot name a file"):
-        write_records(RunFolder(tmp_path), "../up", records, pictures)
+        write_trajectory_log(RunFolder(tmp_path), "../up", records, pictures)

@@ -17,18 +17,18 @@ import torch
 from gymnasium import spaces
 
 from conftest import Finished
-from sightline.agents.learning import Learner
-from sightline.agents.preparing import Setup, complete, prepare
-from sightline.agents.rollouts import Table, Task
+from sightline.agents.building import AgentSetup, build, resolve
+from sightline.agents.learning import PolicyLearner
+from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.samplers.scripted import Scripted
 from sightline.agents.types import Failure, Trajectory
 from sightline.config import Replies, for_agent, load_recipe
+from sightline.envs.games.making import GameMaker
+from sightline.envs.games.number_line import NumberLine
 from sightline.errors import RunFailed
-from sightline.games.making import GameMaker
-from sightline.games.number_line import NumberLine
 from sightline.models.vlm.loading import bundled_vlm_folder
 from sightline.models.vlm.model import VLM
-from sightline.models.vlm.types import Scores
+from sightline.models.vlm.types import TokenStats
 from sightline.runs.metrics import read_metrics
 
 Sightline = Callable[..., Finished]
@@ -90,8 +90,8 @@ class Plain(gymnasium.Env[np.ndarray, np.int64]):
         return np.zeros((32, 32, 3), np.uint8)
 
 
-def setup_of(*overrides: str, recipe: str = "numberline") -> Setup:
-    return prepare(complete(for_agent(load_recipe(recipe, [*SMALL, *overrides]))))
+def setup_of(*overrides: str, recipe: str = "numberline") -> AgentSetup:
+    return build(resolve(for_agent(load_recipe(recipe, [*SMALL, *overrides]))))
 
 
 def metrics_of(run: Path) -> list[dict[str, Any]]:
@@ -130,12 +130,12 @@ def test_episodes_that_break_are_dropped_and_counted(sightline: Sightline, tmp_p
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
 def test_nothing_is_learned_from_what_broke(algorithm: str) -> None:
     setup = setup_of(f"env={HERE}:Breaking", f"algorithm.kind={algorithm}", "update.kl_thoughts=0")
-    learner = Learner(setup.recipe, setup.vlm, setup.engine)
+    learner = PolicyLearner(setup.recipe, setup.vlm, setup.engine)
     group = setup.recipe.algorithm.group
-    tasks = [Task(REAL_SEEDS + 1 + seed, member) for seed in range(12) for member in range(group)]
+    tasks = [EpisodeTask(REAL_SEEDS + 1 + seed, member) for seed in range(12) for member in range(group)]
     played = setup.table().play(setup.sampler(), tasks)
-    learner.judge(played)
-    credits = learner.credit(played)
+    learner.compute_values_and_ref_logprobs(played)
+    credits = learner.compute_advantages(played)
     broken = [episode.error is not None for episode in played]
     assert 0 < sum(broken) < len(broken)
     assert all(credit is None for credit, broke in zip(credits, broken, strict=True) if broke)
@@ -156,8 +156,8 @@ class NoNumber(NumberLine):
 
 
 def test_a_reward_that_is_no_number_ends_the_episode_with_its_turn_and_seed() -> None:
-    table = Table(GameMaker(f"{HERE}:NoNumber"), Replies())
-    played = table.play(Scripted(lambda exchange: '{"action": "+"}'), [Task(seed) for seed in range(30)])
+    table = RolloutWorker(GameMaker(f"{HERE}:NoNumber"), Replies())
+    played = table.play(Scripted(lambda exchange: '{"action": "+"}'), [EpisodeTask(seed) for seed in range(30)])
     broken = [one for one in played if one.error is not None]
     assert broken
     for one in broken:
@@ -167,10 +167,10 @@ def test_a_reward_that_is_no_number_ends_the_episode_with_its_turn_and_seed() ->
 
 def test_whoever_plays_beside_one_that_breaks_plays_the_same() -> None:
     def played(make: GameMaker, parallel: int) -> dict[int, Trajectory]:
-        table = Table(make, Replies(), parallel=parallel)
+        table = RolloutWorker(make, Replies(), parallel=parallel)
         return {one.seed: one for one in table.play(Scripted(lambda exchange: '{"action": "+"}'), tasks)}
 
-    tasks = [Task(REAL_SEEDS + 1 + seed) for seed in range(20)]
+    tasks = [EpisodeTask(REAL_SEEDS + 1 + seed) for seed in range(20)]
     closed = Breaking.closed
     with_faults = played(GameMaker(f"{HERE}:Breaking"), 3)
     assert Breaking.closed - closed == sum(one.error is not None for one in with_faults.values()), (
@@ -194,15 +194,15 @@ def test_if_all_break_it_is_said(sightline: Sightline, tmp_path: Path) -> None:
 # -- numbers that are none ---------------------------------------------------------------------------------------------
 
 
-def poisoned(original: Callable[..., Scores], after: int) -> Callable[..., Scores]:
+def poisoned(original: Callable[..., TokenStats], after: int) -> Callable[..., TokenStats]:
     """Scores with gradient that are no numbers, from the so-manieth on."""
     calls = [0]
 
-    def score(self: VLM, *arguments: Any, **named: Any) -> Scores:
+    def score(self: VLM, *arguments: Any, **named: Any) -> TokenStats:
         scores = original(self, *arguments, **named)
         calls[0] += torch.is_grad_enabled()
         if torch.is_grad_enabled() and calls[0] > after:
-            return Scores(scores.logprobs * float("nan"), scores.entropy, scores.values, scores.choice_entropy)
+            return TokenStats(scores.logprobs * float("nan"), scores.entropy, scores.values, scores.choice_entropy)
         return scores
 
     return score
@@ -223,7 +223,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from sightline.cli import roles
 
     run = tmp_path_factory.mktemp("whole") / "run"
-    return roles.train(complete(for_agent(load_recipe("numberline", SMALL))), run, "whole", resume=False)[0].path
+    return roles.train(resolve(for_agent(load_recipe("numberline", SMALL))), run, "whole", resume=False)[0].path
 
 
 def test_a_loss_that_is_no_number(
@@ -243,18 +243,18 @@ def test_a_loss_that_is_no_number(
 
 def test_a_gradient_that_is_no_number_leaves_the_weights_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = setup_of()
-    learner = Learner(setup.recipe, setup.vlm, setup.engine)
+    learner = PolicyLearner(setup.recipe, setup.vlm, setup.engine)
     setup.engine.prepare(setup.vlm)
     setup.vlm.keep_reference()
-    played = setup.table().play(setup.sampler(), [Task(seed) for seed in range(4)])
-    learner.judge(played)
+    played = setup.table().play(setup.sampler(), [EpisodeTask(seed) for seed in range(4)])
+    learner.compute_values_and_ref_logprobs(played)
     before = {name: value.clone() for name, value in setup.vlm.scorer.named_parameters()}
     weight = setup.vlm.scorer.value_head
     assert weight is not None
     for parameter in weight.parameters():
         parameter.register_hook(lambda gradient: gradient * float("inf"))
     with pytest.raises(RunFailed, match=r"update 7, epoch 1, step 1 of \d+: the gradient is not finite"):
-        learner.learn(played, learner.credit(played), 7, 0.0)
+        learner.learn(played, learner.compute_advantages(played), 7, 0.0)
     assert all(torch.equal(value, before[name]) for name, value in setup.vlm.scorer.named_parameters())
 
 
@@ -262,9 +262,9 @@ def test_weights_that_are_no_numbers_end_the_run_in_one_line(
     sightline: Sightline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They cannot come from our steps, but from a broken model or machine."""
-    learn = Learner.learn
+    learn = PolicyLearner.learn
 
-    def broken(self: Learner, *arguments: Any) -> Any:
+    def broken(self: PolicyLearner, *arguments: Any) -> Any:
         numbers = learn(self, *arguments)
         with torch.no_grad():
             next(iter(self._vlm.model.parameters())).fill_(float("nan"))
@@ -272,7 +272,7 @@ def test_weights_that_are_no_numbers_end_the_run_in_one_line(
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(Learner, "learn", broken)
+        patch.setattr(PolicyLearner, "learn", broken)
         done = sightline("train", "numberline", *SMALL, "--run-dir", run)
     check_failed(done)
 
@@ -280,20 +280,20 @@ def test_weights_that_are_no_numbers_end_the_run_in_one_line(
 # -- memory and disks --------------------------------------------------------------------------------------------------
 
 
-def learned(setup: Setup, learner: Learner, played: Sequence[Trajectory]) -> dict[str, torch.Tensor]:
-    learner.judge(played)
-    learner.learn(played, learner.credit(played), 0, 0.0)
+def learned(setup: AgentSetup, learner: PolicyLearner, played: Sequence[Trajectory]) -> dict[str, torch.Tensor]:
+    learner.compute_values_and_ref_logprobs(played)
+    learner.learn(played, learner.compute_advantages(played), 0, 0.0)
     return {name: value.detach().clone() for name, value in setup.vlm.scorer.named_parameters()}
 
 
 @pytest.mark.parametrize("when", ["learning", "judging"])
 def test_memory_that_runs_out_makes_passes_smaller(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     settings = ("update.minibatch=100", "update.micro_batch=12", "update.kl_thoughts=0", "update.learning_rate=1e-3")
-    tasks = [Task(seed) for seed in range(6)]
+    tasks = [EpisodeTask(seed) for seed in range(6)]
     setup = setup_of(*settings)
     played = setup.table().play(setup.sampler(), tasks)
     setup.engine.prepare(setup.vlm)
-    expected = learned(setup, Learner(setup.recipe, setup.vlm, setup.engine), played)
+    expected = learned(setup, PolicyLearner(setup.recipe, setup.vlm, setup.engine), played)
 
     other = setup_of(*settings)
     again = other.table().play(other.sampler(), tasks)
@@ -301,7 +301,7 @@ def test_memory_that_runs_out_makes_passes_smaller(monkeypatch: pytest.MonkeyPat
     said: list[str] = []
     score, sizes, learning = VLM.score, [], [0]
 
-    def little(self: VLM, passages: Any, *rest: Any) -> Scores:
+    def little(self: VLM, passages: Any, *rest: Any) -> TokenStats:
         learning[0] += torch.is_grad_enabled()
         # when learning, after a pass of the same step has left its gradients
         if len(passages) > 4 and (when == "judging" or (torch.is_grad_enabled() and learning[0] % 2 == 0)):
@@ -310,7 +310,7 @@ def test_memory_that_runs_out_makes_passes_smaller(monkeypatch: pytest.MonkeyPat
         return score(self, passages, *rest)
 
     monkeypatch.setattr(VLM, "score", little)
-    found = learned(other, Learner(other.recipe, other.vlm, other.engine, said.append), again)
+    found = learned(other, PolicyLearner(other.recipe, other.vlm, other.engine, said.append), again)
     assert [line.split(" turns")[0] for line in said] == [
         "out of memory: going on with 6",
         "out of memory: going on with 3",
@@ -326,18 +326,18 @@ def test_memory_that_runs_out_makes_passes_smaller(monkeypatch: pytest.MonkeyPat
 
 def test_memory_that_is_never_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = setup_of("update.kl_thoughts=0")
-    played = setup.table().play(setup.sampler(), [Task(0)])
-    learner = Learner(setup.recipe, setup.vlm, setup.engine, lambda line: None)
-    learner.judge(played)
+    played = setup.table().play(setup.sampler(), [EpisodeTask(0)])
+    learner = PolicyLearner(setup.recipe, setup.vlm, setup.engine, lambda line: None)
+    learner.compute_values_and_ref_logprobs(played)
 
-    def none_left(self: VLM, *arguments: Any) -> Scores:
+    def none_left(self: VLM, *arguments: Any) -> TokenStats:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(VLM, "score", none_left)
     with pytest.raises(RunFailed, match=r"update 3, epoch 1, step 1 of .*policy\.gradient_checkpointing=true"):
-        learner.learn(played, learner.credit(played), 3, 0.0)
+        learner.learn(played, learner.compute_advantages(played), 3, 0.0)
     with pytest.raises(RunFailed, match="out of memory"):
-        learner.judge(played)
+        learner.compute_values_and_ref_logprobs(played)
 
 
 def test_a_full_disk_while_saving(
@@ -368,7 +368,7 @@ def test_episodes_that_cannot_be_kept_do_not_end_the_run(
     def full(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("sightline.agents.training.write_records", full)
+    monkeypatch.setattr("sightline.agents.training.write_trajectory_log", full)
     run = tmp_path / "run"
     done = sightline("train", "numberline", *SMALL, "--run-dir", run)
     assert done.code == 0, done.err
@@ -460,8 +460,8 @@ class Corner(NumberLine):
 
 
 def corner(reply: str, **replies: Any) -> Trajectory:
-    table = Table(GameMaker(f"{HERE}:Corner"), Replies(**replies))
-    (one,) = table.play(Scripted(lambda exchange: reply), [Task(5)])
+    table = RolloutWorker(GameMaker(f"{HERE}:Corner"), Replies(**replies))
+    (one,) = table.play(Scripted(lambda exchange: reply), [EpisodeTask(5)])
     return one
 
 
@@ -506,8 +506,8 @@ FAR = next(seed for seed in range(100) if GameMaker("numberline")().reset(seed=s
 
 def test_random_moves_come_from_seed_and_turn_alone() -> None:
     def moves(seed: int, member: int = 0) -> list[str | None]:
-        table = Table(GameMaker("numberline"), Replies(), parallel=2)
-        tasks = [Task(99), Task(seed, member)]
+        table = RolloutWorker(GameMaker("numberline"), Replies(), parallel=2)
+        tasks = [EpisodeTask(99), EpisodeTask(seed, member)]
         return [turn.played for turn in table.play(Scripted(lambda exchange: ""), tasks)[1].turns]
 
     assert moves(4) == moves(4)
@@ -524,7 +524,7 @@ def test_a_model_that_never_comes_to_an_end_of_its_replies(
     overrides = (*SMALL, "replies.max_tokens=2", f"replies.unparsable={unparsable}", "replies.penalty=0.1")
     refused = sightline("train", "numberline", *overrides, "--run-dir", run)
     assert refused.code == 2 and "too few: even a short reply" in refused.err and not run.exists()
-    monkeypatch.setattr("sightline.agents.preparing._check_length", lambda recipe, vlm: None)
+    monkeypatch.setattr("sightline.agents.building._check_length", lambda recipe, vlm: None)
     done = sightline("train", "numberline", *overrides, "steps=12", "--run-dir", run, "--json")
     assert done.code == 0, done.err
     updates = [record for record in metrics_of(run) if "rollout/unparsable" in record]

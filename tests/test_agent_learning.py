@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from conftest import Finished
-from sightline.agents.learning import Learner
-from sightline.agents.preparing import Setup, complete, prepare
-from sightline.agents.rollouts import Task
-from sightline.agents.sequences import lessons, turns_in
-from sightline.agents.types import Credit, Trajectory
+from sightline.agents.building import AgentSetup, build, resolve
+from sightline.agents.learning import PolicyLearner
+from sightline.agents.rollouts import EpisodeTask
+from sightline.agents.sequences import build_sequences, turns_in
+from sightline.agents.types import Advantages, Trajectory
 from sightline.agents.warm_start import warm_start
 from sightline.config import WarmStart, for_agent, load_recipe
 
@@ -30,13 +30,13 @@ FROZEN = (
 )
 
 
-def setup_of(*overrides: str, recipe: str = "numberline") -> Setup:
-    return prepare(complete(for_agent(load_recipe(recipe, overrides))))
+def setup_of(*overrides: str, recipe: str = "numberline") -> AgentSetup:
+    return build(resolve(for_agent(load_recipe(recipe, overrides))))
 
 
-def played_by(setup: Setup, tasks: int = 2, group: int = 4) -> list[Trajectory]:
+def played_by(setup: AgentSetup, tasks: int = 2, group: int = 4) -> list[Trajectory]:
     """Episodes in which tasks are played by groups, with unparsable and illegal replies among them."""
-    drawn = [Task(seed, member) for seed in range(2, 2 + tasks) for member in range(group)]
+    drawn = [EpisodeTask(seed, member) for seed in range(2, 2 + tasks) for member in range(group)]
     return setup.table(practice=True).play(setup.sampler(), drawn)
 
 
@@ -61,12 +61,12 @@ def test_weights_that_do_not_change_give_a_ratio_of_one(algorithm: str, ratio: s
         with torch.no_grad():
             for weight in setup.vlm.scorer.value_head.parameters():
                 weight.add_(0.1)
-    learner = Learner(setup.recipe, setup.vlm, setup.engine)
-    judged = learner.judge(played)
+    learner = PolicyLearner(setup.recipe, setup.vlm, setup.engine)
+    judged = learner.compute_values_and_ref_logprobs(played)
     assert judged["mismatch_tokens"] == sum(len(turn.sample.ids) for episode in played for turn in episode.turns)
     assert judged["mismatch"] / judged["mismatch_tokens"] < 1e-5
     assert judged["mismatch_max"] < 1e-3
-    credits = learner.credit(played)
+    credits = learner.compute_advantages(played)
     numbers: dict[str, Any] = learner.learn(played, credits, 0, 0.0)
     assert numbers["update/steps"] >= 2
     assert numbers["update/turns"] >= 20
@@ -76,7 +76,7 @@ def test_weights_that_do_not_change_give_a_ratio_of_one(algorithm: str, ratio: s
     assert numbers["update/kl_old"] == pytest.approx(0, abs=1e-5)
     assert numbers["update/kl_reference"] == pytest.approx(0, abs=1e-5)
     assert numbers["update/gradient_norm"] > 0.01
-    merged = [len(lesson.turns) for lesson in lessons(played, credits)]
+    merged = [len(lesson.turns) for lesson in build_sequences(played, credits)]
     assert (max(merged) > 1) == (window > 1), "turns share passages where the window allows it"
     if algorithm == "ppo":
         assert all(turn.value for episode in played for turn in episode.turns)
@@ -88,21 +88,21 @@ def test_a_ratio_of_one_is_no_matter_of_course() -> None:
     setup = setup_of(*FROZEN, "update.learning_rate=1e-3", "update.kl_thoughts=0", "update.kl_actions=0")
     played = played_once(1)
     setup.engine.prepare(setup.vlm)
-    learner = Learner(setup.recipe, setup.vlm, setup.engine)
-    learner.judge(played)
-    numbers: dict[str, Any] = learner.learn(played, learner.credit(played), 0, 0.0)
+    learner = PolicyLearner(setup.recipe, setup.vlm, setup.engine)
+    learner.compute_values_and_ref_logprobs(played)
+    numbers: dict[str, Any] = learner.learn(played, learner.compute_advantages(played), 0, 0.0)
     assert numbers["update/ratio_max"] > 1.01
-    judged = learner.judge(played)
+    judged = learner.compute_values_and_ref_logprobs(played)
     assert judged["mismatch"] / judged["mismatch_tokens"] > 1e-3
     other = setup_of(*FROZEN, "rollouts.temperature=1.0", "update.kl_thoughts=0", "update.kl_actions=0")
-    judged = Learner(other.recipe, other.vlm, other.engine).judge(played)
+    judged = PolicyLearner(other.recipe, other.vlm, other.engine).judge(played)
     assert judged["mismatch"] / judged["mismatch_tokens"] > 1e-3
 
 
 def test_merged_passages_are_scored_as_single_ones() -> None:
     setup, played = setup_of(*FROZEN), played_once(3)
-    blank = [Credit(np.zeros(len(episode.turns))) for episode in played]
-    merged, single = lessons(played, blank), lessons(played, blank, merge=False)
+    blank = [Advantages(np.zeros(len(episode.turns))) for episode in played]
+    merged, single = build_sequences(played, blank), build_sequences(played, blank, merge=False)
     assert turns_in(merged) == turns_in(single) == len(single) > len(merged)
     with torch.no_grad():
         together = setup.vlm.score([lesson.passage for lesson in merged], 1.5)
@@ -122,11 +122,11 @@ def test_what_led_to_better_becomes_more_probable(algorithm: str) -> None:
     setup = setup_of(*settings)
     played = played_once(1)
     setup.engine.prepare(setup.vlm)
-    learner = Learner(setup.recipe, setup.vlm, setup.engine)
-    learner.judge(played)
-    credits = learner.credit(played)
+    learner = PolicyLearner(setup.recipe, setup.vlm, setup.engine)
+    learner.compute_values_and_ref_logprobs(played)
+    credits = learner.compute_advantages(played)
     learner.learn(played, credits, 0, 0.0)
-    found = lessons(played, credits, merge=False)
+    found = build_sequences(played, credits, merge=False)
     with torch.no_grad():
         after = setup.vlm.score([lesson.passage for lesson in found], 1.5).logprobs.numpy()
     turns = [lesson.turns[0] for lesson in found]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sightline.agents.losses import LossOutput, NotFinite, Targets, mismatch, policy_loss
 from sightline.agents.metrics import added, update_metrics
 from sightline.config.agents import GRPO, PPO, Update
-from sightline.models.vlm.types import Scores
+from sightline.models.vlm.types import TokenStats
 
 PLAIN = Update(thought_weight=1.0)
 
@@ -42,10 +42,10 @@ def targets_for(lengths: Sequence[int], advantages: Sequence[float], **rest: Any
     )
 
 
-def scores_of(logprobs: Any, turns: int, values: Any = None, choice_entropy: Any = None) -> Scores:
+def scores_of(logprobs: Any, turns: int, values: Any = None, choice_entropy: Any = None) -> TokenStats:
     logprobs = torch.as_tensor(logprobs, dtype=torch.float32)
     zeros = torch.zeros(turns)
-    return Scores(
+    return TokenStats(
         logprobs.requires_grad_() if logprobs.is_leaf else logprobs,
         torch.zeros(len(logprobs)),
         zeros if values is None else values,
@@ -55,7 +55,7 @@ def scores_of(logprobs: Any, turns: int, values: Any = None, choice_entropy: Any
 
 def loss_of(
     logprobs: Any, targets: Targets, settings: Update = PLAIN, reference: Any = None, algorithm: Any = None, **rest: Any
-) -> tuple[LossOutput, Scores]:
+) -> tuple[LossOutput, TokenStats]:
     turns = len(targets.advantages)
     scores = scores_of(logprobs, turns, rest.pop("values", None), rest.pop("choice_entropy", None))
     reference = None if reference is None else torch.as_tensor(reference, dtype=torch.float32)
@@ -183,7 +183,7 @@ class TestReference:
         expected = torch.autograd.grad(divergence, theta, retain_graph=True)[0]
         found = torch.zeros(3)
         for token in range(3):
-            scores = Scores(logprobs[token : token + 1], torch.zeros(1), torch.zeros(1), torch.zeros(1))
+            scores = TokenStats(logprobs[token : token + 1], torch.zeros(1), torch.zeros(1), torch.zeros(1))
             output = policy_loss(
                 scores, targets_for([1], [0.0]), reference[token : token + 1], Update(kl_actions=1.0), PPO(), 1
             )
@@ -283,7 +283,7 @@ class TestParts:
                 credited=torch.arange(first, last) != 2,
             )
             logprobs, by_turn = features[tokens] @ weights, features[turns] @ weights
-            scores = Scores(logprobs, numbers[3][tokens].exp(), by_turn, by_turn**2)
+            scores = TokenStats(logprobs, numbers[3][tokens].exp(), by_turn, by_turn**2)
             output = policy_loss(scores, targets, numbers[3][tokens], settings, algorithm, count)
             output.loss.backward()
             sums += [output.metrics, mismatch(scores, targets)]
@@ -316,7 +316,7 @@ class TestNumbers:
         """Near -20 the steps of bfloat16 are 0.125, as large as what is clipped."""
         targets = targets_for([1], [1.0], old_logprobs=torch.tensor([-20.03]))
         logprobs = torch.tensor([-20.0], dtype=torch.bfloat16)
-        scores = Scores(logprobs, torch.zeros(1), torch.zeros(1), torch.zeros(1))
+        scores = TokenStats(logprobs, torch.zeros(1), torch.zeros(1), torch.zeros(1))
         output = policy_loss(scores, targets, None, PLAIN, GRPO(), 1)
         assert output.loss.dtype == torch.float32
         assert output.loss.item() == pytest.approx(-exp(0.03), rel=1e-5)

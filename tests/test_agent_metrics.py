@@ -11,7 +11,7 @@ import pytest
 from sightline.agents.alarms import Alarms
 from sightline.agents.metrics import added, informativeness, repeated_thoughts, rollout_metrics, update_metrics
 from sightline.agents.types import Failure, Trajectory
-from sightline.config.agents import Alarms as Limits
+from sightline.config.agents import AlarmSettings as Limits
 from small_trajectories import episode, turn
 
 

@@ -18,11 +18,11 @@ import torch
 
 from conftest import TESTS, Finished
 from sightline.agents import training
-from sightline.agents.rollouts import Table, Task
+from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import Trajectory
-from sightline.config import Policy, Replies
-from sightline.games.making import GameMaker
+from sightline.config import ModelConfig, Replies
+from sightline.envs.games.making import GameMaker
 from sightline.models.vlm.model import VLM, load_vlm
 from sightline.runs.metrics import read_metrics
 from sightline.runs.state import read_state
@@ -228,7 +228,7 @@ def test_a_damaged_checkpoint_is_no_hindrance_to_saving_before_it(
     sightline: Sightline, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Resumed from the one before and stopped at once, something is saved while the damaged one is still there."""
-    from sightline.agents.learning import Learner
+    from sightline.agents.learning import PolicyLearner
 
     run = Path(shutil.copytree(runs / "ppo-whole", tmp_path / "run"))
     newest = max((run / "checkpoints").glob("step-*"))
@@ -236,14 +236,14 @@ def test_a_damaged_checkpoint_is_no_hindrance_to_saving_before_it(
     moved = newest.with_name(f"step-{10**6:012d}")  # as of a run with longer ways between checkpoints
     newest.rename(moved)
     (moved / "state.json").write_text("{")
-    learn = Learner.learn
+    learn = PolicyLearner.learn
 
-    def stopped(self: Learner, *arguments: Any) -> Any:
+    def stopped(self: PolicyLearner, *arguments: Any) -> Any:
         os.kill(os.getpid(), signal.SIGTERM)
         return learn(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Learner, "learn", stopped)
+        patch.setattr(PolicyLearner, "learn", stopped)
         done = sightline("train", *KINDS["ppo"], "--run-dir", run, "--resume")
     assert done.code == 143, done.err
     assert "saved at step" in done.lines[-1]
@@ -345,13 +345,18 @@ def test_stops_are_obeyed_where_work_is_long(
 
 @pytest.fixture(scope="module")
 def vlm() -> VLM:
-    return load_vlm(Policy(), value_head=True, device="cpu")
+    return load_vlm(ModelConfig(), value_head=True, device="cpu")
 
 
 def played_by(
-    vlm: VLM, tasks: Sequence[Task], temperature: float, parallel: int, chance: tuple[int, ...] = (), window: int = 1
+    vlm: VLM,
+    tasks: Sequence[EpisodeTask],
+    temperature: float,
+    parallel: int,
+    chance: tuple[int, ...] = (),
+    window: int = 1,
 ) -> dict[tuple[int, int], Trajectory]:
-    table = Table(GameMaker("numberline"), REPLIES, window, parallel, vlm)
+    table = RolloutWorker(GameMaker("numberline"), REPLIES, window, parallel, vlm)
     try:
         trajectories = table.play(PolicySampler(vlm, temperature, REPLIES.max_tokens), tasks, chance)
     finally:
@@ -381,7 +386,7 @@ def test_how_many_are_played_at_once_and_in_which_order_changes_nothing(
 ) -> None:
     """Rounding depends on who is read together, so where two tokens are as good as equally probable a reply may turn
     out otherwise: 1 of 10 000 tokens at most, since chance is a number of 53 bits. None of these is such a one."""
-    tasks = [Task(seed, member) for seed in range(5) for member in range(2)]
+    tasks = [EpisodeTask(seed, member) for seed in range(5) for member in range(2)]
     alone = played_by(vlm, tasks, temperature, 1, (7,), window)
     for parallel, order in ((7, tasks), (64, tasks[::-1]), (3, tasks[5:] + tasks[:5])):
         together = played_by(vlm, order, temperature, parallel, (7,), window)

@@ -20,7 +20,7 @@ from sightline.evaluation.agreement import (
     teacher_names,
 )
 from sightline.labels.store import Context, LabelStore, StoredLabel
-from sightline.labels.types import Answer, Exchange, Outcome, Question, preference
+from sightline.labels.types import Answer, ModelCall, Outcome, Question, preference
 from sightline.reports.labels_page import table, write_labels_page
 from test_label_store import Judge, pair, segment
 
@@ -160,7 +160,7 @@ def test_calibration() -> None:
 
 
 def test_cost_per_correct_label_and_latency() -> None:
-    paid = (Exchange("compare", False, "", "", 100, 10, cost=0.5),)
+    paid = (ModelCall("compare", False, "", "", 100, 10, cost=0.5),)
     labels = [label(SECOND, exchanges=paid, seconds=1.0), label(SECOND, exchanges=paid * 2, seconds=9.0)]
     labels += [label(FIRST, exchanges=paid, seconds=2.0), label(Outcome.REFUSED, exchanges=paid, seconds=4.0)]
     teacher = only(labels)
@@ -170,12 +170,12 @@ def test_cost_per_correct_label_and_latency() -> None:
 
 
 def test_position_bias_and_consistency_from_single_replies() -> None:
-    def read(exchange: Exchange) -> Outcome | None:
+    def read(exchange: ModelCall) -> Outcome | None:
         return {"1": FIRST, "2": SECOND, "0": EQUAL}.get(exchange.reply)
 
     def both_orders(as_asked: str, swapped: str) -> StoredLabel:
-        replies = (Exchange("describe", False, "", "…"), Exchange("label", False, "", as_asked))
-        return label(SECOND, exchanges=(*replies, Exchange("label", True, "", swapped)))
+        replies = (ModelCall("describe", False, "", "…"), ModelCall("label", False, "", as_asked))
+        return label(SECOND, exchanges=(*replies, ModelCall("label", True, "", swapped)))
 
     labels = [both_orders("2", "1"), both_orders("1", "1"), both_orders("2", "2"), both_orders("0", "0")]
     labels.append(both_orders("1", "what?"))
@@ -255,7 +255,7 @@ def test_the_most_disputed_come_first() -> None:
 
 def test_answers_that_change_with_the_order_are_disputed() -> None:
     torn = label(
-        Outcome.UNSURE, exchanges=(Exchange("label", False, "", "first"), Exchange("label", True, "", "first"))
+        Outcome.UNSURE, exchanges=(ModelCall("label", False, "", "first"), ModelCall("label", True, "", "first"))
     )
     assert disputes([torn]) == []
     (found,) = disputes([torn], read_reply=lambda exchange: Outcome(exchange.reply))
@@ -273,7 +273,7 @@ def store_folder(tmp_path: Path) -> Path:
     with LabelStore(folder) as store:
         for i in range(12):
             question = pair(i, f"{NASTY} goal")
-            replies = (Exchange("label", False, "p", f"{NASTY} reply", 10, 2, 1.0, 0.01),)
+            replies = (ModelCall("label", False, "p", f"{NASTY} reply", 10, 2, 1.0, 0.01),)
             wrong = Answer(FIRST, 0.0, 0.9, f"{NASTY} reason", replies, 1.0)
             store.record(question, Judge(f"{NASTY} chat", f"{NASTY} signature"), wrong, Context("r", "t"))
             store.record(question, Judge("scripted", "scripted"), preference(1.0), Context("r", "t"))
@@ -332,8 +332,8 @@ def test_the_command_says_in_one_line_that_there_is_nothing(tmp_path: Path, sigh
 
 def test_the_command_reads_the_replies_of_models(tmp_path: Path, sightline: Callable[..., Any]) -> None:
     def answer(as_asked: str, swapped: str) -> Answer:
-        described = Exchange("describe", False, "p", '{"answer": "first"}')
-        replies = (Exchange("label", order, "p", said) for order, said in ((False, as_asked), (True, swapped)))
+        described = ModelCall("describe", False, "p", '{"answer": "first"}')
+        replies = (ModelCall("label", order, "p", said) for order, said in ((False, as_asked), (True, swapped)))
         return Answer(Outcome.UNSURE, exchanges=(described, *replies))
 
     with LabelStore(tmp_path / "store") as store:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.agents.algorithms import credit
+from sightline.agents.algorithms import compute_advantages
 from sightline.agents.algorithms.ppo import generalised_advantages
 from sightline.agents.algorithms.returns import rewards_of
 from sightline.agents.types import Group
@@ -22,7 +22,7 @@ PLAIN = PPO(gamma=0.9, gae_lambda=0.95, normalise=False)
 
 def advantages(groups: list[Group], settings: Any, **rest: Any) -> list[list[list[float] | None]]:
     """Plain lists; None where there is no credit."""
-    credits = credit(groups, settings, **rest)
+    credits = compute_advantages(groups, settings, **rest)
     return [[None if one is None else one.advantages.tolist() for one in group] for group in credits]
 
 
@@ -45,7 +45,7 @@ class TestRewards:
 
     def test_nothing_of_nothing(self) -> None:
         for settings in (PPO(), GRPO(), RLOO(), GiGPO()):
-            assert credit([], settings) == []
+            assert compute_advantages([], settings) == []
             assert advantages([[], [episode([])]], settings) == [[], [None]]
 
 
@@ -54,7 +54,7 @@ class TestPPO:
         # surprises: 0 + 0.9 * 0.4 - 0.5 = -0.14; 0 + 0.9 * 0.6 - 0.4 = 0.14; 1 - 0.6 = 0.4. One turn later: 0.855
         played = episode([0, 0, 1], [0.5, 0.4, 0.6], last_value=99.0)
         expected = [-0.14 + 0.855 * (0.14 + 0.855 * 0.4), 0.14 + 0.855 * 0.4, 0.4]
-        ((one,),) = credit([[played]], PLAIN)
+        ((one,),) = compute_advantages([[played]], PLAIN)
         assert one is not None and one.returns is not None
         assert one.advantages == pytest.approx(expected)
         assert one.advantages[0] == pytest.approx(0.27211)
@@ -83,7 +83,7 @@ class TestPPO:
 
     def test_normalised_over_all_turns_of_the_update(self) -> None:
         groups = [[episode([1, 2, 4])], [episode([8.0]), episode([-3.0], error="it broke"), episode([])]]
-        plain, normal = credit(groups, PLAIN), credit(groups, PPO(gamma=0.9, gae_lambda=0.95))
+        plain, normal = compute_advantages(groups, PLAIN), compute_advantages(groups, PPO(gamma=0.9, gae_lambda=0.95))
         together = np.concatenate([normal[0][0].advantages, normal[1][0].advantages])  # type: ignore[union-attr]
         assert together.mean() == pytest.approx(0, abs=1e-12)
         assert together.std() == pytest.approx(1)
@@ -114,7 +114,7 @@ class TestGRPO:
         assert advantages(groups, GRPO(divide_by_deviation=False)) == [[[0.5], [-0.5]], [[1], [-1]]]
 
     def test_has_no_values(self) -> None:
-        assert credit([[episode([1.0]), episode([0.0])]], GRPO())[0][0].returns is None  # type: ignore[union-attr]
+        assert compute_advantages([[episode([1.0]), episode([0.0])]], GRPO())[0][0].returns is None  # type: ignore[union-attr]
 
 
 class TestRLOO:

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from sightline.envs.drawing import Canvas
-from sightline.evaluation.intervals import wilson
-from sightline.games import blackjack
-from sightline.games.blackjack import (
+from sightline.envs.games import blackjack
+from sightline.envs.games.blackjack import (
     Blackjack,
     Hand,
     Rule,
@@ -23,7 +22,8 @@ from sightline.games.blackjack import (
     odds_of,
     stand_always,
 )
-from sightline.games.cards import RANKS, SUITS, TABLE, Card
+from sightline.envs.games.cards import RANKS, SUITS, TABLE, Card
+from sightline.evaluation.statistics import wilson
 
 STAND, HIT = np.int64(0), np.int64(1)
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sightline.envs import register
-from sightline.envs.cartpole_continuous import LEAN, TRACK, CartPoleContinuous
+from sightline.envs.control.cartpole_continuous import LEAN, TRACK, CartPoleContinuous
 from sightline.envs.making import EnvMaker
-from sightline.tasks.declarations import find_task
+from sightline.envs.tasks import find_task
 
 GRAVITY, CART, POLE, HALF_LENGTH, TICK = 9.8, 1.0, 0.1, 0.5, 0.02
 ENV = find_task("cartpole-continuous").env

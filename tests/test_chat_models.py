@@ -38,12 +38,12 @@ from fault_server import (
 from sightline.errors import BadInput, RunFailed
 from sightline.models.chat import calling
 from sightline.models.chat.anthropic import Anthropic
-from sightline.models.chat.calling import Calls, Limits, Pace, check
+from sightline.models.chat.calling import Limits, RateLimitedClient, TokenBucket, check
 from sightline.models.chat.gemini import Gemini
 from sightline.models.chat.messages import Ask, ChatModel, ChatReply, ChatRequest, Picture, Refused, Rejected, Transient
 from sightline.models.chat.openai_compatible import OpenAICompatible
 from sightline.models.chat.statuses import seconds_to_wait
-from sightline.models.chat.streaming import in_background
+from sightline.models.chat.streaming import stream_async
 
 SCHEMA = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
 PICTURES = np.random.default_rng(0).integers(0, 256, (2, 12, 20, 3), np.uint8)
@@ -88,8 +88,8 @@ def model_at(server: FaultServer, provider: str, model: str = "m", **options: An
 
 def ask(model: ChatModel, *requests: ChatRequest, limits: Limits = ONCE) -> list[calling.Attempt]:
     """The attempts at the last request."""
-    calls = Calls(limits)
-    return list(in_background(model.connected, calls.attempts, requests or (REQUEST,), at_once=1))[-1][1]
+    calls = RateLimitedClient(limits)
+    return list(stream_async(model.connected, calls.attempts, requests or (REQUEST,), at_once=1))[-1][1]
 
 
 # -- what is sent and what comes back ----------------------------------------------------------------------------------
@@ -424,9 +424,9 @@ def test_strange_errors_of_gemini_are_errors(body: Any, waits: list[float]) -> N
 
 def test_a_wish_to_be_left_alone_is_for_all_requests(waits: list[float]) -> None:
     with FaultServer(faults=[status(429, retry_after="30")]) as server:
-        calls = Calls(ONCE)
+        calls = RateLimitedClient(ONCE)
         model = model_at(server, "openai")
-        (_, given_up), (_, answered) = in_background(model.connected, calls.attempts, [REQUEST] * 2, at_once=1)
+        (_, given_up), (_, answered) = stream_async(model.connected, calls.attempts, [REQUEST] * 2, at_once=1)
     assert given_up[-1].error is not None and answered[-1].reply is not None
     assert waits == [30.0]
 
@@ -452,7 +452,7 @@ def test_retry_after_is_a_number_or_a_date(header: str | None, seconds: float | 
 
 def test_pace_keeps_to_the_limit_in_every_minute() -> None:
     now = [0.0]
-    pace = Pace(120, clock=lambda: now[0])
+    pace = TokenBucket(120, clock=lambda: now[0])
     starts = []
     for _ in range(500):
         now[0] += pace.take(1)
@@ -463,14 +463,14 @@ def test_pace_keeps_to_the_limit_in_every_minute() -> None:
 
 def test_pace_starts_at_once_however_slow() -> None:
     now = [100.0]
-    pace = Pace(1, clock=lambda: now[0])
+    pace = TokenBucket(1, clock=lambda: now[0])
     assert pace.take(1) == 0.0
     assert pace.take(1) == pytest.approx(59.0)
 
 
 def test_pace_lets_corrections_count() -> None:
     now = [0.0]
-    pace = Pace(600, clock=lambda: now[0])
+    pace = TokenBucket(600, clock=lambda: now[0])
     pace.take(100)
     pace.correct(-90)
     assert pace.take(10) == pytest.approx(0.0)
@@ -479,18 +479,18 @@ def test_pace_lets_corrections_count() -> None:
 
 
 def test_no_limit_means_no_wait() -> None:
-    pace = Pace(None)
+    pace = TokenBucket(None)
     assert [pace.take(1e9) for _ in range(3)] == [0.0] * 3
 
 
 def test_limits_slow_requests_down(waits: list[float]) -> None:
     with FaultServer(says("x " * 100)) as server:
-        calls = Calls(Limits(requests_per_minute=30, tokens_per_minute=None))
-        list(in_background(model_at(server, "openai").connected, calls.attempts, [REQUEST] * 11, at_once=1))
+        calls = RateLimitedClient(Limits(requests_per_minute=30, tokens_per_minute=None))
+        list(stream_async(model_at(server, "openai").connected, calls.attempts, [REQUEST] * 11, at_once=1))
         assert sum(waits) == pytest.approx(19.0)  # ten more after the first, 2 s each, less the second's worth
         waits.clear()
-        calls = Calls(Limits(tokens_per_minute=3030))  # 203 to read and 100 to write: ten a minute
-        list(in_background(model_at(server, "openai").connected, calls.attempts, [REQUEST] * 11, at_once=1))
+        calls = RateLimitedClient(Limits(tokens_per_minute=3030))  # 203 to read and 100 to write: ten a minute
+        list(stream_async(model_at(server, "openai").connected, calls.attempts, [REQUEST] * 11, at_once=1))
         assert sum(waits) == pytest.approx(59.0)
 
 
@@ -579,16 +579,16 @@ def threads() -> list[str]:
 
 def test_no_more_requests_at_once_than_allowed() -> None:
     with FaultServer(latency=0.05) as server:
-        calls = Calls(Limits())
-        done = list(in_background(model_at(server, "openai").connected, calls.attempts, [REQUEST] * 20, at_once=4))
+        calls = RateLimitedClient(Limits())
+        done = list(stream_async(model_at(server, "openai").connected, calls.attempts, [REQUEST] * 20, at_once=4))
     assert sorted(index for index, _ in done) == list(range(20))
     assert server.most_at_once == 4
 
 
 def test_stopping_early_begins_nothing_more_and_ends_the_rest() -> None:
     with FaultServer(faults=[lambda handler: handler.send(200, b"{}"), *[silence] * 50]) as server:
-        calls = Calls(Limits(retries=0))
-        arriving = in_background(model_at(server, "openai").connected, calls.attempts, [REQUEST] * 50, at_once=5)
+        calls = RateLimitedClient(Limits(retries=0))
+        arriving = stream_async(model_at(server, "openai").connected, calls.attempts, [REQUEST] * 50, at_once=5)
         next(arriving)
         arriving.close()  # type: ignore[attr-defined]
         assert len(server.asked) <= 5 and not threads()
@@ -596,8 +596,8 @@ def test_stopping_early_begins_nothing_more_and_ends_the_rest() -> None:
 
 def test_the_next_item_is_begun_only_when_the_caller_comes_back() -> None:
     with FaultServer() as server:
-        calls = Calls(Limits())
-        arriving = in_background(model_at(server, "openai").connected, calls.attempts, [REQUEST] * 9, at_once=2)
+        calls = RateLimitedClient(Limits())
+        arriving = stream_async(model_at(server, "openai").connected, calls.attempts, [REQUEST] * 9, at_once=2)
         next(arriving)
         deadline = time.monotonic() + 0.3
         while time.monotonic() < deadline:
@@ -608,7 +608,12 @@ def test_the_next_item_is_begun_only_when_the_caller_comes_back() -> None:
 
 def test_nothing_to_do_needs_no_connection() -> None:
     assert (
-        list(in_background(OpenAICompatible("m", key_env="NOT_THERE").connected, Calls(Limits()).attempts, [], 3)) == []
+        list(
+            stream_async(
+                OpenAICompatible("m", key_env="NOT_THERE").connected, RateLimitedClient(Limits()).attempts, [], 3
+            )
+        )
+        == []
     )
 
 
@@ -618,5 +623,5 @@ def test_errors_of_the_program_are_raised() -> None:
 
     model = OpenAICompatible("m", "http://localhost:1/v1")
     with pytest.raises(ZeroDivisionError):
-        list(in_background(model.connected, work, [1, 1, 0, 1], at_once=2))
+        list(stream_async(model.connected, work, [1, 1, 0, 1], at_once=2))
     assert not threads()

@@ -45,7 +45,7 @@ from sightline.models.chat import calling
 from sightline.models.chat.local import LocalModel
 from sightline.models.chat.messages import ChatModel, ChatRequest, Picture
 from sightline.models.chat.openai_compatible import OpenAICompatible
-from sightline.models.chat.streaming import in_background
+from sightline.models.chat.streaming import stream_async
 from sightline.teachers import chat, prompts
 from sightline.teachers.chat import ChatTeacher, Opinion, both_orders, count_votes, pick_frames
 
@@ -487,7 +487,7 @@ def test_giving_up_comes_in_time_before_the_beginning_and_harmlessly_after_the_e
 def test_giving_up_does_not_wait_for_ever_in_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
     with FaultServer(faults=[hangs_up] * 2) as server:
         teacher = teacher_at(server, timeout=0.2)
-        teacher._calls = calling.Calls(calling.Limits(first_wait=100.0))
+        teacher._calls = calling.RateLimitedClient(calling.Limits(first_wait=100.0))
         said = given_up_after(teacher, [pair(1, 2)], lambda: len(server.asked) >= 1)
     assert (said[0].outcome, said[0].reason) == (Outcome.FAILED, "given up")
     assert ["cannot be reached" in exchange.error for exchange in said[0].exchanges] == [True]
@@ -578,9 +578,9 @@ def _listens(port: int) -> bool:
 
 def tokens_by_pictures(model: ChatModel) -> list[int]:
     """What the model counts as read for the same text with none, one and two pictures."""
-    calls = calling.Calls(calling.Limits())
+    calls = calling.RateLimitedClient(calling.Limits())
     requests = [ChatRequest(("which",) + (Picture(tiny_vlm.grey(9)),) * n, max_tokens=2) for n in (1, 2, 3)]
-    made = dict(in_background(model.connected, calls.attempts, requests, at_once=1))
+    made = dict(stream_async(model.connected, calls.attempts, requests, at_once=1))
     return [made[i][-1].reply.input_tokens for i in range(3)]  # type: ignore[union-attr]
 
 

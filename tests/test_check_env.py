@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from sightline.envs.drawing import Canvas
+from sightline.envs.games import checking
+from sightline.envs.games.checking import Finding, check_game, play
+from sightline.envs.games.contract import Game, Observation
+from sightline.envs.games.making import GAMES, GameMaker
+from sightline.envs.games.wrapping import GameWrapper
 from sightline.errors import BadInput
-from sightline.games import checking
-from sightline.games.checking import Finding, check_game, play
-from sightline.games.contract import Game, Observation
-from sightline.games.making import GAMES, GameMaker
-from sightline.games.wrapping import GameWrapper
 
 HERE = __name__
 

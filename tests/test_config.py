@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.agents.preparing import complete as complete_agent
+from sightline.agents.building import resolve as complete_agent
 from sightline.config import (
     GRPO,
     PPO,
@@ -27,11 +27,11 @@ from sightline.config import (
     read_yaml,
     validate_recipe,
 )
+from sightline.control.resolving import resolve
 from sightline.envs import METAWORLD_ID
+from sightline.envs.games.making import GAMES
+from sightline.envs.tasks import TASKS, find_task
 from sightline.errors import BadInput, RunFailed, nearest
-from sightline.games.making import GAMES
-from sightline.tasks.completing import complete
-from sightline.tasks.declarations import TASKS, find_task
 
 WORDS = ("env=Pendulum-v1", "goal=a rod standing upright", "baseline=a rod")
 
@@ -53,13 +53,13 @@ def test_every_bundled_recipe_is_complete_and_survives_yaml(name: str) -> None:
     assert recipe.goal
     assert recipe.env in {task.name for task in TASKS}
     skip_without_simulator(recipe.env)
-    completed = complete(recipe)
+    completed = resolve(recipe)
     assert completed.learner is not None
     assert completed.evaluation.every
     assert completed.checkpoints.every
     document = yaml.safe_load(yaml.safe_dump(completed.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
     assert validate_recipe(document) == completed
-    assert complete(completed) == completed
+    assert resolve(completed) == completed
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -83,7 +83,7 @@ def test_the_bundled_recipes_are_there() -> None:
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_every_task_completes_from_its_name_alone(task: Any) -> None:
     skip_without_simulator(task.name)
-    completed = complete(load_recipe(None, [f"env={task.name}"]))
+    completed = resolve(load_recipe(None, [f"env={task.name}"]))
     assert completed.goal == task.goal
     assert completed.baseline == task.baseline
     assert completed.learner is not None
@@ -91,12 +91,12 @@ def test_every_task_completes_from_its_name_alone(task: Any) -> None:
 
 @pytest.mark.parametrize(("env", "algorithm"), [("cartpole", "DQN"), ("mountain-car", "SAC"), ("Pendulum-v1", "SAC")])
 def test_the_learner_fits_the_actions(env: str, algorithm: str) -> None:
-    completed = complete(load_recipe(None, [f"env={env}", "goal=a rod"]))
+    completed = resolve(load_recipe(None, [f"env={env}", "goal=a rod"]))
     assert completed.learner is not None
     assert completed.learner.algorithm == algorithm
     other = {"DQN": "SAC", "SAC": "DQN"}[algorithm]
     with pytest.raises(BadInput, match=f"learner.algorithm={algorithm}"):
-        complete(load_recipe(None, [f"env={env}", "goal=a rod", f"learner.algorithm={other}"]))
+        resolve(load_recipe(None, [f"env={env}", "goal=a rod", f"learner.algorithm={other}"]))
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_unknown_keys_of_other_learners_name_the_nearest() -> None:
 )
 def test_wrong_values_are_refused_in_one_line(overrides: list[str], expected: str) -> None:
     with pytest.raises(BadInput) as caught:
-        complete(load_recipe("cartpole", overrides))
+        resolve(load_recipe("cartpole", overrides))
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -214,16 +214,16 @@ def test_wrong_values_are_refused_in_one_line(overrides: list[str], expected: st
 @pytest.mark.parametrize("overrides", [["goal=[]"], ["env=mountain-car", "goal=[]", "reward.alpha=null"]])
 def test_an_empty_goal_is_refused_where_the_task_has_words(overrides: list[str]) -> None:
     with pytest.raises(BadInput, match="an empty goal was given; leave it out"):
-        complete(load_recipe("cartpole", overrides))
+        resolve(load_recipe("cartpole", overrides))
     with pytest.raises(BadInput, match="an empty goal"):
-        complete(ControlRecipe(env="cartpole", goal=()))
-    assert complete(load_recipe(None, ["env=cartpole"])).goal == find_task("cartpole").goal
+        resolve(ControlRecipe(env="cartpole", goal=()))
+    assert resolve(load_recipe(None, ["env=cartpole"])).goal == find_task("cartpole").goal
 
 
 def test_a_recipe_that_needs_no_words_is_read_again_with_none() -> None:
-    completed = complete(load_recipe(None, ["env=CartPole-v1", "reward.kind=ground_truth"]))
+    completed = resolve(load_recipe(None, ["env=CartPole-v1", "reward.kind=ground_truth"]))
     assert completed.goal == ()
-    assert complete(validate_recipe(completed.model_dump(mode="json"))) == completed
+    assert resolve(validate_recipe(completed.model_dump(mode="json"))) == completed
 
 
 @pytest.mark.parametrize("null", ["null", "~", " null ", "NULL"])
@@ -238,8 +238,8 @@ def test_null_is_no_goal_unless_the_word_is_meant(null: str) -> None:
 
 @pytest.mark.parametrize("none", ["baseline=null", "baseline=[]"])
 def test_a_baseline_of_null_is_none_and_not_the_tasks(none: str) -> None:
-    assert complete(load_recipe(None, ["env=cartpole", none])).baseline == ()
-    assert complete(load_recipe("cartpole", [none, "reward.alpha=null"])).baseline == ()
+    assert resolve(load_recipe(None, ["env=cartpole", none])).baseline == ()
+    assert resolve(load_recipe("cartpole", [none, "reward.alpha=null"])).baseline == ()
     with pytest.raises(BadInput, match="alpha=null"):
         load_recipe("cartpole", [none])
 
@@ -335,7 +335,7 @@ def test_what_only_looks_like_a_date_is_text() -> None:
 @pytest.mark.parametrize("reward", ["zero_shot", "ground_truth"])
 def test_what_no_learner_takes_is_refused_before_anything_is_loaded(env: str, expected: str, reward: str) -> None:
     with pytest.raises(BadInput) as caught:
-        complete(load_recipe(None, ["env=small_envs:Odd", "goal=a door", f"reward.kind={reward}", env]))
+        resolve(load_recipe(None, ["env=small_envs:Odd", "goal=a door", f"reward.kind={reward}", env]))
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -346,7 +346,7 @@ def test_a_first_reset_that_goes_wrong(reward: str) -> None:
         None, ["env=small_envs:Failing", "env_options={how: reset}", "goal=a door", f"reward.kind={reward}"]
     )
     with pytest.raises(RunFailed, match=r"'small_envs:Failing' failed in reset\(seed=0\): KeyError: 'no map'"):
-        complete(recipe)
+        resolve(recipe)
 
 
 def test_a_sub_key_of_something_that_is_no_map() -> None:
@@ -484,20 +484,20 @@ def test_switching_the_algorithm_keeps_what_both_know() -> None:
 def test_switching_the_reward() -> None:
     recipe = load_recipe("cartpole", ["reward.kind=ground_truth"])
     assert recipe.reward.model_dump() == {"kind": "ground_truth", "scale": 1.0}
-    assert complete(recipe).reward.kind == "ground_truth"
+    assert resolve(recipe).reward.kind == "ground_truth"
 
 
 def test_any_environment_from_words_alone() -> None:
-    completed = complete(load_recipe(None, WORDS))
+    completed = resolve(load_recipe(None, WORDS))
     assert completed.goal == ("a rod standing upright",)
     assert completed.baseline == ("a rod",)
     with pytest.raises(BadInput, match="no goal"):
-        complete(load_recipe(None, ["env=MountainCar-v0"]))
+        resolve(load_recipe(None, ["env=MountainCar-v0"]))
 
 
 @pytest.mark.parametrize(("env", "algorithm"), [("cartpole", "DQN"), ("Pendulum-v1", "SAC")])
 def test_one_key_of_the_default_learner_can_be_set(env: str, algorithm: str) -> None:
-    learner = complete(load_recipe(None, [f"env={env}", "goal=a rod", "learner.gamma=0.9"])).learner
+    learner = resolve(load_recipe(None, [f"env={env}", "goal=a rod", "learner.gamma=0.9"])).learner
     assert (learner.algorithm, learner.gamma) == (algorithm, 0.9)
 
 

@@ -14,9 +14,9 @@ import pytest
 from sightline.agents.demos import BARREN, LINES, PICTURES, Demo, demonstrations, read_demos, thoughts_of, write_demos
 from sightline.agents.replies import read_reply
 from sightline.config.agents import Replies
+from sightline.envs.games.making import GAMES, GameMaker
+from sightline.envs.games.number_line import NumberLine
 from sightline.errors import BadInput, RunFailed
-from sightline.games.making import GAMES, GameMaker
-from sightline.games.number_line import NumberLine
 from sightline.models.pictures import Picture
 
 FORMS = (Replies(), Replies(format="tags"), Replies(facts=False, thoughts=False))

@@ -13,11 +13,11 @@ from conftest import SENTENCES
 from sightline.config import EncoderTeacherConfig
 from sightline.labels.types import Answer, Outcome, Question, Segment
 from sightline.models.encoders import load_encoder
-from sightline.rewards.zero_shot import Words, ZeroShotReward
+from sightline.rewards.zero_shot import GoalPrompt, ZeroShotReward
 from sightline.teachers import encoder as encoder_teacher
 from sightline.teachers.encoder import EncoderTeacher
 
-WORDS = Words(SENTENCES[:1], SENTENCES[2:3])
+WORDS = GoalPrompt(SENTENCES[:1], SENTENCES[2:3])
 GOAL = WORDS.goal
 
 
@@ -36,7 +36,7 @@ class Counting:
         return np.asarray(self.encoder.embed_frames(frames))
 
 
-def teacher(encoder: Any, words: Words = WORDS, **config: Any) -> EncoderTeacher:
+def teacher(encoder: Any, words: GoalPrompt = WORDS, **config: Any) -> EncoderTeacher:
     return EncoderTeacher(EncoderTeacherConfig(**config), ZeroShotReward(encoder, words))
 
 
@@ -126,13 +126,15 @@ def test_the_signature_says_what_answers_depend_on(
     who = [
         teacher(bundled),
         teacher(bundled, equal_below=0.1),
-        teacher(bundled, Words(SENTENCES[1:2], WORDS.baseline)),
-        teacher(bundled, Words(GOAL, SENTENCES[3:4])),
-        teacher(bundled, Words(GOAL)),
-        teacher(bundled, Words(GOAL, WORDS.baseline, 0.25)),
+        teacher(bundled, GoalPrompt(SENTENCES[1:2], WORDS.baseline)),
+        teacher(bundled, GoalPrompt(GOAL, SENTENCES[3:4])),
+        teacher(bundled, GoalPrompt(GOAL)),
+        teacher(bundled, GoalPrompt(GOAL, WORDS.baseline, 0.25)),
         teacher(other_weights),
     ]
     assert len({one.signature for one in who}) == len(who)
     assert (
-        teacher(bundled).signature == who[0].signature == teacher(bundled, Words(GOAL, WORDS.baseline, 0.5)).signature
+        teacher(bundled).signature
+        == who[0].signature
+        == teacher(bundled, GoalPrompt(GOAL, WORDS.baseline, 0.5)).signature
     )

@@ -17,13 +17,13 @@ from scipy.stats import spearmanr
 
 from conftest import SENTENCES, SIZES, write_open_clip_encoder
 from sightline.config import ControlRecipe, bundled_recipes, load_recipe
-from sightline.envs.cartpole import LOOKS, draw_cartpole
-from sightline.envs.mountain_car import LOOKS as CAR_LOOKS
-from sightline.envs.mountain_car import draw_mountain_car
+from sightline.envs.control.cartpole import LOOKS, draw_cartpole
+from sightline.envs.control.mountain_car import LOOKS as CAR_LOOKS
+from sightline.envs.control.mountain_car import draw_mountain_car
 from sightline.errors import BadInput, RunFailed
 from sightline.models.encoders import bundled_folder, load_encoder
 from sightline.models.listing import list_encoders
-from sightline.rewards.zero_shot import Words, ZeroShotReward, warn_of_unknown_words
+from sightline.rewards.zero_shot import GoalPrompt, ZeroShotReward, warn_of_unknown_words
 
 
 def open_clip_transform(folder: Path) -> Any:
@@ -357,7 +357,7 @@ def held_out() -> tuple[np.ndarray, np.ndarray]:
 
 def recipe_reward(bundled: Any, name: str) -> ZeroShotReward:
     recipe = load_recipe(name)
-    return ZeroShotReward(bundled, Words(recipe.goal, recipe.baseline, recipe.reward.alpha))  # type: ignore[union-attr]
+    return ZeroShotReward(bundled, GoalPrompt(recipe.goal, recipe.baseline, recipe.reward.alpha))  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_the_recipes_words_rank_mountain_car_states_by_position(bundled: Any) ->
 @pytest.mark.parametrize(("side", "sign"), [("right", 1), ("left", -1)])
 def test_other_words_look_elsewhere(bundled: Any, held_out: Any, side: str, sign: int) -> None:
     position, angle = held_out
-    model = ZeroShotReward(bundled, Words((f"the cart at the {side} edge",), ("pole and cart",)))
+    model = ZeroShotReward(bundled, GoalPrompt((f"the cart at the {side} edge",), ("pole and cart",)))
     reward = model.reward(cartpole_frames(position, angle))
     assert spearmanr(reward, sign * position).statistic >= 0.7
     assert abs(spearmanr(reward, -np.abs(angle)).statistic) < 0.5
@@ -392,7 +392,7 @@ def test_it_reads_pixels(bundled: Any, held_out: Any) -> None:
     """A mirrored picture changes the answer about left and right, and not the answer about upright."""
     position, angle = held_out
     frames = cartpole_frames(position, angle)
-    right = ZeroShotReward(bundled, Words(("the cart at the right edge",), ("pole and cart",)))
+    right = ZeroShotReward(bundled, GoalPrompt(("the cart at the right edge",), ("pole and cart",)))
     as_is, mirrored = right.reward(frames), right.reward(frames[:, :, ::-1])
     assert spearmanr(as_is, mirrored).statistic < -0.5
     assert ((as_is > mirrored) == (position > 0))[np.abs(position) > 1].mean() > 0.95

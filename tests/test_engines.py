@@ -18,7 +18,7 @@ from torch import nn
 from engine_worker import CASES, LEFT_OUT, learned, learner_of, play, recipe_of, vlm_of, write
 from sightline.agents.engines.engine import passes
 from sightline.agents.engines.fsdp2 import layers_in
-from sightline.agents.engines.optimisers import read_state, write_state
+from sightline.agents.engines.optimisers import load_optimiser_state, optimiser_state
 from sightline.agents.engines.single import SingleProcess
 from sightline.agents.engines.starting import start_engine
 from sightline.errors import BadInput
@@ -45,7 +45,7 @@ def together(model: Path) -> Path:
     vlm = vlm_of(recipe)
     learner = learner_of(recipe, engine, vlm)
     played = play(recipe, engine, vlm, learner, 0)
-    learner.learn(played, learner.credit(played), 0, 0.0)
+    learner.learn(played, learner.compute_advantages(played), 0, 0.0)
     write(folder / "single", engine, vlm, learner)
     command = [sys.executable, str(TESTS / "engine_worker.py"), "compare", str(folder)]
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
@@ -135,7 +135,7 @@ def test_what_one_engine_saved_another_goes_on_with(together: Path, model: Path,
     take_over("single")
     for name in ("fsdp2", "ddp"):
         played = play(recipe, engine, vlm, learner, 1)
-        learner.learn(played, learner.credit(played), 1, 0.5)
+        learner.learn(played, learner.compute_advantages(played), 1, 0.5)
         write(tmp_path / name, engine, vlm, learner)
         assert_same_files(tmp_path / name, together / name, **TOLERANCE)
     take_over("fsdp2")
@@ -224,13 +224,13 @@ def test_an_optimiser_takes_over_nothing_of_another_model() -> None:
     optimiser = torch.optim.AdamW(layer.parameters(), 0.1)
     layer.weight.sum().backward()  # the bias is never moved, so nothing is known of it
     optimiser.step()
-    state = read_state(layer, optimiser)
+    state = optimiser_state(layer, optimiser)
     assert state.keys() == {"weight"} and state["weight"]["exp_avg"].tolist() == [[pytest.approx(0.1)] * 3]
     with pytest.raises(BadInput, match=r"another model \(it knows weight"):
-        write_state(other, torch.optim.AdamW(other.parameters(), 0.1), state)
+        load_optimiser_state(other, torch.optim.AdamW(other.parameters(), 0.1), state)
     fresh = torch.optim.AdamW(layer.parameters(), 0.1)
-    write_state(layer, fresh, state)
-    torch.testing.assert_close(read_state(layer, fresh), state, rtol=0, atol=0)
+    load_optimiser_state(layer, fresh, state)
+    torch.testing.assert_close(optimiser_state(layer, fresh), state, rtol=0, atol=0)
 
 
 def test_layers_are_found_in_any_tower() -> None:

@@ -13,13 +13,13 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from sightline.envs import CARTPOLE_ID, MOUNTAIN_CAR_ID, making, register
-from sightline.envs.cartpole import LOOKS as CARTPOLE_LOOKS
-from sightline.envs.cartpole import CartPole
+from sightline.envs.control.cartpole import LOOKS as CARTPOLE_LOOKS
+from sightline.envs.control.cartpole import CartPole
+from sightline.envs.control.mountain_car import LOOKS as MOUNTAIN_CAR_LOOKS
+from sightline.envs.control.mountain_car import MountainCar
 from sightline.envs.making import EnvMaker
-from sightline.envs.mountain_car import LOOKS as MOUNTAIN_CAR_LOOKS
-from sightline.envs.mountain_car import MountainCar
+from sightline.envs.tasks import TASKS
 from sightline.errors import BadInput, RunFailed
-from sightline.tasks.declarations import TASKS
 
 BOTH: list[type[gymnasium.Env[Any, Any]]] = [CartPole, MountainCar]
 

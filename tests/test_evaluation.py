@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from sightline.config import for_control, load_recipe
+from sightline.control.building import ControlSetup
 from sightline.control.collection import EpisodeSums
-from sightline.control.preparing import Setup
+from sightline.control.resolving import env_maker
 from sightline.envs.making import EnvMaker
+from sightline.envs.tasks import TASKS, Task, find_task
 from sightline.errors import RunFailed
 from sightline.evaluation import episodes as episodes_module
 from sightline.evaluation.accounts import Accounts
 from sightline.evaluation.episodes import describe, play_one, play_panel
-from sightline.evaluation.intervals import bootstrap_mean, wilson
-from sightline.evaluation.panels import Panel, make_panel, played
-from sightline.rewards.zero_shot import Words, ZeroShotReward
-from sightline.tasks.completing import env_maker
-from sightline.tasks.declarations import TASKS, Task, find_task
+from sightline.evaluation.seeds import EvalSeeds, make_panel, played
+from sightline.evaluation.statistics import bootstrap_mean, wilson
+from sightline.rewards.zero_shot import GoalPrompt, ZeroShotReward
 
 CLOCK = EnvMaker("small_envs:Clock", frame_size=(8, 8))
 TASK = Task("clock", "small_envs:Clock")
@@ -103,11 +103,11 @@ def test_panels_differ_by_name_seed_environment_and_length() -> None:
 
 
 def test_panels_differ_by_all_that_changes_what_is_played_and_how_it_is_judged() -> None:
-    def panel(recipe: str, *overrides: str) -> Panel:
+    def panel(recipe: str, *overrides: str) -> EvalSeeds:
         completed = for_control(load_recipe(recipe, ["reward.kind=ground_truth", *overrides]))
         task = find_task(completed.env)
         make = env_maker(completed, None, render=False)
-        return Setup(completed, task, make, make, None, None, None, ()).panel("test", 3)
+        return ControlSetup(completed, task, make, make, None, None, None, ()).panel("test", 3)
 
     by_env = [panel("cartpole", f"env={task.name}") for task in TASKS]
     assert len({one.digest for one in by_env}) == len(TASKS)
@@ -138,7 +138,7 @@ def test_what_is_played_is_put_into_the_same_words_everywhere() -> None:
 # -- episodes ---------------------------------------------------------------------------------------------------------
 
 
-def lengths_of(panel: Panel) -> list[int]:
+def lengths_of(panel: EvalSeeds) -> list[int]:
     """How long the clock's episodes last, by an environment of its own."""
     env: Any = CLOCK()
     return [int(env.reset(seed=seed)[0][1]) for seed in panel.seeds]
@@ -163,7 +163,7 @@ def test_results_do_not_depend_on_how_many_play_at_once(
 ) -> None:
     panel = make_panel("test", "cartpole", 8)
     task = find_task("cartpole")
-    model = ZeroShotReward(bundled, Words(task.goal, task.baseline))
+    model = ZeroShotReward(bundled, GoalPrompt(task.goal, task.baseline))
     maker = EnvMaker(task.env, episode_steps=20, frame_size=(64, 64))
 
     def leaning(states: np.ndarray) -> np.ndarray:
@@ -318,9 +318,9 @@ def test_giving_up() -> None:
 
 def test_one_episode_for_a_video(bundled: Any) -> None:
     shown = EnvMaker("small_envs:Clock", frame_size=(12, 14))
-    model = ZeroShotReward(bundled, Words(("a pole",)))
+    model = ZeroShotReward(bundled, GoalPrompt(("a pole",)))
     frames, rewards = play_one(zeros, CLOCK, 5, model, shown)
-    (length,) = lengths_of(Panel("p", "c", (5,)))
+    (length,) = lengths_of(EvalSeeds("p", "c", (5,)))
     assert frames.shape == (length, 12, 14, 3)
     assert frames[:, 0, 0, 0].tolist() == list(range(1, length + 1))
     expected = [model.reward(np.full((1, 8, 8, 3), t, np.uint8))[0] for t in range(1, length + 1)]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.games.formulas import MAX_TOKENS, START, completion, read, solvable, tokens_to_close, value
+from sightline.envs.games.formulas import MAX_TOKENS, START, completion, read, solvable, tokens_to_close, value
 
 NUMBERS = st.integers(0, 13).map(str)
 TOKENS = st.one_of(NUMBERS, st.sampled_from("+-*/()"))

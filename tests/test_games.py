@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from sightline.envs.games.blackjack import Blackjack
+from sightline.envs.games.cards import PALE, RANKS, TABLE, Card
+from sightline.envs.games.contract import Game
+from sightline.envs.games.ez_points import EZPoints
+from sightline.envs.games.formulas import value
+from sightline.envs.games.number_line import NumberLine
+from sightline.envs.games.points24 import Points24
 from sightline.errors import BadInput
-from sightline.evaluation.intervals import wilson
-from sightline.games.blackjack import Blackjack
-from sightline.games.cards import PALE, RANKS, TABLE, Card
-from sightline.games.contract import Game
-from sightline.games.ez_points import EZPoints
-from sightline.games.formulas import value
-from sightline.games.number_line import NumberLine
-from sightline.games.points24 import Points24
+from sightline.evaluation.statistics import wilson
 
 GAMES: dict[str, Callable[..., Game]] = {
     "NumberLine": NumberLine,

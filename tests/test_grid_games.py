@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sightline.envs.games.frozen_lake import FrozenLake
+from sightline.envs.games.sokoban import Sokoban
 from sightline.errors import BadInput
-from sightline.games.frozen_lake import FrozenLake
-from sightline.games.sokoban import Sokoban
 
 SHIFTS = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 Place = tuple[int, int]
@@ -156,7 +156,7 @@ def test_a_dead_level_has_no_advice() -> None:
 
 @pytest.mark.parametrize("pixels", [96, 300, 150])
 def test_everything_is_drawn_where_the_facts_say(pixels: int) -> None:
-    from sightline.games import frozen_lake, sokoban
+    from sightline.envs.games import frozen_lake, sokoban
 
     def colour(picture: np.ndarray, at: Place, size: int, x: float = 0.5, y: float = 0.5) -> list[int]:
         return list(picture[int((at[0] - 1 + y) * pixels / size), int((at[1] - 1 + x) * pixels / size)])

@@ -23,9 +23,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from conftest import TINY, Finished
-from sightline.agents.training import Session as AgentSession
-from sightline.control.snapshot import chosen_policy, latest_learner
-from sightline.control.training import Session as ControlSession
+from sightline.agents.training import ControlTrainer as AgentSession
+from sightline.control.checkpoints import chosen_policy, latest_learner
+from sightline.control.training import ControlTrainer as ControlSession
 from sightline.errors import BadInput
 from sightline.runs.checkpoints import digest
 from sightline.runs.folder import RunFolder

@@ -19,15 +19,15 @@ from sightline.labels.exporting import DATA, export_labels
 from sightline.labels.importing import import_labels
 from sightline.labels.parquet import read_parquet
 from sightline.labels.store import Context, LabelStore, StoredLabel
-from sightline.labels.types import Answer, Exchange, Outcome, Question, preference
+from sightline.labels.types import Answer, ModelCall, Outcome, Question, preference
 from test_label_store import HERE, Judge, bomb, pair, segment
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 
 EXCHANGES = (
-    Exchange("describe", False, "what?", "two “poles”", 100, 20, 0.5, 0.01),
-    Exchange("label", True, "which?", "", error="no reply"),
+    ModelCall("describe", False, "what?", "two “poles”", 100, 20, 0.5, 0.01),
+    ModelCall("label", True, "which?", "", error="no reply"),
 )
 
 

@@ -23,8 +23,8 @@ import pytest
 
 from sightline.config.teachers import HumanTeacherConfig
 from sightline.labels.store import Context, LabelStore
-from sightline.labels.types import Answer, Kind, Outcome, Question, Segment, preference
-from sightline.teachers import desk, human
+from sightline.labels.types import Answer, Outcome, Question, QuestionKind, Segment, preference
+from sightline.teachers import human, queue
 from sightline.teachers.human import HumanTeacher
 from sightline.teachers.page import MAX_BODY, PageServer
 
@@ -51,7 +51,7 @@ def pairs(count: int, start: int = 0) -> list[Question]:
     return [Question("compare", (segment(a), segment(b)), ("a pole upright on the cart",)) for a, b in shades]
 
 
-def one(kind: Kind, levels: int = 0, shade: int = 9) -> Question:
+def one(kind: QuestionKind, levels: int = 0, shade: int = 9) -> Question:
     return Question(kind, (segment(shade),), ("a pole upright on the cart",), levels)
 
 
@@ -355,7 +355,7 @@ def test_absurd_times_are_not_believed(page: Page) -> None:
     page.wait_for(*pairs(3))
     for seconds in (-5, 1e300, float("nan")):
         assert page.answer("left", seconds=seconds)[0] == 200
-    assert [label.answer.seconds for label in page.store.labels()] == [0.0, desk.LONGEST, 0.0]
+    assert [label.answer.seconds for label in page.store.labels()] == [0.0, queue.LONGEST, 0.0]
 
 
 def test_second_answer_is_a_conflict(page: Page) -> None:
@@ -401,9 +401,9 @@ def test_tabs_get_different_questions_and_keep_them(page: Page, monkeypatch: pyt
     assert first != second
     assert page.shown(TAB) == first and page.shown(OTHER_TAB) == second  # loaded again
     now = time.monotonic()
-    monkeypatch.setattr("sightline.teachers.desk.time.monotonic", lambda: now + desk.LEASE - 1)
+    monkeypatch.setattr("sightline.teachers.queue.time.monotonic", lambda: now + queue.LEASE - 1)
     assert page.post("hold", TAB, key=first)[1]["held"]
-    monkeypatch.setattr("sightline.teachers.desk.time.monotonic", lambda: now + desk.LEASE + 1)
+    monkeypatch.setattr("sightline.teachers.queue.time.monotonic", lambda: now + queue.LEASE + 1)
     assert page.shown("tab-three") == second  # its tab is gone; the first was renewed
 
 
@@ -469,7 +469,7 @@ def test_teacher_yields_what_people_say(page: Page) -> None:
                 time.sleep(0.01)
                 continue
             kind = keys[shown["key"]].kind
-            swapped = desk.Slip(shown["key"], "", "", CONTEXT, kind, (), 0, ("a", "b")).swapped
+            swapped = queue.PendingQuestion(shown["key"], "", "", CONTEXT, kind, (), 0, ("a", "b")).swapped
             said = ("right" if swapped else "left") if kind == "compare" else "value"
             page.answer(said, value=1, key=shown["key"])
 

@@ -26,7 +26,7 @@ from PIL import Image
 from sightline.errors import BadInput, RunFailed
 from sightline.labels.frames import FrameFiles, read_picture
 from sightline.labels.store import BACKUP, DATABASE, Context, LabelStore, Spent, existing_store
-from sightline.labels.types import Answer, Exchange, Outcome, Question, Segment, preference
+from sightline.labels.types import Answer, ModelCall, Outcome, Question, Segment, preference
 
 
 @dataclass
@@ -61,7 +61,7 @@ def store(tmp_path: Path) -> Iterator[LabelStore]:
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 amounts = st.floats(0, 1e6)
 exchanges = st.builds(
-    Exchange, texts, st.booleans(), texts, texts, st.integers(0, 10**9), st.integers(0, 10**9), amounts, amounts, texts
+    ModelCall, texts, st.booleans(), texts, texts, st.integers(0, 10**9), st.integers(0, 10**9), amounts, amounts, texts
 )
 answers = st.builds(
     Answer,
@@ -146,7 +146,10 @@ def test_only_failures_are_asked_again(store: LabelStore, outcome: Outcome) -> N
 
 
 def test_retracted_answers_count_no_longer_but_were_paid_for(store: LabelStore) -> None:
-    paid = (Exchange("compare", False, "", "1", 10, 5, 1.0, 0.25), Exchange("compare", True, "", "0", 20, 5, 1.0, 0.5))
+    paid = (
+        ModelCall("compare", False, "", "1", 10, 5, 1.0, 0.25),
+        ModelCall("compare", True, "", "0", 20, 5, 1.0, 0.5),
+    )
     wrong = store.record(pair(1), Judge(), Answer(Outcome.SECOND, 1.0, exchanges=paid), HERE)
     store.record(pair(2), Judge(), Answer(Outcome.SECOND, 1.0, exchanges=paid[:1]), HERE)
     store.record(pair(3), Judge(), Answer(Outcome.SECOND, 1.0, exchanges=paid), Context("another run", "t"))

@@ -18,8 +18,8 @@ import pytest
 from sightline.config import Budget, HumanTeacherConfig
 from sightline.errors import RunFailed
 from sightline.labels.store import Context, LabelStore
-from sightline.labels.types import Answer, Exchange, Outcome, Question, preference
-from sightline.preferences.labelling import DEAD, Labelling
+from sightline.labels.types import Answer, ModelCall, Outcome, Question, preference
+from sightline.preferences.labelling import DEAD, BackgroundLabeller
 from sightline.teachers.human import HumanTeacher
 from slow_teacher import COUNT, questions
 
@@ -59,8 +59,10 @@ def store(tmp_path: Path) -> Iterator[LabelStore]:
         yield opened
 
 
-def labelling_of(teacher: Fake, store: LabelStore, budget: Budget | None = None, run: str = "run") -> Labelling:
-    return Labelling(teacher, store, budget or Budget(), run, "task")
+def labelling_of(
+    teacher: Fake, store: LabelStore, budget: Budget | None = None, run: str = "run"
+) -> BackgroundLabeller:
+    return BackgroundLabeller(teacher, store, budget or Budget(), run, "task")
 
 
 def values(answers: Sequence[Answer | None]) -> list[float | None]:
@@ -70,7 +72,7 @@ def values(answers: Sequence[Answer | None]) -> list[float | None]:
 @pytest.mark.parametrize("at_once", [1, 3, 99])
 def test_a_round(store: LabelStore, at_once: int) -> None:
     teacher, arrived = Fake(at_once=at_once), list[int]()
-    labelling = Labelling(teacher, store, Budget(), "run", "task", arrived.append)
+    labelling = BackgroundLabeller(teacher, store, Budget(), "run", "task", arrived.append)
     labelling.ask(questions(7), step=12)
     result = labelling.collect()
     labelling.close()
@@ -157,7 +159,7 @@ def test_what_failed_is_asked_again(store: LabelStore) -> None:
 
 
 def paid(number: int) -> Answer:
-    exchanges = tuple(Exchange("compare", swapped, "?", "!", 70, 30, 0.1, 0.25) for swapped in (False, True))
+    exchanges = tuple(ModelCall("compare", swapped, "?", "!", 70, 30, 0.1, 0.25) for swapped in (False, True))
     return Answer(Outcome.FIRST, 0.0, exchanges=exchanges)
 
 
@@ -267,7 +269,7 @@ def test_people_record_themselves(store: LabelStore, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("sightline.teachers.human.POLL", 0.01)
     said: list[str] = []
     teacher = HumanTeacher(HumanTeacherConfig(kind="human", patience=60), store, Context("run", "task"), said.append)
-    labelling = Labelling(teacher, store, Budget(), "run", "task")
+    labelling = BackgroundLabeller(teacher, store, Budget(), "run", "task")
     labelling.ask(questions(2), step=5)
     while len(waiting := store.waiting()) < 2:
         time.sleep(0.01)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.preferences.ladder import START, Candidate, Ladder, expected, nearness
+from sightline.rewards.learned.ladder import START, Candidate, Ladder, expected, nearness
 from sightline.runs.state import read_state, write_state
 
 

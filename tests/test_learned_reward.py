@@ -25,13 +25,15 @@ from sightline.config import (
     ScoresConfig,
     StatesConfig,
 )
-from sightline.envs.cartpole import LOOKS, draw_cartpole
+from sightline.envs.control.cartpole import LOOKS, draw_cartpole
 from sightline.errors import BadInput, RunFailed
-from sightline.evaluation.ranks import ranks, spearman
+from sightline.evaluation.statistics import ranks, spearman
 from sightline.labels.types import Segment
-from sightline.preferences import fitting
-from sightline.preferences.fitting import Examples, Fit, fit
-from sightline.preferences.learned import (
+from sightline.preferences.pool import SegmentPool, whole_segments
+from sightline.rewards.learned import fitting
+from sightline.rewards.learned.fitting import Examples, Fit, fit
+from sightline.rewards.learned.networks import build_ensemble
+from sightline.rewards.learned.reward import (
     BOUND,
     EnsembleReward,
     LadderReward,
@@ -39,9 +41,7 @@ from sightline.preferences.learned import (
     build_reward,
     resize,
 )
-from sightline.preferences.networks import build_ensemble
-from sightline.preferences.novelty import Novelty, flat
-from sightline.preferences.pool import SegmentPool, whole_segments
+from sightline.rewards.novelty import Novelty, flat
 from sightline.runs.archive import Archive
 from sightline.runs.state import read_state, write_state
 
@@ -174,7 +174,7 @@ def test_new_states_pay_more_than_known_ones() -> None:
 
 
 def test_novelty_among_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sightline.preferences.novelty.AMONG", 50)
+    monkeypatch.setattr("sightline.rewards.novelty.AMONG", 50)
     states = np.random.default_rng(0).normal(size=(500, 2))
     one, two = (Novelty().reward(states[:9], states, np.random.default_rng(seed)) for seed in (1, 1))
     np.testing.assert_array_equal(one, two)
@@ -286,10 +286,10 @@ def test_the_reward_is_standardised_and_bounded(scale: float) -> None:
     reward = reward_on_states(scale=scale)
     judged = np.random.default_rng(0).normal(size=(4000, 3)).astype(np.float32)
     assert not reward.fitted
-    reward.standardise_over(judged)
+    reward.fit_normalizer(judged)
     assert reward.fitted
     paid = reward.score(judged)
-    worth = reward.worth(judged).astype(np.float64)
+    worth = reward.raw_reward(judged).astype(np.float64)
     standard = (worth - worth.mean()) / worth.std()
     np.testing.assert_allclose(paid, scale * 5 * np.tanh(standard / 5), rtol=1e-3, atol=1e-4)
     assert abs(paid.mean()) < 0.05 * scale
@@ -303,7 +303,7 @@ def test_the_reward_is_standardised_and_bounded(scale: float) -> None:
 
 def test_a_reward_that_is_the_same_everywhere_is_zero() -> None:
     reward = reward_on_states()
-    reward.standardise_over(np.ones((9, 3), np.float32))
+    reward.fit_normalizer(np.ones((9, 3), np.float32))
     np.testing.assert_allclose(reward.score(np.ones((4, 3), np.float32)), 0, atol=1e-3)
     assert reward.score(np.zeros((0, 3), np.float32)).shape == (0,)
 
@@ -321,7 +321,7 @@ def test_many_states_are_scored_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     reward = reward_on_states()
     states = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
     whole = reward.score(states)
-    monkeypatch.setattr("sightline.preferences.learned.FEATURES_AT_ONCE", 7)
+    monkeypatch.setattr("sightline.rewards.learned.reward.FEATURES_AT_ONCE", 7)
     np.testing.assert_allclose(reward.score(states), whole, rtol=1e-5)
 
 
@@ -336,7 +336,7 @@ def test_a_restored_reward_pays_the_same(kind: str, tmp_path: Path) -> None:
     shape, dtype = ((3,), np.float32) if kind == "states" else ((48, 48, 3), np.uint8)
     seen = np.random.default_rng(0).integers(0, 255, (9, *shape)).astype(dtype)
     first, second = (EnsembleReward(config_of(kind), shape, None, seed) for seed in (0, 1))
-    first.standardise_over(first.embed(seen))
+    first.fit_normalizer(first.embed(seen))
     assert not np.array_equal(first.reward(seen), second.reward(seen))
     second.restore(through_a_file(first.state(), tmp_path))
     np.testing.assert_array_equal(first.reward(seen), second.reward(seen))
@@ -350,7 +350,7 @@ def test_beginning_anew_gives_the_first_weights_back() -> None:
         for weights in reward.ensemble.parameters():
             weights.add_(1)
     assert not np.array_equal(reward.members(states), before)
-    reward.begin_anew()
+    reward.reset_weights()
     np.testing.assert_array_equal(reward.members(states), before)
 
 
@@ -361,9 +361,9 @@ def test_the_ladders_reward(bundled: Any, tmp_path: Path) -> None:
     assert reward.feature_shape == (128,)
     assert reward.feature_dtype == np.float16
     features = reward.embed(np.random.default_rng(0).integers(0, 255, (6, 64, 64, 3), np.uint8))
-    assert (reward.worth(features) == 0).all()
+    assert (reward.raw_reward(features) == 0).all()
     reward.top = features[2].astype(np.float32)
-    reward.standardise_over(features)
+    reward.fit_normalizer(features)
     paid = reward.score(features)
     assert paid.argmax() == 2
     other = build_reward(config, (64, 64, 3), bundled, 0)
@@ -447,12 +447,12 @@ def check_order(kind: str, length: int, encoder: Any, at_least: float) -> None:
     config = config_of(kind, segment=length, fitting=fast)
     reward = EnsembleReward(config, seen.shape[1:], encoder, 0)
     new, truth = problem(kind, 40, seed=2)
-    untaught = spearman(reward.worth(reward.embed(new)), truth)
+    untaught = spearman(reward.raw_reward(reward.embed(new)), truth)
     fitted = fit(reward, judged_pairs(reward, seen, worth, count, length), seed=0)
     assert fitted.labels == count
     assert 1 <= fitted.epochs <= config.fitting.epochs
     assert fitted.held_out_accuracy > 0.75
-    found = spearman(reward.worth(reward.embed(new)), truth)
+    found = spearman(reward.raw_reward(reward.embed(new)), truth)
     assert found is not None
     assert found > at_least
     assert untaught is None or found > untaught
@@ -601,9 +601,9 @@ def test_ties_pull_together_and_count_as_no_mistake() -> None:
     for i in range(20):
         examples.add((states[i][None], states[i + 20][None]), 0.5)
     reward = reward_on_states(fitting={"epochs": 60, "held_out": 0.2})
-    before = np.abs(np.diff(reward.worth(states).reshape(2, 20), axis=0)).mean()
+    before = np.abs(np.diff(reward.raw_reward(states).reshape(2, 20), axis=0)).mean()
     fitted = fit(reward, examples, seed=0)
-    assert np.abs(np.diff(reward.worth(states).reshape(2, 20), axis=0)).mean() < before
+    assert np.abs(np.diff(reward.raw_reward(states).reshape(2, 20), axis=0)).mean() < before
     assert math.isnan(fitted.accuracy)
     assert fitted.loss == pytest.approx(math.log(2), abs=0.01)
 
@@ -634,7 +634,7 @@ def test_a_loss_that_is_no_number() -> None:
 
 def test_accuracy_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     reward = reward_on_states(fitting={"epochs": 1, "held_out": 0.0, "learning_rate": 1e-12})
-    worths = reward.worth(np.eye(3, dtype=np.float32))
+    worths = reward.raw_reward(np.eye(3, dtype=np.float32))
     order = np.argsort(worths)
     low, middle, high = (np.eye(3, dtype=np.float32)[[i]] for i in order)
     examples = Examples()

@@ -20,11 +20,11 @@ from sightline.config import (
     ScriptedTeacherConfig,
     StatesConfig,
 )
-from sightline.config.rewards import Sampler
-from sightline.evaluation.ranks import spearman
-from sightline.labels.types import Answer, Exchange, Outcome, preference
-from sightline.preferences.learned import LadderReward, build_reward
-from sightline.preferences.lessons import Lessons, Round
+from sightline.config.rewards import PairSampler
+from sightline.evaluation.statistics import spearman
+from sightline.labels.types import Answer, ModelCall, Outcome, preference
+from sightline.preferences.rounds import PreferenceLearner, QueryRound
+from sightline.rewards.learned.reward import LadderReward, build_reward
 from sightline.runs.archive import Archives
 from sightline.runs.state import read_state, write_state
 from sightline.teachers.scripted import ScriptedTeacher
@@ -54,7 +54,7 @@ class Eye:
         return np.stack([part.mean(axis=(1, 2, 3)) / 255 for part in parts], axis=1).astype(np.float32)
 
 
-def make(feedback: Any, model: str = "states", segment: int = 1, seed: int = 0, **keys: Any) -> Lessons:
+def make(feedback: Any, model: str = "states", segment: int = 1, seed: int = 0, **keys: Any) -> PreferenceLearner:
     config = LearnedConfig(
         kind="learned",
         feedback=feedback,
@@ -67,10 +67,10 @@ def make(feedback: Any, model: str = "states", segment: int = 1, seed: int = 0, 
     )
     shape = (2,) if model == "states" else (SIDE, SIDE, 3)
     reward = build_reward(config, shape, Eye() if model == "embeddings" else None, seed)  # type: ignore[arg-type]
-    return Lessons(config, reward, ("a bright picture",), (SIDE, SIDE, 3), seed)
+    return PreferenceLearner(config, reward, ("a bright picture",), (SIDE, SIDE, 3), seed)
 
 
-def fill(lessons: Lessons, count: int = 60, seed: int = 0) -> None:
+def fill(lessons: PreferenceLearner, count: int = 60, seed: int = 0) -> None:
     """Segments of pictures of one brightness each, with noise; the brighter, the better."""
     rng, length = np.random.default_rng(seed), lessons.config.segment
     for _ in range(count):
@@ -83,7 +83,7 @@ def fill(lessons: Lessons, count: int = 60, seed: int = 0) -> None:
         lessons.pool.add(frames[None], features[None], worth[None])
 
 
-def answer(asked: Round, **failings: Any) -> list[Answer | None]:
+def answer(asked: QueryRound, **failings: Any) -> list[Answer | None]:
     teacher = ScriptedTeacher(ScriptedTeacherConfig(kind="scripted", **failings), 0)
     answers: list[Answer | None] = [None] * len(asked.questions)
     for i, given in teacher.answers(asked.questions):
@@ -91,7 +91,7 @@ def answer(asked: Round, **failings: Any) -> list[Answer | None]:
     return answers
 
 
-def check_round(lessons: Lessons, asked: Round, count: int) -> None:
+def check_round(lessons: PreferenceLearner, asked: QueryRound, count: int) -> None:
     kind = lessons.config.feedback.kind
     wanted = {"pairs": ("compare", 2, 0), "ladder": ("compare", 2, 0), "ratings": ("rate", 1, 3)}.get(
         kind, ("score", 1, 0)
@@ -114,8 +114,8 @@ def check_round(lessons: Lessons, asked: Round, count: int) -> None:
 
 
 @pytest.mark.parametrize(("model", "segment"), [("states", 1), ("states", 3), ("cnn", 3), ("embeddings", 1)])
-@pytest.mark.parametrize("sampler", get_args(Sampler))
-def test_every_sampler_asks_and_learns(sampler: Sampler, model: str, segment: int) -> None:
+@pytest.mark.parametrize("sampler", get_args(PairSampler))
+def test_every_sampler_asks_and_learns(sampler: PairSampler, model: str, segment: int) -> None:
     lessons = make(PairsConfig(sampler=sampler), model, segment)
     fill(lessons)
     seen: set[frozenset[str]] = set()
@@ -209,7 +209,7 @@ def test_what_is_counted_by_hand() -> None:
     lessons = make(PairsConfig())
     fill(lessons)
     asked = lessons.compose(9, due=0)
-    exchange = Exchange("compare", False, "?", "!")
+    exchange = ModelCall("compare", False, "?", "!")
     truths = [float(q.segments[1].true_return > q.segments[0].true_return) for q in asked.questions]
     given: list[Answer | None] = [
         preference(truths[0]),
@@ -277,7 +277,7 @@ def test_the_reward_is_standardised_over_all_that_was_judged(scale: str) -> None
         asked = lessons.compose(30, due=0)
         lessons.learn(asked, answer(asked))
     assert len(lessons.examples.steps()) == 120
-    paid = lessons.reward.worth(lessons.examples.steps()).astype(np.float64)
+    paid = lessons.reward.raw_reward(lessons.examples.steps()).astype(np.float64)
     expected = paid.mean() if scale == "mean" else paid.std()
     assert getattr(lessons.reward, f"_{scale}") == pytest.approx(expected, rel=1e-4, abs=1e-6)
 

@@ -12,11 +12,11 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sightline.envs.games.contract import Game, Observation
+from sightline.envs.games.frozen_lake import FrozenLake
+from sightline.envs.games.making import GAMES, GameMaker
+from sightline.envs.games.wrapping import check_action_names, check_fields, has_oracle, in_words, oracle
 from sightline.errors import BadInput, RunFailed
-from sightline.games.contract import Game, Observation
-from sightline.games.frozen_lake import FrozenLake
-from sightline.games.making import GAMES, GameMaker
-from sightline.games.wrapping import check_action_names, check_fields, has_oracle, in_words, oracle
 
 HERE = __name__
 

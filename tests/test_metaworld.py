@@ -16,8 +16,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from sightline.envs import METAWORLD_ID
+from sightline.envs.control.metaworld import VIEWS, MetaWorld, View
 from sightline.envs.making import EnvMaker
-from sightline.envs.metaworld import VIEWS, MetaWorld, View
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import BadInput, RunFailed
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.preferences.losses import (
+from sightline.rewards.learned.losses import (
     PairLoss,
     preference_loss,
     rating_loss,

@@ -12,30 +12,30 @@ import torch
 
 from sightline.agents.prompting import prompt_text
 from sightline.agents.replies import read_reply
-from sightline.config import Policy
-from sightline.games.making import GAMES as ALL_GAMES
-from sightline.games.making import GameMaker
+from sightline.config import ModelConfig
+from sightline.envs.games.making import GAMES as ALL_GAMES
+from sightline.envs.games.making import GameMaker
 from sightline.models.pictures import Picture
 from sightline.models.vlm.loading import bundled_vlm_folder
 from sightline.models.vlm.model import VLM, load_vlm
-from sightline.models.vlm.types import Exchange
+from sightline.models.vlm.types import ChatTurn
 from sightline.pretraining.vlm import train as training
-from sightline.pretraining.vlm.curriculum import GAMES, REPLIES, Lesson, lessons
+from sightline.pretraining.vlm.curriculum import GAMES, REPLIES, Exercise, exercises
 
 MOST_MEGABYTES = 25
 
 
 @pytest.fixture(scope="module")
 def bundled() -> VLM:
-    return load_vlm(Policy(), device="cpu")
+    return load_vlm(ModelConfig(), device="cpu")
 
 
 @pytest.fixture(scope="module")
-def some() -> list[Lesson]:
-    return list(islice(lessons(1), 150))
+def some() -> list[Exercise]:
+    return list(islice(exercises(1), 150))
 
 
-def test_lessons_are_of_all_games_and_told_truly(some: list[Lesson]) -> None:
+def test_lessons_are_of_all_games_and_told_truly(some: list[Exercise]) -> None:
     assert {lesson.game for lesson in some} == set(GAMES) == set(ALL_GAMES)
     for lesson in some:
         names = GameMaker(lesson.game)().get_wrapper_attr("action_names")
@@ -43,17 +43,17 @@ def test_lessons_are_of_all_games_and_told_truly(some: list[Lesson]) -> None:
         assert reply.stated == lesson.facts and reply.action in names
 
 
-def test_equal_seeds_give_equal_lessons(some: list[Lesson]) -> None:
-    again = list(islice(lessons(1), 50))
+def test_equal_seeds_give_equal_lessons(some: list[Exercise]) -> None:
+    again = list(islice(exercises(1), 50))
     assert [lesson.reply for lesson in again] == [lesson.reply for lesson in some[:50]]
     assert all(np.array_equal(a.pixels, b.pixels) for a, b in zip(again, some, strict=False))
-    assert [lesson.reply for lesson in islice(lessons(2), 50)] != [lesson.reply for lesson in again]
+    assert [lesson.reply for lesson in islice(exercises(2), 50)] != [lesson.reply for lesson in again]
 
 
 def test_the_actions_show_no_skill() -> None:
     """Whether + is said does not depend on whether it is right, where both moves are legal."""
     said: dict[bool, list[bool]] = {True: [], False: []}
-    for lesson in islice(lessons(3, {"numberline": 1.0}), 1500):
+    for lesson in islice(exercises(3, {"numberline": 1.0}), 1500):
         current, target = int(lesson.facts["current"]), int(lesson.facts["target"])
         if 0 < current < 5:
             said[current < target].append('"action": "+"' in lesson.reply)
@@ -63,7 +63,7 @@ def test_the_actions_show_no_skill() -> None:
 
 @pytest.mark.parametrize("game", GAMES)
 def test_every_action_and_rank_is_a_token(bundled: VLM, game: str) -> None:
-    for lesson in islice(lessons(4, {game: 1.0}), 30):
+    for lesson in islice(exercises(4, {game: 1.0}), 30):
         ids = bundled.tokens.encode(lesson.reply)
         texts = [bundled.decode([token]) for token in ids]
         action = lesson.reply.rpartition('": "')[2].removesuffix('"}')
@@ -89,13 +89,13 @@ def test_the_bundled_model_is_small_and_has_a_card() -> None:
 def test_the_bundled_model_sees(bundled: VLM) -> None:
     """Facts of the two games that come with recipes are read right, and not without the picture."""
     for game in ("numberline", "ezpoints"):
-        shown = list(islice(lessons(training.HELD_OUT_SEED + 2, {game: 1.0}), 60))
+        shown = list(islice(exercises(training.HELD_OUT_SEED + 2, {game: 1.0}), 60))
         assert _truthful(bundled, shown, [one.pixels for one in shown]) > 0.95
         assert _truthful(bundled, shown, [np.full_like(one.pixels, 128) for one in shown]) < 0.3
 
 
-def _truthful(vlm: VLM, shown: list[Lesson], pixels: list[np.ndarray]) -> float:
-    prompts = [vlm.encode([Exchange(one.prompt, (Picture(p),))]) for one, p in zip(shown, pixels, strict=True)]
+def _truthful(vlm: VLM, shown: list[Exercise], pixels: list[np.ndarray]) -> float:
+    prompts = [vlm.encode([ChatTurn(one.prompt, (Picture(p),))]) for one, p in zip(shown, pixels, strict=True)]
     texts = [sample.text for sample in vlm.generate(prompts, None, max_tokens=40)]
     stated = [read_reply(text, REPLIES, (), tuple(one.facts)).stated for text, one in zip(texts, shown, strict=True)]
     return float(np.mean([said == one.facts for said, one in zip(stated, shown, strict=True)]))
@@ -107,7 +107,7 @@ def test_training_lowers_the_loss_and_writes_what_loads(tmp_path: Path) -> None:
     training.train(tmp_path / "model", updates=100, batch=16, learning_rate=3e-3, seed=0, say=said.append)
     losses = [float(line.split("loss ")[1].split(",")[0]) for line in said if line.startswith("update")]
     assert losses and losses[-1] < 20
-    vlm: Any = load_vlm(Policy(model=str(tmp_path / "model")), device="cpu")
-    lesson = next(lessons(5))
-    (sample,) = vlm.generate([vlm.encode([Exchange(lesson.prompt, (Picture(lesson.pixels),))])], None, max_tokens=5)
+    vlm: Any = load_vlm(ModelConfig(model=str(tmp_path / "model")), device="cpu")
+    lesson = next(exercises(5))
+    (sample,) = vlm.generate([vlm.encode([ChatTurn(lesson.prompt, (Picture(lesson.pixels),))])], None, max_tokens=5)
     assert len(sample.ids) >= 1

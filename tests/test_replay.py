@@ -15,11 +15,11 @@ from scipy.stats import chisquare
 
 from sightline.control.relabelling import relabel_with_words
 from sightline.control.replay import CommittedReplayBuffer
-from sightline.control.scoring import Scorer
+from sightline.control.reward_worker import RewardWorker
 from sightline.control.sources import ModelSource
 from sightline.errors import BadInput, RunFailed
 from sightline.models.encoders import load_encoder
-from sightline.rewards.zero_shot import Words, ZeroShotReward, embed_words
+from sightline.rewards.zero_shot import GoalPrompt, ZeroShotReward, embed_words
 from sightline.runs.archive import Archive
 from sightline.runs.state import read_state, write_state
 
@@ -333,7 +333,7 @@ def frames_of_steps(steps: list[int]) -> np.ndarray:
 @pytest.mark.parametrize("chunk", [1, 3, 5])
 def test_rewards_land_on_their_transitions_when_the_ring_wraps(chunk: int) -> None:
     buffer = make(13)
-    scorer = Scorer(ModelSource(buffer, Brightness()))
+    scorer = RewardWorker(ModelSource(buffer, Brightness()))
     step, committed = 0, set[int]()
     for turn in range(20):
         steps = list(range(step, step + chunk))
@@ -353,14 +353,14 @@ def test_rewards_land_on_their_transitions_when_the_ring_wraps(chunk: int) -> No
 
 def test_a_pending_chunk_survives_saving() -> None:
     buffer = make(8)
-    scorer = Scorer(ModelSource(buffer, Brightness()))
+    scorer = RewardWorker(ModelSource(buffer, Brightness()))
     for s in range(3):
         add(buffer, s)
     scorer.end_of_chunk(frames_of_steps([0, 1, 2]))
     state = scorer.state()
     scorer.close()
     assert len(buffer.filled_rows()) == 0
-    other = Scorer(ModelSource(buffer, Brightness()))
+    other = RewardWorker(ModelSource(buffer, Brightness()))
     other.restore(state)
     other.finish()
     other.close()
@@ -373,7 +373,7 @@ def test_an_error_while_scoring_comes_out() -> None:
             raise RuntimeError("out of memory")
 
     buffer = make(8)
-    scorer = Scorer(ModelSource(buffer, Broken()))
+    scorer = RewardWorker(ModelSource(buffer, Broken()))
     add(buffer, 0)
     scorer.end_of_chunk(frames_of_steps([0]))
     with pytest.raises(RuntimeError, match="out of memory"):
@@ -383,21 +383,21 @@ def test_an_error_while_scoring_comes_out() -> None:
 
 # -- relabelling ------------------------------------------------------------------------------------------------------
 
-FIRST = Words(("pole vertically upright on top of the cart",), ("pole and cart",), 0.5)
+FIRST = GoalPrompt(("pole vertically upright on top of the cart",), ("pole and cart",), 0.5)
 OTHERS = [
-    Words(FIRST.goal, FIRST.baseline, 0.9),
-    Words(("the cart at the right edge",), ("pole and cart",), 0.25),
-    Words(("the cart at the left edge", "cart on the far left")),
+    GoalPrompt(FIRST.goal, FIRST.baseline, 0.9),
+    GoalPrompt(("the cart at the right edge",), ("pole and cart",), 0.25),
+    GoalPrompt(("the cart at the left edge", "cart on the far left")),
 ]
 
 
 @pytest.mark.parametrize("words", OTHERS)
 @pytest.mark.parametrize("steps", [5, 17])
-def test_relabelling_equals_encoding_again(steps: int, words: Words, frames_of: Callable[..., np.ndarray]) -> None:
+def test_relabelling_equals_encoding_again(steps: int, words: GoalPrompt, frames_of: Callable[..., np.ndarray]) -> None:
     encoder = load_encoder("bundled", device="cpu")
     first = ZeroShotReward(encoder, FIRST)
     buffer = make(8, feature_shape=(128,))
-    scorer = Scorer(ModelSource(buffer, first))
+    scorer = RewardWorker(ModelSource(buffer, first))
     frames = frames_of(steps * ENVS, 64, 64).reshape(steps, ENVS, 64, 64, 3)
     for step in range(steps):
         add(buffer, step)

@@ -18,13 +18,13 @@ import torch
 
 from conftest import TINY, Finished
 from sightline.config import load_recipe
+from sightline.control.resolving import resolve
 from sightline.errors import BadInput, Damaged
 from sightline.labels.store import DATABASE, LabelStore
 from sightline.labels.types import Question, Segment, preference
 from sightline.runs.files import read_document
 from sightline.runs.folder import RunFolder, owned_run
 from sightline.runs.metrics import Metrics, read_metrics
-from sightline.tasks.completing import complete
 from stored import newest_checkpoint
 
 Sightline = Callable[..., Finished]
@@ -36,7 +36,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from sightline.cli.roles import train
 
     path = tmp_path_factory.mktemp("finished") / "run"
-    train(complete(load_recipe("cartpole", TINY)), path, "finished", resume=False)
+    train(resolve(load_recipe("cartpole", TINY)), path, "finished", resume=False)
     return path
 
 
@@ -290,7 +290,7 @@ def test_a_checkpoint_of_another_run_is_refused_in_one_line(sightline: Sightline
 def test_the_command_line_is_recorded_without_passwords(
     sightline: Sightline, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = complete(load_recipe("cartpole", TINY))
+    recipe = resolve(load_recipe("cartpole", TINY))
     words = ["sightline", "train", "x", "reward.teacher.url=https://anna:secret@host:1/v1", "goal=me@home"]
     monkeypatch.setattr(sys, "argv", words)
     with owned_run(tmp_path / "new", recipe, resume=False) as begin:
@@ -328,7 +328,7 @@ def test_weights_and_biases_gets_an_id_of_the_runs_own_its_recipe_and_its_videos
     wandb = Wandb()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setattr("sightline.runs.metrics.check_wandb", lambda: None)
-    monkeypatch.setattr("sightline.control.preparing.check_wandb", lambda: None)
+    monkeypatch.setattr("sightline.control.building.check_wandb", lambda: None)
     arguments = ("cartpole", *TINY, "wandb=trial", "videos=true")
     for name in ("a", "b"):
         done = sightline("train", *arguments, "--run-dir", tmp_path / name / "run")
@@ -344,7 +344,7 @@ def test_weights_and_biases_gets_an_id_of_the_runs_own_its_recipe_and_its_videos
 
 
 def test_restored_learners_are_built_by_the_recipe_and_take_weights_only(finished: Path) -> None:
-    from sightline.control.snapshot import chosen_policy, latest_learner
+    from sightline.control.checkpoints import chosen_policy, latest_learner
 
     learner, policy = latest_learner(RunFolder(finished)), chosen_policy(RunFolder(finished))
     assert learner.num_timesteps == 256 and learner.gamma == 0.99

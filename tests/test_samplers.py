@@ -21,11 +21,11 @@ from sightline.agents.samplers.chat import ChatSampler, as_one_turn
 from sightline.agents.samplers.scripted import Scripted
 from sightline.agents.samplers.vllm import VLLMSampler
 from sightline.agents.types import Failure
-from sightline.config.agents import LoRA, Policy, Replies
+from sightline.config.agents import LoRA, ModelConfig, Replies
 from sightline.config.teachers import ChatTeacherConfig
 from sightline.errors import BadInput, RunFailed
 from sightline.models.pictures import Picture
-from sightline.models.vlm.types import Exchange, Prompt
+from sightline.models.vlm.types import ChatTurn, Prompt
 
 SIGNS = ("-", "+")
 FORM = Replies()
@@ -35,8 +35,8 @@ def grey(brightness: int) -> Picture:
     return Picture(np.full((8, 8, 3), brightness, np.uint8))
 
 
-def shown(brightness: int, words: str = "Lead it home.") -> list[Exchange]:
-    return [Exchange(prompt_text(words, FORM, ("current",), SIGNS), (grey(brightness),))]
+def shown(brightness: int, words: str = "Lead it home.") -> list[ChatTurn]:
+    return [ChatTurn(prompt_text(words, FORM, ("current",), SIGNS), (grey(brightness),))]
 
 
 def brightness_as_action(asked: Asked) -> str:
@@ -69,7 +69,7 @@ def sampler_at(
 
 def test_a_script_replies_to_the_last_turn_and_nothing_is_learned_from_it() -> None:
     sampler: Sampler = Scripted(lambda exchange: f"{len(exchange.pictures)} {exchange.text}")
-    conversations = [[Exchange("old", (), reply_text="x"), Exchange("new", (grey(1),))], [Exchange("other", ())]]
+    conversations = [[ChatTurn("old", (), reply_text="x"), ChatTurn("new", (grey(1),))], [ChatTurn("other", ())]]
     asked = sampler.ask(conversations, [(1,), (2,)])
     assert [one.sample.text for one in asked] == ["1 new", "0 other"]
     assert all(one.prompt is None and one.sample.finished and len(one.sample.ids) == 0 for one in asked)
@@ -104,9 +104,9 @@ def test_the_reply_is_asked_for_by_schema_unless_it_shall_not_be() -> None:
 
 def test_earlier_turns_are_told_in_order_with_what_was_replied() -> None:
     conversation = [
-        Exchange("first", (grey(1),), reply_text="went up"),
-        Exchange("second", (grey(2), grey(3)), reply_text="went down"),
-        Exchange("third", (grey(4),)),
+        ChatTurn("first", (grey(1),), reply_text="went up"),
+        ChatTurn("second", (grey(2), grey(3)), reply_text="went down"),
+        ChatTurn("third", (grey(4),)),
     ]
     parts = as_one_turn(conversation)
     assert [part if isinstance(part, str) else int(part.pixels[0, 0, 0]) for part in parts] == [
@@ -215,12 +215,12 @@ def fake_vlm(**policy: Any) -> Any:
     banned = torch.zeros(20, dtype=torch.bool)
     banned[[0, IMAGE]] = True
 
-    def encode(conversation: list[Exchange]) -> Prompt:
+    def encode(conversation: list[ChatTurn]) -> Prompt:
         pictures = sum(len(exchange.pictures) for exchange in conversation)
         return Prompt(np.array([1, *[IMAGE] * 4 * pictures, 5, len(conversation)], np.int64))
 
     return SimpleNamespace(
-        policy=Policy(**policy),
+        policy=ModelConfig(**policy),
         tokens=SimpleNamespace(stops=frozenset({STOP, 3}), banned=banned),
         encode=encode,
         decode=lambda ids: "a" * sum(token == 11 for token in ids),
@@ -268,7 +268,7 @@ def test_vllm_draws_by_the_key_and_replies_can_be_cut_off() -> None:
     assert not asked[0].sample.finished and asked[0].sample.text == "a"
     assert len({sampling.seed for _, sampling in sampler._llm.calls}) == 1
     assert sampler.ask([], []) == []
-    sampler.ask([[Exchange("no picture", ())]], [(1,)])
+    sampler.ask([[ChatTurn("no picture", ())]], [(1,)])
     assert "multi_modal_data" not in sampler._llm.calls[-1][0]
 
 

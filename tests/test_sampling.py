@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from sightline.config.rewards import Sampler
+from sightline.config.rewards import PairSampler
 from sightline.preferences.sampling import (
     AskedPairs,
     PoolView,
@@ -20,11 +20,11 @@ from sightline.preferences.sampling import (
     choose_singles,
     disagreement,
     farthest_first,
-    stratified_batches,
     uncertainty,
 )
+from sightline.rewards.learned.fitting import stratified_batches
 
-SAMPLERS: tuple[Sampler, ...] = get_args(Sampler)
+SAMPLERS: tuple[PairSampler, ...] = get_args(PairSampler)
 EVERY_PAIR = 10_000
 """So many candidates that every pair of a small pool is one."""
 
@@ -39,14 +39,14 @@ def unordered(pairs: np.ndarray) -> list[tuple[int, ...]]:
     return [tuple(sorted(pair)) for pair in pairs.tolist()]
 
 
-def choose(sampler: Sampler, count: int, pool: PoolView, seed: int = 0, candidates: int = 10) -> np.ndarray:
+def choose(sampler: PairSampler, count: int, pool: PoolView, seed: int = 0, candidates: int = 10) -> np.ndarray:
     return choose_pairs(sampler, count, pool, np.random.default_rng(seed), candidates)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
-def test_no_pair_is_of_one_look_or_asked_twice(sampler: Sampler, data: st.DataObject) -> None:
+def test_no_pair_is_of_one_look_or_asked_twice(sampler: PairSampler, data: st.DataObject) -> None:
     looks = data.draw(st.lists(st.integers(0, 5), max_size=9), "looks")
     asked = data.draw(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=8), "asked")
     count = data.draw(st.integers(0, 20), "count")
@@ -66,7 +66,7 @@ def test_no_pair_is_of_one_look_or_asked_twice(sampler: Sampler, data: st.DataOb
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_the_same_seed_asks_the_same(sampler: Sampler) -> None:
+def test_the_same_seed_asks_the_same(sampler: PairSampler) -> None:
     pool = pool_of(50)
     np.testing.assert_array_equal(choose(sampler, 8, pool), choose(sampler, 8, pool))
     assert choose(sampler, 8, pool).tolist() != choose(sampler, 8, pool, seed=1).tolist()
@@ -160,7 +160,7 @@ def test_k_center_covers_clusters_and_keeps_off_what_was_asked() -> None:
 @pytest.mark.parametrize(
     ("sampler", "score"), [("k_center_disagreement", disagreement), ("k_center_entropy", uncertainty)]
 )
-def test_hybrids_spread_over_the_better_half(sampler: Sampler, score: object) -> None:
+def test_hybrids_spread_over_the_better_half(sampler: PairSampler, score: object) -> None:
     assert callable(score)
     pool = pool_of(13)  # 78 pairs
     assert pool.returns is not None
@@ -177,7 +177,7 @@ def test_hybrids_spread_over_the_better_half(sampler: Sampler, score: object) ->
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_before_the_first_fit_all_samplers_work(sampler: Sampler) -> None:
+def test_before_the_first_fit_all_samplers_work(sampler: PairSampler) -> None:
     pool = PoolView(list("abcdefgh"), np.arange(8.0)[:, None])
     pairs = choose(sampler, 6, pool)
     assert pairs.shape == (6, 2)

@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.agents.sequences import (
-    Lesson,
-    lessons,
+    TrainingSequence,
+    build_sequences,
     micro_batches,
     minibatches,
     share,
     targets_of,
     turns_in,
 )
-from sightline.agents.types import Credit, Trajectory, Turn
+from sightline.agents.types import Advantages, Trajectory, Turn
 from sightline.models.vlm.types import Prompt
 from small_trajectories import turn
 
@@ -46,16 +46,16 @@ def windowed(replies: Sequence[Sequence[int]], window: int) -> Trajectory:
     return Trajectory(0, 0, turns)
 
 
-def credit_for(trajectory: Trajectory, values: bool = True) -> Credit:
+def credit_for(trajectory: Trajectory, values: bool = True) -> Advantages:
     advantages = np.arange(len(trajectory.turns)) + 0.5
-    return Credit(advantages, advantages + 10 if values else None)
+    return Advantages(advantages, advantages + 10 if values else None)
 
 
-def lessons_of(*trajectories: Trajectory, merge: bool = True) -> list[Lesson]:
-    return lessons(trajectories, [credit_for(each) for each in trajectories], merge)
+def lessons_of(*trajectories: Trajectory, merge: bool = True) -> list[TrainingSequence]:
+    return build_sequences(trajectories, [credit_for(each) for each in trajectories], merge)
 
 
-def ids_of(lesson: Lesson) -> np.ndarray:
+def ids_of(lesson: TrainingSequence) -> np.ndarray:
     return np.concatenate([lesson.passage.prompt.ids, lesson.passage.reply])
 
 
@@ -130,7 +130,7 @@ class TestMerging:
         played = windowed([[7], [8], [9]], window=1)
         played.turns[1] = replace(played.turns[1], prompt=None)
         others = windowed([[7]], window=1)
-        found = lessons([others, played], [None, credit_for(played)])
+        found = build_sequences([others, played], [None, credit_for(played)])
         assert [lesson.turns[0].advantage for lesson in found] == [0.5, 2.5]
         assert lessons_of(windowed([[]], window=1)) == []
 
@@ -176,13 +176,13 @@ class TestTargets:
 
     def test_without_values(self) -> None:
         played = windowed([[7]], 1)
-        found = lessons([played], [credit_for(played, values=False)])
+        found = build_sequences([played], [credit_for(played, values=False)])
         assert targets_of(found).returns is None
         with pytest.raises(ValueError, match="some have none"):
             targets_of([*found, *lessons_of(played)])
 
 
-def many(lengths: Sequence[int]) -> list[Lesson]:
+def many(lengths: Sequence[int]) -> list[TrainingSequence]:
     """Lessons of so many turns."""
     return lessons_of(*(windowed([[3 + i % 7]] * n, window=n) for i, n in enumerate(lengths)))
 

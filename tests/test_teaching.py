@@ -20,7 +20,7 @@ import torch
 
 from conftest import TINY, Finished
 from sightline.config import LearnedConfig, load_recipe
-from sightline.control.teaching import _size_of_round
+from sightline.control.pebble import _size_of_round
 from sightline.labels.store import BACKUP, DATABASE, LabelStore
 from sightline.runs.metrics import read_metrics
 from stored import newest_checkpoint, replay_of, rows_of, session_of
@@ -202,7 +202,7 @@ def test_every_stored_transition_is_paid_by_the_newest_reward(
     train: Callable[..., Path], model: str, rows: int, bundled: Any
 ) -> None:
     """The ring of the replay buffer is not full, wraps once, and wraps twice and more."""
-    from sightline.preferences.learned import build_reward
+    from sightline.rewards.learned.reward import build_reward
 
     run = train(*MODELS[model], f"learner.buffer_size={4 * rows}", "steps=320", "seed=2")
     replay, source = replay_of(run), source_of(run)
@@ -381,7 +381,7 @@ def test_values_are_forgotten_and_the_actor_is_not(algorithm: str) -> None:
     import gymnasium
     import stable_baselines3 as sb3
 
-    from sightline.control.learners import forget_values
+    from sightline.control.learners import reset_critic
 
     if algorithm == "TQC":
         sb3 = pytest.importorskip("sb3_contrib")
@@ -393,7 +393,7 @@ def test_values_are_forgotten_and_the_actor_is_not(algorithm: str) -> None:
     before = {name: value.clone() for name, value in policy.state_dict().items()}
     optimiser = policy.optimizer if algorithm == "DQN" else policy.critic.optimizer
     assert optimiser.state
-    forget_values(model)
+    reset_critic(model)
     assert not optimiser.state
     after = policy.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
@@ -412,11 +412,11 @@ def test_values_are_forgotten_and_the_actor_is_not(algorithm: str) -> None:
 def test_values_of_a_stranger_cannot_be_forgotten() -> None:
     from types import SimpleNamespace
 
-    from sightline.control.learners import forget_values
+    from sightline.control.learners import reset_critic
     from sightline.errors import BadInput
 
     with pytest.raises(BadInput, match="reset_critic=false"):
-        forget_values(SimpleNamespace(policy=SimpleNamespace()))  # type: ignore[arg-type]
+        reset_critic(SimpleNamespace(policy=SimpleNamespace()))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("reset", [True, False])
@@ -424,7 +424,7 @@ def test_the_critic_begins_anew_when_the_reward_takes_over(
     train: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, reset: bool
 ) -> None:
     forgotten: list[int] = []
-    monkeypatch.setattr("sightline.control.teaching.forget_values", lambda model: forgotten.append(model.num_timesteps))
+    monkeypatch.setattr("sightline.control.pebble.reset_critic", lambda model: forgotten.append(model.num_timesteps))
     train(f"reward.reset_critic={str(reset).lower()}")
     assert forgotten == ([64] if reset else []), "once, and never again"
 

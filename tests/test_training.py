@@ -20,15 +20,15 @@ import safetensors.numpy
 
 from conftest import TINY, Finished, start_sightline
 from sightline.config import for_control, load_recipe
+from sightline.control.checkpoints import chosen_policy
 from sightline.control.collection import CollectingVecEnv
 from sightline.control.learners import build_learner, check_learner
-from sightline.control.snapshot import chosen_policy
+from sightline.control.resolving import env_maker, resolve
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import BadInput
-from sightline.rewards.zero_shot import GoalBaseline, Words, ZeroShotReward
+from sightline.rewards.zero_shot import GoalBaselineHead, GoalPrompt, ZeroShotReward
 from sightline.runs.folder import RunFolder
 from sightline.runs.metrics import read_metrics
-from sightline.tasks.completing import complete, env_maker
 from stored import replay_of
 
 Sightline = Callable[..., Finished]
@@ -95,7 +95,7 @@ def test_every_reward_in_the_replay_is_that_of_its_own_frame(train: Callable[...
     assert replay["full"]
     assert replay["observations"].shape[1] == 3
     times = replay["next_observations"][..., 0]
-    model = ZeroShotReward(bundled, Words(("pole",), ("cart",)))
+    model = ZeroShotReward(bundled, GoalPrompt(("pole",), ("cart",)))
     table = np.array([model.reward(np.full((1, 64, 64, 3), t, np.uint8))[0] for t in range(8)])
     assert len(np.unique(table.round(5))) == 8
     np.testing.assert_allclose(replay["rewards"], table[times.astype(int)], atol=1e-5)
@@ -125,7 +125,7 @@ def test_embeddings_are_kept_if_asked_for(train: Callable[..., Path], bundled: A
     replay = replay_of(train("cartpole", "reward.keep_embeddings=true"))
     assert replay["features"].dtype == np.float16
     assert replay["features"].shape[2] == 128
-    head = embed_words(bundled, Words(("pole vertically upright on top of the cart",), ("pole and cart",)))
+    head = embed_words(bundled, GoalPrompt(("pole vertically upright on top of the cart",), ("pole and cart",)))
     again = head.score(replay["features"].reshape(-1, 128)).reshape(replay["rewards"].shape)
     np.testing.assert_allclose(again, replay["rewards"], atol=1e-3)
     assert "embeddings" not in replay_of(train("cartpole", name="without"))
@@ -200,7 +200,7 @@ def test_pictures_are_read_by_convolutions_if_they_are_large_enough(train: Calla
     ],
 )
 def test_how_much_noise_there_is_on_actions(arguments: tuple[str, ...], sigma: float | None) -> None:
-    recipe = complete(for_control(load_recipe(None, ["env=Pendulum-v1", "reward.kind=ground_truth", *arguments])))
+    recipe = resolve(for_control(load_recipe(None, ["env=Pendulum-v1", "reward.kind=ground_truth", *arguments])))
     check_learner(recipe)
     envs = FrameVectorEnv(env_maker(recipe, None, render=False), 2, episode_seeds(0), frames=False)
     model = build_learner(recipe, CollectingVecEnv(envs, 4, frames=False), None, None)
@@ -223,7 +223,7 @@ def test_how_much_noise_there_is_on_actions(arguments: tuple[str, ...], sigma: f
     ],
 )
 def test_options_that_mean_nothing(override: str, said: str) -> None:
-    recipe = complete(for_control(load_recipe(None, ["env=Pendulum-v1", "reward.kind=ground_truth", override])))
+    recipe = resolve(for_control(load_recipe(None, ["env=Pendulum-v1", "reward.kind=ground_truth", override])))
     with pytest.raises(BadInput) as caught:
         check_learner(recipe)
     assert said in str(caught.value)
@@ -288,15 +288,15 @@ def test_unknown_words_are_warned_of(sightline: Sightline, tmp_path: Path) -> No
 def test_a_reward_that_is_no_number(
     sightline: Sightline, train: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, calls, score = train("cartpole", name="whole"), [0], GoalBaseline.score
+    whole, calls, score = train("cartpole", name="whole"), [0], GoalBaselineHead.score
 
-    def broken(self: GoalBaseline, embeddings: np.ndarray) -> np.ndarray:
+    def broken(self: GoalBaselineHead, embeddings: np.ndarray) -> np.ndarray:
         calls[0] += 1
         rewards = score(self, embeddings)
         return rewards if calls[0] < 6 else np.full_like(rewards, np.nan)
 
     with monkeypatch.context() as patch:
-        patch.setattr(GoalBaseline, "score", broken)
+        patch.setattr(GoalBaselineHead, "score", broken)
         done = sightline("train", "cartpole", *TINY, "--run-dir", tmp_path / "run")
     assert done.code == 1
     assert "not finite" in done.lines[-1]

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.config.agents import LoRA, Part, Policy
+from sightline.config.agents import LoRA, ModelConfig, TrainablePart
 from sightline.errors import BadInput, RunFailed
 from sightline.models.pictures import Picture
 from sightline.models.vlm import model as model_module
@@ -26,7 +26,7 @@ from sightline.models.vlm.model import VLM, load_vlm
 from sightline.models.vlm.parts import freeze, part_of, without_dropout
 from sightline.models.vlm.sampling import draw
 from sightline.models.vlm.tokens import Tokens
-from sightline.models.vlm.types import Exchange, Passage, Prompt, Sample, Scores, Span
+from sightline.models.vlm.types import ChatTurn, Prompt, Sample, TokenSequence, TokenStats, TurnSpan
 from tiny_families import FAMILIES, SPECIAL, build_family, byte_level, metaspace
 
 
@@ -50,7 +50,7 @@ def loaded(folder: Callable[[str], Path]) -> Callable[[str], VLM]:
 
     def load(family: str) -> VLM:
         if family not in kept:
-            kept[family] = load_vlm(Policy(model=str(folder(family))), value_head=True, device="cpu")
+            kept[family] = load_vlm(ModelConfig(model=str(folder(family))), value_head=True, device="cpu")
         return kept[family]
 
     return load
@@ -61,7 +61,7 @@ def fresh(folder: Callable[[str], Path]) -> Callable[..., VLM]:
     """`fresh(family, freeze=…, …)`: a model that may be changed."""
 
     def load(family: str, value_head: bool = True, seed: int = 0, **policy: Any) -> VLM:
-        return load_vlm(Policy(model=str(folder(family)), **policy), value_head, "cpu", seed)
+        return load_vlm(ModelConfig(model=str(folder(family)), **policy), value_head, "cpu", seed)
 
     return load
 
@@ -74,31 +74,31 @@ def uniforms(rows: int, places: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).random((rows, places))
 
 
-def passage(prompt: Prompt, sample: Sample, **choice: Any) -> Passage:
+def passage(prompt: Prompt, sample: Sample, **choice: Any) -> TokenSequence:
     start = len(prompt.ids)
-    return Passage(prompt, sample.ids, (Span(start, start + len(sample.ids), **choice),))
+    return TokenSequence(prompt, sample.ids, (TurnSpan(start, start + len(sample.ids), **choice),))
 
 
-SHOWN: tuple[tuple[Exchange, ...], ...] = (
-    (Exchange("Which way do you go?", (picture(0),)),),
-    (Exchange("You see a game. Which way do you go? Two pictures are shown: ž€.", (picture(1), picture(2, 30, 30))),),
-    (Exchange("No picture", ()),),
-    (Exchange("Go", (picture(3, 80, 40),)),),
+SHOWN: tuple[tuple[ChatTurn, ...], ...] = (
+    (ChatTurn("Which way do you go?", (picture(0),)),),
+    (ChatTurn("You see a game. Which way do you go? Two pictures are shown: ž€.", (picture(1), picture(2, 30, 30))),),
+    (ChatTurn("No picture", ()),),
+    (ChatTurn("Go", (picture(3, 80, 40),)),),
 )
 
 
-def grow(vlm: VLM, shown: tuple[Exchange, ...], turns: int, temperature: float) -> tuple[Passage, np.ndarray]:
+def grow(vlm: VLM, shown: tuple[ChatTurn, ...], turns: int, temperature: float) -> tuple[TokenSequence, np.ndarray]:
     """Some turns of conversation as one passage, with the log-probabilities of sampling."""
-    exchanges: list[Exchange] = []
+    exchanges: list[ChatTurn] = []
     spans, told = [], []
     for turn in range(turns):
-        exchanges.append(Exchange(f"{shown[0].text} {turn}", shown[0].pictures))
+        exchanges.append(ChatTurn(f"{shown[0].text} {turn}", shown[0].pictures))
         prompt = vlm.encode(exchanges)
         (sample,) = vlm.generate([prompt], uniforms(1, 6, turn), temperature, 6)
-        spans.append(Span(len(prompt.ids), len(prompt.ids) + len(sample.ids)))
+        spans.append(TurnSpan(len(prompt.ids), len(prompt.ids) + len(sample.ids)))
         told.append(sample.logprobs)
-        exchanges[-1] = Exchange(exchanges[-1].text, exchanges[-1].pictures, tuple(sample.ids.tolist()))
-    return Passage(prompt, sample.ids, tuple(spans)), np.concatenate(told)
+        exchanges[-1] = ChatTurn(exchanges[-1].text, exchanges[-1].pictures, tuple(sample.ids.tolist()))
+    return TokenSequence(prompt, sample.ids, tuple(spans)), np.concatenate(told)
 
 
 # -- what was sampled is scored alike ----------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def test_scores_are_of_the_model_as_hugging_face_runs_it(loaded: Callable[[str],
     assert vlm.model.lm_head.weight.grad.abs().sum() > 0 and vlm.model.lm_head.weight.grad.isfinite().all()
 
 
-def _two_more(vlm: VLM) -> list[Passage]:
+def _two_more(vlm: VLM) -> list[TokenSequence]:
     prompts = [vlm.encode(SHOWN[1]), vlm.encode(SHOWN[2])]
     first, second = vlm.generate(prompts, uniforms(2, 5), 1.0, 5)
     one_choice = len(prompts[0].ids)
@@ -171,7 +171,7 @@ def test_states_before_which_nothing_was_said_have_values(fresh: Callable[..., V
     disturb(vlm)
     prompts = [vlm.encode(exchanges) for exchanges in SHOWN]
     none = np.zeros(0, np.int64)
-    ends = [Passage(prompt, none, (Span(len(prompt.ids), len(prompt.ids)),)) for prompt in prompts]
+    ends = [TokenSequence(prompt, none, (TurnSpan(len(prompt.ids), len(prompt.ids)),)) for prompt in prompts]
     scores = vlm.score(ends)
     assert scores.logprobs.shape == scores.entropy.shape == (0,)
     samples = vlm.generate(prompts, uniforms(4, 3), 1.0, 3)
@@ -190,7 +190,7 @@ def test_values_begin_at_zero_and_can_be_left_out(loaded: Callable[[str], VLM], 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_pictures_matter(family: str, loaded: Callable[[str], VLM]) -> None:
     vlm = loaded(family)
-    seen, other = (vlm.encode([Exchange("Which way?", (picture(seed),))]) for seed in (0, 1))
+    seen, other = (vlm.encode([ChatTurn("Which way?", (picture(seed),))]) for seed in (0, 1))
     (sample,) = vlm.generate([seen], uniforms(1, 6), 1.0, 6)
     scores = [vlm.score([passage(prompt, sample)]).logprobs.detach() for prompt in (seen, other)]
     assert (scores[0] - scores[1]).abs().max() > 0.01
@@ -297,7 +297,7 @@ def test_draw_survives_the_largest_number() -> None:
 # -- prompts -----------------------------------------------------------------------------------------------------------
 
 
-def chat(vlm: VLM, exchanges: Sequence[Exchange]) -> dict[str, torch.Tensor]:
+def chat(vlm: VLM, exchanges: Sequence[ChatTurn]) -> dict[str, torch.Tensor]:
     """What Hugging Face itself makes of a conversation."""
     from PIL import Image
 
@@ -317,10 +317,10 @@ def test_prompts_are_those_of_the_chat_template(family: str, loaded: Callable[[s
     vlm = loaded(family)
     (stop,) = {vlm._processor.tokenizer.eos_token_id}
     words = vlm._processor.tokenizer('the "action": "+"', add_special_tokens=False)["input_ids"]
-    exchanges = [Exchange("Which way?", (picture(0), picture(1, 40, 90)), (*words, stop)), *SHOWN[2], *SHOWN[3]]
-    exchanges[1] = Exchange(exchanges[1].text, (), (*words, stop))
+    exchanges = [ChatTurn("Which way?", (picture(0), picture(1, 40, 90)), (*words, stop)), *SHOWN[2], *SHOWN[3]]
+    exchanges[1] = ChatTurn(exchanges[1].text, (), (*words, stop))
     for count in (1, 3):
-        shown = [*exchanges[: count - 1], Exchange(exchanges[count - 1].text, exchanges[count - 1].pictures)]
+        shown = [*exchanges[: count - 1], ChatTurn(exchanges[count - 1].text, exchanges[count - 1].pictures)]
         ours, theirs = vlm.encode(shown), chat(vlm, shown)
         assert ours.ids.tolist() == theirs.pop("input_ids")[0].tolist()
         theirs.pop("attention_mask")
@@ -339,11 +339,11 @@ def test_a_prompt_begins_with_the_one_before_and_its_reply(family: str, loaded: 
     free = np.flatnonzero(~vlm.tokens.banned)
     rng = np.random.default_rng(1)
     cut_off, ended = (tuple(rng.choice(free[free != stop], 9).tolist()) for _ in range(2))
-    exchanges = [Exchange("a", (picture(0),), cut_off), Exchange("b", (picture(1),), (*ended, stop))]
-    exchanges += [Exchange("c", (picture(2),), ended[:1]), Exchange("d", (picture(3),))]
+    exchanges = [ChatTurn("a", (picture(0),), cut_off), ChatTurn("b", (picture(1),), (*ended, stop))]
+    exchanges += [ChatTurn("c", (picture(2),), ended[:1]), ChatTurn("d", (picture(3),))]
     for count in range(1, 4):
         last = exchanges[count - 1]
-        before = vlm.encode([*exchanges[: count - 1], Exchange(last.text, last.pictures)])
+        before = vlm.encode([*exchanges[: count - 1], ChatTurn(last.text, last.pictures)])
         begun = [*before.ids.tolist(), *last.reply]
         assert vlm.encode(exchanges[: count + 1]).ids.tolist()[: len(begun)] == begun
     ids = vlm.encode(exchanges).ids.tolist()
@@ -361,8 +361,8 @@ def test_a_prompt_begins_with_the_one_before_whatever_the_template(template: str
         "{{ '<|im_end|>' if m['role'] == 'assistant' else '\n' }}{% endfor %}"
         "{% if add_generation_prompt %}ASSISTANT:" + mark + "{% endif %}"
     )
-    first = vlm.encode([Exchange("a", (picture(0),))])
-    second = vlm.encode([Exchange("a", (picture(0),), (300, 301, 2)), Exchange("b", (picture(1),))])
+    first = vlm.encode([ChatTurn("a", (picture(0),))])
+    second = vlm.encode([ChatTurn("a", (picture(0),), (300, 301, 2)), ChatTurn("b", (picture(1),))])
     begun = [*first.ids.tolist(), 300, 301, 2]
     assert second.ids.tolist()[: len(begun)] == begun
     rest = vlm._processor.tokenizer.decode(second.ids[len(begun) :])
@@ -372,7 +372,7 @@ def test_a_prompt_begins_with_the_one_before_whatever_the_template(template: str
 def test_words_that_look_like_a_mark_are_words(loaded: Callable[[str], VLM]) -> None:
     vlm = loaded("llava")
     mark = prompts_module.MARK.format(0, 0)
-    prompt = vlm.encode([Exchange(f"x {mark}", (), (300, 2)), Exchange(f"y {mark} {mark}", ())])
+    prompt = vlm.encode([ChatTurn(f"x {mark}", (), (300, 2)), ChatTurn(f"y {mark} {mark}", ())])
     text = vlm._processor.tokenizer.decode(prompt.ids)
     assert text.count(mark) == 3 and text.count("user") == 2
 
@@ -385,16 +385,16 @@ def test_prompts_are_remembered_within_bounds(loaded: Callable[[str], VLM], monk
     real = encoder._read
     monkeypatch.setattr(encoder, "_read", lambda text, *rest, **more: made.append(text) or real(text, *rest, **more))
     for seed in (0, 0, 1, 0, 1):
-        encoder.encode([Exchange("a", (picture(seed),))])
+        encoder.encode([ChatTurn("a", (picture(seed),))])
     assert len(made) == 2
-    encoder.encode([Exchange("b", (picture(0),))])
+    encoder.encode([ChatTurn("b", (picture(0),))])
     assert len(made) == 3
     for seed in range(2, 20):
-        encoder.encode([Exchange("a", (picture(seed),))])
+        encoder.encode([ChatTurn("a", (picture(seed),))])
     assert len(encoder._cache) <= 3 and encoder._free >= 0
-    encoder.encode([Exchange("a", (picture(19),))])
+    encoder.encode([ChatTurn("a", (picture(19),))])
     assert len(made) == 21
-    encoder.encode([Exchange("a", (picture(0),))])
+    encoder.encode([ChatTurn("a", (picture(0),))])
     assert len(made) == 22
 
 
@@ -409,12 +409,12 @@ def test_templates_that_fail_say_so(fresh: Callable[..., VLM]) -> None:
     vlm = fresh("llava")
     vlm._processor.chat_template = "{{ raise_exception('no turns') }}"
     with pytest.raises(BadInput, match="cannot write 1 turns with pictures: no turns"):
-        vlm.encode([Exchange("a", ())])
+        vlm.encode([ChatTurn("a", ())])
     vlm._processor.chat_template = "{{ messages[-1]['content'][-1]['text'] }}"
     with pytest.raises(BadInput, match="leaves earlier replies out"):
-        vlm.encode([Exchange("a", (), (5, 2)), Exchange("b", ())])
+        vlm.encode([ChatTurn("a", (), (5, 2)), ChatTurn("b", ())])
     with pytest.raises(BadInput, match="cannot read 1 pictures"):
-        vlm.encode([Exchange("<image><image>", (picture(0),))])
+        vlm.encode([ChatTurn("<image><image>", (picture(0),))])
 
 
 # -- tokens and text ---------------------------------------------------------------------------------------------------
@@ -509,7 +509,7 @@ def test_the_usual_stop_is_that_of_the_template(folder: Callable[[str], Path], t
     shutil.copytree(folder("llava"), tmp_path / "model")
     path = tmp_path / "model/tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": SPECIAL[0]}))
-    vlm = load_vlm(Policy(model=str(tmp_path / "model")), device="cpu")
+    vlm = load_vlm(ModelConfig(model=str(tmp_path / "model")), device="cpu")
     assert vlm._processor.tokenizer.eos_token_id == 0 and vlm.tokens.stops == {0, 2} and vlm.tokens.stop == 2
 
 
@@ -523,7 +523,7 @@ def test_a_model_that_never_ends_is_refused() -> None:
 # -- parts that learn --------------------------------------------------------------------------------------------------
 
 
-def learn(vlm: VLM, temperature: float = 1.0) -> Scores:
+def learn(vlm: VLM, temperature: float = 1.0) -> TokenStats:
     prompts = [vlm.encode(exchanges) for exchanges in SHOWN[:2]]
     samples = vlm.generate(prompts, uniforms(2, 5), temperature, 5)
     scores = vlm.score([passage(p, s) for p, s in zip(prompts, samples, strict=True)], temperature)
@@ -533,10 +533,10 @@ def learn(vlm: VLM, temperature: float = 1.0) -> Scores:
 
 @pytest.mark.parametrize("part", ["vision", "projector", "language"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_frozen_parts_do_not_learn_and_others_do(family: str, part: Part, fresh: Callable[..., VLM]) -> None:
+def test_frozen_parts_do_not_learn_and_others_do(family: str, part: TrainablePart, fresh: Callable[..., VLM]) -> None:
     vlm = fresh(family, freeze=(part,))
     learn(vlm)
-    moved: dict[Part, float] = {"vision": 0.0, "projector": 0.0, "language": 0.0}
+    moved: dict[TrainablePart, float] = {"vision": 0.0, "projector": 0.0, "language": 0.0}
     for name, parameter in vlm.model.named_parameters():
         if parameter.grad is not None:
             moved[part_of(name)] += float(parameter.grad.abs().sum())
@@ -598,7 +598,7 @@ def test_dropout_is_switched_off(folder: Callable[[str], Path], tmp_path: Path, 
     config = json.loads((tmp_path / "model/config.json").read_text())
     config["text_config"]["attention_dropout"] = config["vision_config"]["attention_dropout"] = 0.5
     (tmp_path / "model/config.json").write_text(json.dumps(config))
-    vlm = load_vlm(Policy(model=str(tmp_path / "model"), gradient_checkpointing=True), device="cpu")
+    vlm = load_vlm(ModelConfig(model=str(tmp_path / "model"), gradient_checkpointing=True), device="cpu")
     prompt = vlm.encode(SHOWN[0])
     (sample,) = vlm.generate([prompt], uniforms(1, 5), 1.0, 5)
     scored = vlm.score([passage(prompt, sample)]).logprobs.detach()
@@ -697,7 +697,7 @@ def test_saved_adapters_come_back_bit_for_bit(fresh: Callable[..., VLM], tmp_pat
     (sample,) = vlm.generate([prompt], uniforms(1, 8), 1.0, 8)
     assert all(torch.equal(mine[name], value) for name, value in weights(vlm).items())
     for saved in ("merged", "saved"):  # adapters alone can be loaded by name as well
-        other = load_vlm(Policy(model=str(tmp_path / saved)), device="cpu")
+        other = load_vlm(ModelConfig(model=str(tmp_path / saved)), device="cpu")
         scored = other.score([passage(prompt, sample)]).logprobs.detach()
         np.testing.assert_allclose(scored, sample.logprobs, atol=1e-3)
 
@@ -730,7 +730,7 @@ def test_strange_settings_of_sampling_can_be_saved(folder: Callable[[str], Path]
     shutil.copytree(folder("llava"), tmp_path / "model")
     path = tmp_path / "model/generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"do_sample": False, "temperature": 0.9}))
-    load_vlm(Policy(model=str(tmp_path / "model")), device="cpu").save(tmp_path / "saved")
+    load_vlm(ModelConfig(model=str(tmp_path / "model")), device="cpu").save(tmp_path / "saved")
     assert json.loads((tmp_path / "saved/generation_config.json").read_text())["temperature"] == 0.9
 
 
@@ -770,10 +770,13 @@ def test_types_follow_the_device_and_the_recipe(monkeypatch: pytest.MonkeyPatch)
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     half, whole = torch.bfloat16, torch.float32
     monkeypatch.setattr(model_module, "fast_dtype", lambda device: half)
-    assert chosen(Policy(), cpu) == (whole, None) and chosen(Policy(), gpu) == (whole, half)
-    assert chosen(Policy(lora=LoRA()), gpu) == (half, None) and chosen(Policy(lora=LoRA()), cpu) == (whole, None)
-    assert chosen(Policy(dtype="float32"), gpu) == (whole, None)
-    assert chosen(Policy(dtype="bfloat16"), gpu) == (half, None)
+    assert chosen(ModelConfig(), cpu) == (whole, None) and chosen(ModelConfig(), gpu) == (whole, half)
+    assert chosen(ModelConfig(lora=LoRA()), gpu) == (half, None) and chosen(ModelConfig(lora=LoRA()), cpu) == (
+        whole,
+        None,
+    )
+    assert chosen(ModelConfig(dtype="float32"), gpu) == (whole, None)
+    assert chosen(ModelConfig(dtype="bfloat16"), gpu) == (half, None)
 
 
 # -- names and errors --------------------------------------------------------------------------------------------------
@@ -782,9 +785,9 @@ def test_types_follow_the_device_and_the_recipe(monkeypatch: pytest.MonkeyPatch)
 def test_four_bits_ask_for_what_they_need(folder: Callable[[str], Path]) -> None:
     model = str(folder("llava"))
     with pytest.raises(BadInput, match=r"cannot learn; say policy\.lora"):
-        load_vlm(Policy(model=model, four_bit=True), device="cpu")
+        load_vlm(ModelConfig(model=model, four_bit=True), device="cpu")
     with pytest.raises(BadInput, match="needs a GPU"):
-        load_vlm(Policy(model=model, four_bit=True, lora=LoRA()), device="cpu")
+        load_vlm(ModelConfig(model=model, four_bit=True, lora=LoRA()), device="cpu")
 
 
 def test_models_that_cannot_be_loaded(folder: Callable[[str], Path], tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ _KEYS = ("OPENAI_API_KEY", "GEMINI_API_KEY", "ANTHROPIC_API_KEY")
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """One thing that was looked at."""
 
     name: str
@@ -35,10 +35,10 @@ class Finding:
     mend: str = ""
 
 
-def examine() -> list[Finding]:
+def examine() -> list[Check]:
     """Look at Python, processor, GPU, pictures, rendering back ends, videos, models, extras and keys."""
     return [
-        Finding("python", True, f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+        Check("python", True, f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         _processor(),
         _gpu(),
         _own_pictures(),
@@ -52,47 +52,45 @@ def examine() -> list[Finding]:
     ]
 
 
-def _processor() -> Finding:
+def _processor() -> Check:
     import psutil
     import torch
 
     memory = psutil.virtual_memory()
     detail = f"{os.cpu_count()} cores, {memory.available / 2**30:.0f} of {memory.total / 2**30:.0f} GiB free"
-    return Finding("processor", True, f"{detail}, torch {torch.__version__}")
+    return Check("processor", True, f"{detail}, torch {torch.__version__}")
 
 
-def _gpu() -> Finding:
+def _gpu() -> Check:
     import torch
 
     if torch.cuda.is_available():
-        return Finding("gpu", True, f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}")
+        return Check("gpu", True, f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}")
     if torch.backends.mps.is_available():
-        return Finding("gpu", True, "Apple MPS")
-    return Finding(
-        "gpu", False, "none found", "not needed for the bundled recipes; large encoders are slow without one"
-    )
+        return Check("gpu", True, "Apple MPS")
+    return Check("gpu", False, "none found", "not needed for the bundled recipes; large encoders are slow without one")
 
 
-def _own_pictures() -> Finding:
-    from sightline.envs.cartpole import LOOKS, draw_cartpole
+def _own_pictures() -> Check:
+    from sightline.envs.control.cartpole import LOOKS, draw_cartpole
 
     frame = draw_cartpole(0.0, 0.0, (64, 64), LOOKS["plain"])
-    return Finding("own tasks", frame.shape == (64, 64, 3), "drawn by Pillow; no OpenGL needed")
+    return Check("own tasks", frame.shape == (64, 64, 3), "drawn by Pillow; no OpenGL needed")
 
 
-def _classic_control() -> Finding:
+def _classic_control() -> Check:
     if importlib.util.find_spec("pygame") is None:
-        return Finding("classic control", False, "pygame is missing", "pip install 'gymnasium[classic-control]'")
-    return Finding("classic control", True, "Gymnasium's Pendulum, Acrobot and friends, by pygame")
+        return Check("classic control", False, "pygame is missing", "pip install 'gymnasium[classic-control]'")
+    return Check("classic control", True, "Gymnasium's Pendulum, Acrobot and friends, by pygame")
 
 
-def _mujoco_back_ends() -> list[Finding]:
+def _mujoco_back_ends() -> list[Check]:
     if importlib.util.find_spec("mujoco") is None:
-        return [Finding("mujoco", False, "not installed (an extra)", "pip install 'gymnasium[mujoco]'")]
+        return [Check("mujoco", False, "not installed (an extra)", "pip install 'gymnasium[mujoco]'")]
     return [_mujoco_back_end(name) for name in _GL_PACKAGES]
 
 
-def _mujoco_back_end(name: str) -> Finding:
+def _mujoco_back_end(name: str) -> Check:
     """Rendering is tried in a process of its own: a missing library can end it."""
     environment = os.environ | {"MUJOCO_GL": name}
     try:
@@ -100,45 +98,45 @@ def _mujoco_back_end(name: str) -> Finding:
             [sys.executable, "-c", _RENDER], env=environment, capture_output=True, text=True, timeout=60, check=False
         )
     except subprocess.TimeoutExpired:
-        return Finding(f"mujoco with {name}", False, "hung", "use another back end: MUJOCO_GL=osmesa")
+        return Check(f"mujoco with {name}", False, "hung", "use another back end: MUJOCO_GL=osmesa")
     if tried.returncode == 0:
-        return Finding(f"mujoco with {name}", True, f"renders; chosen by MUJOCO_GL={name}")
+        return Check(f"mujoco with {name}", True, f"renders; chosen by MUJOCO_GL={name}")
     reason = (tried.stderr.strip().splitlines() or [f"ended with code {tried.returncode}"])[-1][:90]
-    return Finding(f"mujoco with {name}", False, reason, f"on Debian or Ubuntu: apt-get install {_GL_PACKAGES[name]}")
+    return Check(f"mujoco with {name}", False, reason, f"on Debian or Ubuntu: apt-get install {_GL_PACKAGES[name]}")
 
 
-def _videos() -> Finding:
+def _videos() -> Check:
     import imageio_ffmpeg
 
     try:
-        return Finding("videos", True, f"ffmpeg {imageio_ffmpeg.get_ffmpeg_version()}")
+        return Check("videos", True, f"ffmpeg {imageio_ffmpeg.get_ffmpeg_version()}")
     except RuntimeError as error:
-        return Finding("videos", False, str(error), "pip install --force-reinstall imageio-ffmpeg, or say videos=false")
+        return Check("videos", False, str(error), "pip install --force-reinstall imageio-ffmpeg, or say videos=false")
 
 
-def _bundled_encoder() -> Finding:
+def _bundled_encoder() -> Check:
     from sightline.models.encoders import BUNDLED, load_encoder
 
     try:
         encoder = load_encoder(BUNDLED, device="cpu")
     except Exception as error:
-        return Finding("bundled encoder", False, str(error), "reinstall Sightline: its files are damaged")
-    return Finding("bundled encoder", True, f"reads {encoder.image_size}x{encoder.image_size} pictures")
+        return Check("bundled encoder", False, str(error), "reinstall Sightline: its files are damaged")
+    return Check("bundled encoder", True, f"reads {encoder.image_size}x{encoder.image_size} pictures")
 
 
-def _model_cache() -> Finding:
+def _model_cache() -> Check:
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 
     network = "offline (HF_HUB_OFFLINE)" if HF_HUB_OFFLINE else "fetched when first used"
-    return Finding("model cache", True, f"{HF_HUB_CACHE}; other encoders are {network}")
+    return Check("model cache", True, f"{HF_HUB_CACHE}; other encoders are {network}")
 
 
-def _extras() -> list[Finding]:
+def _extras() -> list[Check]:
     findings = []
     for module, extra in _EXTRAS.items():
         there = _is_there(module)
         detail = "installed" if there else "not installed (an extra)"
-        findings.append(Finding(module, there, detail, f"pip install 'sightline[{extra}]'"))
+        findings.append(Check(module, there, detail, f"pip install 'sightline[{extra}]'"))
     return findings
 
 
@@ -149,7 +147,7 @@ def _is_there(module: str) -> bool:
         return False
 
 
-def _keys() -> Finding:
+def _keys() -> Check:
     found = [name for name in _KEYS if os.environ.get(name)]
     mend = "only hosted chat models need one; every other teacher works without"
-    return Finding("keys", bool(found), ", ".join(found) or "none set", mend)
+    return Check("keys", bool(found), ", ".join(found) or "none set", mend)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sightline.config.agents import Alarms as Limits
+from sightline.config.agents import AlarmSettings as Limits
 
 
 class Alarms:

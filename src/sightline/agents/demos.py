@@ -18,8 +18,8 @@ import numpy as np
 
 from sightline.agents.prompting import demonstration, prompt_text
 from sightline.config.agents import Replies
+from sightline.envs.games.wrapping import has_oracle, oracle
 from sightline.errors import BadInput, RunFailed
-from sightline.games.wrapping import has_oracle, oracle
 from sightline.labels.frames import read_picture
 from sightline.models.pictures import Picture
 from sightline.runs.files import write_atomically

@@ -10,30 +10,30 @@ from typing import Any
 import numpy as np
 import torch
 
-from sightline.agents.algorithms import credit
+from sightline.agents.algorithms import compute_advantages
 from sightline.agents.engines.engine import Engine, passes
 from sightline.agents.losses import NotFinite, Sums, mismatch, policy_loss
 from sightline.agents.metrics import Metrics, added, update_metrics
 from sightline.agents.sequences import (
-    Lesson,
+    TrainingSequence,
+    build_sequences,
     is_learned_from,
-    lessons,
     micro_batches,
     minibatches,
     share,
     targets_of,
     turns_in,
 )
-from sightline.agents.types import Credit, Group, Trajectory
+from sightline.agents.types import Advantages, Group, Trajectory
 from sightline.config import PPO, AgentRecipe
 from sightline.errors import RunFailed
 from sightline.models.vlm.model import VLM
-from sightline.models.vlm.types import Passage, Span
+from sightline.models.vlm.types import TokenSequence, TurnSpan
 
 OUT_OF_MEMORY = "out of memory"
 
 
-class Learner:
+class PolicyLearner:
     """Changes a model by what it played.
 
     Args:
@@ -54,7 +54,7 @@ class Learner:
             parameters, self._settings.learning_rate, betas=(0.9, 0.95), weight_decay=self._settings.weight_decay
         )
 
-    def judge(self, played: Sequence[Trajectory]) -> Sums:
+    def compute_values_and_ref_logprobs(self, played: Sequence[Trajectory]) -> Sums:
         """Ask the model, before it changes, for what credit and loss will need of these episodes of this process:
         the values of their turns, and what the model before RL would have said.
 
@@ -71,10 +71,10 @@ class Learner:
 
     def _judged(self, played: Sequence[Trajectory]) -> Sums:
         whole = [episode for episode in played if episode.error is None]
-        blank = [Credit(np.zeros(len(episode.turns))) for episode in whole]
+        blank = [Advantages(np.zeros(len(episode.turns))) for episode in whole]
         turns = iter([turn for episode in whole for turn in episode.turns if is_learned_from(turn)])
         sums: list[Sums] = []
-        for few in _chunks(lessons(whole, blank), self._micro_batch):
+        for few in _chunks(build_sequences(whole, blank), self._micro_batch):
             passages = [lesson.passage for lesson in few]
             with torch.no_grad():
                 scores = self._vlm.score(passages, self._temperature)
@@ -89,34 +89,34 @@ class Learner:
                 turn.reference = None if anchors is None else anchors[at : at + length]
                 at += length
         if isinstance(self._recipe.algorithm, PPO):
-            self._judge_ends([episode for episode in whole if episode.end is not None])
+            self._bootstrap_values([episode for episode in whole if episode.end is not None])
         return added(sums)
 
-    def _judge_ends(self, truncated: Sequence[Trajectory]) -> None:
+    def _bootstrap_values(self, truncated: Sequence[Trajectory]) -> None:
         """Values of the states in which episodes were cut short."""
         for few in _chunks(truncated, self._micro_batch):
             passages = []
             for episode in few:
                 assert episode.end is not None
                 end = len(episode.end.ids)
-                passages.append(Passage(episode.end, np.zeros(0, np.int64), (Span(end, end),)))
+                passages.append(TokenSequence(episode.end, np.zeros(0, np.int64), (TurnSpan(end, end),)))
             with torch.no_grad():
                 values = self._vlm.score(passages, self._temperature).values.tolist()
             for episode, value in zip(few, values, strict=True):
                 episode.last_value = value
 
-    def credit(self, played: Sequence[Trajectory]) -> list[Credit | None]:
+    def compute_advantages(self, played: Sequence[Trajectory]) -> list[Advantages | None]:
         """What the algorithm makes of each episode.
 
         Args:
             played: by all processes, judged, episodes of a group beside each other.
         """
         groups: list[Group] = [list(group) for _, group in groupby(played, key=lambda episode: episode.seed)]
-        credits = credit(groups, self._recipe.algorithm, self._recipe.rollouts.reward)
+        credits = compute_advantages(groups, self._recipe.algorithm, self._recipe.rollouts.reward)
         return [one for several in credits for one in several]
 
     def learn(
-        self, played: Sequence[Trajectory], credits: Sequence[Credit | None], update: int, progress: float
+        self, played: Sequence[Trajectory], credits: Sequence[Advantages | None], update: int, progress: float
     ) -> Metrics:
         """Change the model by the episodes of all processes.
 
@@ -129,7 +129,7 @@ class Learner:
         Raises:
             RunFailed: a loss or gradient is not finite; the weights are those of the last good step.
         """
-        learned = lessons(played, credits)
+        learned = build_sequences(played, credits)
         rate = self._settings.learning_rate * _share_of_rate(self._settings.schedule, progress)
         for group in self.optimiser.param_groups:
             group["lr"] = rate
@@ -150,7 +150,7 @@ class Learner:
             "update/turns": float(turns_in(learned)),
         }
 
-    def _step(self, batch: Sequence[Lesson], place: str) -> tuple[Sums, float]:
+    def _step(self, batch: Sequence[TrainingSequence], place: str) -> tuple[Sums, float]:
         """One step of the optimiser; with smaller forward passes if memory runs out."""
         while True:
             sums: Sums = {}
@@ -192,7 +192,7 @@ class Learner:
             torch.cuda.empty_cache()
         self._say(f"out of memory: going on with {self._micro_batch} turns in a pass, to the same effect")
 
-    def _backward(self, batch: Sequence[Lesson]) -> Sums:
+    def _backward(self, batch: Sequence[TrainingSequence]) -> Sums:
         """Add up the gradients of this process's share of a step."""
         mine = micro_batches(share(batch, self._engine.rank, self._engine.world), self._micro_batch)
         spare = micro_batches(batch[:1], self._micro_batch)[0]
@@ -219,7 +219,7 @@ class Learner:
             raise not_finite
         return added(sums)
 
-    def _reference(self, few: Sequence[Lesson]) -> torch.Tensor | None:
+    def _reference(self, few: Sequence[TrainingSequence]) -> torch.Tensor | None:
         if not self._settings.needs_reference:
             return None
         known = [turn.reference for lesson in few for turn in lesson.turns]

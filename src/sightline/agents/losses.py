@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from sightline.config.agents import PPO, Algorithm, Update
 from sightline.errors import RunFailed
-from sightline.models.vlm.types import Scores
+from sightline.models.vlm.types import TokenStats
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +47,7 @@ the gradient is zero."""
 
 @dataclass(frozen=True)
 class Targets:
-    """What scores are compared with; T tokens and M turns in the order of `Scores`.
+    """What scores are compared with; T tokens and M turns in the order of `TokenStats`.
 
     Attributes:
         old_logprobs: float32[T], as sampled.
@@ -57,7 +57,7 @@ class Targets:
         returns: float32[M], what values should have been; None for algorithms without values.
         old_values: float32[M], what they were.
         credited: bool[M], whether the reply decided what was played.
-        choosing: bool[M], whether there was a choice among legal actions of which `Scores.choice_entropy` tells.
+        choosing: bool[M], whether there was a choice among legal actions of which `TokenStats.choice_entropy` tells.
     """
 
     old_logprobs: torch.Tensor
@@ -106,7 +106,7 @@ class NotFinite(RunFailed):
 
 
 def policy_loss(
-    scores: Scores,
+    scores: TokenStats,
     targets: Targets,
     reference_logprobs: torch.Tensor | None,
     settings: Update,
@@ -148,7 +148,7 @@ def policy_loss(
     return LossOutput(losses.sum() / total_turns, _as_floats(sums))
 
 
-def mismatch(scores: Scores, targets: Targets) -> Sums:
+def mismatch(scores: TokenStats, targets: Targets) -> Sums:
     """How far the sampler's probabilities are from the learner's, to be asked before the first step of an update.
 
     The mean of |exp(new - old) - 1| over tokens; the same weights should give 0 but for rounding.
@@ -225,7 +225,7 @@ def _value_sums(old_values: torch.Tensor, returns: torch.Tensor) -> dict[str, to
     }
 
 
-def _general_sums(scores: Scores, logprobs: torch.Tensor, targets: Targets) -> dict[str, torch.Tensor]:
+def _general_sums(scores: TokenStats, logprobs: torch.Tensor, targets: Targets) -> dict[str, torch.Tensor]:
     import torch
 
     with torch.no_grad():

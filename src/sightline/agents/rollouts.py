@@ -20,16 +20,16 @@ import numpy as np
 
 from sightline.agents.prompting import prompt_text
 from sightline.agents.replies import action_tokens, choice_tokens, read_reply
-from sightline.agents.samplers import Asked, Key, Sampler
+from sightline.agents.samplers import Completion, Key, Sampler
 from sightline.agents.types import Reply, Trajectory, Turn
 from sightline.config import Replies
-from sightline.games.contract import Observation
+from sightline.envs.games.contract import Observation
 from sightline.models.pictures import Picture
 from sightline.models.vlm.model import VLM
-from sightline.models.vlm.types import Exchange
+from sightline.models.vlm.types import ChatTurn
 
 MakeGame = Callable[[], gymnasium.Env[Any, Any]]
-Look = Callable[[Picture, "Task", int], Picture]
+PictureFilter = Callable[[Picture, "EpisodeTask", int], Picture]
 """What is shown instead of a picture, in a turn of a task."""
 CHANCE_OF_MOVES = 2
 REMEMBERED = 4096
@@ -37,14 +37,14 @@ REMEMBERED = 4096
 
 
 @dataclass(frozen=True)
-class Task:
+class EpisodeTask:
     """One episode to be played: the seed of its game, and which episode with that seed it is."""
 
     seed: int
     member: int = 0
 
 
-class Table:
+class RolloutWorker:
     """Games that are played at the same time by one sampler.
 
     Args:
@@ -67,9 +67,9 @@ class Table:
     def play(
         self,
         sampler: Sampler,
-        tasks: Sequence[Task],
+        tasks: Sequence[EpisodeTask],
         chance: Key = (),
-        look: Look | None = None,
+        look: PictureFilter | None = None,
         after_turns: Callable[[int], None] | None = None,
     ) -> list[Trajectory]:
         """Play every task to its end.
@@ -158,12 +158,14 @@ class _Reading:
 class _Episode:
     """One game that is being played at a table."""
 
-    def __init__(self, table: Table, seat: int, place: int, task: Task, chance: Key, look: Look | None) -> None:
+    def __init__(
+        self, table: RolloutWorker, seat: int, place: int, task: EpisodeTask, chance: Key, look: PictureFilter | None
+    ) -> None:
         self._table, self.seat, self.place, self._task = table, seat, place, task
         self._chance, self._look = chance, look
         self.trajectory = Trajectory(task.seed, task.member)
         self.over = False
-        self._exchanges: list[Exchange] = []
+        self._exchanges: list[ChatTurn] = []
         self._info: dict[str, Any] = {}
         game = table.game(seat)
         self._action_names: tuple[str, ...] = game.get_wrapper_attr("action_names")
@@ -178,11 +180,11 @@ class _Episode:
     def key(self) -> Key:
         return (*self._chance, self._task.seed, self._task.member, len(self.trajectory.turns))
 
-    def conversation(self) -> list[Exchange]:
+    def conversation(self) -> list[ChatTurn]:
         """The turns of the window; the last waits for its reply."""
         return self._exchanges[-self._table._window :]
 
-    def take(self, asked: Asked) -> None:
+    def take(self, asked: Completion) -> None:
         """Play what was replied."""
         turn = self._read(asked)
         self.trajectory.turns.append(turn)
@@ -217,9 +219,9 @@ class _Episode:
             turn = len(self.trajectory.turns)
             pictures = tuple(self._look(picture, self._task, turn) for picture in pictures)
         text = self._table._words(observation.text, self._asked, self._action_names)
-        self._exchanges.append(Exchange(text, pictures))
+        self._exchanges.append(ChatTurn(text, pictures))
 
-    def _read(self, asked: Asked) -> Turn:
+    def _read(self, asked: Completion) -> Turn:
         """The turn that a reply makes, before it is played."""
         settings, sample = self._table._replies, asked.sample
         legal: tuple[str, ...] = tuple(self._info.get("legal_actions", self._action_names))
@@ -230,7 +232,7 @@ class _Episode:
         played = self._played(reply.action, is_legal, legal)
         penalty = settings.penalty if reply.action is None or not is_legal else 0.0
         return Turn(
-            exchange=Exchange(self._exchanges[-1].text, self._exchanges[-1].pictures, ids, reply_text=sample.text),
+            exchange=ChatTurn(self._exchanges[-1].text, self._exchanges[-1].pictures, ids, reply_text=sample.text),
             prompt=asked.prompt,
             sample=sample,
             reply=reply,

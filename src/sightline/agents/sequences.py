@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sightline.agents.types import Credit, Trajectory, Turn
-from sightline.models.vlm.types import Passage, Prompt, Span
+from sightline.agents.types import Advantages, Trajectory, Turn
+from sightline.models.vlm.types import Prompt, TokenSequence, TurnSpan
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class LessonTurn:
+class SequenceTurn:
     """What is to be learned of one turn.
 
     Attributes:
@@ -40,7 +40,7 @@ class LessonTurn:
         reference: float32[n], log-probabilities under the model before RL; None if nobody asked.
     """
 
-    span: Span
+    span: TurnSpan
     logprobs: np.ndarray
     action: np.ndarray
     advantage: float
@@ -51,11 +51,11 @@ class LessonTurn:
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
+class TrainingSequence:
     """A passage and what is to be learned from it: one turn for each span of the passage, in the same order."""
 
-    passage: Passage
-    turns: tuple[LessonTurn, ...]
+    passage: TokenSequence
+    turns: tuple[SequenceTurn, ...]
 
     @property
     def length(self) -> int:
@@ -63,7 +63,9 @@ class Lesson:
         return len(self.passage.prompt.ids) + len(self.passage.reply)
 
 
-def lessons(trajectories: Iterable[Trajectory], credits: Iterable[Credit | None], merge: bool = True) -> list[Lesson]:
+def build_sequences(
+    trajectories: Iterable[Trajectory], credits: Iterable[Advantages | None], merge: bool = True
+) -> list[TrainingSequence]:
     """What can be learned from trajectories, in their order.
 
     Left out are trajectories without credit, turns that another sampler replied to (no prompt), and replies of no
@@ -73,7 +75,7 @@ def lessons(trajectories: Iterable[Trajectory], credits: Iterable[Credit | None]
         credits: one for each trajectory, with one advantage for each of its turns.
         merge: False gives every turn a passage of its own.
     """
-    found: list[Lesson] = []
+    found: list[TrainingSequence] = []
     for trajectory, credit in zip(trajectories, credits, strict=True):
         if credit is not None:
             found += [_lesson(trajectory, credit, chain) for chain in _chains(trajectory.turns, merge)]
@@ -122,20 +124,20 @@ def _begins(whole: torch.Tensor, part: torch.Tensor) -> bool:
     return whole.dtype == part.dtype and torch.equal(whole[: len(part)], part)
 
 
-def _lesson(trajectory: Trajectory, credit: Credit, chain: list[int]) -> Lesson:
+def _lesson(trajectory: Trajectory, credit: Advantages, chain: list[int]) -> TrainingSequence:
     turns = tuple(_lesson_turn(trajectory.turns[i], credit, i) for i in chain)
     last = trajectory.turns[chain[-1]]
     assert last.prompt is not None
-    passage = Passage(last.prompt, np.asarray(last.sample.ids), tuple(turn.span for turn in turns))
-    return Lesson(passage, turns)
+    passage = TokenSequence(last.prompt, np.asarray(last.sample.ids), tuple(turn.span for turn in turns))
+    return TrainingSequence(passage, turns)
 
 
-def _lesson_turn(turn: Turn, credit: Credit, index: int) -> LessonTurn:
+def _lesson_turn(turn: Turn, credit: Advantages, index: int) -> SequenceTurn:
     assert turn.prompt is not None
     start = len(turn.prompt.ids)
     choice = None if turn.choice is None else start + turn.choice
-    return LessonTurn(
-        Span(start, start + len(turn.sample.ids), choice, turn.choices),
+    return SequenceTurn(
+        TurnSpan(start, start + len(turn.sample.ids), choice, turn.choices),
         np.asarray(turn.sample.logprobs, np.float32),
         np.asarray(turn.action_tokens, bool),
         float(credit.advantages[index]),
@@ -146,43 +148,43 @@ def _lesson_turn(turn: Turn, credit: Credit, index: int) -> LessonTurn:
     )
 
 
-def turns_in(lessons: Iterable[Lesson]) -> int:
+def turns_in(build_sequences: Iterable[TrainingSequence]) -> int:
     """How many turns lessons hold."""
-    return sum(len(lesson.turns) for lesson in lessons)
+    return sum(len(lesson.turns) for lesson in build_sequences)
 
 
 def minibatches(
-    lessons: Sequence[Lesson], turns_per_step: int, seed: int, update: int, epoch: int
-) -> list[list[Lesson]]:
+    build_sequences: Sequence[TrainingSequence], turns_per_step: int, seed: int, update: int, epoch: int
+) -> list[list[TrainingSequence]]:
     """The lessons of each optimiser step of an epoch, over all processes.
 
     All steps have about the same number of turns, so that none learns from a small rest: as many steps as are needed
     for none to exceed `turns_per_step`, but for lessons of several turns, which are never torn apart. Equal seed,
     update and epoch give equal steps.
     """
-    total = turns_in(lessons)
-    steps: list[list[Lesson]] = [[] for _ in range(-(-total // turns_per_step))]
+    total = turns_in(build_sequences)
+    steps: list[list[TrainingSequence]] = [[] for _ in range(-(-total // turns_per_step))]
     before = 0
-    for i in np.random.default_rng([seed, update, epoch]).permutation(len(lessons)):
-        lesson = lessons[i]
+    for i in np.random.default_rng([seed, update, epoch]).permutation(len(build_sequences)):
+        lesson = build_sequences[i]
         middle = before + len(lesson.turns) / 2
         steps[int(middle * len(steps) / total)].append(lesson)
         before += len(lesson.turns)
     return [step for step in steps if step]
 
 
-def share(lessons: Sequence[Lesson], rank: int, world: int) -> list[Lesson]:
+def share(build_sequences: Sequence[TrainingSequence], rank: int, world: int) -> list[TrainingSequence]:
     """What one of `world` processes does of a step. It may be nothing; gradients must be added up all the same."""
-    return list(lessons[rank::world])
+    return list(build_sequences[rank::world])
 
 
-def micro_batches(lessons: Sequence[Lesson], turns: int) -> list[list[Lesson]]:
+def micro_batches(build_sequences: Sequence[TrainingSequence], turns: int) -> list[list[TrainingSequence]]:
     """The lessons of each forward pass: at most so many turns, except for a single lesson that has more.
 
     Lessons of similar length go together, so that little is padded.
     """
-    passes: list[list[Lesson]] = []
-    for lesson in sorted(lessons, key=lambda lesson: lesson.length):
+    passes: list[list[TrainingSequence]] = []
+    for lesson in sorted(build_sequences, key=lambda lesson: lesson.length):
         if passes and turns_in(passes[-1]) + len(lesson.turns) <= turns:
             passes[-1].append(lesson)
         else:
@@ -190,13 +192,13 @@ def micro_batches(lessons: Sequence[Lesson], turns: int) -> list[list[Lesson]]:
     return passes
 
 
-def targets_of(lessons: Sequence[Lesson], device: str | torch.device = "cpu") -> Targets:
+def targets_of(build_sequences: Sequence[TrainingSequence], device: str | torch.device = "cpu") -> Targets:
     """What the scores of these lessons' passages are compared with, in the same order of tokens and turns."""
     import torch
 
     from sightline.agents.losses import Targets
 
-    turns = [turn for lesson in lessons for turn in lesson.turns]
+    turns = [turn for lesson in build_sequences for turn in lesson.turns]
     lengths = [len(turn.logprobs) for turn in turns]
 
     def tensor(values: Any, dtype: torch.dtype) -> torch.Tensor:

@@ -13,15 +13,15 @@ import numpy as np
 
 from sightline.agents.alarms import Alarms
 from sightline.agents.algorithms.returns import is_whole
-from sightline.agents.evaluating import describe_agent, evaluate_policy, play, summary
-from sightline.agents.learning import Learner
+from sightline.agents.building import AgentSetup
+from sightline.agents.checkpoints import AgentCheckpoints, AgentTrainerState, load_optimiser
+from sightline.agents.evaluation import describe_agent, evaluate_policy, play, summary
+from sightline.agents.learning import PolicyLearner
 from sightline.agents.metrics import Metrics, added, rollout_metrics, update_metrics
-from sightline.agents.preparing import Setup
-from sightline.agents.recording import record, write_records
-from sightline.agents.rollouts import Task
-from sightline.agents.samplers import Asked, Conversation, Key, Sampler
-from sightline.agents.snapshot import Snapshots, Standing, load_optimiser
-from sightline.agents.types import Credit, Trajectory
+from sightline.agents.rollouts import EpisodeTask
+from sightline.agents.samplers import Completion, Conversation, Key, Sampler
+from sightline.agents.trajectory_log import trajectory_log, write_trajectory_log
+from sightline.agents.types import Advantages, Trajectory
 from sightline.agents.warm_start import warm_start
 from sightline.config import WarmStart
 from sightline.errors import Damaged, RunFailed
@@ -37,7 +37,7 @@ TRAINING = zlib.crc32(b"training")
 """Keeps the seeds of training apart from those of panels."""
 
 
-def train(setup: Setup, run: RunFolder, progress: Progress, resume: bool = False) -> dict[str, Any]:
+def train(setup: AgentSetup, run: RunFolder, progress: Progress, resume: bool = False) -> dict[str, Any]:
     """Carry out a recipe in a run folder. With several processes, all of them call this; the first writes.
 
     Args:
@@ -55,7 +55,7 @@ def train(setup: Setup, run: RunFolder, progress: Progress, resume: bool = False
         RunFailed: in one line; earlier checkpoints are whole.
     """
     with StopRequests() as stop:
-        session = Session(setup, run, progress, stop, resume)
+        session = AgentTrainer(setup, run, progress, stop, resume)
         try:
             session.begin()
             session.learn()
@@ -65,7 +65,7 @@ def train(setup: Setup, run: RunFolder, progress: Progress, resume: bool = False
 
 
 @dataclass(frozen=True)
-class Watched:
+class InterruptibleSampler:
     """A sampler before which something is looked at.
 
     Attributes:
@@ -76,30 +76,30 @@ class Watched:
     sampler: Sampler
     look: Callable[[], None]
 
-    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Asked]:
+    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
         """See `Sampler`."""
         self.look()
         return self.sampler.ask(conversations, keys)
 
 
-class Session:
+class AgentTrainer:
     """A run in progress."""
 
     def __init__(
-        self, setup: Setup, run: RunFolder, progress: Progress, stop: StopRequests, resume: bool = False
+        self, setup: AgentSetup, run: RunFolder, progress: Progress, stop: StopRequests, resume: bool = False
     ) -> None:
         self.setup, self.run, self.progress, self.stop = setup, run, progress, stop
         recipe = setup.recipe
         self._leads = setup.engine.rank == 0
-        self._snapshots = Snapshots(run, recipe.checkpoints.keep)
+        self._snapshots = AgentCheckpoints(run, recipe.checkpoints.keep)
         self._practice, self._examination = setup.table(practice=True), setup.table()
         self._validation = setup.panel("validation", recipe.evaluation.episodes)
         self._test = setup.panel("test", recipe.evaluation.test_episodes)
         self._alarms = Alarms(recipe.alarms)
-        self._standing = Standing()
+        self._standing = AgentTrainerState()
         self._started, self._earlier_seconds = time.monotonic(), 0.0
         setup.engine.prepare(setup.vlm)
-        self._learner = Learner(recipe, setup.vlm, setup.engine, progress.say)
+        self._learner = PolicyLearner(recipe, setup.vlm, setup.engine, progress.say)
         self._found = self._snapshots.latest(progress.say) if resume else None
         # Without a checkpoint nothing is kept, not even what was measured before the first turn.
         resume_step = (-1 if self._found is None else self._found[1].turns) if resume else None
@@ -188,7 +188,7 @@ class Session:
                 self._snapshots.save_warm(setup.vlm)
         setup.weights_changed()
 
-    def _restore(self, path: Any, standing: Standing) -> None:
+    def _restore(self, path: Any, standing: AgentTrainerState) -> None:
         setup = self.setup
         self.progress.say(f"resuming from turn {standing.turns}")
         if setup.recipe.warm_start is not None and setup.recipe.update.needs_reference:
@@ -225,13 +225,13 @@ class Session:
         with setup.engine.whole():
             mine = self._play_share()
             played_at = time.monotonic()
-            judged = self._learner.judge(mine)
+            judged = self._learner.compute_values_and_ref_logprobs(mine)
         mismatch = added(setup.engine.gather(judged))
         played = _in_order(setup.engine.gather(mine), recipe.algorithm.group)
         if not any(is_whole(episode) for episode in played):
             reasons = sorted({episode.error for episode in played if episode.error})
             raise RunFailed(f"no episode could be played to its end: {'; '.join(reasons[:2])}")
-        credits = self._learner.credit(played)
+        credits = self._learner.compute_advantages(played)
         values: Metrics = rollout_metrics(played, recipe.rollouts.reward)
         values |= self._learner.learn(played, credits, standing.update, standing.turns / recipe.steps)
         setup.weights_changed()
@@ -261,13 +261,13 @@ class Session:
         sequence = np.random.SeedSequence([TRAINING, recipe.seed, self._standing.update])
         seeds = sequence.generate_state(recipe.rollouts.tasks, np.uint32)
         mine = [int(seed) for seed in seeds[engine.rank :: engine.world]]
-        tasks = [Task(seed, member) for seed in mine for member in range(recipe.algorithm.group)]
+        tasks = [EpisodeTask(seed, member) for seed in mine for member in range(recipe.algorithm.group)]
         chance = (recipe.seed, self._standing.update)
-        return self._practice.play(Watched(setup.sampler(), self._give_up_if_overdue), tasks, chance)
+        return self._practice.play(InterruptibleSampler(setup.sampler(), self._give_up_if_overdue), tasks, chance)
 
-    def _examinee(self) -> Watched:
+    def _examinee(self) -> InterruptibleSampler:
         """The model as it is examined."""
-        return Watched(self.setup.sampler(greedy=True), self._give_up_if_overdue)
+        return InterruptibleSampler(self.setup.sampler(greedy=True), self._give_up_if_overdue)
 
     def _give_up_if_overdue(self) -> None:
         """Leave in the middle of anything if a stop was asked for and it takes too long; what is not saved is lost."""
@@ -316,11 +316,11 @@ class Session:
 
         return evaluate_policy(self._examination, self._examinee(), self._test, keep)
 
-    def _record(self, name: str, played: list[Trajectory], credits: list[Credit | None]) -> None:
+    def _record(self, name: str, played: list[Trajectory], credits: list[Advantages | None]) -> None:
         """Keep some episodes to be read. If that fails, the run goes on."""
         try:
-            records, pictures = record(played[:RECORDED], credits[:RECORDED], self.setup.vlm)
-            write_records(self.run, name, records, pictures)
+            records, pictures = trajectory_log(played[:RECORDED], credits[:RECORDED], self.setup.vlm)
+            write_trajectory_log(self.run, name, records, pictures)
         except OSError as error:
             self._warn(f"the episodes of {name} could not be kept: {error.strerror or error}")
 

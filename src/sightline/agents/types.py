@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from sightline.models.vlm.types import Exchange, Prompt, Sample
+from sightline.models.vlm.types import ChatTurn, Prompt, Sample
 
 
 class Failure(StrEnum):
@@ -71,7 +71,7 @@ class Turn:
         reference: float32[n], log-probabilities of the sampled tokens under the model before RL; None if nobody asked.
     """
 
-    exchange: Exchange
+    exchange: ChatTurn
     prompt: Prompt | None
     sample: Sample
     reply: Reply
@@ -144,7 +144,7 @@ Group = list[Trajectory]
 
 
 @dataclass(frozen=True, eq=False)
-class Credit:
+class Advantages:
     """What an algorithm makes of one trajectory.
 
     Attributes:

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from sightline.agents.building import AgentSetup, game_maker
 from sightline.agents.demos import Demo, demonstrations, read_demos
 from sightline.agents.engines.engine import passes
-from sightline.agents.preparing import Setup, game_maker
 from sightline.agents.replies import read_reply
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import same_text
 from sightline.config import WarmStart
 from sightline.errors import BadInput, RunFailed
-from sightline.models.vlm.types import Exchange, Passage, Sample, Span
+from sightline.models.vlm.types import ChatTurn, Sample, TokenSequence, TurnSpan
 
 HELD_OUT = 128
 """Demonstrations that are not learned from, on which truthfulness is measured."""
@@ -27,7 +27,7 @@ CHECK_EVERY = 50
 
 
 def warm_start(
-    setup: Setup,
+    setup: AgentSetup,
     settings: WarmStart,
     tell: Callable[[int, dict[str, float | None]], None],
     look: Callable[[], None] = lambda: None,
@@ -77,7 +77,7 @@ def warm_start(
     return numbers
 
 
-def _demos(setup: Setup, settings: WarmStart) -> tuple[list[Demo], Iterator[Demo]]:
+def _demos(setup: AgentSetup, settings: WarmStart) -> tuple[list[Demo], Iterator[Demo]]:
     """Demonstrations that are held out, and those to learn from, without end."""
     recipe = setup.recipe
     if settings.demos is None:
@@ -97,27 +97,27 @@ def _shuffled(demos: Sequence[Demo], seed: int) -> Iterator[Demo]:
             yield demos[place]
 
 
-def _passage(setup: Setup, demo: Demo) -> Passage:
+def _passage(setup: AgentSetup, demo: Demo) -> TokenSequence:
     """A demonstration as the model would have sampled it: its reply, ended."""
-    prompt = setup.vlm.encode([Exchange(demo.text, demo.pictures)])
+    prompt = setup.vlm.encode([ChatTurn(demo.text, demo.pictures)])
     reply = np.array([*setup.vlm.tokens.encode(demo.reply), setup.vlm.tokens.stop], np.int64)
     start = len(prompt.ids)
-    return Passage(prompt, reply, (Span(start, start + len(reply)),))
+    return TokenSequence(prompt, reply, (TurnSpan(start, start + len(reply)),))
 
 
-def _share(setup: Setup, passages: Sequence[Passage]) -> list[Sequence[Passage]]:
+def _share(setup: AgentSetup, passages: Sequence[TokenSequence]) -> list[Sequence[TokenSequence]]:
     """This process's share of a step, in forward passes."""
     size, engine = setup.recipe.update.micro_batch, setup.engine
     mine = list(passages[engine.rank :: engine.world])
     return [mine[start : start + size] for start in range(0, len(mine), size)]
 
 
-def _truthful(setup: Setup, demos: Sequence[Demo]) -> float | None:
+def _truthful(setup: AgentSetup, demos: Sequence[Demo]) -> float | None:
     """Share of the facts that the model states truly of held-out pictures; None for games without facts."""
     recipe, true, of = setup.recipe, 0, 0
     if not recipe.replies.facts:
         return None
-    conversations = [[Exchange(demo.text, demo.pictures)] for demo in demos]
+    conversations = [[ChatTurn(demo.text, demo.pictures)] for demo in demos]
     samples: list[Sample] = []
     with setup.engine.whole():
         sampler = PolicySampler(setup.vlm, 0.0, recipe.replies.max_tokens)

@@ -220,10 +220,10 @@ def score(
     import numpy as np
 
     from sightline.evaluation.pictures import IMAGE_SUFFIXES, csv_table, score_files
-    from sightline.rewards.zero_shot import Words
+    from sightline.rewards.zero_shot import GoalPrompt
 
     goals = (*goal, goal2) if goal2 is not None else tuple(goal)
-    words = Words(goals, tuple(baseline or ()), alpha)
+    words = GoalPrompt(goals, tuple(baseline or ()), alpha)
     scored = {os.path.realpath(image) for image in images}
     for option, file in (("--csv", csv), ("--plot", plot)):
         if file:
@@ -267,8 +267,8 @@ def recipes(as_json: AsJson = False) -> None:
 @app.command()
 def tasks(as_json: AsJson = False) -> None:
     """List the tasks that come with words, and the games for agents; any Gymnasium id works as well."""
-    from sightline.games.making import SUMMARIES
-    from sightline.tasks.declarations import TASKS
+    from sightline.envs.games.making import SUMMARIES
+    from sightline.envs.tasks import TASKS
 
     rows = [(task.name, task.summary) for task in TASKS]
     rows += [(name, f"{summary} (a game for agents)") for name, summary in SUMMARIES.items()]

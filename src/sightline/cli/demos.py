@@ -31,8 +31,8 @@ def demos(
     Some moves are random, so that there are mistakes to be mended: warm_start.explore=0.3 says how many. A recipe with
     the same game and the same replies learns from the folder by warm_start.demos=FOLDER.
     """
+    from sightline.agents.building import game_maker
     from sightline.agents.demos import Demo, demonstrations, write_demos
-    from sightline.agents.preparing import game_maker
     from sightline.config import WarmStart, for_agent, load_recipe
     from sightline.runs.progress import ProgressBar
 

@@ -10,7 +10,7 @@ from sightline.cli.output import AsJson, print_json
 
 if TYPE_CHECKING:
     from sightline.config.agents import Replies
-    from sightline.games.checking import RoundTrip
+    from sightline.envs.games.checking import RoundTrip
 
 
 def check_env(
@@ -28,10 +28,10 @@ def check_env(
     """Check a game for agents: seeds, pictures, prompts that give things away, replies, random and best play."""
     from dataclasses import asdict
 
-    from sightline.agents.preparing import game_maker
+    from sightline.agents.building import game_maker
     from sightline.config import for_agent, load_recipe
-    from sightline.evaluation.intervals import wilson
-    from sightline.games.checking import check_game
+    from sightline.envs.games.checking import check_game
+    from sightline.evaluation.statistics import wilson
 
     stated = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
     recipe = for_agent(load_recipe(None, ["role=agent", f"env={env}", *stated]))

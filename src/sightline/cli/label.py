@@ -12,7 +12,7 @@ from sightline.cli.output import AsJson, Trust, check_target, print_json
 from sightline.errors import BadInput
 
 if TYPE_CHECKING:
-    from sightline.labels.types import Exchange, Outcome
+    from sightline.labels.types import ModelCall, Outcome
 
 label = typer.Typer(
     help="Labels of a teacher: import, run, serve, stats, export.", no_args_is_help=True, rich_markup_mode=None
@@ -73,10 +73,10 @@ def run(
     its labels are of; keys on the command line change them. A store does not know how its pictures were made: with
     --fresh say env_options too, for example env_options.robot=hidden.
     """
-    from sightline.control.surveying import survey
+    from sightline.control.offline_labelling import label_offline
     from sightline.runs.progress import ProgressBar
 
-    result = survey(path, overrides or [], questions, fresh, lambda count: ProgressBar(count, "asking"), trust)
+    result = label_offline(path, overrides or [], questions, fresh, lambda count: ProgressBar(count, "asking"), trust)
     if result.answers is None:
         typer.echo(f"{result.recorded} of {len(result.questions)} answers are in {result.store}", err=True)
         raise KeyboardInterrupt
@@ -132,7 +132,7 @@ def stats(
     typer.echo(f"page                {page}")
 
 
-def _read_choice(exchange: Exchange) -> Outcome | None:
+def _read_choice(exchange: ModelCall) -> Outcome | None:
     """What a model's reply says of a pair as it was shown; None if it decides nothing, or is a description."""
     from sightline.labels.types import Outcome
     from sightline.teachers.parsing import parse_choice

@@ -19,10 +19,10 @@ from sightline.runs.state import restoring
 def complete(recipe: Recipe) -> Recipe:
     """Fill in what the recipe leaves open."""
     if isinstance(recipe, AgentRecipe):
-        from sightline.agents.preparing import complete as complete_agent
+        from sightline.agents.building import resolve as complete_agent
 
         return complete_agent(recipe)
-    from sightline.tasks.completing import complete as complete_control
+    from sightline.control.resolving import resolve as complete_control
 
     return complete_control(recipe)
 
@@ -52,13 +52,13 @@ def train(recipe: Recipe, path: Path, name: str, resume: bool) -> tuple[RunFolde
     """
     if isinstance(recipe, AgentRecipe):
         return _train_agent(recipe, path, name, resume)
-    from sightline.control.preparing import prepare
+    from sightline.control.building import build
     from sightline.control.training import train as train_control
     from sightline.models.encoders import model_card
     from sightline.reports.html import write_report
 
     with owned_run(path, recipe, resume) as begin:
-        setup = prepare(recipe)
+        setup = build(recipe)
         folder = begin()
         card = model_card(setup.encoder.name) if setup.encoder else None
         if card:
@@ -71,13 +71,13 @@ def train(recipe: Recipe, path: Path, name: str, resume: bool) -> tuple[RunFolde
 
 
 def _train_agent(recipe: AgentRecipe, path: Path, name: str, resume: bool) -> tuple[RunFolder, dict[str, Any]]:
-    from sightline.agents.preparing import prepare
+    from sightline.agents.building import build
     from sightline.agents.training import train as train_agent
 
     # Of several processes the first owns the folder; the others write nothing.
     leads = os.environ.get("RANK", "0") == "0"
     with owned_run(path, recipe, resume) if leads else contextlib.nullcontext() as begin:
-        setup = prepare(recipe)
+        setup = build(recipe)
         folder = RunFolder(path) if begin is None else begin()
         folder = RunFolder(Path(setup.engine.gather(str(folder.path))[0]), folder.lease)
         with ProgressBar(recipe.steps, name, quiet=not leads) as progress:
@@ -91,7 +91,7 @@ def _train_agent(recipe: AgentRecipe, path: Path, name: str, resume: bool) -> tu
 def describe(recipe: Recipe, numbers: dict[str, Any]) -> str:
     """A summary of episodes in one line."""
     if isinstance(recipe, AgentRecipe):
-        from sightline.agents.evaluating import describe_agent
+        from sightline.agents.evaluation import describe_agent
 
         return describe_agent(numbers)
     from sightline.evaluation.episodes import describe as describe_control
@@ -102,10 +102,10 @@ def describe(recipe: Recipe, numbers: dict[str, Any]) -> str:
 def evaluate(run: RunFolder, episodes: int, seed: int, trust: bool) -> dict[str, Any]:
     """Play a panel with what a run has chosen."""
     if isinstance(run.recipe(), AgentRecipe):
-        from sightline.agents.examining import evaluate_run as evaluate_agent
+        from sightline.agents.run_evaluation import evaluate_run as evaluate_agent
 
         return evaluate_agent(run, episodes, seed, trust)
-    from sightline.control.evaluating import evaluate_run as evaluate_control
+    from sightline.control.run_evaluation import evaluate_run as evaluate_control
 
     return evaluate_control(run, episodes, seed, trust)
 
@@ -121,8 +121,8 @@ def evaluate_model(
 ) -> tuple[AgentRecipe, dict[str, Any]]:
     """Play a game's panel with any model: one that is loaded here, or one that is hosted by a provider or at an
     address."""
-    from sightline.agents.examining import evaluate_chat
-    from sightline.agents.examining import evaluate_model as evaluate_loaded
+    from sightline.agents.run_evaluation import evaluate_chat
+    from sightline.agents.run_evaluation import evaluate_model as evaluate_loaded
 
     wanted = for_agent(load_recipe(recipe, overrides))
     if provider is None and url is None:

@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, Pos
 from sightline.config.basics import Strict, tag_of
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Part = Literal["vision", "projector", "language"]
+TrainablePart = Literal["vision", "projector", "language"]
 
 
 class LoRA(Strict):
@@ -21,14 +21,14 @@ class LoRA(Strict):
     """Which linear layers, by the last part of their names; `all-linear`: all those of parts that are not frozen."""
 
 
-class Policy(Strict):
+class ModelConfig(Strict):
     """The model that plays and learns."""
 
     model: str = "bundled"
     """`bundled`, `owner/name` on the Hugging Face hub, or a folder."""
     lora: LoRA | None = None
     """Adapters to be trained instead of the weights."""
-    freeze: tuple[Part, ...] = ()
+    freeze: tuple[TrainablePart, ...] = ()
     """Parts that do not learn."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the weights. `auto`: float32, on a GPU with bfloat16 arithmetic; bfloat16 for weights that only carry LoRA."""
@@ -192,7 +192,7 @@ class AgentEvaluation(Strict):
     """End the run as soon as the validation score (episodes won, times true replies) reaches this."""
 
 
-class Alarms(Strict):
+class AlarmSettings(Strict):
     """When a run says that it is going wrong."""
 
     truthful_drop: Fraction = 0.2

@@ -84,7 +84,7 @@ def _learner_tag(value: Any) -> str:
     return algorithm if algorithm in ("auto", "DQN", "SAC") else "other"
 
 
-Learner = Annotated[
+LearnerConfig = Annotated[
     Annotated[AutoLearner, Tag("auto")]
     | Annotated[DQNLearner, Tag("DQN")]
     | Annotated[SACLearner, Tag("SAC")]

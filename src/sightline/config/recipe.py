@@ -9,17 +9,17 @@ from pydantic import BeforeValidator, Discriminator, Field, PositiveInt, Tag, mo
 from sightline.config.agents import (
     PPO,
     AgentEvaluation,
-    Alarms,
+    AlarmSettings,
     Algorithm,
-    Policy,
+    ModelConfig,
     Replies,
     Rollouts,
     Update,
     WarmStart,
 )
 from sightline.config.basics import MAX_SEED, Baseline, Goal, Strict, check_words, tag_of
-from sightline.config.learners import AutoLearner, Learner
-from sightline.config.rewards import LearnedConfig, Reward, ZeroShotConfig
+from sightline.config.learners import AutoLearner, LearnerConfig
+from sightline.config.rewards import LearnedConfig, RewardConfig, ZeroShotConfig
 
 
 class Evaluation(Strict):
@@ -77,8 +77,8 @@ class ControlRecipe(RecipeBase):
     """`inline` steps all environments in this process; `processes` gives each its own (for heavy simulators)."""
     rescale_observations: bool = False
     """Show the learner observations that are scaled to [-1, 1] by the bounds of the environment's space."""
-    reward: Reward = ZeroShotConfig()
-    learner: Learner = AutoLearner()
+    reward: RewardConfig = ZeroShotConfig()
+    learner: LearnerConfig = AutoLearner()
     evaluation: Evaluation = Evaluation()
     videos: bool = True
 
@@ -141,7 +141,7 @@ class AgentRecipe(RecipeBase):
     """Names of the actions, for environments that only number them."""
     in_words: bool = False
     """Tell what the picture shows instead of showing it, for games that can."""
-    policy: Policy = Policy()
+    policy: ModelConfig = ModelConfig()
     replies: Replies = Replies()
     algorithm: Algorithm = PPO()
     rollouts: Rollouts = Rollouts()
@@ -149,7 +149,7 @@ class AgentRecipe(RecipeBase):
     warm_start: WarmStart | None = None
     """Learn from demonstrations first; null: begin with RL."""
     evaluation: AgentEvaluation = AgentEvaluation()
-    alarms: Alarms = Alarms()
+    alarms: AlarmSettings = AlarmSettings()
     engine: Literal["auto", "single", "ddp", "fsdp2"] = "auto"
     """How several processes share the learning (start them with torchrun); `auto`: DDP if there are several."""
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag, model_validator
 
 from sightline.config.basics import Strict, tag_of
-from sightline.config.teachers import Budget, EncoderTeacherConfig, Teacher
+from sightline.config.teachers import Budget, EncoderTeacherConfig, TeacherConfig
 
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
 
@@ -74,7 +74,7 @@ class StatesConfig(Strict):
     hidden: tuple[PositiveInt, ...] = (256, 256, 256)
 
 
-RewardNet = Annotated[
+RewardNetConfig = Annotated[
     Annotated[EmbeddingHeadConfig, Tag("embeddings")]
     | Annotated[CNNConfig, Tag("cnn")]
     | Annotated[ResNetConfig, Tag("resnet")]
@@ -82,7 +82,7 @@ RewardNet = Annotated[
     Discriminator(lambda value: tag_of(value, "kind", "embeddings")),
 ]
 
-Sampler = Literal[
+PairSampler = Literal[
     "uniform", "disagreement", "entropy", "k_center", "k_center_disagreement", "k_center_entropy"
 ]  # fmt: skip
 
@@ -91,7 +91,7 @@ class PairsConfig(Strict):
     """Which of two segments is nearer to the goal (Christiano et al., 2017)."""
 
     kind: Literal["pairs"] = "pairs"
-    sampler: Sampler = "uniform"
+    sampler: PairSampler = "uniform"
     candidates: PositiveInt = 10
     """Candidate pairs per question, from which the active samplers choose."""
     loss: Literal["cross_entropy", "noise_aware", "symmetric"] = "cross_entropy"
@@ -125,7 +125,7 @@ class LadderConfig(Strict):
     """How far one comparison moves a rating."""
 
 
-Feedback = Annotated[
+FeedbackConfig = Annotated[
     Annotated[PairsConfig, Tag("pairs")]
     | Annotated[RatingsConfig, Tag("ratings")]
     | Annotated[ScoresConfig, Tag("scores")]
@@ -154,9 +154,9 @@ class LearnedConfig(Strict):
     """A reward model learned from a teacher's answers (PEBBLE, Lee et al., ICML 2021; RL-VLM-F, Wang et al., 2024)."""
 
     kind: Literal["learned"]
-    teacher: Teacher = EncoderTeacherConfig()
-    feedback: Feedback = PairsConfig()
-    model: RewardNet = EmbeddingHeadConfig()
+    teacher: TeacherConfig = EncoderTeacherConfig()
+    feedback: FeedbackConfig = PairsConfig()
+    model: RewardNetConfig = EmbeddingHeadConfig()
     segment: PositiveInt = 1
     """Steps in a segment that is judged as a whole."""
     explore: NonNegativeInt = 2_000
@@ -204,7 +204,7 @@ class LearnedConfig(Strict):
         return self
 
 
-Reward = Annotated[
+RewardConfig = Annotated[
     Annotated[ZeroShotConfig, Tag("zero_shot")]
     | Annotated[GroundTruthConfig, Tag("ground_truth")]
     | Annotated[SparseConfig, Tag("sparse")]

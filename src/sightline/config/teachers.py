@@ -94,7 +94,7 @@ class HumanTeacherConfig(Strict):
     """Seconds to wait for a round of answers; then training goes on with those that came."""
 
 
-Teacher = Annotated[
+TeacherConfig = Annotated[
     Annotated[EncoderTeacherConfig, Tag("encoder")]
     | Annotated[ScriptedTeacherConfig, Tag("scripted")]
     | Annotated[ChatTeacherConfig, Tag("chat")]

@@ -41,7 +41,7 @@ def read_yaml(text: str, name: str) -> Any:
         mark = error.problem_mark or error.context_mark
         where = f" (line {mark.line + 1})" if mark else ""
         raise BadInput(f"{name} is not valid YAML: {' '.join(str(error.problem).split())}{where}") from error
-    except _Refused as error:
+    except _Meaningless as error:
         raise BadInput(f"{name} {error}") from error
     # Values with a wrong tag, or that only look like a date or a number, fail in whatever reads them.
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
@@ -53,7 +53,7 @@ def read_yaml(text: str, name: str) -> Any:
             loader.dispose()
 
 
-class _Refused(Exception):
+class _Meaningless(Exception):
     """The document is YAML and cannot be meant; the message goes on after its name."""
 
 
@@ -77,7 +77,7 @@ class _Loader(yaml.SafeLoader):
         if key in self._known:
             known = self._known[key]
             if known is None:
-                raise _Refused(f"refers to itself (line {node.start_mark.line + 1})")
+                raise _Meaningless(f"refers to itself (line {node.start_mark.line + 1})")
             return known
         self._known[key] = None
         children: list[yaml.Node] = []
@@ -96,9 +96,9 @@ class _Loader(yaml.SafeLoader):
 
     def _check(self, size: int, depth: int) -> None:
         if size > MAX_NODES:
-            raise _Refused(f"holds more than {MAX_NODES} values, aliases written out")
+            raise _Meaningless(f"holds more than {MAX_NODES} values, aliases written out")
         if depth > MAX_DEPTH + 1:
-            raise _Refused(f"is nested too deep: more than {MAX_DEPTH} lists and maps within each other")
+            raise _Meaningless(f"is nested too deep: more than {MAX_DEPTH} lists and maps within each other")
 
     def _check_keys(self, node: yaml.MappingNode) -> None:
         lines: dict[Any, int] = {}
@@ -109,5 +109,5 @@ class _Loader(yaml.SafeLoader):
             value, line = key.value if is_merge else self.construct_object(key), key.start_mark.line + 1
             if value in lines:
                 where = f"line {line}" if line == lines[value] else f"lines {lines[value]} and {line}"
-                raise _Refused(f"has the key '{key.value[:80]}' twice ({where}); keep one of them")
+                raise _Meaningless(f"has the key '{key.value[:80]}' twice ({where}); keep one of them")
             lines[value] = line

@@ -115,7 +115,7 @@ def _noise(recipe: ControlRecipe, algorithm: type[OffPolicyAlgorithm], actions: 
     return {"action_noise": NormalActionNoise(np.zeros(actions.shape), np.full(actions.shape, deviation))}
 
 
-def forget_values(model: OffPolicyAlgorithm) -> None:
+def reset_critic(model: OffPolicyAlgorithm) -> None:
     """Begin the value functions anew, as after a change of the reward's scale and meaning; the actor stays.
 
     Raises:

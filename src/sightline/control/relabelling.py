@@ -8,7 +8,7 @@ import numpy as np
 
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.errors import BadInput
-from sightline.rewards.zero_shot import GoalBaseline
+from sightline.rewards.zero_shot import GoalBaselineHead
 
 ROWS_AT_ONCE = 1024
 
@@ -33,7 +33,7 @@ def relabel(buffer: CommittedReplayBuffer, reward: Callable[[np.ndarray], np.nda
     return rewards
 
 
-def relabel_with_words(buffer: CommittedReplayBuffer, reward: GoalBaseline) -> np.ndarray:
+def relabel_with_words(buffer: CommittedReplayBuffer, reward: GoalBaselineHead) -> np.ndarray:
     """Give every committed transition the reward of other words.
 
     Args:

@@ -6,9 +6,9 @@ import numpy as np
 from gymnasium import spaces
 
 from sightline.config import CNNConfig, ControlRecipe, LearnedConfig, ResNetConfig, ZeroShotConfig
-from sightline.control.preparing import shown_size
+from sightline.control.building import shown_size
+from sightline.control.resolving import env_maker
 from sightline.models.encoders import embedding_size
-from sightline.tasks.completing import env_maker
 
 
 def describe_size(recipe: ControlRecipe) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sightline.control.replay import CommittedReplayBuffer
-from sightline.rewards.model import RewardModel
+from sightline.rewards.base import RewardModel
 from sightline.runs.archive import Archives
 
 Aside = dict[str, np.ndarray]

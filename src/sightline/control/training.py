@@ -16,18 +16,18 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sightline.config import GroundTruthConfig, SparseConfig, ZeroShotConfig
+from sightline.control.building import ControlSetup
+from sightline.control.checkpoints import ControlCheckpoints, TrainerState, buffer_of, load_policy, set_random_state
 from sightline.control.collection import CollectingVecEnv
 from sightline.control.learners import build_learner, name_of_values
-from sightline.control.preparing import Setup
-from sightline.control.scoring import Scorer
-from sightline.control.snapshot import Counters, Snapshots, buffer_of, load_policy, set_random_state
+from sightline.control.pebble import Pebble
+from sightline.control.reward_worker import RewardWorker
 from sightline.control.sources import ModelSource, Source
-from sightline.control.teaching import Teaching
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import RunFailed
 from sightline.evaluation.episodes import Policy, describe, play_one, play_panel
 from sightline.evaluation.landscape import reward_landscape
-from sightline.evaluation.panels import Panel
+from sightline.evaluation.seeds import EvalSeeds
 from sightline.runs.checkpoints import Checkpoint
 from sightline.runs.folder import RunFolder
 from sightline.runs.metrics import Metrics
@@ -46,7 +46,7 @@ def greedy(model: OffPolicyAlgorithm) -> Policy:
     return act
 
 
-def train(setup: Setup, run: RunFolder, progress: Progress, resume: bool = False) -> dict[str, Any]:
+def train(setup: ControlSetup, run: RunFolder, progress: Progress, resume: bool = False) -> dict[str, Any]:
     """Carry out a recipe in a run folder.
 
     Args:
@@ -66,7 +66,7 @@ def train(setup: Setup, run: RunFolder, progress: Progress, resume: bool = False
         progress.say(f"warning: {warning}")
     run.write_json("warnings.json", {"warnings": list(setup.warnings)})
     with StopRequests() as stop:
-        session = Session(setup, run, progress, stop, resume)
+        session = ControlTrainer(setup, run, progress, stop, resume)
         try:
             session.learn()
             return session.conclude()
@@ -74,22 +74,22 @@ def train(setup: Setup, run: RunFolder, progress: Progress, resume: bool = False
             session.close()
 
 
-class Session:
+class ControlTrainer:
     """A run in progress: the parts that learn, and their state between two chunks."""
 
     def __init__(
-        self, setup: Setup, run: RunFolder, progress: Progress, stop: StopRequests, resume: bool = False
+        self, setup: ControlSetup, run: RunFolder, progress: Progress, stop: StopRequests, resume: bool = False
     ) -> None:
         self.setup, self.run, self.progress, self.stop = setup, run, progress, stop
         recipe = setup.recipe
-        self._snapshots = Snapshots(run, recipe.checkpoints.keep)
+        self._snapshots = ControlCheckpoints(run, recipe.checkpoints.keep)
         self._saved_step: int | None = None
         self._validation = setup.panel("validation", recipe.evaluation.episodes)
         self._started = time.monotonic()
-        self._counters = Counters()
+        self._counters = TrainerState()
         self._random_state: dict[str, Any] | None = None
         self._pace = (time.monotonic(), 0)
-        self._teaching: Teaching | None = None
+        self._teaching: Pebble | None = None
         self._open = contextlib.ExitStack()
         envs = FrameVectorEnv(setup.make, recipe.envs, episode_seeds(recipe.seed), setup.make.render, recipe.workers)
         pays_success = isinstance(recipe.reward, SparseConfig)
@@ -252,8 +252,8 @@ class Session:
             return self.setup.learned.feature_shape, self.setup.learned.feature_dtype
         return None, np.float16
 
-    def _scorer_for(self, model: OffPolicyAlgorithm) -> Scorer:
-        scorer = Scorer(self._source(model))
+    def _scorer_for(self, model: OffPolicyAlgorithm) -> RewardWorker:
+        scorer = RewardWorker(self._source(model))
         self._open.callback(scorer.close)
         return scorer
 
@@ -261,7 +261,7 @@ class Session:
         """Where the rewards come from, for a learner's buffer."""
         setup, buffer = self.setup, buffer_of(model)
         if setup.learned is not None:
-            self._teaching = Teaching(setup, self.run, buffer, self._env.envs.frame_shape, self.progress.say)
+            self._teaching = Pebble(setup, self.run, buffer, self._env.envs.frame_shape, self.progress.say)
             self._open.callback(self._teaching.close)
             return self._teaching
         if setup.reward_model is not None:
@@ -338,7 +338,7 @@ class Session:
         """Whether there is a reward to judge a policy by; one that is learned knows nothing before its first lesson."""
         return self.setup.learned is None or self.setup.learned.fitted
 
-    def _play(self, policy: Policy, panel: Panel) -> dict[str, Any]:
+    def _play(self, policy: Policy, panel: EvalSeeds) -> dict[str, Any]:
         setup = self.setup
         episodes = play_panel(policy, setup.make, setup.task, panel, setup.reward_model, self.stop.requested)
         if episodes is None:
@@ -368,7 +368,7 @@ class Session:
 class _Hooks(BaseCallback):
     """Where SB3's loop calls the session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ControlTrainer) -> None:
         super().__init__()
         self._session = session
 

@@ -12,10 +12,10 @@ def register() -> None:
     """Make our environments known to Gymnasium, and keep its own log off stderr; calling it again changes nothing."""
     gymnasium.logger.min_level = gymnasium.logger.ERROR + 1
     for env_id, entry_point, steps in (
-        (CARTPOLE_ID, "sightline.envs.cartpole:CartPole", 200),
-        (CARTPOLE_CONTINUOUS_ID, "sightline.envs.cartpole_continuous:CartPoleContinuous", 100),
-        (MOUNTAIN_CAR_ID, "sightline.envs.mountain_car:MountainCar", 200),
-        (METAWORLD_ID, "sightline.envs.metaworld:MetaWorld", 500),
+        (CARTPOLE_ID, "sightline.envs.control.cartpole:CartPole", 200),
+        (CARTPOLE_CONTINUOUS_ID, "sightline.envs.control.cartpole_continuous:CartPoleContinuous", 100),
+        (MOUNTAIN_CAR_ID, "sightline.envs.control.mountain_car:MountainCar", 200),
+        (METAWORLD_ID, "sightline.envs.control.metaworld:MetaWorld", 500),
     ):
         if env_id not in gymnasium.registry:
             gymnasium.register(env_id, entry_point=entry_point, max_episode_steps=steps)

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sightline.evaluation.intervals import wilson
-from sightline.evaluation.ranks import spearman
+from sightline.evaluation.statistics import spearman, wilson
 from sightline.labels.store import StoredLabel
-from sightline.labels.types import Exchange, Outcome
+from sightline.labels.types import ModelCall, Outcome
 
 BINS = 10
 """Bins of equal numbers of pairs for accuracy by difference, and of equal width for calibration."""
@@ -28,7 +27,7 @@ _TAUGHT = (*_DECIDED, Outcome.EQUAL, Outcome.VALUE)
 
 Judge = tuple[str, str]
 """Who gave an answer: a teacher's signature, and the name of the person behind it, empty for machines."""
-ReadReply = Callable[[Exchange], Outcome | None]
+ReadReply = Callable[[ModelCall], Outcome | None]
 """What one reply says of a pair as it was shown (`first` is the one shown first); None if it decides nothing."""
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from sightline.envs.tasks import Task
 from sightline.envs.vector import FrameVectorEnv, MakeEnv, Transitions
 from sightline.errors import RunFailed
 from sightline.evaluation.accounts import Accounts
-from sightline.evaluation.intervals import bootstrap_mean, wilson
-from sightline.evaluation.panels import Panel
-from sightline.rewards.model import RewardModel
-from sightline.tasks.declarations import Task
+from sightline.evaluation.seeds import EvalSeeds
+from sightline.evaluation.statistics import bootstrap_mean, wilson
+from sightline.rewards.base import RewardModel
 
 Policy = Callable[[np.ndarray], np.ndarray]
 """States [N, …] -> actions [N, …]; deterministic."""
@@ -37,7 +37,7 @@ class Episodes:
         measures: name -> bool[N], whether a truth value held at every step.
     """
 
-    panel: Panel
+    panel: EvalSeeds
     returns: np.ndarray
     lengths: np.ndarray
     success: np.ndarray | None
@@ -90,7 +90,7 @@ def describe(numbers: dict[str, Any]) -> str:
 class _Tally:
     """Running account of the panel; a column is an environment, and each plays its share of the episodes."""
 
-    def __init__(self, panel: Panel, columns: int, measures: tuple[str, ...]) -> None:
+    def __init__(self, panel: EvalSeeds, columns: int, measures: tuple[str, ...]) -> None:
         self.count, self.columns = len(panel.seeds), columns
         self.accounts = Accounts(self.count)
         self.measures = {name: np.ones(self.count, bool) for name in measures}
@@ -117,7 +117,7 @@ def play_panel(
     policy: Policy,
     make: MakeEnv,
     task: Task,
-    panel: Panel,
+    panel: EvalSeeds,
     reward_model: RewardModel | None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Episodes | None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from sightline.envs.tasks import Task
 from sightline.envs.vector import MakeEnv, rgb_frame
-from sightline.rewards.model import RewardModel
-from sightline.tasks.declarations import Task
+from sightline.rewards.base import RewardModel
 
 
 def reward_landscape(task: Task, make: MakeEnv, reward_model: RewardModel) -> dict[str, Any] | None:

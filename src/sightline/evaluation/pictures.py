@@ -14,7 +14,7 @@ import numpy as np
 
 from sightline.errors import BadInput, RunFailed
 from sightline.models.encoders import load_encoder
-from sightline.rewards.zero_shot import Words, ZeroShotReward, warn_of_unknown_words
+from sightline.rewards.zero_shot import GoalPrompt, ZeroShotReward, warn_of_unknown_words
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".gif")
@@ -22,14 +22,14 @@ FRAMES_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
-class Row:
+class ImageScore:
     """A picture and its reward; frames of a video are named `video.mp4#17`."""
 
     image: str
     reward: float
 
 
-def score_files(paths: Sequence[Path], words: Words, model: str) -> tuple[list[Row], str | None]:
+def score_files(paths: Sequence[Path], words: GoalPrompt, model: str) -> tuple[list[ImageScore], str | None]:
     """Reward of every picture, in the order given (folders by name).
 
     Returns:
@@ -43,10 +43,10 @@ def score_files(paths: Sequence[Path], words: Words, model: str) -> tuple[list[R
     encoder = load_encoder(model)
     reward_model = ZeroShotReward(encoder, words)
     warning = warn_of_unknown_words(encoder, (*words.goal, *words.baseline))
-    rows: list[Row] = []
+    rows: list[ImageScore] = []
     pictures = itertools.chain.from_iterable(_pictures(file) for file in files)
     while batch := list(itertools.islice(pictures, FRAMES_AT_ONCE)):
-        rows += [Row(name, value) for name, value in zip(*_score(reward_model, batch), strict=True)]
+        rows += [ImageScore(name, value) for name, value in zip(*_score(reward_model, batch), strict=True)]
         for row in rows[-len(batch) :]:
             if not math.isfinite(row.reward):
                 raise RunFailed(
@@ -56,7 +56,7 @@ def score_files(paths: Sequence[Path], words: Words, model: str) -> tuple[list[R
     return rows, warning
 
 
-def csv_table(rows: Sequence[Row]) -> bytes:
+def csv_table(rows: Sequence[ImageScore]) -> bytes:
     """`image,reward` lines; names that are not UTF-8 keep their bytes."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

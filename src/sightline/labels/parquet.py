@@ -21,7 +21,7 @@ import numpy as np
 from sightline.errors import BadInput, RunFailed
 from sightline.labels.frames import name_of, read_picture, read_pictures
 from sightline.labels.store import Context, LabelStore, StoredLabel
-from sightline.labels.types import Answer, Exchange, Kind, Outcome, Question, Segment
+from sightline.labels.types import Answer, ModelCall, Outcome, Question, QuestionKind, Segment
 from sightline.runs.files import MAX_PICTURE, read_bytes
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ _COLUMNS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Row:
+class LabelRow:
     """An answer and what belongs to it, as `LabelStore.record` wants them."""
 
     question: Question
@@ -124,7 +124,7 @@ def write_parquet(file: Path, store: LabelStore, labels: Sequence[StoredLabel]) 
     return Written(written, why_not)
 
 
-def read_parquet(file: Path) -> Iterator[Row]:
+def read_parquet(file: Path) -> Iterator[LabelRow]:
     """The labels of a file that `write_parquet` wrote, one in memory at a time.
 
     Pictures that repeat stay written once until each is looked at: otherwise a small file could name a large picture a
@@ -213,17 +213,17 @@ class _Pictures:
         return content
 
 
-def _read_row(row: dict[str, Any], file: Path, number: int) -> Row:
+def _read_row(row: dict[str, Any], file: Path, number: int) -> LabelRow:
     try:
         kind, outcome = row["kind"], Outcome(row["outcome"])
-        if kind not in get_args(Kind):
+        if kind not in get_args(QuestionKind):
             raise ValueError(f"{kind!r} is no kind of question")
         value = _fitting(kind, outcome, row["value"], int(row["levels"]))
         names = ("first", "second") if kind == "compare" else ("first",)
         where = f"row {number} of '{file}'"
         segments = tuple(_segment(row[f"{name}_frames"].values or (), row[f"{name}_rewards"], where) for name in names)
         question = Question(kind, segments, _sentences(row["goal"]), int(row["levels"]))
-        exchanges = tuple(Exchange(**{f.name: e[f.name] for f in fields(Exchange)}) for e in row["exchanges"] or ())
+        exchanges = tuple(ModelCall(**{f.name: e[f.name] for f in fields(ModelCall)}) for e in row["exchanges"] or ())
         answer = Answer(
             *(outcome, value, _share(row["confidence"]), row["reason"] or "", exchanges), seconds=float(row["seconds"])
         )
@@ -231,12 +231,12 @@ def _read_row(row: dict[str, Any], file: Path, number: int) -> Row:
         if not isinstance(origin, dict):
             raise TypeError("its origin is no mapping")
         time, run, task, teacher, signature = (_text(row[n]) for n in ("time", "run", "task", "teacher", "signature"))
-        return Row(question, teacher, signature, answer, Context(run, task, row["step"], origin), time)
+        return LabelRow(question, teacher, signature, answer, Context(run, task, row["step"], origin), time)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"row {number} of '{file}' is no label: {' '.join(str(error).split())[:160]}") from error
 
 
-def _fitting(kind: Kind, outcome: Outcome, value: float | None, levels: int) -> float | None:
+def _fitting(kind: QuestionKind, outcome: Outcome, value: float | None, levels: int) -> float | None:
     """The value, if it says the same as the outcome and answers such a question; see `Answer`.
 
     Raises:

@@ -30,7 +30,7 @@ BINUNICODE SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8 GLOBAL STACK_GLOBAL REDU
 _NUMBERS = frozenset({"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"})
 
 
-class _Refused(Exception):
+class _Unsafe(Exception):
     """The pickle wants something that arrays do not need."""
 
 
@@ -50,7 +50,7 @@ def read_arrays(file: Path) -> list[np.ndarray]:
             found = _Unpickler(content).load()
     except OSError as error:
         raise BadInput(f"'{file}' cannot be read: {error.strerror or error}") from error
-    except _Refused as error:
+    except _Unsafe as error:
         raise BadInput(f"'{file}' is not a file of cached labels: {error}") from error
     except Exception as error:  # a damaged pickle can fail in any way
         reason = " ".join(str(error).split())[:120]
@@ -72,13 +72,13 @@ def _look_through(content: mmap.mmap) -> None:
     size, harmless = len(content), set(_HARMLESS.split())
     for count, (instruction, argument, _) in enumerate(pickletools.genops(content)):  # type: ignore[arg-type]
         if instruction.name not in harmless:
-            raise _Refused(f"it uses the pickle instruction {instruction.name}")
+            raise _Unsafe(f"it uses the pickle instruction {instruction.name}")
         if count >= MAX_INSTRUCTIONS:
-            raise _Refused(f"it has more than {MAX_INSTRUCTIONS} pickle instructions")
+            raise _Unsafe(f"it has more than {MAX_INSTRUCTIONS} pickle instructions")
         if instruction.name.endswith("BINPUT") and int(argument or 0) > MAX_INSTRUCTIONS:
-            raise _Refused("it asks for an absurd amount of memory")
+            raise _Unsafe("it asks for an absurd amount of memory")
         if instruction.name == "FRAME" and int(argument or 0) > size:
-            raise _Refused("it claims to be longer than it is")
+            raise _Unsafe("it claims to be longer than it is")
 
 
 class _Unpickler(pickle.Unpickler):
@@ -97,10 +97,10 @@ class _Unpickler(pickle.Unpickler):
         try:
             return known[module, name]
         except KeyError:
-            raise _Refused(f"it wants to call {module}.{name}"[:120]) from None
+            raise _Unsafe(f"it wants to call {module}.{name}"[:120]) from None
 
     def persistent_load(self, pid: Any) -> Any:
-        raise _Refused("it refers to something outside itself")
+        raise _Unsafe("it refers to something outside itself")
 
 
 _NDARRAY = object()
@@ -114,13 +114,13 @@ class _Dtype:
 
     def __init__(self, name: str, align: bool = False, copy: bool = True) -> None:
         if name not in _NUMBERS:
-            raise _Refused(f"it holds something else than numbers (dtype {str(name)[:20]!r})")
+            raise _Unsafe(f"it holds something else than numbers (dtype {str(name)[:20]!r})")
         self.dtype = np.dtype(name)
 
     def __setstate__(self, state: Sequence[Any]) -> None:
         version, order, *rest = state
         if version != 3 or order not in ("<", ">", "|", "=") or list(rest[:3]) != [None, None, None]:
-            raise _Refused("it holds something else than numbers")
+            raise _Unsafe("it holds something else than numbers")
         self.dtype = self.dtype.newbyteorder(order)
 
 
@@ -140,17 +140,17 @@ class _Array:
 def _reconstruct(kind: object, shape: object, typecode: object) -> _Array:
     """The shape that stands here is a placeholder, of which nothing is made."""
     if kind is not _NDARRAY:
-        raise _Refused("it holds something else than arrays")
+        raise _Unsafe("it holds something else than arrays")
     return _Array()
 
 
 def _from_buffer(content: bytes | bytearray, dtype: _Dtype, shape: Sequence[int], order: str) -> np.ndarray:
     if not isinstance(dtype, _Dtype) or not isinstance(content, bytes | bytearray) or order not in ("C", "F"):
-        raise _Refused("it holds something else than numbers")
+        raise _Unsafe("it holds something else than numbers")
     shape = shape if isinstance(shape, tuple) else (shape,)
     sensible = all(type(length) is int and length >= 0 for length in shape) and len(shape) <= MAX_AXES
     if not sensible or math.prod(shape) * dtype.dtype.itemsize != len(content):
-        raise _Refused("an array's shape does not fit its content")
+        raise _Unsafe("an array's shape does not fit its content")
     return np.frombuffer(content, dtype.dtype).reshape(shape, order=order)  # type: ignore[call-overload,no-any-return]
 
 

@@ -27,7 +27,7 @@ import numpy as np
 from sightline.config import for_control
 from sightline.errors import BadInput, Damaged, RunFailed
 from sightline.labels.frames import FrameFiles
-from sightline.labels.types import Answer, Exchange, Kind, Outcome, Question, Segment, Signed
+from sightline.labels.types import Answer, ModelCall, Outcome, Question, QuestionKind, Segment, Signed
 from sightline.runs.files import FORMAT, check_format
 from sightline.runs.folder import RunFolder, check_plain
 
@@ -100,7 +100,7 @@ class StoredLabel:
     context: Context
     teacher: str
     signature: str
-    kind: Kind
+    kind: QuestionKind
     goal: tuple[str, ...]
     levels: int
     segments: tuple[str, ...]
@@ -440,7 +440,7 @@ class LabelStore:
             row["confidence"],
             row["reason"],
             tuple(
-                Exchange(
+                ModelCall(
                     *(e["stage"], bool(e["swapped"]), e["prompt"], e["reply"], e["input_tokens"], e["output_tokens"]),
                     *(e["seconds"], e["cost"], e["error"]),
                 )

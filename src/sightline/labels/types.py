@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-Kind = Literal["compare", "rate", "score"]
+QuestionKind = Literal["compare", "rate", "score"]
 """`compare`: which of two segments is nearer to the goal; `rate`: on which of a few levels is this one; `score`: how
 near is it, from 0 to 1."""
 
@@ -77,13 +77,13 @@ class Question:
     """What a teacher is asked.
 
     Attributes:
-        kind: see `Kind`.
+        kind: see `QuestionKind`.
         segments: two to compare, else one.
         goal: what the picture should show, in the words of the recipe; several sentences mean the same goal.
         levels: for `rate`, how many levels there are; 0 is the worst, `levels` - 1 the best.
     """
 
-    kind: Kind
+    kind: QuestionKind
     segments: tuple[Segment, ...]
     goal: tuple[str, ...]
     levels: int = 0
@@ -99,7 +99,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class ModelCall:
     """One request to a model and what came back: what was paid for.
 
     Attributes:
@@ -142,7 +142,7 @@ class Answer:
     value: float | None = None
     confidence: float | None = None
     reason: str = ""
-    exchanges: tuple[Exchange, ...] = field(default=())
+    exchanges: tuple[ModelCall, ...] = field(default=())
     seconds: float = 0.0
 
     def mirrored(self) -> Answer:

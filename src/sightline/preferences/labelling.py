@@ -33,7 +33,7 @@ class Answers:
     over_budget: str = ""
 
 
-class Labelling:
+class BackgroundLabeller:
     """Asks one teacher, one round at a time.
 
     Args:

@@ -15,12 +15,12 @@ Candidates are uniform pairs. Where there are no predictions yet, nobody can dis
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from sightline.config.rewards import Sampler
+from sightline.config.rewards import PairSampler
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class AskedPairs:
 
 
 def choose_pairs(
-    sampler: Sampler,
+    sampler: PairSampler,
     count: int,
     pool: PoolView,
     rng: np.random.Generator,
@@ -101,29 +101,6 @@ def choose_singles(
     known = set(asked)
     free = np.array([index for index in _distinct(pool) if pool.digests[index] not in known], np.int64)
     return np.asarray(rng.choice(free, min(count, len(free)), replace=False))
-
-
-def stratified_batches(levels: np.ndarray, batch_size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Minibatches for one pass over rated segments, in which all levels that occur are equally frequent.
-
-    Ratings are seldom balanced, least of all early in training, when hardly anything is good (ERL-VLM, Luu et al.,
-    ICML 2025). So a rare level is repeated, and of a frequent one each pass sees another part.
-
-    Args:
-        levels: int[n], each segment's level (round what is between two).
-        batch_size: segments in a minibatch.
-
-    Yields:
-        ceil(n / batch_size) arrays of int64[min(batch_size, n)], indices into `levels`. Where the levels do not divide
-        a minibatch, those with one segment more take turns.
-    """
-    size = min(batch_size, len(levels))
-    strata = [_endless(np.flatnonzero(levels == level), rng) for level in rng.permutation(np.unique(levels))]
-    turn = 0
-    for _ in range(-(-len(levels) // batch_size)):
-        batch = np.array([next(strata[(turn + place) % len(strata)]) for place in range(size)], np.int64)
-        turn += size
-        yield rng.permutation(batch)
 
 
 def disagreement(differences: np.ndarray) -> np.ndarray:
@@ -208,9 +185,3 @@ def _squared(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _sigmoid(z: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp(-np.logaddexp(0.0, -z.astype(np.float64))))
-
-
-def _endless(indices: np.ndarray, rng: np.random.Generator) -> Iterator[int]:
-    """All indices in random order, then all again in another."""
-    while True:
-        yield from rng.permutation(indices)

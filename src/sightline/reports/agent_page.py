@@ -39,7 +39,7 @@ _ROWS = (
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One line of the comparison, as text; what is unknown is empty.
 
     Attributes:
@@ -63,7 +63,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Kind:
+class GameKind:
     """A line of the table of kinds, as text."""
 
     name: str
@@ -218,17 +218,17 @@ def _interval(numbers: Mapping[str, Any], prefix: str, show: Any = percent) -> s
     return "" if low is None or high is None else f"{show(low)} – {show(high)}"
 
 
-def _rows(result: Mapping[str, Any]) -> list[Row]:
+def _rows(result: Mapping[str, Any]) -> list[TableRow]:
     """The lines that were measured."""
     found = [(name, key, block(result, key) if key else result) for key, name in _ROWS]
     return [_row(name, not key, numbers) for name, key, numbers in found if numbers.get("success_rate") is not None]
 
 
-def _row(name: str, main: bool, numbers: Mapping[str, Any]) -> Row:
+def _row(name: str, main: bool, numbers: Mapping[str, Any]) -> TableRow:
     success, low, high = (
         None if numbers.get(key) is None else 100 * float(numbers[key]) for key in ("success_rate", "ci_low", "ci_high")
     )
-    return Row(
+    return TableRow(
         *(name, main, success, low, high),
         won=percent(numbers["success_rate"]),
         interval=_interval(numbers, ""),
@@ -241,11 +241,11 @@ def _row(name: str, main: bool, numbers: Mapping[str, Any]) -> Row:
     )
 
 
-def _kinds(result: Mapping[str, Any]) -> list[Kind]:
+def _kinds(result: Mapping[str, Any]) -> list[GameKind]:
     """Of the game's own kinds of episodes; empty if it has none."""
     before = block(block(result, "untrained"), "kinds")
     return [
-        Kind(
+        GameKind(
             name or "other",
             whole(numbers.get("episodes")),
             percent(block(before, name).get("success_rate")),

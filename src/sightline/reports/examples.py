@@ -27,7 +27,7 @@ _DAMAGE = (BadInput, RunFailed, sqlite3.Error, OSError, ValueError, LookupError,
 
 
 @dataclass(frozen=True)
-class Picture:
+class ExamplePicture:
     """The last frame of a segment.
 
     Attributes:
@@ -53,7 +53,7 @@ class Example:
     """
 
     step: int | None
-    pictures: Sequence[Picture]
+    pictures: Sequence[ExamplePicture]
     said: str
     right: bool | None = None
 
@@ -111,7 +111,7 @@ def _right(label: StoredLabel) -> bool | None:
     return (label.answer.outcome is Outcome.SECOND) == (second > first)
 
 
-def _picture(frame: np.ndarray, preferred: bool) -> Picture:
+def _picture(frame: np.ndarray, preferred: bool) -> ExamplePicture:
     tiny = max(frame.shape[:2]) < TINY
     picture, file = Image.fromarray(frame), io.BytesIO()
     if tiny:
@@ -120,4 +120,4 @@ def _picture(frame: np.ndarray, preferred: bool) -> Picture:
         picture.thumbnail((LARGE, LARGE))
         picture.save(file, "JPEG", quality=88)
     kind = "png" if tiny else "jpeg"
-    return Picture(f"data:image/{kind};base64," + base64.b64encode(file.getvalue()).decode(), tiny, preferred)
+    return ExamplePicture(f"data:image/{kind};base64," + base64.b64encode(file.getvalue()).decode(), tiny, preferred)

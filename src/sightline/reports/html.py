@@ -82,7 +82,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Teaching:
+class TeacherSection:
     """What the teacher of a learned reward said.
 
     Attributes:
@@ -221,14 +221,14 @@ def _listed(*parts: Any) -> str:
     return ", ".join(str(part) for part in parts if part not in (None, ""))
 
 
-def _teaching(run: Path, recipe: Mapping[str, Any], metrics: plots.Metrics) -> Teaching | None:
+def _teaching(run: Path, recipe: Mapping[str, Any], metrics: plots.Metrics) -> TeacherSection | None:
     """None if no teacher was asked anything."""
     rounds = [line for line in metrics if plots.is_number(line.get("labels/asked"))]
     if not rounds:
         return None
     reward = block(recipe, "reward")
     segment = reward.get("segment")
-    return Teaching(
+    return TeacherSection(
         tallies=_tallies(rounds),
         scripted=block(reward, "teacher").get("kind") == "scripted",
         curves=plots.teaching_curves(metrics),

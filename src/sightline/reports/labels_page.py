@@ -12,7 +12,7 @@ import numpy as np
 
 from sightline.errors import BadInput, RunFailed
 from sightline.labels.store import LabelStore
-from sightline.labels.types import Exchange, Outcome
+from sightline.labels.types import ModelCall, Outcome
 from sightline.reports import plots
 from sightline.reports.pages import data_url
 from sightline.runs.files import write_atomically
@@ -47,7 +47,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Picture:
+class PairPicture:
     """One side of a disputed pair: data URLs of its frames, None for one that is missing."""
 
     title: str
@@ -62,7 +62,7 @@ class Saying:
     said: str
     mark: str
     notes: str
-    exchanges: Sequence[Exchange]
+    exchanges: Sequence[ModelCall]
 
 
 def table(statistics: Statistics) -> tuple[list[str], list[list[Cell]]]:
@@ -159,7 +159,7 @@ def _shown(dispute: Dispute, store: LabelStore) -> dict[str, Any]:
         "reasons": dispute.reasons,
         "goal": " / ".join(dispute.goal),
         "pictures": [
-            Picture(title, _frames(store, digest)) for title, digest in zip(titles, dispute.segments, strict=True)
+            PairPicture(title, _frames(store, digest)) for title, digest in zip(titles, dispute.segments, strict=True)
         ],
         "sayings": [_saying(judgement) for judgement in dispute.judgements],
     }

@@ -14,7 +14,7 @@ from sightline.reports.pages import data_url, json_for_script, read_recipe, rend
 from sightline.runs.files import check_format, parse_json, read_bytes, write_atomically
 
 FOLDER, PICTURES = "trajectories", "pictures"
-"""Where `agents/recording.py` writes."""
+"""Where `agents/trajectory_log.py` writes."""
 PAGE = "trajectories.html"
 MAX_RECORD = 256 * 2**20
 """Bytes of a file of episodes, at most."""
@@ -36,7 +36,7 @@ class RecordedSet:
     Attributes:
         name: of the file, such as `update-0004`.
         title: for people.
-        episodes: as `agents/recording.py` writes them.
+        episodes: as `agents/trajectory_log.py` writes them.
     """
 
     name: str

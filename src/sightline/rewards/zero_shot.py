@@ -29,7 +29,7 @@ DEFAULT_ALPHA = 0.5
 
 
 @dataclass(frozen=True)
-class Words:
+class GoalPrompt:
     """What is wanted, in words.
 
     Attributes:
@@ -54,7 +54,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class GoalBaseline:
+class GoalBaselineHead:
     """The reward as a function of embeddings.
 
     Attributes:
@@ -88,7 +88,7 @@ class GoalBaseline:
 
 
 class ZeroShotReward:
-    """A reward model (`sightline.rewards.model`) that reads words: `reward(uint8[N, H, W, 3]) -> float32[N]`.
+    """A reward model (`sightline.rewards.base`) that reads words: `reward(uint8[N, H, W, 3]) -> float32[N]`.
 
     Args:
         encoder: embeds frames and sentences. Its text tower can be freed once all words of interest are embedded.
@@ -97,7 +97,7 @@ class ZeroShotReward:
 
     reads: Literal["frames"] = "frames"
 
-    def __init__(self, encoder: Encoder, words: Words) -> None:
+    def __init__(self, encoder: Encoder, words: GoalPrompt) -> None:
         self.encoder = encoder
         self.words = words
         self._head = embed_words(encoder, words)
@@ -115,7 +115,7 @@ class ZeroShotReward:
         return self.score(self.embed(frames))
 
 
-def embed_words(encoder: Encoder, words: Words) -> GoalBaseline:
+def embed_words(encoder: Encoder, words: GoalPrompt) -> GoalBaselineHead:
     """Words as the encoder understands them.
 
     Raises:
@@ -123,7 +123,7 @@ def embed_words(encoder: Encoder, words: Words) -> GoalBaseline:
     """
     goal = encoder.embed_texts(words.goal).mean(axis=0)
     baseline = encoder.embed_texts(words.baseline).mean(axis=0) if words.baseline else None
-    return GoalBaseline(goal, baseline, DEFAULT_ALPHA if words.alpha is None else words.alpha)
+    return GoalBaselineHead(goal, baseline, DEFAULT_ALPHA if words.alpha is None else words.alpha)
 
 
 def warn_of_unknown_words(encoder: Encoder, sentences: Sequence[str]) -> str | None:

@@ -18,10 +18,10 @@ import numpy as np
 
 from sightline.config import ChatTeacherConfig
 from sightline.errors import BadInput
-from sightline.labels.types import Answer, Exchange, Kind, Outcome, Question, Segment
-from sightline.models.chat.calling import Attempt, Calls, Limits, check
+from sightline.labels.types import Answer, ModelCall, Outcome, Question, QuestionKind, Segment
+from sightline.models.chat.calling import Attempt, Limits, RateLimitedClient, check
 from sightline.models.chat.messages import Ask, ChatModel, ChatReply, ChatRequest, Refused
-from sightline.models.chat.streaming import Ending, in_background
+from sightline.models.chat.streaming import CancelToken, stream_async
 from sightline.models.pictures import Picture
 from sightline.teachers import prompts
 from sightline.teachers.parsing import expectation, parse_choice, parse_number, probabilities
@@ -56,7 +56,7 @@ class _Interview:
 
     question: Question
     shown: tuple[tuple[Picture, ...], ...]
-    exchanges: list[Exchange] = field(default_factory=list)
+    exchanges: list[ModelCall] = field(default_factory=list)
 
 
 class ChatTeacher:
@@ -89,8 +89,8 @@ class ChatTeacher:
         # A local model answers in batches, in its own time.
         timeout = None if self._model.batched else config.timeout
         self._limits = Limits(config.requests_per_minute, config.tokens_per_minute, timeout, config.retries)
-        self._calls = Calls(self._limits)
-        self._ending = Ending()
+        self._calls = RateLimitedClient(self._limits)
+        self._ending = CancelToken()
         depends_on = ("stages", "swap", "votes", "structured", "frames", "temperature", "max_tokens")
         settings = " ".join(f"{key}={getattr(config, key)}" for key in depends_on)
         options = json.dumps(config.options, sort_keys=True, default=str)
@@ -123,8 +123,8 @@ class ChatTeacher:
         Raises:
             BadInput: package or key missing.
         """
-        self._ending = Ending()
-        return in_background(self._model.connected, self._answer, questions, self.config.concurrency, self._ending)
+        self._ending = CancelToken()
+        return stream_async(self._model.connected, self._answer, questions, self.config.concurrency, self._ending)
 
     def give_up(self) -> None:
         """Begin no further question, wait a little for those under way, and fail the rest of them.
@@ -196,7 +196,7 @@ class ChatTeacher:
         return replace(opinion, outcome=_OTHER_WAY_ROUND.get(opinion.outcome, opinion.outcome)) if swapped else opinion
 
     async def _say(
-        self, ask: Ask, interview: _Interview, prompt: prompts.Prompt, stage: str, swapped: bool
+        self, ask: Ask, interview: _Interview, prompt: prompts.TeacherPrompt, stage: str, swapped: bool
     ) -> ChatReply | Opinion:
         """Send a prompt, and write down every attempt; gives the reply, or the opinion that its absence makes."""
         request = self._request(prompt, interview.question)
@@ -207,7 +207,7 @@ class ChatTeacher:
             cost = (read * self.config.input_price + wrote * self.config.output_price) / 1e6
             text, error = attempt.reply.text if attempt.reply else "", str(attempt.error or "")
             interview.exchanges.append(
-                Exchange(stage, swapped, request.text, text, read, wrote, attempt.seconds, cost, error)
+                ModelCall(stage, swapped, request.text, text, read, wrote, attempt.seconds, cost, error)
             )
 
         last = (await self._calls.attempts(ask, request, note))[-1]
@@ -219,7 +219,7 @@ class ChatTeacher:
     def _cut_off(self) -> str:
         return f"it was cut off at the limit of {self.config.max_tokens} tokens; raise reward.teacher.max_tokens"
 
-    def _request(self, prompt: prompts.Prompt, question: Question) -> ChatRequest:
+    def _request(self, prompt: prompts.TeacherPrompt, question: Question) -> ChatRequest:
         alternatives = _ALTERNATIVES[question.kind] if prompt.decides else 0
         return ChatRequest(prompt.parts, prompt.schema, self.config.temperature, self.config.max_tokens, alternatives)
 
@@ -279,7 +279,7 @@ def both_orders(first: Opinion, second: Opinion) -> Opinion:
     return replace(first, confidence=statistics.fmean(confidences) if confidences else None)
 
 
-def count_votes(opinions: Sequence[Opinion], votes: int, kind: Kind) -> Opinion:
+def count_votes(opinions: Sequence[Opinion], votes: int, kind: QuestionKind) -> Opinion:
     """What the majority says; see `ChatTeacher`. Its confidence is its share of the votes that were cast.
 
     Args:

@@ -24,7 +24,7 @@ from typing import Any, get_args
 from sightline.errors import BadInput, RunFailed
 from sightline.labels.store import LabelStore, existing_store
 from sightline.runs.files import MAX_PICTURE, read_bytes
-from sightline.teachers.desk import Desk, NotWaiting, Said
+from sightline.teachers.queue import LabelQueue, NotWaiting, Said
 
 HOST = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -37,7 +37,7 @@ TOKEN_HEADER = "X-Sightline-Token"
 NO_KEY = "this page opens only by the address, with its ?key=…, that 'sightline label serve' printed; use that one"
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that gets no answer but why."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
@@ -83,7 +83,7 @@ class PageServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, store: LabelStore, who: str, port: int) -> None:
-        self.desk = Desk(store, who)
+        self.desk = LabelQueue(store, who)
         self.token = secrets.token_hex(16)
         self.key = secrets.token_urlsafe(24)
         self.template = (resources.files("sightline.teachers") / "templates" / "label_page.html").read_text("utf-8")
@@ -141,20 +141,22 @@ class _Handler(BaseHTTPRequestHandler):
             try:
                 picture = read_bytes(file, MAX_PICTURE)
             except (OSError, BadInput):
-                raise Refused(HTTPStatus.NOT_FOUND, "no such frame") from None
+                raise RequestRefused(HTTPStatus.NOT_FOUND, "no such frame") from None
             self._send(HTTPStatus.OK, picture, "image/png", cache="private, max-age=86400, immutable")
         else:
-            raise Refused(HTTPStatus.NOT_FOUND, "nothing is here")
+            raise RequestRefused(HTTPStatus.NOT_FOUND, "nothing is here")
 
     def _post(self) -> None:
         self._check_where_from(navigation_allowed=False)
         self._check_cookie()
         if not hmac.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(), self.server.token.encode()):
-            raise Refused(HTTPStatus.FORBIDDEN, "the page is from an earlier server; open the address that was printed")
+            raise RequestRefused(
+                HTTPStatus.FORBIDDEN, "the page is from an earlier server; open the address that was printed"
+            )
         asked = self._body()
         tab = asked.get("tab")
         if not isinstance(tab, str) or not TAB.fullmatch(tab):
-            raise Refused(HTTPStatus.BAD_REQUEST, "say which tab asks")
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, "say which tab asks")
         desk = self.server.desk
         match self.path:
             case "/api/next":
@@ -166,38 +168,40 @@ class _Handler(BaseHTTPRequestHandler):
             case "/api/answer":
                 reply = self._record(tab, asked)
             case _:
-                raise Refused(HTTPStatus.NOT_FOUND, "nothing is here")
+                raise RequestRefused(HTTPStatus.NOT_FOUND, "nothing is here")
         self._send_json(HTTPStatus.OK, reply)
 
     def _record(self, tab: str, asked: dict[str, Any]) -> dict[str, Any]:
         said: Any = asked.get("said")
         if said not in get_args(Said):
-            raise Refused(HTTPStatus.BAD_REQUEST, f"'said' is one of {', '.join(get_args(Said))}")
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, f"'said' is one of {', '.join(get_args(Said))}")
         value = _number(asked, "value") if said == "value" else None
         try:
             return self.server.desk.answer(tab, _text(asked, "key"), said, value, _number(asked, "seconds"))
         except NotWaiting:
-            raise Refused(HTTPStatus.CONFLICT, "that question was answered elsewhere, or is no longer asked") from None
+            raise RequestRefused(
+                HTTPStatus.CONFLICT, "that question was answered elsewhere, or is no longer asked"
+            ) from None
         except ValueError as error:
-            raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, str(error)) from None
 
     def _refuse_method(self) -> None:
-        raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and POST")
+        raise RequestRefused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and POST")
 
     # -- who may ask ---------------------------------------------------------------------------------------------
 
     def _check_where_from(self, navigation_allowed: bool) -> None:
         hosts = self.headers.get_all("Host") or []
         if len(hosts) != 1 or hosts[0].lower() not in self.server.own_hosts:
-            raise Refused(HTTPStatus.FORBIDDEN, f"this page answers at {self.server.home} only")
+            raise RequestRefused(HTTPStatus.FORBIDDEN, f"this page answers at {self.server.home} only")
         origins = self.headers.get_all("Origin") or []
         if any(origin.lower() != f"http://{hosts[0].lower()}" for origin in origins):
-            raise Refused(HTTPStatus.FORBIDDEN, "other sites may not ask")
+            raise RequestRefused(HTTPStatus.FORBIDDEN, "other sites may not ask")
         # A link to the page, from anywhere, does no harm: the page can be seen in no frame, and does nothing by itself.
         if navigation_allowed and self.headers.get("Sec-Fetch-Mode") == "navigate":
             return
         if self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
-            raise Refused(HTTPStatus.FORBIDDEN, "other sites may not ask")
+            raise RequestRefused(HTTPStatus.FORBIDDEN, "other sites may not ask")
 
     def _check_cookie(self) -> None:
         cookies = ";".join(self.headers.get_all("Cookie") or []).split(";")
@@ -206,7 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _check_key(self, given: str) -> None:
         if not hmac.compare_digest(given.encode(), self.server.key.encode()):
-            raise Refused(HTTPStatus.FORBIDDEN, NO_KEY)
+            raise RequestRefused(HTTPStatus.FORBIDDEN, NO_KEY)
 
     def _let_in(self) -> None:
         """On to the page itself, so that the key does not stay in the address bar."""
@@ -215,18 +219,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> dict[str, Any]:
         if self.headers.get_content_type() != "application/json" or "Content-Type" not in self.headers:
-            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send application/json")
+            raise RequestRefused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send application/json")
         lengths = self.headers.get_all("Content-Length") or []
         if "Transfer-Encoding" in self.headers or len(lengths) != 1 or not re.fullmatch(r"[0-9]{1,18}", lengths[0]):
-            raise Refused(HTTPStatus.LENGTH_REQUIRED, "say how long the body is")
+            raise RequestRefused(HTTPStatus.LENGTH_REQUIRED, "say how long the body is")
         if int(lengths[0]) > MAX_BODY:
-            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"no more than {MAX_BODY} bytes")
+            raise RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"no more than {MAX_BODY} bytes")
         try:
             document = json.loads(self.rfile.read(int(lengths[0])))
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
-            raise Refused(HTTPStatus.BAD_REQUEST, "send a JSON object")
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, "send a JSON object")
         return document
 
     # -- what is said back ---------------------------------------------------------------------------------------
@@ -234,7 +238,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, method: Callable[[], None]) -> None:
         try:
             method()
-        except Refused as refusal:
+        except RequestRefused as refusal:
             self.close_connection = True  # its body, if any, was not read
             if self.command == "GET" and (self.path == "/" or self.path.startswith("/?")):
                 self._send(refusal.status, f"{refusal}\n".encode(), "text/plain; charset=utf-8")
@@ -289,15 +293,15 @@ class _Handler(BaseHTTPRequestHandler):
 def _text(asked: dict[str, Any], name: str) -> str:
     value = asked.get(name)
     if not isinstance(value, str):
-        raise Refused(HTTPStatus.BAD_REQUEST, f"'{name}' must be text")
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, f"'{name}' must be text")
     return value
 
 
 def _number(asked: dict[str, Any], name: str) -> float:
     value = asked.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Refused(HTTPStatus.BAD_REQUEST, f"'{name}' must be a number")
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, f"'{name}' must be a number")
     try:
         return float(value)
     except OverflowError:
-        raise Refused(HTTPStatus.BAD_REQUEST, f"'{name}' must be a number") from None
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, f"'{name}' must be a number") from None

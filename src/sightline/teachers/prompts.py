@@ -29,7 +29,7 @@ Shown = Sequence[Sequence[Picture]]
 
 
 @dataclass(frozen=True)
-class Prompt:
+class TeacherPrompt:
     """What is sent.
 
     Attributes:
@@ -43,15 +43,15 @@ class Prompt:
     decides: bool = True
 
 
-def ask_at_once(question: Question, shown: Shown, structured: bool) -> Prompt:
+def ask_at_once(question: Question, shown: Shown, structured: bool) -> TeacherPrompt:
     """Everything in one request: pictures, goal, and the form of the reply."""
-    return Prompt(
+    return TeacherPrompt(
         (*_pictures(question, shown), f"{_goal(question)}\n\n{_task(question)}\n\n{_form(question, structured)}"),
         _schema(question) if structured else None,
     )
 
 
-def describe(question: Question, shown: Shown) -> Prompt:
+def describe(question: Question, shown: Shown) -> TeacherPrompt:
     """The first of two stages: look closely and say in free words what matters."""
     if question.kind == "compare":
         wanted = (
@@ -64,10 +64,10 @@ def describe(question: Question, shown: Shown) -> Prompt:
             "Describe what is shown, as far as it matters for the goal. Then judge how near it is to the goal, and "
             "what is still missing. If that cannot be seen, say so."
         )
-    return Prompt((*_pictures(question, shown), f"{_goal(question)}\n\n{wanted}"), None, decides=False)
+    return TeacherPrompt((*_pictures(question, shown), f"{_goal(question)}\n\n{wanted}"), None, decides=False)
 
 
-def label(question: Question, description: str, structured: bool) -> Prompt:
+def label(question: Question, description: str, structured: bool) -> TeacherPrompt:
     """The second stage: the judgement from the description alone, without the pictures."""
     subject = "two pictures, the first and the second" if question.kind == "compare" else "a picture"
     text = (
@@ -75,7 +75,7 @@ def label(question: Question, description: str, structured: bool) -> Prompt:
         f"the lines of dashes:\n-----\n{description}\n-----\n\nGo by the report alone. {_task(question)}\n\n"
         f"{_form(question, structured)}"
     )
-    return Prompt((text,), _schema(question) if structured else None)
+    return TeacherPrompt((text,), _schema(question) if structured else None)
 
 
 def allowed(question: Question) -> tuple[str, ...]:

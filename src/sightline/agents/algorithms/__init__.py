@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from sightline.agents.algorithms import gigpo, grpo, ppo, rloo
 from sightline.agents.algorithms.returns import RewardKind
-from sightline.agents.types import Credit, Group
+from sightline.agents.types import Advantages, Group
 from sightline.config.agents import GRPO, PPO, Algorithm, GiGPO
 
 
-def credit(groups: Sequence[Group], settings: Algorithm, reward: RewardKind = "game") -> list[list[Credit | None]]:
+def compute_advantages(
+    groups: Sequence[Group], settings: Algorithm, reward: RewardKind = "game"
+) -> list[list[Advantages | None]]:
     """What each turn of an update is credited with.
 
     Args:
@@ -23,9 +25,9 @@ def credit(groups: Sequence[Group], settings: Algorithm, reward: RewardKind = "g
         broke or is empty, or its group shows no differences.
     """
     if isinstance(settings, PPO):
-        return ppo.credit(groups, settings, reward)
+        return ppo.compute_advantages(groups, settings, reward)
     if isinstance(settings, GRPO):
-        return grpo.credit(groups, settings, reward)
+        return grpo.compute_advantages(groups, settings, reward)
     if isinstance(settings, GiGPO):
-        return gigpo.credit(groups, settings, reward)
-    return rloo.credit(groups, settings, reward)
+        return gigpo.compute_advantages(groups, settings, reward)
+    return rloo.compute_advantages(groups, settings, reward)

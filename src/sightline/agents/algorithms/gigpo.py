@@ -17,17 +17,17 @@ import numpy as np
 
 from sightline.agents.algorithms.grpo import compared
 from sightline.agents.algorithms.returns import RewardKind, discounted, is_whole, rewards_of
-from sightline.agents.types import Credit, Group
+from sightline.agents.types import Advantages, Group
 from sightline.config.agents import GiGPO
 
 
-def credit(groups: Sequence[Group], settings: GiGPO, reward: RewardKind) -> list[list[Credit | None]]:
+def compute_advantages(groups: Sequence[Group], settings: GiGPO, reward: RewardKind) -> list[list[Advantages | None]]:
     """A credit for each trajectory; None for those that broke or are empty, and for groups without differences."""
     return [_of_group(group, settings, reward) for group in groups]
 
 
-def _of_group(group: Group, settings: GiGPO, reward: RewardKind) -> list[Credit | None]:
-    credits: list[Credit | None] = [None] * len(group)
+def _of_group(group: Group, settings: GiGPO, reward: RewardKind) -> list[Advantages | None]:
+    credits: list[Advantages | None] = [None] * len(group)
     whole = [i for i, episode in enumerate(group) if is_whole(episode)]
     if len(whole) < 2:
         return credits
@@ -39,7 +39,7 @@ def _of_group(group: Group, settings: GiGPO, reward: RewardKind) -> list[Credit 
     advantages = [one + settings.turn_weight * turns for one, turns in zip(among_episodes, among_turns, strict=True)]
     if any(each.any() for each in advantages):
         for i, each in zip(whole, advantages, strict=True):
-            credits[i] = Credit(each)
+            credits[i] = Advantages(each)
     return credits
 
 

@@ -14,26 +14,26 @@ from collections.abc import Sequence
 import numpy as np
 
 from sightline.agents.algorithms.returns import RewardKind, all_alike, is_whole, rewards_of
-from sightline.agents.types import Credit, Group
+from sightline.agents.types import Advantages, Group
 from sightline.config.agents import GRPO
 
 EPSILON = 1e-6
 """Added to the deviation that advantages are divided by."""
 
 
-def credit(groups: Sequence[Group], settings: GRPO, reward: RewardKind) -> list[list[Credit | None]]:
+def compute_advantages(groups: Sequence[Group], settings: GRPO, reward: RewardKind) -> list[list[Advantages | None]]:
     """A credit for each trajectory; None for those that broke or are empty, and for groups without differences."""
     return [_of_group(group, settings, reward) for group in groups]
 
 
-def _of_group(group: Group, settings: GRPO, reward: RewardKind) -> list[Credit | None]:
-    credits: list[Credit | None] = [None] * len(group)
+def _of_group(group: Group, settings: GRPO, reward: RewardKind) -> list[Advantages | None]:
+    credits: list[Advantages | None] = [None] * len(group)
     whole = [i for i, episode in enumerate(group) if is_whole(episode)]
     returns = np.array([rewards_of(group[i], reward).sum() for i in whole])
     if len(whole) < 2 or all_alike(returns):
         return credits
     for i, advantage in zip(whole, compared(returns, settings.divide_by_deviation), strict=True):
-        credits[i] = Credit(np.full(len(group[i].turns), advantage))
+        credits[i] = Advantages(np.full(len(group[i].turns), advantage))
     return credits
 
 

@@ -15,24 +15,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from sightline.agents.algorithms.returns import RewardKind, is_whole, rewards_of
-from sightline.agents.types import Credit, Group, Trajectory
+from sightline.agents.types import Advantages, Group, Trajectory
 from sightline.config.agents import PPO
 
 EPSILON = 1e-8
 """Added to the deviation that advantages are divided by."""
 
 
-def credit(groups: Sequence[Group], settings: PPO, reward: RewardKind) -> list[list[Credit | None]]:
+def compute_advantages(groups: Sequence[Group], settings: PPO, reward: RewardKind) -> list[list[Advantages | None]]:
     """A credit for each trajectory; None for those that broke or are empty.
 
-    `Credit.returns` are advantages plus values, before normalisation. With `settings.normalise`, advantages have mean 0
-    and deviation 1 over all turns of all groups: hand in those of all processes together.
+    `Advantages.returns` are advantages plus values, before normalisation. With `settings.normalise`, advantages have
+    mean 0 and deviation 1 over all turns of all groups: hand in those of all processes together.
     """
     credits = [[_of_episode(episode, settings, reward) for episode in group] for group in groups]
     return _normalised(credits) if settings.normalise else credits
 
 
-def _of_episode(episode: Trajectory, settings: PPO, reward: RewardKind) -> Credit | None:
+def _of_episode(episode: Trajectory, settings: PPO, reward: RewardKind) -> Advantages | None:
     if not is_whole(episode):
         return None
     values = np.array([turn.value for turn in episode.turns], np.float64)
@@ -43,7 +43,7 @@ def _of_episode(episode: Trajectory, settings: PPO, reward: RewardKind) -> Credi
         settings.gamma,
         settings.gae_lambda,
     )
-    return Credit(advantages, advantages + values)
+    return Advantages(advantages, advantages + values)
 
 
 def generalised_advantages(
@@ -60,14 +60,14 @@ def generalised_advantages(
     return advantages
 
 
-def _normalised(credits: list[list[Credit | None]]) -> list[list[Credit | None]]:
+def _normalised(credits: list[list[Advantages | None]]) -> list[list[Advantages | None]]:
     every = [one.advantages for group in credits for one in group if one is not None]
     if not every:
         return credits
     together = np.concatenate(every)
     mean, deviation = together.mean(), together.std()
 
-    def normalise(one: Credit | None) -> Credit | None:
-        return one and Credit((one.advantages - mean) / (deviation + EPSILON), one.returns)
+    def normalise(one: Advantages | None) -> Advantages | None:
+        return one and Advantages((one.advantages - mean) / (deviation + EPSILON), one.returns)
 
     return [[normalise(one) for one in group] for group in credits]

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sightline.agents.engines.optimisers import OptimiserState, read_state, write_state
+from sightline.agents.engines.optimisers import OptimiserState, load_optimiser_state, optimiser_state
 from sightline.agents.engines.processes import Processes, share_weights
 from sightline.agents.engines.stepping import clipped_step, parameters_of
 
@@ -42,10 +42,10 @@ class DDP(Processes):
         return clipped_step(optimiser, max_norm)
 
     def optimiser_state(self, optimiser: torch.optim.Optimizer) -> OptimiserState:
-        return read_state(self._module, optimiser) if self.rank == 0 else {}
+        return optimiser_state(self._module, optimiser) if self.rank == 0 else {}
 
     def load_optimiser_state(self, optimiser: torch.optim.Optimizer, state: OptimiserState) -> None:
-        write_state(self._module, optimiser, state)
+        load_optimiser_state(self._module, optimiser, state)
 
 
 def add_gradients(parameters: Sequence[torch.Tensor]) -> None:

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sightline.agents.engines.optimisers import OptimiserState, read_state, spread, write_state
+from sightline.agents.engines.optimisers import OptimiserState, load_optimiser_state, optimiser_state, spread
 from sightline.agents.engines.processes import Processes, share_weights
 from sightline.agents.engines.stepping import clipped_step
 from sightline.errors import BadInput
@@ -92,10 +92,10 @@ class FSDP2(Processes):
         return clipped_step(optimiser, max_norm)  # gradients were added up by the backward passes
 
     def optimiser_state(self, optimiser: torch.optim.Optimizer) -> OptimiserState:
-        return read_state(self._module, optimiser, keep=self.rank == 0)
+        return optimiser_state(self._module, optimiser, keep=self.rank == 0)
 
     def load_optimiser_state(self, optimiser: torch.optim.Optimizer, state: OptimiserState) -> None:
-        write_state(self._module, optimiser, state)
+        load_optimiser_state(self._module, optimiser, state)
 
 
 def layers_in(module: nn.Module) -> list[nn.Module]:

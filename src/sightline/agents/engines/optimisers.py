@@ -14,7 +14,7 @@ OptimiserState = dict[str, dict[str, "torch.Tensor"]]
 """Name of a parameter -> what the optimiser remembers of it, whole and on the CPU."""
 
 
-def read_state(module: nn.Module, optimiser: torch.optim.Optimizer, keep: bool = True) -> OptimiserState:
+def optimiser_state(module: nn.Module, optimiser: torch.optim.Optimizer, keep: bool = True) -> OptimiserState:
     """What an optimiser remembers of a module's parameters; those that never had a gradient are missing.
 
     Args:
@@ -29,8 +29,8 @@ def read_state(module: nn.Module, optimiser: torch.optim.Optimizer, keep: bool =
     return found
 
 
-def write_state(module: nn.Module, optimiser: torch.optim.Optimizer, state: OptimiserState) -> None:
-    """Make an optimiser remember what `read_state` gave, and nothing else.
+def load_optimiser_state(module: nn.Module, optimiser: torch.optim.Optimizer, state: OptimiserState) -> None:
+    """Make an optimiser remember what `optimiser_state` gave, and nothing else.
 
     Raises:
         BadInput: the state is that of another model.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
-from sightline.agents.engines.optimisers import OptimiserState, read_state, write_state
+from sightline.agents.engines.optimisers import OptimiserState, load_optimiser_state, optimiser_state
 from sightline.agents.engines.stepping import clipped_step
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ class SingleProcess:
         return number
 
     def optimiser_state(self, optimiser: torch.optim.Optimizer) -> OptimiserState:
-        return read_state(self._module, optimiser)
+        return optimiser_state(self._module, optimiser)
 
     def load_optimiser_state(self, optimiser: torch.optim.Optimizer, state: OptimiserState) -> None:
-        write_state(self._module, optimiser, state)
+        load_optimiser_state(self._module, optimiser, state)
 
     def close(self) -> None:
         return None

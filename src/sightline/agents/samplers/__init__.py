@@ -8,16 +8,16 @@ from typing import Protocol
 
 import numpy as np
 
-from sightline.models.vlm.types import Exchange, Prompt, Sample
+from sightline.models.vlm.types import ChatTurn, Prompt, Sample
 
-Conversation = Sequence[Exchange]
+Conversation = Sequence[ChatTurn]
 """The turns that are shown, in order; the last has no reply yet."""
 Key = tuple[int, ...]
 """From which all chance of a turn comes."""
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class Completion:
     """A reply, and what was asked if it can be learned from."""
 
     sample: Sample
@@ -27,7 +27,7 @@ class Asked:
 class Sampler(Protocol):
     """Whoever replies."""
 
-    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Asked]:
+    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
         """Reply to the last exchange of each conversation.
 
         Args:
@@ -40,6 +40,6 @@ class Sampler(Protocol):
         ...
 
 
-def only_text(text: str, finished: bool = True) -> Asked:
+def only_text(text: str, finished: bool = True) -> Completion:
     """A reply of which nothing but the text is known: no ids, no probabilities, so nothing is learned from it."""
-    return Asked(Sample(np.zeros(0, np.int64), np.zeros(0, np.float32), text, finished))
+    return Completion(Sample(np.zeros(0, np.int64), np.zeros(0, np.float32), text, finished))

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from sightline.agents.samplers import Asked, Conversation, Key, only_text
+from sightline.agents.samplers import Completion, Conversation, Key, only_text
 from sightline.config.teachers import ChatTeacherConfig
 from sightline.errors import BadInput
-from sightline.models.chat.calling import Attempt, Calls, Limits, check
+from sightline.models.chat.calling import Attempt, Limits, RateLimitedClient, check
 from sightline.models.chat.messages import Ask, ChatModel, ChatRequest, Part, Refused, Rejected
-from sightline.models.chat.streaming import in_background
+from sightline.models.chat.streaming import stream_async
 from sightline.models.pictures import Picture
 
 
@@ -59,7 +59,7 @@ class ChatSampler:
         # a local model answers in batches, in its own time
         timeout = None if self._model.batched else config.timeout
         self._limits = Limits(config.requests_per_minute, config.tokens_per_minute, timeout, config.retries)
-        self._calls = Calls(self._limits)
+        self._calls = RateLimitedClient(self._limits)
 
     def check(self) -> None:
         """Ask something trivial, with a picture and everything else that will be asked for.
@@ -71,7 +71,7 @@ class ChatSampler:
         red = Picture(np.full((64, 64, 3), (200, 30, 30), np.uint8))
         check(self._model, self._limits, self._request((red, "Which colour is this? Reply in JSON.")))
 
-    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Asked]:
+    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
         """See `Sampler`. The keys are not used: servers draw by themselves, so replies are not repeatable.
 
         Raises:
@@ -79,7 +79,7 @@ class ChatSampler:
         """
         replies = [only_text("", finished=False) for _ in conversations]
         requests = [self._request(as_one_turn(conversation)) for conversation in conversations]
-        for index, attempt in in_background(self._model.connected, self._reply, requests, self._config.concurrency):
+        for index, attempt in stream_async(self._model.connected, self._reply, requests, self._config.concurrency):
             if attempt.reply is not None:
                 replies[index] = only_text(attempt.reply.text, not attempt.reply.cut_off)
             else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sightline.agents.samplers import Asked, Conversation, Key
+from sightline.agents.samplers import Completion, Conversation, Key
 from sightline.errors import RunFailed
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import Prompt, Sample
@@ -29,7 +29,7 @@ class PolicySampler:
     temperature: float
     max_tokens: int
 
-    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Asked]:
+    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
         """See `Sampler`."""
         prompts = [self.vlm.encode(conversation) for conversation in conversations]
         uniforms = None
@@ -37,7 +37,7 @@ class PolicySampler:
             chances = [np.random.default_rng((CHANCE_OF_SAMPLING, *key)) for key in keys]
             uniforms = np.stack([chance.random(self.max_tokens) for chance in chances])
         samples = self._written(prompts, uniforms)
-        return [Asked(sample, prompt) for sample, prompt in zip(samples, prompts, strict=True)]
+        return [Completion(sample, prompt) for sample, prompt in zip(samples, prompts, strict=True)]
 
     def _written(self, prompts: Sequence[Prompt], uniforms: np.ndarray | None) -> list[Sample]:
         """Replies; in halves if memory runs out, to the same effect, for each has its own numbers."""

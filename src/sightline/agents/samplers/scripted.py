@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sightline.agents.samplers import Asked, Conversation, Key, only_text
-from sightline.models.vlm.types import Exchange
+from sightline.agents.samplers import Completion, Conversation, Key, only_text
+from sightline.models.vlm.types import ChatTurn
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class Scripted:
         function: what is shown -> the text of the reply.
     """
 
-    function: Callable[[Exchange], str]
+    function: Callable[[ChatTurn], str]
 
-    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Asked]:
+    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
         """See `Sampler`; keys do not matter."""
         return [only_text(self.function(conversation[-1])) for conversation in conversations]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sightline.agents.samplers import Asked, Conversation, Key
+from sightline.agents.samplers import Completion, Conversation, Key
 from sightline.errors import BadInput, RunFailed
 from sightline.models.vlm.model import VALUE_HEAD
 from sightline.models.vlm.types import Prompt, Sample
@@ -84,7 +84,7 @@ class VLLMSampler:
             "logit_bias": {int(token): _BANNED for token in vlm.tokens.banned.nonzero().flatten().tolist()},
         }
 
-    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Asked]:
+    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
         """See `Sampler`.
 
         Raises:
@@ -145,7 +145,7 @@ class VLLMSampler:
         prompt: dict[str, Any] = {"prompt_token_ids": self._vlm.unexpanded(conversation)}
         return prompt | ({"multi_modal_data": {"image": shown}} if shown else {})
 
-    def _asked(self, prompt: Prompt, output: Any) -> Asked:
+    def _asked(self, prompt: Prompt, output: Any) -> Completion:
         if list(output.prompt_token_ids) != prompt.ids.tolist():
             raise RunFailed(
                 f"vLLM reads a prompt of {len(output.prompt_token_ids)} tokens where the learner reads another of "
@@ -156,7 +156,7 @@ class VLLMSampler:
         logprobs = [float(written.logprobs[place][token].logprob) for place, token in enumerate(ids)]
         finished = bool(ids) and ids[-1] in self._vlm.tokens.stops
         sample = Sample(np.array(ids, np.int64), np.array(logprobs, np.float32), self._vlm.decode(ids), finished)
-        return Asked(sample, prompt)
+        return Completion(sample, prompt)
 
 
 def _import_vllm() -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sightline.errors import BadInput
 from sightline.models.chat.addresses import address_with_key
-from sightline.models.chat.asking_less import AsksLess, Wishes
+from sightline.models.chat.capabilities import Capabilities, CapabilityFallback
 from sightline.models.chat.keys import key_from
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Part, Refused, Transient
 from sightline.models.chat.statuses import no_reply
@@ -45,7 +45,7 @@ class Anthropic:
         assert server.key_env is not None
         self.where, self._url, self._key_env = server.where, server.url, server.key_env
         self._model, self._options, self._timeout = model, dict(options or {}), timeout
-        self._asks_less = AsksLess()
+        self._asks_less = CapabilityFallback()
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[Ask]:
@@ -60,7 +60,7 @@ class Anthropic:
             max_retries=0,  # `calling` repeats
         ) as client:
 
-            async def send(request: ChatRequest, wishes: Wishes) -> ChatReply:
+            async def send(request: ChatRequest, wishes: Capabilities) -> ChatReply:
                 further: dict[str, Any] = {"temperature": request.temperature} if wishes.temperature else {}
                 if request.schema is not None:
                     further |= {"output_config": {"format": {"type": "json_schema", "schema": request.schema}}}

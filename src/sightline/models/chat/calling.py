@@ -18,7 +18,7 @@ from sightline.models.chat.messages import (
     Rejected,
     Transient,
 )
-from sightline.models.chat.streaming import in_background
+from sightline.models.chat.streaming import stream_async
 
 LONGEST_WAIT = 120.0
 """Seconds; a server that asks for more (a daily quota, say) is not waited for."""
@@ -57,7 +57,7 @@ class Attempt:
     seconds: float
 
 
-class Pace:
+class TokenBucket:
     """A token bucket that holds one second's worth, so that no minute sees noticeably more than its limit.
 
     Kept as the time at which the bucket is even (the generic cell rate algorithm): whoever takes more than there is
@@ -85,12 +85,12 @@ class Pace:
         self._even_at += amount * self._seconds_each
 
 
-class Calls:
+class RateLimitedClient:
     """Sends requests within the limits of one provider. Kept for a whole run: limits do not end with a round."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._requests, self._tokens = Pace(limits.requests_per_minute), Pace(limits.tokens_per_minute)
+        self._requests, self._tokens = TokenBucket(limits.requests_per_minute), TokenBucket(limits.tokens_per_minute)
         self._usual_tokens = _FIRST_GUESS
         self._not_before = 0.0
         self._jitter = random.Random()  # spreads waits; no result depends on it
@@ -155,7 +155,7 @@ def check(model: ChatModel, limits: Limits, request: ChatRequest) -> ChatReply:
         BadInput: key missing or refused, model unknown, or it turns down such requests.
         RunFailed: the server does not answer, or nothing that is a reply.
     """
-    calls = Calls(replace(limits, retries=min(limits.retries, 2)))
+    calls = RateLimitedClient(replace(limits, retries=min(limits.retries, 2)))
 
     async def once(ask: Ask, asked: ChatRequest) -> Attempt:
         try:
@@ -164,7 +164,7 @@ def check(model: ChatModel, limits: Limits, request: ChatRequest) -> ChatReply:
         except TimeoutError:
             return Attempt(None, Transient(f"no reply within {limits.timeout:g} s"), limits.timeout or 0.0)
 
-    ((_, last),) = in_background(model.connected, once, [request], at_once=1)
+    ((_, last),) = stream_async(model.connected, once, [request], at_once=1)
     if last.reply is not None:
         return last.reply
     kind = RunFailed if isinstance(last.error, Transient) else BadInput

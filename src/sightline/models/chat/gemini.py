@@ -8,7 +8,7 @@ from typing import Any
 
 from sightline.errors import BadInput
 from sightline.models.chat.addresses import address_with_key
-from sightline.models.chat.asking_less import AsksLess, Wishes
+from sightline.models.chat.capabilities import Capabilities, CapabilityFallback
 from sightline.models.chat.keys import key_from
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Refused, Token, Transient
 from sightline.models.chat.statuses import no_reply
@@ -47,7 +47,7 @@ class Gemini:
         assert server.key_env is not None
         self.where, self._url, self._key_env = server.where, server.url, server.key_env
         self._model, self._options, self._timeout = model, dict(options or {}), timeout
-        self._asks_less = AsksLess()
+        self._asks_less = CapabilityFallback()
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[Ask]:
@@ -63,7 +63,7 @@ class Gemini:
         )
         client = genai.Client(api_key=key_from(self._key_env), vertexai=False, http_options=http)
 
-        async def send(request: ChatRequest, wishes: Wishes) -> ChatReply:
+        async def send(request: ChatRequest, wishes: Capabilities) -> ChatReply:
             parts = [
                 types.Part.from_text(text=part)
                 if isinstance(part, str)
@@ -92,7 +92,7 @@ class Gemini:
         finally:
             await client.aio.aclose()
 
-    def _fields(self, request: ChatRequest, wishes: Wishes) -> dict[str, Any]:
+    def _fields(self, request: ChatRequest, wishes: Capabilities) -> dict[str, Any]:
         fields: dict[str, Any] = {"max_output_tokens": request.max_tokens}
         if wishes.temperature:
             fields["temperature"] = request.temperature

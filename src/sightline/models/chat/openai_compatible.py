@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from sightline.models.chat.addresses import address
-from sightline.models.chat.asking_less import AsksLess, Wishes
+from sightline.models.chat.capabilities import Capabilities, CapabilityFallback
 from sightline.models.chat.keys import key_from
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Part, Refused, Token, Transient
 from sightline.models.chat.statuses import no_reply
@@ -50,7 +50,7 @@ class OpenAICompatible:
         server = address(url, key_env, HOSTED, HOSTED_KEY, usual_path="/v1")
         self.where, self._url, self._key_env = server.where, server.url, server.key_env
         self._model, self._options, self._timeout = model, dict(options or {}), timeout
-        self._asks_less = AsksLess()
+        self._asks_less = CapabilityFallback()
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[Ask]:
@@ -60,7 +60,7 @@ class OpenAICompatible:
         limits = httpx2.Limits(max_connections=None)  # `calling` bounds them
         async with httpx2.AsyncClient(headers=headers, timeout=self._timeout, limits=limits) as client:
 
-            async def post(request: ChatRequest, wishes: Wishes) -> ChatReply:
+            async def post(request: ChatRequest, wishes: Capabilities) -> ChatReply:
                 try:
                     response = await client.post(f"{self._url}/chat/completions", json=self._body(request, wishes))
                 except httpx2.TimeoutException as error:
@@ -79,7 +79,7 @@ class OpenAICompatible:
 
             yield ask
 
-    def _body(self, request: ChatRequest, wishes: Wishes) -> dict[str, Any]:
+    def _body(self, request: ChatRequest, wishes: Capabilities) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self._model,
             "messages": [{"role": "user", "content": [_part(part) for part in request.parts]}],

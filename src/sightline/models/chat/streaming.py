@@ -16,8 +16,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Ending:
-    """How `in_background` is told, from any thread and at any time, to come to an end.
+class CancelToken:
+    """How `stream_async` is told, from any thread and at any time, to come to an end.
 
     Attributes:
         asked: whether it was.
@@ -40,12 +40,12 @@ class Ending:
             self._tell = tell
 
 
-def in_background(
+def stream_async(
     connected: Callable[[], AbstractAsyncContextManager[Connection]],
     work: Callable[[Connection, Item], Awaitable[Result]],
     items: Iterable[Item],
     at_once: int,
-    ending: Ending | None = None,
+    ending: CancelToken | None = None,
 ) -> Generator[tuple[int, Result]]:
     """Yield (index of the item, result of `work`) as they come.
 
@@ -62,7 +62,7 @@ def in_background(
     Raises:
         Whatever `connected` or `work` raises; the rest is cancelled then.
     """
-    ending = ending or Ending()
+    ending = ending or CancelToken()
     ready: queue.SimpleQueue[tuple[int, Result, asyncio.Event] | None] = queue.SimpleQueue()
     workers: list[asyncio.Task[None]] = []
     failure: list[BaseException] = []

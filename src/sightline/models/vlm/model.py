@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sightline.config.agents import Policy
+from sightline.config.agents import ModelConfig
 from sightline.errors import BadInput, Damaged, RunFailed
 from sightline.models.device import choose_device, fast_dtype
 from sightline.models.vlm import parts
@@ -17,17 +17,17 @@ from sightline.models.vlm.batches import stack
 from sightline.models.vlm.loading import load_pretrained, read_weights, without_notices
 from sightline.models.vlm.prompts import PromptEncoder
 from sightline.models.vlm.tokens import Tokens
-from sightline.models.vlm.types import Exchange, Passage, Prompt, Sample, Scores
+from sightline.models.vlm.types import ChatTurn, Prompt, Sample, TokenSequence, TokenStats
 
 if TYPE_CHECKING:
     import torch
 
-    from sightline.models.vlm.scoring import Batch, Scorer
+    from sightline.models.vlm.scoring import Batch, PolicyWithValueHead
 
 VALUE_HEAD = "value_head.safetensors"
 
 
-def load_vlm(policy: Policy, value_head: bool = False, device: str | torch.device = "auto", seed: int = 0) -> VLM:
+def load_vlm(policy: ModelConfig, value_head: bool = False, device: str | torch.device = "auto", seed: int = 0) -> VLM:
     """Load a model and prepare it for learning as a recipe says.
 
     Args:
@@ -41,7 +41,7 @@ def load_vlm(policy: Policy, value_head: bool = False, device: str | torch.devic
     """
     import torch
 
-    from sightline.models.vlm.scoring import Scorer
+    from sightline.models.vlm.scoring import PolicyWithValueHead
 
     place = choose_device(str(device))
     weights, autocast = _arithmetic(policy, place)
@@ -63,7 +63,7 @@ def load_vlm(policy: Policy, value_head: bool = False, device: str | torch.devic
         if policy.lora is not None:
             with without_notices():
                 model = parts.with_adapters(model, policy.lora, policy.freeze)
-        scorer = Scorer(model, tokens.banned, value_head, autocast)
+        scorer = PolicyWithValueHead(model, tokens.banned, value_head, autocast)
     if policy.gradient_checkpointing:
         with without_notices():
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -84,7 +84,9 @@ class VLM:
         tokens: what may be said.
     """
 
-    def __init__(self, policy: Policy, scorer: Scorer, processor: Any, tokens: Tokens, weights: torch.dtype) -> None:
+    def __init__(
+        self, policy: ModelConfig, scorer: PolicyWithValueHead, processor: Any, tokens: Tokens, weights: torch.dtype
+    ) -> None:
         self.policy, self.scorer, self.tokens = policy, scorer, tokens
         self._processor, self._weights = processor, weights
         self._encoder = PromptEncoder(processor, tokens.stops)
@@ -102,11 +104,11 @@ class VLM:
 
     # -- reading and writing -------------------------------------------------------------------------------------------
 
-    def encode(self, exchanges: Sequence[Exchange]) -> Prompt:
+    def encode(self, exchanges: Sequence[ChatTurn]) -> Prompt:
         """What the model reads before it replies to the last of some exchanges; see `PromptEncoder`."""
         return self._encoder.encode(exchanges)
 
-    def unexpanded(self, exchanges: Sequence[Exchange]) -> list[int]:
+    def unexpanded(self, exchanges: Sequence[ChatTurn]) -> list[int]:
         """Ids of the same prompt with one placeholder for each picture; see `PromptEncoder`."""
         return self._encoder.unexpanded(exchanges)
 
@@ -152,16 +154,16 @@ class VLM:
 
     # -- scoring -------------------------------------------------------------------------------------------------------
 
-    def collate(self, passages: Sequence[Passage]) -> Batch:
+    def collate(self, passages: Sequence[TokenSequence]) -> Batch:
         """Passages as the scorer takes them, on its device."""
         from sightline.models.vlm.scoring import collate
 
         batch = collate(passages, self.tokens.pad, self._encoder.nested)
         return batch.to(self.device, self._weights)
 
-    def score(self, passages: Sequence[Passage], temperature: float = 1.0) -> Scores:
+    def score(self, passages: Sequence[TokenSequence], temperature: float = 1.0) -> TokenStats:
         """Log-probabilities, entropies and values of what was replied; with gradient unless it is switched off."""
-        scores: Scores = self.scorer(self.collate(passages), temperature)
+        scores: TokenStats = self.scorer(self.collate(passages), temperature)
         return scores
 
     def keep_reference(self) -> None:
@@ -172,7 +174,7 @@ class VLM:
         """
         self._reference = {name: values.clone() for name, values in self._learning()}
 
-    def reference_logprobs(self, passages: Sequence[Passage], temperature: float = 1.0) -> torch.Tensor:
+    def reference_logprobs(self, passages: Sequence[TokenSequence], temperature: float = 1.0) -> torch.Tensor:
         """Log-probabilities float32[T] under the kept model; without one, under the one that has no adapters.
 
         Without gradient. Weights are swapped for the time of the call, so call it before the forward pass of learning
@@ -210,7 +212,7 @@ class VLM:
             if parameter.requires_grad:
                 yield name, parameter.data
 
-    def freeze_unused(self, passages: Sequence[Passage]) -> list[str]:
+    def freeze_unused(self, passages: Sequence[TokenSequence]) -> list[str]:
         """Freeze weights that no reply depends on, and say which: training in several processes stumbles over them.
 
         (Such as the last layers of a picture tower of which a layer before is read.)
@@ -297,7 +299,7 @@ class VLM:
         self._processor.save_pretrained(folder)
 
 
-def _arithmetic(policy: Policy, device: torch.device) -> tuple[torch.dtype, torch.dtype | None]:
+def _arithmetic(policy: ModelConfig, device: torch.device) -> tuple[torch.dtype, torch.dtype | None]:
     """Types of the weights and of matrix products; None: that of the weights."""
     import torch
 

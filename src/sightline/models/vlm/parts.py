@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from sightline.config.agents import LoRA, Part, Policy
+from sightline.config.agents import LoRA, ModelConfig, TrainablePart
 from sightline.errors import BadInput, nearest
 
 PROJECTORS = {
@@ -17,7 +17,7 @@ PROJECTORS = {
 VISION = {"vision_tower", "visual", "vision_model", "vision_encoder", "vision_backbone", "image_encoder"}
 
 
-def part_of(name: str) -> Part:
+def part_of(name: str) -> TrainablePart:
     """The part to which a parameter belongs, by the names of the modules around it."""
     around = set(name.split("."))
     if around & PROJECTORS:
@@ -25,7 +25,7 @@ def part_of(name: str) -> Part:
     return "vision" if around & VISION else "language"
 
 
-def freeze(model: nn.Module, parts: Collection[Part]) -> None:
+def freeze(model: nn.Module, parts: Collection[TrainablePart]) -> None:
     """Parameters of some parts learn no more.
 
     Raises:
@@ -44,7 +44,7 @@ def freeze(model: nn.Module, parts: Collection[Part]) -> None:
             parameter.requires_grad_(False)
 
 
-def with_adapters(model: Any, lora: LoRA, frozen: Collection[Part]) -> Any:
+def with_adapters(model: Any, lora: LoRA, frozen: Collection[TrainablePart]) -> Any:
     """The model with adapters (PEFT) on linear layers; nothing but these learns.
 
     Raises:
@@ -62,7 +62,7 @@ def with_adapters(model: Any, lora: LoRA, frozen: Collection[Part]) -> Any:
     return library.get_peft_model(model, settings)
 
 
-def _linear_layers(model: Any, lora: LoRA, frozen: Collection[Part]) -> list[str]:
+def _linear_layers(model: Any, lora: LoRA, frozen: Collection[TrainablePart]) -> list[str]:
     """Full names, since layers of the picture tower and of the language model often share the ends of theirs."""
     head = model.get_output_embeddings()
     # attention in one module reads this layer's weight, and never calls the layer
@@ -96,7 +96,7 @@ def without_dropout(model: nn.Module) -> None:
                 setattr(module, name, 0.0)
 
 
-def quantised(policy: Policy, device: Any) -> Any:
+def quantised(policy: ModelConfig, device: Any) -> Any:
     """Settings for weights of 4 bits (NF4, quantised twice; Dettmers et al. 2023, arXiv 2305.14314).
 
     Raises:

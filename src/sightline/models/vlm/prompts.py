@@ -16,7 +16,7 @@ import numpy as np
 from sightline.errors import BadInput
 from sightline.models.pictures import Picture
 from sightline.models.vlm.batches import join_pictures
-from sightline.models.vlm.types import Exchange, Prompt
+from sightline.models.vlm.types import ChatTurn, Prompt
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +58,7 @@ class PromptEncoder:
         self._alike: OrderedDict[tuple[Any, ...], Prompt] = OrderedDict()
         self._apart = self._reads_pictures_apart()
 
-    def encode(self, exchanges: Sequence[Exchange]) -> Prompt:
+    def encode(self, exchanges: Sequence[ChatTurn]) -> Prompt:
         """The prompt to be replied to after some exchanges, of which the last has no reply yet.
 
         Raises:
@@ -79,7 +79,7 @@ class PromptEncoder:
                 ids.append(reply)
         return _joined(parts)
 
-    def unexpanded(self, exchanges: Sequence[Exchange]) -> list[int]:
+    def unexpanded(self, exchanges: Sequence[ChatTurn]) -> list[int]:
         """Ids of the same prompt with one placeholder for each picture, as servers that place pictures want them."""
         turns: Turns = tuple((exchange.text, len(exchange.pictures)) for exchange in exchanges)
         ids: list[int] = []

@@ -13,13 +13,13 @@ from torch import nn
 from torch.utils import _pytree
 
 from sightline.models.vlm.batches import stack
-from sightline.models.vlm.types import Passage, Scores
+from sightline.models.vlm.types import TokenSequence, TokenStats
 
 ENTROPY_ROWS = 1024
 """Tokens whose entropies are computed at once: it needs no gradient, so it need not take much memory either."""
 
 # FSDP looks for the tensors of an output, to come back to its module in the backward pass
-_pytree.register_dataclass(Scores, field_names=[field.name for field in fields(Scores)])
+_pytree.register_dataclass(TokenStats, field_names=[field.name for field in fields(TokenStats)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Batch:
         return Batch(inputs, **others)
 
 
-def collate(passages: Sequence[Passage], pad: int, nested: frozenset[str] = frozenset()) -> Batch:
+def collate(passages: Sequence[TokenSequence], pad: int, nested: frozenset[str] = frozenset()) -> Batch:
     """Passages side by side, on the CPU.
 
     Args:
@@ -102,7 +102,7 @@ def collate(passages: Sequence[Passage], pad: int, nested: frozenset[str] = froz
     )
 
 
-class Scorer(nn.Module):
+class PolicyWithValueHead(nn.Module):
     """A model, and what reads a value off it: all that is trained, in one module.
 
     Args:
@@ -121,7 +121,7 @@ class Scorer(nn.Module):
         self.autocast = autocast
         self.register_buffer("banned", banned, persistent=False)
 
-    def forward(self, batch: Batch, temperature: float) -> Scores:
+    def forward(self, batch: Batch, temperature: float) -> TokenStats:
         with self.arithmetic():
             raw, states = self._read(batch)
         scaled = raw.float() / temperature
@@ -132,7 +132,7 @@ class Scorer(nn.Module):
             among = scaled[batch.choice_tokens].gather(1, batch.choices.clamp(min=0))
             entropies = _entropy(among.masked_fill(batch.choices < 0, -torch.inf))
             choice_entropy = choice_entropy.index_copy(0, batch.choice_turns, entropies)
-        return Scores(logprobs, self._entropies(logits), self._values(states), choice_entropy)
+        return TokenStats(logprobs, self._entropies(logits), self._values(states), choice_entropy)
 
     def arithmetic(self) -> contextlib.AbstractContextManager[Any]:
         """In which the model has to be called, also for sampling."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class ChatTurn:
     """What the model is shown once, and what it replied.
 
     Attributes:
@@ -64,7 +64,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Span:
+class TurnSpan:
     """The tokens of one turn within a passage.
 
     Attributes:
@@ -80,7 +80,7 @@ class Span:
 
 
 @dataclass(frozen=True, eq=False)
-class Passage:
+class TokenSequence:
     """What is read in one forward pass: a prompt, the reply to it, and where the turns to be scored are.
 
     Attributes:
@@ -91,11 +91,11 @@ class Passage:
 
     prompt: Prompt
     reply: np.ndarray
-    spans: tuple[Span, ...]
+    spans: tuple[TurnSpan, ...]
 
 
 @dataclass(frozen=True)
-class Scores:
+class TokenStats:
     """Numbers of some passages; T tokens and M turns, passage by passage, span by span.
 
     Attributes:
@@ -103,7 +103,7 @@ class Scores:
         entropy: float32[T], of the distribution that each of these tokens was drawn from, in nats; without gradient.
         values: float32[M], of the state before each turn, read off at the last token before it; zeros without a value
             head.
-        choice_entropy: float32[M], entropy among the legal actions alone (`Span.choices`), 0 where there is no choice.
+        choice_entropy: float32[M], entropy among the legal actions alone (`TurnSpan.choices`), 0 without a choice.
     """
 
     logprobs: torch.Tensor

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from sightline.envs.cartpole import LOOKS as CARTPOLE_LOOKS
-from sightline.envs.cartpole import TRACK, CartPoleLook, draw_cartpole
+from sightline.envs.control.cartpole import LOOKS as CARTPOLE_LOOKS
+from sightline.envs.control.cartpole import TRACK, CartPoleLook, draw_cartpole
+from sightline.envs.control.mountain_car import LEFT, RIGHT, MountainCarLook, draw_mountain_car
+from sightline.envs.control.mountain_car import LOOKS as MOUNTAIN_CAR_LOOKS
 from sightline.envs.drawing import Canvas, Colour, Size, texture, turn
-from sightline.envs.mountain_car import LEFT, RIGHT, MountainCarLook, draw_mountain_car
-from sightline.envs.mountain_car import LOOKS as MOUNTAIN_CAR_LOOKS
 
 CARTPOLE, MOUNTAIN_CAR, ROD = 0, 1, 2
 

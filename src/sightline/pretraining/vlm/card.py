@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from sightline.agents.evaluating import MID_GREY, play, random_play, summary
+from sightline.agents.evaluation import MID_GREY, play, random_play, summary
 from sightline.agents.replies import read_reply
-from sightline.agents.rollouts import Table
+from sightline.agents.rollouts import RolloutWorker
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import same_text
-from sightline.config import Policy
-from sightline.evaluation.intervals import wilson
-from sightline.evaluation.panels import make_panel
-from sightline.games.making import GameMaker
+from sightline.config import ModelConfig
+from sightline.envs.games.making import GameMaker
+from sightline.evaluation.seeds import make_panel
+from sightline.evaluation.statistics import wilson
 from sightline.models.pictures import Picture
 from sightline.models.vlm.model import VLM, load_vlm
-from sightline.models.vlm.types import Exchange, Passage, Span
-from sightline.pretraining.vlm.curriculum import GAMES, REPLIES, Lesson, lessons
+from sightline.models.vlm.types import ChatTurn, TokenSequence, TurnSpan
+from sightline.pretraining.vlm.curriculum import GAMES, REPLIES, Exercise, exercises
 from sightline.pretraining.vlm.train import HELD_OUT_SEED
 
 SAMPLES, EPISODES = 200, 100
@@ -45,7 +45,7 @@ def measure(vlm: VLM) -> dict[str, dict[str, Any]]:
 
 def _reading(vlm: VLM, game: str) -> dict[str, Any]:
     """How the model reads held-out states, and how much of that it owes to the pictures."""
-    shown = list(islice(lessons(HELD_OUT_SEED, {game: 1.0}), SAMPLES))
+    shown = list(islice(exercises(HELD_OUT_SEED, {game: 1.0}), SAMPLES))
     others = np.random.default_rng(HELD_OUT_SEED).permutation(SAMPLES)
     blank = [replace(one, pixels=np.full_like(one.pixels, MID_GREY)) for one in shown]
     shuffled = [replace(one, pixels=shown[other].pixels) for one, other in zip(shown, others, strict=True)]
@@ -67,15 +67,15 @@ def _reading(vlm: VLM, game: str) -> dict[str, Any]:
     }
 
 
-def _replies(vlm: VLM, shown: Sequence[Lesson]) -> list[str]:
-    prompts = [vlm.encode([Exchange(one.prompt, (Picture(one.pixels),))]) for one in shown]
+def _replies(vlm: VLM, shown: Sequence[Exercise]) -> list[str]:
+    prompts = [vlm.encode([ChatTurn(one.prompt, (Picture(one.pixels),))]) for one in shown]
     found = []
     for start in range(0, len(prompts), 64):
         found += vlm.generate(prompts[start : start + 64], None, max_tokens=MAX_TOKENS)
     return [sample.text for sample in found]
 
 
-def _loss(vlm: VLM, shown: Sequence[Lesson]) -> float:
+def _loss(vlm: VLM, shown: Sequence[Exercise]) -> float:
     """Mean negative log-probability, in nats, of the true facts of a reply."""
     total = 0.0
     for start in range(0, len(shown), 64):
@@ -85,18 +85,18 @@ def _loss(vlm: VLM, shown: Sequence[Lesson]) -> float:
     return total / len(shown)
 
 
-def _facts_of(vlm: VLM, lesson: Lesson) -> Passage:
+def _facts_of(vlm: VLM, lesson: Exercise) -> TokenSequence:
     """The reply up to its action, which is the last token but one."""
     reply = np.array(vlm.tokens.encode(lesson.reply)[:-2], np.int64)
-    prompt = vlm.encode([Exchange(lesson.prompt, (Picture(lesson.pixels),))])
-    return Passage(prompt, reply, (Span(len(prompt.ids), len(prompt.ids) + len(reply)),))
+    prompt = vlm.encode([ChatTurn(lesson.prompt, (Picture(lesson.pixels),))])
+    return TokenSequence(prompt, reply, (TurnSpan(len(prompt.ids), len(prompt.ids) + len(reply)),))
 
 
-def _blind_floor(game: str, shown: Sequence[Lesson]) -> float:
+def _blind_floor(game: str, shown: Sequence[Exercise]) -> float:
     """The least loss, in nats, that is possible without the picture for one who knows how often each combination of
     facts comes with a prompt: its entropy, estimated from many states."""
     counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for lesson in islice(lessons(HELD_OUT_SEED + 1, {game: 1.0}), 20 * SAMPLES):
+    for lesson in islice(exercises(HELD_OUT_SEED + 1, {game: 1.0}), 20 * SAMPLES):
         counts[lesson.prompt][json.dumps(lesson.facts)] += 1
     found = []
     for lesson in shown:
@@ -112,7 +112,7 @@ def _playing(vlm: VLM, game: str) -> dict[str, Any]:
     """How it plays before it has learned to, greedily."""
     make = GameMaker(game, episode_steps=MOST_TURNS)
     panel = make_panel("card", game, EPISODES)
-    table = Table(make, REPLIES, vlm=vlm)
+    table = RolloutWorker(make, REPLIES, vlm=vlm)
     played = summary(play(table, PolicySampler(vlm, 0.0, MAX_TOKENS), panel), panel)
     table.close()
     names = ("success_rate", "ci_low", "ci_high", "clean")
@@ -192,7 +192,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, required=True, help="how long that took")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    vlm = load_vlm(Policy(model=str(arguments.folder)), device="cpu")
+    vlm = load_vlm(ModelConfig(model=str(arguments.folder)), device="cpu")
     measured = measure(vlm)
     print(json.dumps(measured, indent=2))
     parameters = sum(parameter.numel() for parameter in vlm.model.parameters())

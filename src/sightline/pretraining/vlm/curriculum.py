@@ -17,10 +17,10 @@ import numpy as np
 
 from sightline.agents.prompting import demonstration, prompt_text
 from sightline.config import Replies
-from sightline.games.cards import RANKS, any_suit
-from sightline.games.contract import Game
-from sightline.games.making import GameMaker
-from sightline.games.points import PointsGame
+from sightline.envs.games.cards import RANKS, any_suit
+from sightline.envs.games.contract import Game
+from sightline.envs.games.making import GameMaker
+from sightline.envs.games.points import PointsGame
 
 REPLIES = Replies(format="json", thoughts=False)
 """How the bundled model replies."""
@@ -31,7 +31,7 @@ WEIGHTS = {"+": 0.65, "-": 0.35, "*": 0.5, "/": 0.35, "stand": 0.6, "hit": 0.4}
 
 
 @dataclass(frozen=True)
-class Lesson:
+class Exercise:
     """A picture, what is asked about it, and what is to be replied. `pixels` is uint8[H, W, 3]."""
 
     game: str
@@ -41,7 +41,7 @@ class Lesson:
     facts: dict[str, str]
 
 
-def lessons(seed: int, games: dict[str, float] = GAMES) -> Iterator[Lesson]:
+def exercises(seed: int, games: dict[str, float] = GAMES) -> Iterator[Exercise]:
     """States of games without end, each game as often as its share says."""
     rng = np.random.default_rng(seed)
     playing = {name: _states(name, rng) for name in games}
@@ -50,7 +50,7 @@ def lessons(seed: int, games: dict[str, float] = GAMES) -> Iterator[Lesson]:
         yield next(playing[names[rng.choice(len(names), p=shares / shares.sum())]])
 
 
-def phrases(examples: list[Lesson]) -> list[str]:
+def phrases(examples: list[Exercise]) -> list[str]:
     """What is the same in all prompts of a game, and in all replies: each shall be one token."""
     found: set[str] = {", ", "row ", ", column "}
     for game in sorted({example.game for example in examples}):
@@ -70,7 +70,7 @@ def _common_start(texts: list[str]) -> str:
     return first[: next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
 
 
-def _states(name: str, rng: np.random.Generator) -> Iterator[Lesson]:
+def _states(name: str, rng: np.random.Generator) -> Iterator[Exercise]:
     env = GameMaker(name)()
     game: Any = env.unwrapped
     while True:
@@ -82,7 +82,7 @@ def _states(name: str, rng: np.random.Generator) -> Iterator[Lesson]:
         over = False
         while not over:
             action = _action_without_skill(game, info["legal_actions"], rng)
-            yield Lesson(
+            yield Exercise(
                 game=name,
                 pixels=observation.images[0],
                 prompt=prompt_text(observation.text, REPLIES, game.asked, game.action_names),

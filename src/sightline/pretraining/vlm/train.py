@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional
 
 from sightline.pretraining.vlm.building import IMAGE, IMAGE_SIZE, PATCH, build_model, build_processor
-from sightline.pretraining.vlm.curriculum import Lesson, lessons, phrases
+from sightline.pretraining.vlm.curriculum import Exercise, exercises, phrases
 
 HELD_OUT_SEED = 10_000_019
 """Of the states on which the model card's numbers are measured; no training seed comes near it."""
@@ -40,7 +40,7 @@ class Batches:
             self._ids[text] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return self._ids[text]
 
-    def __call__(self, batch: Sequence[Lesson]) -> dict[str, torch.Tensor]:
+    def __call__(self, batch: Sequence[Exercise]) -> dict[str, torch.Tensor]:
         """Inputs of the model, with labels on the replies and their ends only."""
         rows = []
         for lesson in batch:
@@ -80,7 +80,7 @@ def reply_losses(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 def train(out: Path, updates: int, batch: int, learning_rate: float, seed: int, say: Any = print) -> None:
     """Make, teach and save the model."""
     torch.manual_seed(seed)
-    stream = lessons(seed)
+    stream = exercises(seed)
     examples = list(islice(stream, 4000))
     texts = [example.reply for example in examples] + [example.prompt for example in examples[:100]]
     processor = build_processor(texts, phrases(examples))
@@ -112,7 +112,7 @@ def train(out: Path, updates: int, batch: int, learning_rate: float, seed: int, 
 
 def read_accuracy(model: Any, batches: Batches, samples: int = 512) -> dict[str, float]:
     """Share of held-out replies of each game of which every token but the action's would be said right, one by one."""
-    held_out = list(islice(lessons(HELD_OUT_SEED), samples))
+    held_out = list(islice(exercises(HELD_OUT_SEED), samples))
     right: dict[str, list[bool]] = {}
     model.eval()
     for start in range(0, samples, 128):

@@ -1,0 +1,128 @@
+"""From what a recipe says to what a run needs: the task's words, a learner that fits its actions, its environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+from gymnasium import spaces
+
+from sightline.config import (
+    AutoLearner,
+    ControlRecipe,
+    DQNLearner,
+    EncoderTeacherConfig,
+    LearnedConfig,
+    LearnerConfig,
+    SACLearner,
+    ZeroShotConfig,
+    check_words,
+    for_control,
+    validate_recipe,
+)
+from sightline.envs.drawing import Size
+from sightline.envs.making import EnvMaker
+from sightline.envs.tasks import TASKS, find_task
+from sightline.envs.vector import misfit, rgb_frame
+from sightline.errors import BadInput, RunFailed
+
+
+def env_maker(recipe: ControlRecipe, frame_size: Size | None, render: bool = True) -> EnvMaker:
+    """How to make the recipe's environment.
+
+    Args:
+        frame_size: height and width of the frames that are wanted, None for the environment's own.
+        render: False if no frames are needed.
+    """
+    task = find_task(recipe.env)
+    options = task.env_options | recipe.env_options
+    known = [t.name for t in TASKS]
+    return EnvMaker(
+        task.env, options, recipe.episode_steps, frame_size, render, recipe.rescale_observations, tuple(known)
+    )
+
+
+def resolve(recipe: ControlRecipe) -> ControlRecipe:
+    """Fill in what the recipe leaves to its environment; the result says everything.
+
+    Raises:
+        BadInput: no goal for an environment that is no task of ours, or an empty one for a task; an environment that
+            cannot be made.
+        RunFailed: an environment that cannot be built or rendered on this machine.
+    """
+    document = recipe.model_dump(mode="json")
+    task = find_task(recipe.env)
+    learned = isinstance(recipe.reward, LearnedConfig)
+    needs_words = isinstance(recipe.reward, ZeroShotConfig) or (
+        isinstance(recipe.reward, LearnedConfig) and recipe.reward.teacher.kind != "scripted"
+    )
+    if not recipe.goal:
+        # A task without words has an empty goal when it is complete; that may be read again.
+        if "goal" in recipe.model_fields_set and task.goal:
+            raise BadInput("an empty goal was given; leave it out, for the task's own words, or write a sentence")
+        document["goal"] = list(task.goal)
+        if "baseline" not in recipe.model_fields_set:
+            document["baseline"] = list(task.baseline)
+    if needs_words:
+        try:
+            check_words(document["goal"], document["baseline"], _alpha(recipe))
+        except ValueError as error:
+            raise BadInput(str(error)) from error
+    needs_frames = needs_words or learned
+    env = env_maker(recipe, frame_size=None, render=needs_frames)()
+    try:
+        _try_out(env, task.env, needs_frames)
+        discrete = isinstance(env.action_space, spaces.Discrete)
+    finally:
+        env.close()
+    learner = _chosen(recipe.learner, discrete)
+    document["learner"] = learner.model_dump(mode="json")
+    tenth = max(recipe.steps // 10, 1)
+    document["evaluation"]["every"] = recipe.evaluation.every or tenth
+    document["checkpoints"]["every"] = recipe.checkpoints.every or tenth
+    return for_control(validate_recipe(document))
+
+
+def _try_out(env: gymnasium.Env[Any, Any], name: str, frames: bool) -> None:
+    """Begin one episode.
+
+    Raises:
+        BadInput: its first observation does not fit the environment's space.
+        RunFailed: it cannot be begun or rendered.
+    """
+    try:
+        state, _ = env.reset(seed=0)
+    except (BadInput, RunFailed):
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise RunFailed(f"environment '{name}' failed in reset(seed=0): {reason}; mend it") from error
+    wrong = misfit(env.observation_space, state)
+    if wrong is not None:
+        raise BadInput(f"reset() of '{name}' gave an observation {wrong}; mend it")
+    if frames:
+        rgb_frame(env)
+
+
+def _alpha(recipe: ControlRecipe) -> float | None:
+    """Strength of the regularisation, where words are embedded."""
+    reward = recipe.reward
+    if isinstance(reward, LearnedConfig):
+        return reward.teacher.alpha if isinstance(reward.teacher, EncoderTeacherConfig) else None
+    return reward.alpha if isinstance(reward, ZeroShotConfig) else None
+
+
+def _chosen(learner: LearnerConfig, discrete: bool) -> LearnerConfig:
+    """The learner that was asked for, or the one that fits the actions."""
+    if isinstance(learner, AutoLearner):
+        given = learner.model_dump(exclude_unset=True, exclude_none=True, exclude={"algorithm"})
+        learner = DQNLearner(**given) if discrete else SACLearner(**given)
+    if learner.action_noise is not None and discrete:
+        raise BadInput(
+            "learner.action_noise is for continuous actions and this environment's are discrete; leave it out"
+        )
+    if learner.algorithm == "DQN" and not discrete:
+        raise BadInput("DQN needs discrete actions and this environment's are continuous; say learner.algorithm=SAC")
+    if learner.algorithm == "SAC" and discrete:
+        raise BadInput("SAC needs continuous actions and this environment's are discrete; say learner.algorithm=DQN")
+    return learner

@@ -1,0 +1,42 @@
+"""Evaluate what a run has chosen, again or on another panel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sightline.config import for_control
+from sightline.control.building import build
+from sightline.control.checkpoints import acting_spaces, chosen_checkpoint, learned_reward, load_policy
+from sightline.control.training import greedy
+from sightline.evaluation.episodes import play_panel
+from sightline.runs.folder import RunFolder
+from sightline.runs.state import restoring
+
+
+def evaluate_run(run: RunFolder, episodes: int, seed: int, trust: bool = False) -> dict[str, Any]:
+    """Play a test panel with the run's chosen checkpoint.
+
+    Args:
+        run: a run with at least one evaluation.
+        episodes: size of the panel.
+        seed: which panel of that size.
+        trust: whether code that the run's recipe names may be imported.
+
+    Returns:
+        Success rate, returns and reward with intervals (`Episodes.summary`), and `chosen_step`.
+
+    Raises:
+        BadInput: the run has no whole checkpoint that was chosen yet, or names code of its own.
+    """
+    recipe = for_control(run.trusted_recipe(trust, asks=False))
+    step, folder = chosen_checkpoint(run)
+    setup = build(recipe, asks=False)
+    learner = load_policy(recipe, folder, acting_spaces(setup.make))
+    if setup.learned is not None:
+        learned = learned_reward(folder)
+        with restoring(folder):
+            setup.learned.restore(learned or {})
+    panel = setup.panel("test", episodes, seed)
+    played = play_panel(greedy(learner), setup.make, setup.task, panel, setup.reward_model)
+    assert played is not None
+    return {"chosen_step": step} | played.summary()

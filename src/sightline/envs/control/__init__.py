@@ -1,0 +1,1 @@
+"""Control tasks whose state is a vector of numbers."""

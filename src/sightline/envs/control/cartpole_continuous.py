@@ -1,0 +1,69 @@
+"""CartPole with a force that can be chosen freely, as RL-VLM-F plays it (Wang et al., ICML 2024): the pole cannot fall
+over, and the reward is how upright it stands."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from sightline.envs.control.cartpole import LOOKS, CartPoleLook, advance, draw_cartpole
+from sightline.envs.drawing import Size, choose_look
+
+TRACK = 1.92
+"""The cart stays within [-TRACK, TRACK] metres."""
+LEAN = math.radians(30)
+"""The pole stays within this angle of the vertical (radians)."""
+UPRIGHT = math.radians(5)
+
+
+class CartPoleContinuous(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Push a cart so that the pole on it stays up.
+
+    Observation: float32[4], cart position (m) and velocity (m/s), pole angle (rad, 0 upright) and velocity (rad/s).
+    Action: float32[1] in [-1, 1], times 10 N. Reward (the ground truth): minus the angle from the vertical in degrees,
+    [-30, 0]. `info["success"]`: the pole is within 5 degrees. At the ends of the track and of the lean, positions are
+    held but velocities are not stopped, as in the reference. The environment never terminates; the time limit of its
+    registration (100 steps) truncates. The picture keeps the cart in the middle, so only the angle can be seen.
+
+    Args:
+        render_mode: `"rgb_array"` or None.
+        render_size: height and width of the frames in pixels.
+        look: a name in `sightline.envs.control.cartpole.LOOKS`, or a `CartPoleLook`.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}
+
+    def __init__(
+        self, render_mode: str | None = None, render_size: Size = (200, 200), look: str | CartPoleLook = "plain"
+    ) -> None:
+        self.render_mode = render_mode
+        self.render_size = (int(render_size[0]), int(render_size[1]))
+        self.look = choose_look(look, LOOKS)
+        high = np.array([TRACK, np.inf, LEAN, np.inf], np.float32)
+        self.observation_space = spaces.Box(-high, high, dtype=np.float32)
+        self.action_space = spaces.Box(-1, 1, (1,), np.float32)
+        self.state = np.zeros(4)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.state = self.np_random.uniform(-0.05, 0.05, size=4)
+        return self.state.astype(np.float32), self._info()
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        push = float(np.clip(np.asarray(action, np.float64).reshape(()), -1, 1))
+        self.state = advance(self.state, 10 * push)
+        self.state[0] = min(max(self.state[0], -TRACK), TRACK)
+        self.state[2] = min(max(self.state[2], -LEAN), LEAN)
+        return self.state.astype(np.float32), -math.degrees(abs(self.state[2])), False, False, self._info()
+
+    def render(self) -> np.ndarray:
+        return draw_cartpole(0.0, self.state[2], self.render_size, self.look)
+
+    def _info(self) -> dict[str, Any]:
+        return {"success": bool(abs(self.state[2]) <= UPRIGHT)}

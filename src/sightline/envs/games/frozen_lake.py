@@ -1,0 +1,173 @@
+"""FrozenLake: walk over ice to the goal and into no hole, on a new map in every episode.
+
+The game is that of Gymnasium's `FrozenLake-v1`, seen in a picture. Its maps are drawn at random, and so are start and
+goal, for on a map that never changes a player need not look.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sightline.envs.drawing import Size
+from sightline.envs.games.contract import Game, Observation
+from sightline.envs.games.grid import HOW_PLACES_ARE_SAID, MOVES, Board, place, places
+from sightline.errors import BadInput
+
+ICE, CRACK, WATER, SHORE = (214, 234, 246), (168, 198, 220), (18, 46, 96), (120, 160, 200)
+POLE, FLAG, MOUND = (70, 52, 30), (20, 150, 60), (236, 196, 60)
+PLAYER, FACE = (206, 44, 52), (255, 226, 196)
+
+HURRY = 0.999
+"""What a step that is still to come is worth less, so that of two safe ways the shorter is the better."""
+SWEEPS = 5000
+
+
+class FrozenLake(Game):
+    """Reach the goal.
+
+    Reward: 1 at the goal, else 0; a hole ends the episode too. Walking against the edge changes nothing and is allowed.
+    The time limit of the registration truncates.
+
+    Args:
+        size: rows and columns, 2 to 16.
+        holes: how many; None makes a quarter of the cells holes. At most half of them.
+        slippery: a step goes where it should with probability 1/3, and to either side of that with 1/3 each.
+        render_size: height and width of the pictures.
+        render_mode: `rgb_array` or None.
+
+    Raises:
+        BadInput: a size or number of holes that makes no map, or too few pixels to tell cells apart.
+    """
+
+    action_names = tuple(MOVES)
+    asked = ("player", "goal")
+
+    def __init__(
+        self,
+        size: int = 4,
+        holes: int | None = None,
+        slippery: bool = False,
+        render_size: Size = (96, 96),
+        render_mode: str | None = "rgb_array",
+    ) -> None:
+        super().__init__(render_size, render_mode)
+        if not 2 <= size <= 16:
+            raise BadInput(f"size={size} makes no lake; take 2 to 16 rows and columns")
+        holes = size**2 // 4 if holes is None else holes
+        if not 0 <= holes <= size**2 // 2:
+            raise BadInput(f"holes={holes} is no number of holes for size={size}; take 0 to {size**2 // 2}")
+        if min(self.render_size) < 5 * size:
+            raise BadInput(
+                f"render_size={self.render_size} shows {size} rows too small; {5 * size} pixels are the least"
+            )
+        self.size, self.holes_wanted, self.slippery = size, holes, slippery
+        self._reached = _neighbours(size)
+        self._holes: frozenset[int] = frozenset()
+        self._player, self._goal = 0, size**2 - 1
+        self._chances: np.ndarray | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._chances = None
+        while not self._draw_map():
+            pass
+        return self._observation(), self._info(False)
+
+    def _draw_map(self) -> bool:
+        """Draw start, goal and holes; gives whether there is a way, and more than one step of it."""
+        cells = [int(cell) for cell in self.np_random.permutation(self.size**2)]
+        self._player, self._goal = cells[:2]
+        self._holes = frozenset(cells[2 : 2 + self.holes_wanted])
+        is_next = self._goal in self._reached[:, self._player]
+        return not is_next and bool(self._chances_of_arriving(slippery=False)[self._player] > 0)
+
+    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        if self.slippery:
+            action = self.np_random.choice(_sides(int(action)))
+        self._player = int(self._reached[action, self._player])
+        arrived = self._player == self._goal
+        return self._observation(), float(arrived), self._is_over(), False, self._info(arrived)
+
+    def _is_over(self) -> bool:
+        return self._player == self._goal or self._player in self._holes
+
+    def text(self) -> str:
+        slips = "The ice is slippery: two steps out of three go off to a side. " if self.slippery else ""
+        return (
+            f"A frozen lake of {self.size} rows and {self.size} columns, seen from above. Lead the red player to the "
+            "green flag, one cell up, down, left or right at a time, and into none of the dark holes. "
+            + slips
+            + HOW_PLACES_ARE_SAID
+        )
+
+    def draw(self) -> np.ndarray:
+        board = Board(self.render_size, self.size, CRACK)
+        for cell in range(self.size**2):
+            board.square(cell, ICE, 0.05)
+        for cell in self._holes:
+            board.disc(cell, 0.45, SHORE)
+            board.disc(cell, 0.38, WATER)
+        board.square(self._goal, MOUND, 0.05)
+        board.patch(self._goal, 0.28, 0.1, 0.36, 0.92, POLE)
+        board.polygon(self._goal, [(0.36, 0.1), (0.9, 0.27), (0.36, 0.44)], FLAG)
+        # Lower than the middle, so that the flag can still be seen behind the player who has reached it.
+        board.disc(self._player, 0.31, PLAYER, (0.5, 0.63))
+        board.disc(self._player, 0.15, FACE, (0.5, 0.58))
+        return board.pixels()
+
+    def facts(self) -> dict[str, str]:
+        return {"player": place(self._player, self.size), "goal": place(self._goal, self.size)}
+
+    def legal_actions(self) -> tuple[str, ...]:
+        return () if self._is_over() else self.action_names
+
+    def oracle(self) -> str | None:
+        """The move that most probably ends at the goal, by the shortest way; None if the game is over."""
+        if self._is_over():
+            return None
+        if self._chances is None:
+            self._chances = self._chances_of_arriving(self.slippery)
+        after = self._of_moves(self._chances, self.slippery)[:, self._player]
+        return self.action_names[int(after.argmax())] if after.max() > 0 else None
+
+    def _chances_of_arriving(self, slippery: bool) -> np.ndarray:
+        """Value iteration: float64[cells], the chance of ending at the goal, times `HURRY` for every step there."""
+        ends = np.zeros(self.size**2, bool)
+        ends[[self._goal, *self._holes]] = True
+        chances = np.zeros(self.size**2)
+        chances[self._goal] = 1
+        for _ in range(SWEEPS):
+            better = np.where(ends, chances, HURRY * self._of_moves(chances, slippery).max(axis=0))
+            if np.abs(better - chances).max() < 1e-9:
+                break
+            chances = better
+        return chances
+
+    def _of_moves(self, chances: np.ndarray, slippery: bool) -> np.ndarray:
+        """float64[4, cells]: what each move from each cell is worth, given what it is worth to be in a cell."""
+        straight: np.ndarray = chances[self._reached]
+        if not slippery:
+            return straight
+        return np.stack([straight[_sides(move)].mean(axis=0) for move in range(len(MOVES))])
+
+    def in_words(self) -> str:
+        facts = self.facts()
+        return f"Player: {facts['player']}. Goal: {facts['goal']}. Holes: {places(self._holes, self.size)}."
+
+
+def _neighbours(size: int) -> np.ndarray:
+    """int[4, cells]: where each move leads from each cell."""
+    rows, columns = np.divmod(np.arange(size**2), size)
+    inside = [
+        (np.clip(rows + down, 0, size - 1), np.clip(columns + right, 0, size - 1)) for down, right in MOVES.values()
+    ]
+    return np.array([row * size + column for row, column in inside])
+
+
+def _sides(move: int) -> list[int]:
+    """A move and the two at right angles to it."""
+    return [0, 2, 3] if move == 0 else [1, 2, 3] if move == 1 else [move, 0, 1]

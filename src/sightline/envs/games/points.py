@@ -1,0 +1,212 @@
+"""What EZPoints and Points24 share: cards are dealt, and a formula of their numbers is written token by token.
+
+The rules and rewards are those of gym-cards ("Fine-Tuning Large Vision-Language Models as Decision-Making Agents via
+Reinforcement Learning", Zhai et al., NeurIPS 2024, section 4.1), but a formula is worth what it is worth exactly.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter, OrderedDict
+from typing import Any
+
+import numpy as np
+
+from sightline.envs.drawing import CAPITALS, Canvas, Size, font
+from sightline.envs.games.cards import DIM, PALE, TABLE, Card, cards_in_words, draw_card, ranks_in_words
+from sightline.envs.games.contract import Game, Observation
+from sightline.envs.games.formulas import completion, expects_operand, read, tokens_to_close, value
+
+LOST = "_"
+"""Stands in the formula where a number was written that is not on the cards, or no longer free; it takes up a place."""
+
+
+DRAWN = 512
+"""Pictures that are kept: those of the last states, in whichever game, for they come again in every group of episodes
+with the same seed."""
+_drawn: OrderedDict[tuple[Any, ...], np.ndarray] = OrderedDict()
+
+
+class PointsGame(Game):
+    """Write a formula that uses the number of every card once and is worth the target.
+
+    Rewards: +10 for `=` after a right formula, -1 for `=` after any other (either is the end), -1 for a number that is
+    not free (a place of the formula is lost), -1 for any action when the formula is too long already (the episode is
+    truncated), else 0.
+
+    `success` tells that a right formula was closed, by whatever detours. Infos also hold `mistakes`, how many
+    numbers were written in this episode that were not free, so that an evaluation can ask for success without any; and
+    `kind`, the group of deals in which the episode is counted.
+
+    Attributes:
+        cards: as they lie on the table, from left to right.
+        formula: tokens written so far.
+        max_tokens: the longest formula that may be closed.
+    """
+
+    asked = ("cards",)
+    max_tokens: int
+
+    def __init__(self, target: int, legacy: bool, render_size: Size, render_mode: str | None) -> None:
+        super().__init__(render_size, render_mode)
+        self.target = target
+        self.legacy = legacy
+        self.cards: list[Card] = []
+        self.formula: list[str] = []
+        self.mistakes = 0
+        self._closed = False
+
+    @abstractmethod
+    def number(self, card: Card) -> int:
+        """What a card counts."""
+
+    @abstractmethod
+    def deal(self) -> list[Card]:
+        """Cards for a new episode."""
+
+    def kind(self) -> str:
+        """The group of deals to which the present one belongs."""
+        return ""
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the cards, in their order."""
+        return [self.number(card) for card in self.cards]
+
+    @property
+    def free_numbers(self) -> list[int]:
+        """Those not used yet."""
+        return sorted(
+            (Counter(self.numbers) - Counter(int(token) for token in self.formula if token.isdigit())).elements()
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.cards = self.deal()
+        self.formula = []
+        self.mistakes = 0
+        self._closed = False
+        return self._observation(), self._info(False)
+
+    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        token = self.action_names[action]
+        reward, success, too_long = 0.0, False, len(self.formula) > self.max_tokens
+        if too_long:
+            reward = -1.0
+        elif token == "=":
+            self._closed = True
+            success = not self.free_numbers and value(self._written()) == self.target
+            reward = 10.0 if success else -1.0
+        elif token.isdigit() and int(token) not in self.free_numbers:
+            self.formula.append(LOST)
+            self.mistakes += 1
+            reward = -1.0
+        else:
+            self.formula.append(token)
+        return self._observation(), reward, self._closed, too_long, self._info(success)
+
+    def _written(self) -> list[str]:
+        return [token for token in self.formula if token != LOST]
+
+    def _shown(self) -> list[str]:
+        return [*self.formula, "="] if self._closed else self.formula
+
+    def text(self) -> str:
+        signs = [name for name in self.action_names if name != "=" and not name.isdigit()]
+        return (
+            f"The picture shows {len(self.cards)} playing cards and, below them, a formula. "
+            f"Write a formula that makes {self.target} out of the numbers of all the cards, each used exactly once. "
+            f"One number or one of {' '.join(signs)} is added at a time, and = closes the finished formula. "
+            f"{self._worth_in_words()}\nFormula so far: {''.join(self._shown()) or 'empty'}"
+        )
+
+    def _worth_in_words(self) -> str:
+        return "A counts as 1; J, Q and K count as 10."
+
+    def facts(self) -> dict[str, str]:
+        return {"cards": ranks_in_words(self.cards)}
+
+    def legal_actions(self) -> tuple[str, ...]:
+        """What leaves a well-formed formula of all numbers within reach, right or wrong; only `=` when none is."""
+        if self.legacy:
+            return self.action_names
+        if self._closed:
+            return ()
+        free = self.free_numbers
+        return tuple(name for name in self.action_names if self._is_legal(name, list(free))) or ("=",)
+
+    def _is_legal(self, name: str, free: list[int]) -> bool:
+        if name == "=":
+            return not free and value(self._written()) is not None and len(self.formula) <= self.max_tokens
+        if name.isdigit():
+            if int(name) not in free:
+                return False
+            free.remove(int(name))
+        after = read([*self._written(), name])
+        if after is None or (not free and expects_operand(after)):
+            return False
+        return len(self.formula) + 1 + tokens_to_close(after, len(free)) <= self.max_tokens
+
+    def oracle(self) -> str | None:
+        if self._closed:
+            return None
+        signs = "".join(name for name in self.action_names if name in "+-*/()")
+        room = self.max_tokens - len(self.formula)
+        found = completion(self._written(), self.free_numbers, self.target, signs, room) if room >= 0 else None
+        return None if found is None else (*found, "=")[0]
+
+    def in_words(self) -> str:
+        written = " ".join(self._shown())
+        formula = f"the formula {written}" if written else "no formula yet"
+        return f"On the table lie {cards_in_words(self.cards)}; below them stands {formula}."
+
+    def draw(self) -> np.ndarray:
+        key = type(self), self.render_size, tuple(self.cards), tuple(self._shown())
+        if key not in _drawn:
+            canvas = Canvas(self.render_size, TABLE)
+            self.lay_out(canvas)
+            _drawn[key] = canvas.pixels()
+            if len(_drawn) > DRAWN:
+                _drawn.popitem(last=False)
+        return _drawn[key].copy()
+
+    @abstractmethod
+    def lay_out(self, canvas: Canvas) -> None:
+        """Draw the cards and the formula."""
+
+    def draw_row(self, canvas: Canvas, top: float, height: float, gap: float) -> None:
+        """Lay the cards side by side over the whole width."""
+        width = (1 - gap) / len(self.cards) - gap
+        for place, card in enumerate(self.cards):
+            draw_card(canvas, card, gap + place * (width + gap), top, width, height)
+
+    def draw_formula(self, canvas: Canvas, top: float, bottom: float, size: float) -> None:
+        """Write the formula between two heights, over as many lines as it needs, in capitals of at most `size`."""
+        tokens = self._shown()
+        if not tokens:
+            canvas.rectangle(0.05, bottom - 0.03, 0.95, bottom - 0.02, DIM)
+            return
+        lines = _wrapped(tokens, canvas, size)
+        while len(lines) * 1.5 * size > bottom - top:
+            size *= 0.9
+            lines = _wrapped(tokens, canvas, size)
+        for place, line in enumerate(lines):
+            y = (top + bottom) / 2 + 1.5 * size * (place - (len(lines) - 1) / 2)
+            canvas.text((0.5, y), line, size, PALE, width=0.94)
+
+    def _info(self, success: bool) -> dict[str, Any]:
+        return super()._info(success) | {"kind": self.kind(), "mistakes": self.mistakes}
+
+
+def _wrapped(tokens: list[str], canvas: Canvas, size: float) -> list[str]:
+    """Lines that are no wider than the picture in letters of that size."""
+    letters = font(round(size * canvas.height / CAPITALS))
+    lines = [tokens[0]]
+    for token in tokens[1:]:
+        if letters.getlength(lines[-1] + token) <= 0.94 * canvas.width:
+            lines[-1] += token
+        else:
+            lines.append(token)
+    return lines

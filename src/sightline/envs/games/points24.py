@@ -1,0 +1,70 @@
+"""Points24: four cards, and a formula of their numbers that is worth 24."""
+
+from __future__ import annotations
+
+from sightline.envs.drawing import Canvas, Size
+from sightline.envs.games.cards import RANKS, Card, any_suit
+from sightline.envs.games.formulas import solvable
+from sightline.envs.games.points import PointsGame
+from sightline.errors import BadInput
+
+MAX_DEALS = 1000
+"""So many hopeless deals in a row mean that the target itself is out of reach."""
+
+
+class Points24(PointsGame):
+    """Make the target of four cards by + - * / and brackets; see :class:`PointsGame` for rules, rewards and infos.
+
+    The ranks are independent and evenly distributed. Of all deals 73.1 % can be solved if faces count as 10, and 79.2 %
+    if they count as 11 to 13.
+
+    Args:
+        target: what the formula shall be worth.
+        faces_as_10: whether J, Q and K count as 10, otherwise as 11, 12 and 13 (with as many more actions).
+        solvable_only: deal anew until the target can be made.
+        legacy: call every action legal, always, and keep deals that cannot be solved, whatever `solvable_only` says.
+        render_size: height and width of the pictures.
+        render_mode: `rgb_array` or None.
+
+    Raises:
+        BadInput: no deal makes that target.
+    """
+
+    max_tokens = 20
+    action_names = (*map(str, range(1, 11)), "+", "-", "*", "/", "(", ")", "=")
+
+    def __init__(
+        self,
+        target: int = 24,
+        faces_as_10: bool = True,
+        solvable_only: bool = True,
+        legacy: bool = False,
+        render_size: Size = (96, 96),
+        render_mode: str | None = "rgb_array",
+    ) -> None:
+        if not faces_as_10:
+            self.action_names = (*map(str, range(1, 14)), *self.action_names[10:])
+        super().__init__(target, legacy, render_size, render_mode)
+        self.faces_as_10 = faces_as_10
+        self.solvable_only = solvable_only and not legacy
+
+    def number(self, card: Card) -> int:
+        return min(card.number, 10) if self.faces_as_10 else card.number
+
+    def deal(self) -> list[Card]:
+        for _ in range(MAX_DEALS):
+            cards = [any_suit(RANKS[int(rank)], self.np_random) for rank in self.np_random.integers(0, len(RANKS), 4)]
+            if not self.solvable_only or solvable((self.number(card) for card in cards), self.target):
+                return cards
+        raise BadInput(
+            f"{MAX_DEALS} deals in a row cannot make target={self.target}; 24 is usual, or set solvable_only to false"
+        )
+
+    def _worth_in_words(self) -> str:
+        if self.faces_as_10:
+            return super()._worth_in_words()
+        return "A counts as 1, J as 11, Q as 12 and K as 13."
+
+    def lay_out(self, canvas: Canvas) -> None:
+        self.draw_row(canvas, top=0.04, height=0.44, gap=0.03)
+        self.draw_formula(canvas, top=0.5, bottom=0.99, size=0.13)

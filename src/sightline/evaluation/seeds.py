@@ -1,0 +1,82 @@
+"""A panel: a fixed, hashed list of task seeds. Two evaluations are comparable if their panels have the same hash.
+
+The hash covers all that changes what is played or how success is judged: the environment, what it is made with, the
+time limit and the rule of success, as `played` puts them into words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class EvalSeeds:
+    """Seeds of the episodes of an evaluation.
+
+    Attributes:
+        name: what it is for; different names give different seeds.
+        env: what is played on it, as `played` says it.
+        seeds: one for each episode.
+    """
+
+    name: str
+    env: str
+    seeds: tuple[int, ...]
+
+    @property
+    def digest(self) -> str:
+        """12 hexadecimal digits that change with what is played and with any seed."""
+        text = json.dumps([self.env, self.seeds])
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def __str__(self) -> str:
+        return f"{self.name}-{len(self.seeds)}-{self.digest}"
+
+
+def played(env: str, **changes: Any) -> str:
+    """What is played: the environment's name, and with it all that changes the game.
+
+    Args:
+        changes: whatever else decides about episodes and their success. What is None, empty or False changes nothing
+            and is left out, so that panels of plain environments keep their hashes.
+
+    Returns:
+        Equal text for equal values, in whatever order and on whatever machine they are given.
+    """
+    said = {name: _plain(value) for name, value in changes.items() if value}
+    return f"{env} {json.dumps(said, sort_keys=True)}" if said else env
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON can say it; objects without a form of their own are told by what they print, less addresses."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else json.dumps(_plain(key)): _plain(held) for key, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(held) for held in value]
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(held) for held in value), key=json.dumps)
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if hasattr(value, "__qualname__"):  # classes and functions
+        return f"{value.__module__}.{value.__qualname__}"
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
+def make_panel(name: str, env: str, episodes: int, seed: int = 0) -> EvalSeeds:
+    """The panel of that name: the same on every machine, and apart from the training seeds (by other hashes).
+
+    Args:
+        env: what is played on it (`played`).
+    """
+    sequence = np.random.SeedSequence([zlib.crc32(name.encode()), seed])
+    seeds = sequence.generate_state(episodes, np.uint32)
+    return EvalSeeds(name, env, tuple(int(s) for s in seeds))

@@ -1,0 +1,52 @@
+"""95 % intervals, and rank correlation for rewards whose scale means nothing."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+Z95 = 1.959963984540054
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """Wilson's score interval for a rate (Wilson, 1927): sensible also at 0 and at 1.
+
+    Returns:
+        (low, high), both in [0, 1]; (0, 1) without trials.
+    """
+    if trials == 0:
+        return 0.0, 1.0
+    rate, z2 = successes / trials, Z95**2
+    centre = (rate + z2 / (2 * trials)) / (1 + z2 / trials)
+    half = Z95 / (1 + z2 / trials) * math.sqrt(rate * (1 - rate) / trials + z2 / (4 * trials**2))
+    return max(0.0, min(centre - half, rate)), min(1.0, max(centre + half, rate))
+
+
+def bootstrap_mean(values: np.ndarray, resamples: int = 2000) -> tuple[float, float]:
+    """Percentile bootstrap interval of a mean (Efron, 1979), with a fixed seed of its own.
+
+    Args:
+        values: float[N], N >= 1.
+    """
+    rng = np.random.default_rng(0)
+    means = values[rng.integers(0, len(values), (resamples, len(values)))].mean(axis=1)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """float64[N]: ranks from 0; equal values share the mean of theirs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts) - 1
+    return np.asarray((last - (counts - 1) / 2)[inverse])
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> float | None:
+    """Spearman's rank correlation of two float[N]; None where one of them is constant or anything is NaN."""
+    if len(x) < 2 or np.isnan(x).any() or np.isnan(y).any():
+        return None
+    a, b = ranks(x), ranks(y)
+    if a.std() == 0 or b.std() == 0:
+        return None
+    return float(np.corrcoef(a, b)[0, 1])

@@ -1,0 +1,101 @@
+"""Ensembles of small networks that say how good a state is, from its features."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import Tensor, nn
+
+from sightline.config import CNNConfig, EmbeddingHeadConfig, ResNetConfig, RewardNetConfig, StatesConfig
+from sightline.errors import BadInput
+
+
+def build_ensemble(config: RewardNetConfig, feature_shape: tuple[int, ...], members: int, seed: int) -> nn.Module:
+    """An ensemble: features [B, …] -> float[members, B], unbounded. Equal seeds give equal weights.
+
+    Args:
+        feature_shape: of one state's features: (D,) for embeddings and most states, (H, W, 3) for frames (uint8).
+
+    Raises:
+        BadInput: frames are too small for the network's strides.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        match config:
+            case EmbeddingHeadConfig(hidden=hidden) | StatesConfig(hidden=hidden):
+                return MLPEnsemble(math.prod(feature_shape), hidden, members)
+            case CNNConfig(channels=channels):
+                return FrameEnsemble([_cnn(feature_shape, channels) for _ in range(members)])
+            case ResNetConfig():
+                return FrameEnsemble([_resnet(feature_shape) for _ in range(members)])
+
+
+class MLPEnsemble(nn.Module):
+    """Members side by side in one batched product, each with its own weights."""
+
+    def __init__(self, inputs: int, hidden: tuple[int, ...], members: int) -> None:
+        super().__init__()
+        widths = [inputs, *hidden, 1]
+        pairs = list(itertools.pairwise(widths))
+        self.weights = nn.ParameterList([nn.Parameter(_uniform(members, a, b, fan_in=a)) for a, b in pairs])
+        self.biases = nn.ParameterList([nn.Parameter(torch.zeros(members, 1, b)) for _, b in pairs])
+
+    def forward(self, features: Tensor) -> Tensor:
+        """float[B, …] -> float[M, B]; pictures (uint8) are read as numbers from 0 to 1."""
+        flat = features.flatten(1).float()
+        x = (flat / 255 if features.dtype == torch.uint8 else flat).unsqueeze(0).expand(len(self.weights[0]), -1, -1)
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = torch.baddbmm(bias, x, weight)
+            if i < len(self.weights) - 1:
+                x = nn.functional.leaky_relu(x)
+        return x.squeeze(-1)
+
+
+class FrameEnsemble(nn.Module):
+    """Members that read frames, one after the other."""
+
+    def __init__(self, members: list[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        # Frames have their channels last; networks that have too need no copy of them.
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """uint8[B, H, W, 3] -> float[M, B]."""
+        place = features.device.type
+        dtype = torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else torch.float32
+        pixels = features.permute(0, 3, 1, 2).to(dtype).div_(255)
+        return torch.stack([member(pixels).squeeze(-1) for member in self.members]).float()
+
+
+def _uniform(*shape: int, fan_in: int) -> Tensor:
+    bound = 1 / math.sqrt(fan_in)
+    return torch.empty(*shape).uniform_(-bound, bound)
+
+
+def _cnn(frame: tuple[int, ...], channels: tuple[int, ...]) -> nn.Module:
+    """Four convolutions of kernel 5, 3, 3, 3 and stride 3, 2, 2, 2 without padding (RL-VLM-F, appendix)."""
+    layers: list[nn.Module] = []
+    before, height, width = 3, frame[0], frame[1]
+    for i, after in enumerate(channels):
+        kernel, stride = (5, 3) if i == 0 else (3, 2)
+        height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+        layers += [nn.Conv2d(before, after, kernel, stride), nn.ReLU()]
+        before = after
+    if height < 1 or width < 1:
+        raise BadInput(
+            f"frames of {frame[0]}x{frame[1]} are too small for {len(channels)} convolutions; raise "
+            "reward.model.size or say fewer reward.model.channels"
+        )
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before * height * width, 1))
+
+
+def _resnet(frame: tuple[int, ...]) -> nn.Module:
+    if max(frame[:2]) <= 32:  # its last map would be one number, of which a minibatch of one has no deviation
+        raise BadInput(f"frames of {frame[0]}x{frame[1]} are too small for a ResNet-18; raise reward.model.size")
+    from torchvision.models import resnet18
+
+    network: nn.Module = resnet18(weights=None, num_classes=1)
+    return network

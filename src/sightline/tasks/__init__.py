@@ -1,1 +1,0 @@
-"""Tasks: an environment, the words for its goal, and what success is."""

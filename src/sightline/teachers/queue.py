@@ -1,0 +1,250 @@
+"""The desk of the label page: which tab is given which waiting question, and what becomes of its answer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sightline.errors import RunFailed
+from sightline.labels.store import DATABASE, Context, LabelStore
+from sightline.labels.types import Answer, Outcome, Question, QuestionKind, preference
+
+LEASE = 90.0
+"""Seconds for which a question is kept for the tab that shows it; even a page in the background renews it before."""
+LONGEST = 24 * 3600.0
+"""More seconds than this for one answer are not believed."""
+
+Said = Literal["left", "right", "equal", "unsure", "skip", "value"]
+
+
+class NotWaiting(Exception):
+    """The question was answered by somebody else, or withdrawn."""
+
+
+@dataclass(frozen=True)
+class PendingQuestion:
+    """A waiting question as the desk handles it, without its pixels.
+
+    Attributes:
+        segments: digests.
+    """
+
+    key: str
+    teacher: str
+    signature: str
+    context: Context
+    kind: QuestionKind
+    goal: tuple[str, ...]
+    levels: int
+    segments: tuple[str, ...]
+
+    @property
+    def swapped(self) -> bool:
+        """Whether the second segment is shown on the left: one bit of the key, which is as good as a coin, and the
+        same in every tab, after a reload and after an undo."""
+        return len(self.segments) == 2 and int(self.key[-1], 16) % 2 == 1
+
+
+@dataclass
+class TabSession:
+    """What one tab has done: its answers (id and question), newest last, and the seconds they took."""
+
+    labels: list[tuple[int, PendingQuestion]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+
+@dataclass
+class _OnBehalf:
+    """The teacher that a waiting question was put to; its answers come from the desk."""
+
+    name: str
+    signature: str
+
+
+class LabelQueue:
+    """Hands out waiting questions and records what people say. Threads may share it.
+
+    Args:
+        store: where the questions wait.
+        who: the person's name, recorded with each answer.
+    """
+
+    def __init__(self, store: LabelStore, who: str) -> None:
+        self.store = store
+        self.who = who
+        self._lock = threading.RLock()
+        self._leases: dict[str, tuple[str, float]] = {}
+        self._sittings: dict[str, TabSession] = {}
+
+    @property
+    def answered(self) -> int:
+        """Answers of all tabs, without those taken back."""
+        with self._lock:
+            return sum(len(sitting.labels) for sitting in self._sittings.values())
+
+    def next(self, tab: str) -> dict[str, Any]:
+        """A question for a tab, as plain data, with its progress; `question` is None if nothing waits.
+
+        A tab keeps its question until it answers. Otherwise it gets the first that no other tab shows, or, if all are
+        shown somewhere, the first.
+        """
+        with self._lock:
+            slips = self._slips()
+            chosen = self._choose(slips, tab)
+            self._forget_leases(slips, tab)
+            if chosen is not None:
+                self._leases[chosen.key] = (tab, time.monotonic() + LEASE)
+            return {"question": None if chosen is None else self._shown(chosen), **self._progress(tab, len(slips))}
+
+    def hold(self, tab: str, key: str) -> dict[str, Any]:
+        """Renew a tab's lease; `held` says whether the question still waits."""
+        with self._lock:
+            slips = self._slips()
+            held = any(slip.key == key for slip in slips)
+            if held and self._leases.get(key, (tab, 0.0))[0] == tab:
+                self._leases[key] = (tab, time.monotonic() + LEASE)
+            return {"held": held, **self._progress(tab, len(slips))}
+
+    def answer(self, tab: str, key: str, said: Said, value: float | None, seconds: float) -> dict[str, Any]:
+        """Record an answer; gives the tab's next question.
+
+        Args:
+            value: for `said` = `value`: the level, or the score from 0 to 1.
+            seconds: how long the person looked.
+
+        Raises:
+            NotWaiting: it was answered before, or withdrawn.
+            ValueError: this is no answer to such a question.
+            RunFailed: it could not be written.
+        """
+        with self._lock:
+            slip = next((slip for slip in self._slips() if slip.key == key), None)
+            if slip is None:
+                raise NotWaiting
+            seconds = min(max(seconds, 0.0), LONGEST) if math.isfinite(seconds) else 0.0
+            meant = _meant(slip, said, value)
+            answer = Answer(meant.outcome, meant.value, seconds=seconds)
+            origin = {"who": self.who, "shown": "swapped" if slip.swapped else "as asked"}
+            context = Context(slip.context.run, slip.context.task, slip.context.step, origin)
+            label = self.store.record(self._question(slip), _OnBehalf(slip.teacher, slip.signature), answer, context)
+            sitting = self._sittings.setdefault(tab, TabSession())
+            sitting.labels.append((label, slip))
+            sitting.seconds.append(seconds)
+            self._leases.pop(key, None)
+            return self.next(tab)
+
+    def undo(self, tab: str) -> dict[str, Any]:
+        """Take this tab's last answer back and show its question again; `undone` says whether there was one.
+
+        Raises:
+            RunFailed: the store could not be written.
+        """
+        with self._lock:
+            sitting = self._sittings.get(tab)
+            if sitting is None or not sitting.labels:
+                return {"undone": False, **self.next(tab)}
+            label, slip = sitting.labels[-1]
+            # Put up first: if this process dies in between, the question is asked once more rather than lost.
+            self.store.wait_for([self._question(slip)], _OnBehalf(slip.teacher, slip.signature), slip.context)
+            self.store.retract(label)
+            sitting.labels.pop()
+            sitting.seconds.pop()
+            self._leases = {key: lease for key, lease in self._leases.items() if lease[0] != tab}
+            self._leases[slip.key] = (tab, time.monotonic() + LEASE)
+            return {"undone": True, **self.next(tab)}
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _choose(self, slips: list[PendingQuestion], tab: str) -> PendingQuestion | None:
+        now = time.monotonic()
+        holders = {key: holder for key, (holder, until) in self._leases.items() if until > now}
+        mine = [slip for slip in slips if holders.get(slip.key) == tab]
+        free = [slip for slip in slips if slip.key not in holders]
+        return next(iter(mine + free + slips), None)
+
+    def _forget_leases(self, slips: list[PendingQuestion], tab: str) -> None:
+        now, waiting = time.monotonic(), {slip.key for slip in slips}
+        self._leases = {
+            key: (holder, until)
+            for key, (holder, until) in self._leases.items()
+            if key in waiting and until > now and holder != tab
+        }
+
+    def _shown(self, slip: PendingQuestion) -> dict[str, Any]:
+        frames = [[f"/frames/{file.name}" for file in self.store.frame_files(digest)] for digest in slip.segments]
+        return {
+            "key": slip.key,
+            "kind": slip.kind,
+            "goal": slip.goal,
+            "levels": slip.levels,
+            "segments": frames[::-1] if slip.swapped else frames,
+        }
+
+    def _progress(self, tab: str, waiting: int) -> dict[str, Any]:
+        sitting = self._sittings.get(tab, TabSession())
+        seconds = sum(sitting.seconds) / len(sitting.seconds) if sitting.seconds else None
+        done = len(sitting.labels)
+        return {"done": done, "waiting": waiting, "total": self._count(), "seconds": seconds, "who": self.who}
+
+    def _question(self, slip: PendingQuestion) -> Question:
+        segments = tuple(self.store.segment(digest) for digest in slip.segments)
+        return Question(slip.kind, segments, slip.goal, slip.levels)
+
+    # `LabelStore.waiting` reads every frame of every question; a page that is polled wants the questions only.
+
+    def _slips(self) -> list[PendingQuestion]:
+        with self._reading() as database:
+            rows = database.execute("SELECT * FROM waiting ORDER BY position, rowid").fetchall()
+        return [
+            PendingQuestion(
+                *(row["key"], row["teacher"], row["signature"], Context(row["run"], row["task"], row["step"])),
+                *(row["kind"], tuple(json.loads(row["goal"])), row["levels"], tuple(json.loads(row["segments"]))),
+            )
+            for row in rows
+        ]
+
+    def _count(self) -> int:
+        """How many answers of people the store holds."""
+        with self._reading() as database:
+            (count,) = database.execute(
+                "SELECT COUNT(*) FROM labels WHERE retracted IS NULL AND outcome != ? "
+                "AND (teacher = 'human' OR teacher LIKE 'human %')",
+                (Outcome.FAILED.value,),
+            ).fetchone()
+        return int(count)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        try:
+            database = sqlite3.connect(self.store.folder / DATABASE, timeout=60)
+            with contextlib.closing(database):
+                database.row_factory = sqlite3.Row
+                yield database
+        except sqlite3.Error as error:
+            raise RunFailed(f"the label store '{self.store.folder}' cannot be read: {error}") from error
+
+
+def _meant(slip: PendingQuestion, said: Said, value: float | None) -> Answer:
+    """What was said, in terms of the question as it was asked."""
+    if said == "unsure":
+        return Answer(Outcome.UNSURE)
+    if said == "skip":
+        return Answer(Outcome.SKIPPED)
+    if slip.kind == "compare":
+        if said == "equal":
+            return preference(0.5)
+        if said in ("left", "right"):
+            return preference(float((said == "right") != slip.swapped))
+    elif said == "value" and value is not None and math.isfinite(value):
+        if slip.kind == "rate" and value in range(slip.levels):
+            return Answer(Outcome.VALUE, float(value))
+        if slip.kind == "score" and 0 <= value <= 1:
+            return Answer(Outcome.VALUE, float(value))
+    raise ValueError(f"'{said}' is no answer to a question of kind '{slip.kind}'")
