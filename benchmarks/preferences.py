@@ -218,7 +218,7 @@ def drawer(jobs: int) -> None:
                 fitting = FittingConfig(epochs=30, patience=6)
                 config = LearnedConfig(kind="learned", model=CNNConfig(kind="cnn"), feedback=feedback, fitting=fitting)
                 reward = EnsembleReward(config, seen.shape[1:], None, seed)
-                features = reward.embed(seen)
+                features = reward.features_of(seen)
                 segments = [_segment(frame, value) for frame, value in zip(seen, seen_rewards, strict=True)]
                 view = PoolView([segment.digest for segment in segments], np.zeros((len(segments), 1)))
                 chosen = choose_pairs("uniform", 1500, view, np.random.default_rng(seed))
@@ -229,7 +229,7 @@ def drawer(jobs: int) -> None:
                     if answer.value is not None:
                         examples.add(tuple(features[j][None] for j in chosen[i]), answer.value)
                 fitted = fit(reward, examples, seed)
-                correlation = spearman(reward.reward(unseen), unseen_rewards)
+                correlation = spearman(reward(unseen), unseen_rewards)
                 name = f"{loss}, {100 * mistake:.0f} % wrong"
                 rows.setdefault(name, []).append(
                     {"rank correlation": correlation, "held-out accuracy": fitted.held_out_accuracy}

@@ -40,7 +40,7 @@ from sightline.control.resolving import resolve
 from sightline.control.training import ControlTrainer
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.models.encoders import OpenClipEncoder, load_encoder
-from sightline.rewards.zero_shot import GoalPrompt, ZeroShotReward
+from sightline.rewards.zero_shot import ZeroShotReward
 from sightline.runs.folder import owned_run
 from sightline.runs.metrics import read_metrics
 from sightline.runs.stopping import StopRequests
@@ -181,7 +181,7 @@ class ScoreAfterRollout(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         frames = np.stack(self._frames)
-        rewards = self._reward_model.reward(frames.reshape(-1, *frames.shape[2:])).reshape(frames.shape[:2])
+        rewards = self._reward_model(frames.reshape(-1, *frames.shape[2:])).reshape(frames.shape[:2])
         buffer = self.model.replay_buffer  # type: ignore[attr-defined]
         rows = (buffer.pos - len(frames) + np.arange(len(frames))) % buffer.buffer_size
         buffer.rewards[rows] = rewards
@@ -196,7 +196,7 @@ def theirs(steps: int) -> float:
     """Frames per second of whole rollouts of the published design while learning (median)."""
     wanted = recipe(steps)
     learner = wanted.learner
-    reward_model = ZeroShotReward(load_encoder("bundled"), GoalPrompt(wanted.goal, wanted.baseline, 0.5))
+    reward_model = ZeroShotReward(wanted.goal, wanted.baseline, 0.5, encoder=load_encoder("bundled"))
     env = SubprocVecEnv([native_cartpole] * wanted.envs)
     try:
         model = DQN(

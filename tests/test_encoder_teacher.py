@@ -13,12 +13,12 @@ from conftest import SENTENCES
 from sightline.config import EncoderTeacherConfig
 from sightline.labels.types import Answer, Outcome, Question, Segment
 from sightline.models.encoders import load_encoder
-from sightline.rewards.zero_shot import GoalPrompt, ZeroShotReward
+from sightline.rewards.zero_shot import ZeroShotReward
 from sightline.teachers import encoder as encoder_teacher
 from sightline.teachers.encoder import EncoderTeacher
 
-WORDS = GoalPrompt(SENTENCES[:1], SENTENCES[2:3])
-GOAL = WORDS.goal
+WORDS: Any = (SENTENCES[:1], SENTENCES[2:3])
+GOAL = WORDS[0]
 
 
 class Counting:
@@ -36,8 +36,8 @@ class Counting:
         return np.asarray(self.encoder.embed_frames(frames))
 
 
-def teacher(encoder: Any, words: GoalPrompt = WORDS, **config: Any) -> EncoderTeacher:
-    return EncoderTeacher(EncoderTeacherConfig(**config), ZeroShotReward(encoder, words))
+def teacher(encoder: Any, words: Any = WORDS, alpha: float | None = None, **config: Any) -> EncoderTeacher:
+    return EncoderTeacher(EncoderTeacherConfig(**config), ZeroShotReward(*words, alpha=alpha, encoder=encoder))
 
 
 def ask(who: EncoderTeacher, questions: Sequence[Question]) -> list[Answer]:
@@ -57,7 +57,7 @@ def segments(frames_of: Callable[..., np.ndarray]) -> list[Segment]:
 @pytest.fixture
 def rewards(bundled: Any, segments: list[Segment]) -> list[float]:
     """Segment by segment."""
-    reward = ZeroShotReward(bundled, WORDS).reward
+    reward = ZeroShotReward(*WORDS, encoder=bundled)
     return [float(reward(segment.frames).mean()) for segment in segments]
 
 
@@ -126,15 +126,11 @@ def test_the_signature_says_what_answers_depend_on(
     who = [
         teacher(bundled),
         teacher(bundled, equal_below=0.1),
-        teacher(bundled, GoalPrompt(SENTENCES[1:2], WORDS.baseline)),
-        teacher(bundled, GoalPrompt(GOAL, SENTENCES[3:4])),
-        teacher(bundled, GoalPrompt(GOAL)),
-        teacher(bundled, GoalPrompt(GOAL, WORDS.baseline, 0.25)),
+        teacher(bundled, (SENTENCES[1:2], WORDS[1])),
+        teacher(bundled, (GOAL, SENTENCES[3:4])),
+        teacher(bundled, (GOAL,)),
+        teacher(bundled, (GOAL, WORDS[1]), alpha=0.25),
         teacher(other_weights),
     ]
     assert len({one.signature for one in who}) == len(who)
-    assert (
-        teacher(bundled).signature
-        == who[0].signature
-        == teacher(bundled, GoalPrompt(GOAL, WORDS.baseline, 0.5)).signature
-    )
+    assert teacher(bundled).signature == who[0].signature == teacher(bundled, (GOAL, WORDS[1]), alpha=0.5).signature

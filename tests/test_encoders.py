@@ -23,7 +23,7 @@ from sightline.envs.control.mountain_car import draw_mountain_car
 from sightline.errors import BadInput, RunFailed
 from sightline.models.encoders import bundled_folder, load_encoder
 from sightline.models.listing import list_encoders
-from sightline.rewards.zero_shot import GoalPrompt, ZeroShotReward, warn_of_unknown_words
+from sightline.rewards.zero_shot import ZeroShotReward, warn_of_unknown_words
 
 
 def open_clip_transform(folder: Path) -> Any:
@@ -357,7 +357,7 @@ def held_out() -> tuple[np.ndarray, np.ndarray]:
 
 def recipe_reward(bundled: Any, name: str) -> ZeroShotReward:
     recipe = load_recipe(name)
-    return ZeroShotReward(bundled, GoalPrompt(recipe.goal, recipe.baseline, recipe.reward.alpha))  # type: ignore[union-attr]
+    return ZeroShotReward(recipe.goal, recipe.baseline, recipe.reward.alpha, encoder=bundled)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -369,21 +369,21 @@ def test_the_recipes_words_rank_cartpole_states_by_angle(
     bundled: Any, held_out: Any, reach: float, least: float
 ) -> None:
     position, angle = held_out
-    reward = recipe_reward(bundled, "cartpole").reward(cartpole_frames(reach * position, angle))
+    reward = recipe_reward(bundled, "cartpole")(cartpole_frames(reach * position, angle))
     assert spearmanr(reward, -np.abs(angle)).statistic >= least
 
 
 def test_the_recipes_words_rank_mountain_car_states_by_position(bundled: Any) -> None:
     position = np.random.default_rng(5).uniform(-0.5, 0.45, 200)
     frames = np.stack([draw_mountain_car(float(x), (64, 64), CAR_LOOKS["plain"]) for x in position])
-    assert spearmanr(recipe_reward(bundled, "mountain-car").reward(frames), position).statistic >= 0.8
+    assert spearmanr(recipe_reward(bundled, "mountain-car")(frames), position).statistic >= 0.8
 
 
 @pytest.mark.parametrize(("side", "sign"), [("right", 1), ("left", -1)])
 def test_other_words_look_elsewhere(bundled: Any, held_out: Any, side: str, sign: int) -> None:
     position, angle = held_out
-    model = ZeroShotReward(bundled, GoalPrompt((f"the cart at the {side} edge",), ("pole and cart",)))
-    reward = model.reward(cartpole_frames(position, angle))
+    model = ZeroShotReward((f"the cart at the {side} edge",), ("pole and cart",), encoder=bundled)
+    reward = model(cartpole_frames(position, angle))
     assert spearmanr(reward, sign * position).statistic >= 0.7
     assert abs(spearmanr(reward, -np.abs(angle)).statistic) < 0.5
 
@@ -392,16 +392,16 @@ def test_it_reads_pixels(bundled: Any, held_out: Any) -> None:
     """A mirrored picture changes the answer about left and right, and not the answer about upright."""
     position, angle = held_out
     frames = cartpole_frames(position, angle)
-    right = ZeroShotReward(bundled, GoalPrompt(("the cart at the right edge",), ("pole and cart",)))
-    as_is, mirrored = right.reward(frames), right.reward(frames[:, :, ::-1])
+    right = ZeroShotReward(("the cart at the right edge",), ("pole and cart",), encoder=bundled)
+    as_is, mirrored = right(frames), right(frames[:, :, ::-1])
     assert spearmanr(as_is, mirrored).statistic < -0.5
     assert ((as_is > mirrored) == (position > 0))[np.abs(position) > 1].mean() > 0.95
     upright = recipe_reward(bundled, "cartpole")
-    assert spearmanr(upright.reward(frames), upright.reward(frames[:, :, ::-1])).statistic > 0.8
+    assert spearmanr(upright(frames), upright(frames[:, :, ::-1])).statistic > 0.8
 
 
 def test_a_blank_picture_says_nothing(bundled: Any, held_out: Any) -> None:
     position, angle = held_out
     frames = cartpole_frames(position, angle)
     reward = recipe_reward(bundled, "cartpole")
-    assert np.ptp(reward.reward(np.full_like(frames, 255))) < 1e-5 < np.ptp(reward.reward(frames))
+    assert np.ptp(reward(np.full_like(frames, 255))) < 1e-5 < np.ptp(reward(frames))

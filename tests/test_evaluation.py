@@ -22,7 +22,8 @@ from sightline.evaluation.accounts import Accounts
 from sightline.evaluation.episodes import describe, play_one, play_panel
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played
 from sightline.evaluation.statistics import bootstrap_mean, wilson
-from sightline.rewards.zero_shot import GoalPrompt, ZeroShotReward
+from sightline.rewards.base import Clip, RewardModel
+from sightline.rewards.zero_shot import ZeroShotReward
 
 CLOCK = EnvMaker("small_envs:Clock", frame_size=(8, 8))
 TASK = Task("clock", "small_envs:Clock")
@@ -163,7 +164,7 @@ def test_results_do_not_depend_on_how_many_play_at_once(
 ) -> None:
     panel = make_panel("test", "cartpole", 8)
     task = find_task("cartpole")
-    model = ZeroShotReward(bundled, GoalPrompt(task.goal, task.baseline))
+    model = ZeroShotReward(task.goal, task.baseline, encoder=bundled)
     maker = EnvMaker(task.env, episode_steps=20, frame_size=(64, 64))
 
     def leaning(states: np.ndarray) -> np.ndarray:
@@ -182,14 +183,13 @@ def test_results_do_not_depend_on_how_many_play_at_once(
 
 
 def test_rewards_are_means_over_the_frames_of_the_very_episode() -> None:
-    class Brightness:
-        reads = "frames"
-
-        def reward(self, frames: np.ndarray) -> np.ndarray:
-            return frames[:, 0, 0, 0].astype(np.float32)
+    class Brightness(RewardModel):
+        def reward(self, clip: Clip) -> np.ndarray:
+            assert isinstance(clip.frames, np.ndarray)
+            return clip.frames[:, :, 0, 0, 0].astype(np.float32)
 
     panel = make_panel("test", "clock", 30)
-    played = play_panel(zeros, CLOCK, TASK, panel, Brightness())  # type: ignore[arg-type]
+    played = play_panel(zeros, CLOCK, TASK, panel, Brightness())
     assert played is not None
     assert played.rewards is not None
     np.testing.assert_allclose(played.rewards, (np.array(lengths_of(panel)) + 1) / 2, atol=1e-6)
@@ -197,17 +197,16 @@ def test_rewards_are_means_over_the_frames_of_the_very_episode() -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_rewards_that_are_no_numbers_fail_in_one_line(value: float) -> None:
-    class Broken:
-        reads = "frames"
+    class Broken(RewardModel):
+        def reward(self, clip: Clip) -> np.ndarray:
+            assert isinstance(clip.frames, np.ndarray)
+            return np.where(clip.frames[:, :, 0, 0, 0] == 2, value, 0.5).astype(np.float32)
 
-        def reward(self, frames: np.ndarray) -> np.ndarray:
-            return np.where(frames[:, 0, 0, 0] == 2, value, 0.5).astype(np.float32)
-
-    with pytest.raises(RunFailed, match=r"no finite number.*reward.dtype=float32") as caught:
-        play_panel(zeros, CLOCK, TASK, make_panel("test", "clock", 30), Broken())  # type: ignore[arg-type]
+    with pytest.raises(RunFailed, match=r"Broken: .*not finite numbers.*reward.dtype=float32") as caught:
+        play_panel(zeros, CLOCK, TASK, make_panel("test", "clock", 30), Broken())
     assert "\n" not in str(caught.value)
-    with pytest.raises(RunFailed, match="gave 1 of 1 states"):
-        play_one(zeros, CLOCK, 5, Broken(), EnvMaker("small_envs:Clock"))  # type: ignore[arg-type]
+    with pytest.raises(RunFailed, match="1 of 1 rewards"):
+        play_one(zeros, CLOCK, 5, Broken(), EnvMaker("small_envs:Clock"))
 
 
 @pytest.mark.parametrize(("rule", "expected"), [("any", True), ("every", False)])
@@ -318,12 +317,12 @@ def test_giving_up() -> None:
 
 def test_one_episode_for_a_video(bundled: Any) -> None:
     shown = EnvMaker("small_envs:Clock", frame_size=(12, 14))
-    model = ZeroShotReward(bundled, GoalPrompt(("a pole",)))
+    model = ZeroShotReward(("a pole",), encoder=bundled)
     frames, rewards = play_one(zeros, CLOCK, 5, model, shown)
     (length,) = lengths_of(EvalSeeds("p", "c", (5,)))
     assert frames.shape == (length, 12, 14, 3)
     assert frames[:, 0, 0, 0].tolist() == list(range(1, length + 1))
-    expected = [model.reward(np.full((1, 8, 8, 3), t, np.uint8))[0] for t in range(1, length + 1)]
+    expected = [model(np.full((1, 8, 8, 3), t, np.uint8))[0] for t in range(1, length + 1)]
     np.testing.assert_allclose(rewards, expected, atol=1e-5)
     _, own = play_one(zeros, CLOCK, 5, None, shown)
     assert own.tolist() == list(range(1, length + 1))

@@ -41,7 +41,7 @@ from sightline.rewards.learned.reward import (
     build_reward,
     resize,
 )
-from sightline.rewards.novelty import Novelty, flat
+from sightline.rewards.novelty import NoveltyReward, flat
 from sightline.runs.archive import Archive
 from sightline.runs.state import read_state, write_state
 
@@ -144,19 +144,25 @@ def test_every_segment_is_as_likely() -> None:
 # -- novelty ----------------------------------------------------------------------------------------------------------
 
 
+def novelty_of(states: np.ndarray, among: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Novelty of some states among others, as float32[N]."""
+    model = NoveltyReward(lambda: among, seed)
+    return model(states)
+
+
 def brute_distances(states: np.ndarray, among: np.ndarray, k: int = 5) -> list[float]:
     return [sorted(math.dist(state, other) for other in among)[min(k, len(among) - 1)] for state in states]
 
 
 def test_novelty_is_the_distance_to_the_fifth_other_over_the_running_deviation() -> None:
     """The deviation is of all distances so far; PEBBLE's published code mixes up its running mean (defect P10)."""
-    rng, novelty, seen, distances = np.random.default_rng(0), Novelty(), np.zeros((0, 3)), []
+    rng, novelty, seen, distances = np.random.default_rng(0), NoveltyReward(lambda: seen), np.zeros((0, 3)), []
     for count in (1, 3, 40, 7, 64, 2):
         states = rng.normal(loc=len(seen) / 20, scale=1 + count / 10, size=(count, 3)).astype(np.float32)
         seen = np.concatenate([seen, states])
         new = brute_distances(states, seen)
         distances += new
-        paid = novelty.reward(states, seen, rng)
+        paid = novelty(states)
         assert paid.dtype == np.float32
         deviation = float(np.std(distances))
         if deviation > 1e-6:
@@ -168,17 +174,17 @@ def test_novelty_is_the_distance_to_the_fifth_other_over_the_running_deviation()
 def test_new_states_pay_more_than_known_ones() -> None:
     known = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
     states = np.array([[0, 0], [6, 6]], np.float32)
-    near, far = Novelty().reward(states, np.concatenate([known, states]), np.random.default_rng(0))
+    near, far = novelty_of(states, np.concatenate([known, states]))
     assert far > 5 * near > 0
-    assert (Novelty().reward(np.ones((9, 2)), np.ones((20, 2)), np.random.default_rng(0)) == 0).all()
+    assert (novelty_of(np.ones((9, 2)), np.ones((20, 2))) == 0).all()
 
 
 def test_novelty_among_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sightline.rewards.novelty.AMONG", 50)
     states = np.random.default_rng(0).normal(size=(500, 2))
-    one, two = (Novelty().reward(states[:9], states, np.random.default_rng(seed)) for seed in (1, 1))
+    one, two = (novelty_of(states[:9], states, seed) for seed in (1, 1))
     np.testing.assert_array_equal(one, two)
-    sample = states[np.random.default_rng(1).choice(500, 50, replace=False)]
+    sample = states[np.random.default_rng([1, 0]).choice(500, 50, replace=False)]
     expected = np.array(brute_distances(states[:9], sample))
     np.testing.assert_allclose(one, expected / expected.std(), rtol=1e-5)
 
@@ -189,13 +195,11 @@ def test_novelty_of_pictures_and_of_states_with_more_than_one_axis() -> None:
     thin = flat(pictures)
     assert thin.shape == (40, 3 * 16 * 16)
     np.testing.assert_allclose(thin, pictures[:, :, ::4, ::3].reshape(40, -1) / 255, rtol=1e-6)
-    assert np.array_equal(
-        Novelty().reward(pictures[:7], pictures, rng), Novelty().reward(thin[:7], thin, rng)
-    )  # fmt: skip
+    assert np.array_equal(novelty_of(pictures[:7], pictures), novelty_of(thin[:7], thin))
     tables = rng.normal(size=(40, 2, 5))
     plain = tables.reshape(40, 10)
     assert np.array_equal(flat(tables), plain)
-    assert np.array_equal(Novelty().reward(tables[:7], tables, rng), Novelty().reward(plain[:7], plain, rng))
+    assert np.array_equal(novelty_of(tables[:7], tables), novelty_of(plain[:7], plain))
 
 
 # -- networks ---------------------------------------------------------------------------------------------------------
@@ -285,10 +289,10 @@ def reward_on_states(seed: int = 0, **keys: Any) -> EnsembleReward:
 def test_the_reward_is_standardised_and_bounded(scale: float) -> None:
     reward = reward_on_states(scale=scale)
     judged = np.random.default_rng(0).normal(size=(4000, 3)).astype(np.float32)
-    assert not reward.fitted
+    assert not reward.ready
     reward.fit_normalizer(judged)
-    assert reward.fitted
-    paid = reward.score(judged)
+    assert reward.ready
+    paid = reward.rewards_of(judged)
     worth = reward.raw_reward(judged).astype(np.float64)
     standard = (worth - worth.mean()) / worth.std()
     np.testing.assert_allclose(paid, scale * 5 * np.tanh(standard / 5), rtol=1e-3, atol=1e-4)
@@ -296,16 +300,16 @@ def test_the_reward_is_standardised_and_bounded(scale: float) -> None:
     assert paid.std() == pytest.approx(scale, rel=0.1)
     assert paid.dtype == np.float32
     assert spearman(paid, worth) == pytest.approx(1)
-    far = reward.score(judged * 1e4)
+    far = reward.rewards_of(judged * 1e4)
     assert np.abs(far).max() <= scale * BOUND + 1e-6
-    np.testing.assert_array_equal(reward.reward(judged), paid)
+    np.testing.assert_array_equal(reward(judged), paid)
 
 
 def test_a_reward_that_is_the_same_everywhere_is_zero() -> None:
     reward = reward_on_states()
     reward.fit_normalizer(np.ones((9, 3), np.float32))
-    np.testing.assert_allclose(reward.score(np.ones((4, 3), np.float32)), 0, atol=1e-3)
-    assert reward.score(np.zeros((0, 3), np.float32)).shape == (0,)
+    np.testing.assert_allclose(reward.rewards_of(np.ones((4, 3), np.float32)), 0, atol=1e-3)
+    assert reward.rewards_of(np.zeros((0, 3), np.float32)).shape == (0,)
 
 
 @pytest.mark.parametrize("feedback", [PairsConfig(), RatingsConfig(kind="ratings"), ScoresConfig(kind="scores")])
@@ -320,9 +324,9 @@ def test_ratings_and_scores_are_learned_between_zero_and_one(feedback: Any) -> N
 def test_many_states_are_scored_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     reward = reward_on_states()
     states = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
-    whole = reward.score(states)
+    whole = reward.rewards_of(states)
     monkeypatch.setattr("sightline.rewards.learned.reward.FEATURES_AT_ONCE", 7)
-    np.testing.assert_allclose(reward.score(states), whole, rtol=1e-5)
+    np.testing.assert_allclose(reward.rewards_of(states), whole, rtol=1e-5)
 
 
 def through_a_file(state: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -336,11 +340,11 @@ def test_a_restored_reward_pays_the_same(kind: str, tmp_path: Path) -> None:
     shape, dtype = ((3,), np.float32) if kind == "states" else ((48, 48, 3), np.uint8)
     seen = np.random.default_rng(0).integers(0, 255, (9, *shape)).astype(dtype)
     first, second = (EnsembleReward(config_of(kind), shape, None, seed) for seed in (0, 1))
-    first.fit_normalizer(first.embed(seen))
-    assert not np.array_equal(first.reward(seen), second.reward(seen))
-    second.restore(through_a_file(first.state(), tmp_path))
-    np.testing.assert_array_equal(first.reward(seen), second.reward(seen))
-    assert second.fitted
+    first.fit_normalizer(first.features_of(seen))
+    assert not np.array_equal(first(seen), second(seen))
+    second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
+    np.testing.assert_array_equal(first(seen), second(seen))
+    assert second.ready
 
 
 def test_beginning_anew_gives_the_first_weights_back() -> None:
@@ -360,26 +364,26 @@ def test_the_ladders_reward(bundled: Any, tmp_path: Path) -> None:
     assert isinstance(reward, LadderReward)
     assert reward.feature_shape == (128,)
     assert reward.feature_dtype == np.float16
-    features = reward.embed(np.random.default_rng(0).integers(0, 255, (6, 64, 64, 3), np.uint8))
+    features = reward.features_of(np.random.default_rng(0).integers(0, 255, (6, 64, 64, 3), np.uint8))
     assert (reward.raw_reward(features) == 0).all()
     reward.top = features[2].astype(np.float32)
     reward.fit_normalizer(features)
-    paid = reward.score(features)
+    paid = reward.rewards_of(features)
     assert paid.argmax() == 2
     other = build_reward(config, (64, 64, 3), bundled, 0)
-    other.restore(through_a_file(reward.state(), tmp_path))
-    np.testing.assert_array_equal(other.score(features), paid)
+    other.load_state_dict(through_a_file(reward.state_dict(), tmp_path))
+    np.testing.assert_array_equal(other.rewards_of(features), paid)
 
 
 def test_what_is_kept_of_a_frame(bundled: Any) -> None:
     frames = np.random.default_rng(0).integers(0, 255, (3, 64, 64, 3), np.uint8)
     cnn = build_reward(config_of("cnn"), (64, 64, 3), None, 0)
-    assert (cnn.feature_shape, cnn.feature_dtype, cnn.reads) == ((32, 32, 3), np.uint8, "frames")
-    assert cnn.embed(frames).shape == (3, 32, 32, 3)
+    assert (cnn.feature_shape, cnn.feature_dtype, cnn.needs) == ((32, 32, 3), np.uint8, {"frames"})
+    assert cnn.features_of(frames).shape == (3, 32, 32, 3)
     head = build_reward(config_of("embeddings"), (64, 64, 3), bundled, 0)
-    np.testing.assert_allclose(head.embed(frames), bundled.embed_frames(frames), atol=1e-3)
+    np.testing.assert_allclose(head.features_of(frames), bundled.embed_frames(frames), atol=1e-3)
     states = build_reward(config_of("states"), (5,), None, 0)
-    assert (states.feature_shape, states.reads) == ((5,), "states")
+    assert (states.feature_shape, states.needs) == ((5,), {"states"})
 
 
 def test_resizing() -> None:
@@ -411,7 +415,7 @@ def judged_pairs(
     reward: LearnedReward, seen: np.ndarray, worth: np.ndarray, count: int, length: int = 1, seed: int = 0
 ) -> Examples:
     """Pairs of segments, each preferred for the sum of its steps' worth."""
-    rng, examples, features = np.random.default_rng(seed), Examples(), reward.embed(seen)
+    rng, examples, features = np.random.default_rng(seed), Examples(), reward.features_of(seen)
     for _ in range(count):
         a, b = rng.integers(0, len(seen), (2, length))
         examples.add((features[a], features[b]), float(worth[b].sum() > worth[a].sum()))
@@ -447,12 +451,12 @@ def check_order(kind: str, length: int, encoder: Any, at_least: float) -> None:
     config = config_of(kind, segment=length, fitting=fast)
     reward = EnsembleReward(config, seen.shape[1:], encoder, 0)
     new, truth = problem(kind, 40, seed=2)
-    untaught = spearman(reward.raw_reward(reward.embed(new)), truth)
+    untaught = spearman(reward.raw_reward(reward.features_of(new)), truth)
     fitted = fit(reward, judged_pairs(reward, seen, worth, count, length), seed=0)
     assert fitted.labels == count
     assert 1 <= fitted.epochs <= config.fitting.epochs
     assert fitted.held_out_accuracy > 0.75
-    found = spearman(reward.raw_reward(reward.embed(new)), truth)
+    found = spearman(reward.raw_reward(reward.features_of(new)), truth)
     assert found is not None
     assert found > at_least
     assert untaught is None or found > untaught
@@ -473,7 +477,7 @@ def test_levels_and_scores_teach_the_order(feedback: Any, length: int) -> None:
         examples.add((seen[steps],), float(value))
     fitted = fit(reward, examples, seed=0)
     new, truth = problem("states", 100, seed=2)
-    found = spearman(reward.reward(new), truth)
+    found = spearman(reward(new), truth)
     assert found is not None
     assert found > 0.85
     assert math.isnan(fitted.accuracy)
@@ -591,7 +595,7 @@ def test_a_resnet_learns_from_a_minibatch_of_one(count: int) -> None:
     reward = EnsembleReward(smallest, (33, 33, 3), None, 0)
     examples = Examples()
     for i in range(count):
-        examples.add((reward.embed(np.full((1, 33, 33, 3), 20 * i, np.uint8)),), i / 10)
+        examples.add((reward.features_of(np.full((1, 33, 33, 3), 20 * i, np.uint8)),), i / 10)
     assert math.isfinite(fit(reward, examples, seed=0).loss)
 
 

@@ -76,10 +76,10 @@ def fill(lessons: PreferenceLearner, count: int = 60, seed: int = 0) -> None:
     for _ in range(count):
         worth = rng.uniform(0, 1, length).astype(np.float32)
         frames = (220 * worth[:, None, None, None] + rng.integers(0, 30, (length, SIDE, SIDE, 3))).astype(np.uint8)
-        if lessons.reward.reads == "states":
-            features = lessons.reward.embed(np.stack([worth, rng.normal(size=length)], 1).astype(np.float32))
+        if lessons.reward.needs == {"states"}:
+            features = lessons.reward.features_of(np.stack([worth, rng.normal(size=length)], 1).astype(np.float32))
         else:
-            features = lessons.reward.embed(frames)
+            features = lessons.reward.features_of(frames)
         lessons.pool.add(frames[None], features[None], worth[None])
 
 
@@ -103,10 +103,10 @@ def check_round(lessons: PreferenceLearner, asked: QueryRound, count: int) -> No
         assert len(features) == len(question.segments)
         for segment, kept in zip(question.segments, features, strict=True):
             assert segment.frames.shape == (lessons.config.segment, SIDE, SIDE, 3)
-            if lessons.reward.reads == "states":
+            if lessons.reward.needs == {"states"}:
                 np.testing.assert_allclose(kept[:, 0], segment.true_rewards, rtol=1e-6)
             else:
-                expected = lessons.reward.embed(segment.frames)
+                expected = lessons.reward.features_of(segment.frames)
                 np.testing.assert_array_equal(np.float32(kept), np.float32(expected))
     shown = [frozenset(s.digest for s in question.segments) for question in asked.questions]
     assert len(set(shown)) == count
@@ -129,7 +129,7 @@ def test_every_sampler_asks_and_learns(sampler: PairSampler, model: str, segment
         numbers = lessons.learn(asked, answer(asked))
         assert (lessons.questions, lessons.kept) == (10 * number + 10, 10 * number + 10)
         assert numbers["labels/accuracy"] == 1
-    assert lessons.reward.fitted
+    assert lessons.reward.ready
     correlation = numbers["reward/rank_correlation"]
     assert correlation is not None
     assert correlation > 0.4
@@ -176,7 +176,7 @@ def test_the_ladder_climbs_to_the_best() -> None:
     assert correlation is not None
     assert correlation > 0.9
     frames = np.stack([np.full((SIDE, SIDE, 3), level, np.uint8) for level in (40, 120, 200)])
-    assert (np.diff(lessons.reward.reward(frames)) > 0).all()
+    assert (np.diff(lessons.reward(frames)) > 0).all()
 
 
 def test_candidates_that_left_the_pool_can_still_be_shown() -> None:
@@ -244,7 +244,7 @@ def test_nothing_usable_teaches_nothing() -> None:
     fill(lessons)
     asked = lessons.compose(3, due=0)
     numbers = lessons.learn(asked, [Answer(Outcome.REFUSED)] * 3)
-    assert not lessons.reward.fitted
+    assert not lessons.reward.ready
     assert lessons.kept == 0
     assert "reward/loss" not in numbers
     assert numbers["labels/accuracy"] is None
@@ -260,7 +260,7 @@ def test_unknown_ground_truth_is_no_accuracy() -> None:
     numbers = lessons.learn(asked, [preference(1.0)] * 5)
     assert numbers["labels/accuracy"] is None
     assert numbers["reward/rank_correlation"] is None
-    assert lessons.reward.fitted
+    assert lessons.reward.ready
 
 
 @pytest.mark.parametrize("feedback", FEEDBACKS)
@@ -307,7 +307,7 @@ def test_restored_lessons_go_on_alike(feedback: str, model: str, taught: int, tm
         numbers = [each.learn(asked, answer(asked)) for each, asked in zip((lessons, other), rounds, strict=True)]
         assert numbers[0] == numbers[1]
         features = lessons.pool.features.reshape(-1, *lessons.reward.feature_shape)
-        np.testing.assert_array_equal(lessons.reward.score(features), other.reward.score(features))
+        np.testing.assert_array_equal(lessons.reward.rewards_of(features), other.reward.rewards_of(features))
         for each in (lessons, other):
             fill(each, 7, seed=turn + 5)
 
@@ -330,6 +330,6 @@ def test_labels_that_are_wrong_now_and_then() -> None:
         numbers = lessons.learn(asked, answer(asked, mistake=0.2))
     assert numbers["labels/accuracy"] is not None
     assert numbers["labels/accuracy"] < 1
-    found = spearman(lessons.reward.score(lessons.pool.features[:, 0]), lessons.pool.true_returns)
+    found = spearman(lessons.reward.rewards_of(lessons.pool.features[:, 0]), lessons.pool.true_returns)
     assert found is not None
     assert found > 0.85

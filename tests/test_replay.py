@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +16,10 @@ from scipy.stats import chisquare
 from sightline.control.relabelling import relabel_with_words
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.reward_worker import RewardWorker
-from sightline.control.sources import ModelSource
 from sightline.errors import BadInput, RunFailed
 from sightline.models.encoders import load_encoder
-from sightline.rewards.zero_shot import GoalPrompt, ZeroShotReward, embed_words
+from sightline.rewards.base import Clip, RewardModel
+from sightline.rewards.zero_shot import ZeroShotReward
 from sightline.runs.archive import Archive
 from sightline.runs.state import read_state, write_state
 
@@ -308,19 +308,19 @@ def test_one_step_is_what_it_was() -> None:
 # -- scoring one chunk behind -----------------------------------------------------------------------------------------
 
 
-class Brightness:
-    """A reward model whose reward is the frame's first pixel: it shows where each frame's reward ends up."""
+class Brightness(RewardModel):
+    """Rewards the frame's first pixel: it shows where each frame's reward ends up."""
 
-    reads: Literal["frames"] = "frames"
+    def embed(self, clip: Clip) -> np.ndarray:
+        assert isinstance(clip.frames, np.ndarray)
+        return clip.frames[:, :, 0, 0, :2].astype(np.float32)
 
-    def reward(self, seen: np.ndarray) -> np.ndarray:
-        return self.score(self.embed(seen))
+    def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
+        return reward_of(features[..., 0], features[..., 1]).astype(np.float32)
 
-    def embed(self, frames: np.ndarray) -> np.ndarray:
-        return frames[:, 0, 0, :2].astype(np.float32)
 
-    def score(self, embeddings: np.ndarray) -> np.ndarray:
-        return reward_of(embeddings[:, 0], embeddings[:, 1]).astype(np.float32)
+def clip_of(frames: np.ndarray) -> Clip:
+    return Clip(np.zeros(frames.shape[:2], bool), frames=frames)
 
 
 def frames_of_steps(steps: list[int]) -> np.ndarray:
@@ -333,7 +333,7 @@ def frames_of_steps(steps: list[int]) -> np.ndarray:
 @pytest.mark.parametrize("chunk", [1, 3, 5])
 def test_rewards_land_on_their_transitions_when_the_ring_wraps(chunk: int) -> None:
     buffer = make(13)
-    scorer = RewardWorker(ModelSource(buffer, Brightness()))
+    scorer = RewardWorker(buffer, Brightness())
     step, committed = 0, set[int]()
     for turn in range(20):
         steps = list(range(step, step + chunk))
@@ -341,7 +341,7 @@ def test_rewards_land_on_their_transitions_when_the_ring_wraps(chunk: int) -> No
             add(buffer, s)
             committed.discard(s - 13)
         step += chunk
-        before = scorer.end_of_chunk(frames_of_steps(steps))
+        before = scorer.end_of_chunk(clip_of(frames_of_steps(steps)))
         assert (before is None) == (turn == 0)
         if turn:
             committed |= set(range(step - 2 * chunk, step - chunk))
@@ -353,14 +353,14 @@ def test_rewards_land_on_their_transitions_when_the_ring_wraps(chunk: int) -> No
 
 def test_a_pending_chunk_survives_saving() -> None:
     buffer = make(8)
-    scorer = RewardWorker(ModelSource(buffer, Brightness()))
+    scorer = RewardWorker(buffer, Brightness())
     for s in range(3):
         add(buffer, s)
-    scorer.end_of_chunk(frames_of_steps([0, 1, 2]))
+    scorer.end_of_chunk(clip_of(frames_of_steps([0, 1, 2])))
     state = scorer.state()
     scorer.close()
     assert len(buffer.filled_rows()) == 0
-    other = RewardWorker(ModelSource(buffer, Brightness()))
+    other = RewardWorker(buffer, Brightness())
     other.restore(state)
     other.finish()
     other.close()
@@ -369,13 +369,13 @@ def test_a_pending_chunk_survives_saving() -> None:
 
 def test_an_error_while_scoring_comes_out() -> None:
     class Broken(Brightness):
-        def embed(self, frames: np.ndarray) -> np.ndarray:
+        def embed(self, clip: Clip) -> np.ndarray:
             raise RuntimeError("out of memory")
 
     buffer = make(8)
-    scorer = RewardWorker(ModelSource(buffer, Broken()))
+    scorer = RewardWorker(buffer, Broken())
     add(buffer, 0)
-    scorer.end_of_chunk(frames_of_steps([0]))
+    scorer.end_of_chunk(clip_of(frames_of_steps([0])))
     with pytest.raises(RuntimeError, match="out of memory"):
         scorer.finish()
     scorer.close()
@@ -383,40 +383,40 @@ def test_an_error_while_scoring_comes_out() -> None:
 
 # -- relabelling ------------------------------------------------------------------------------------------------------
 
-FIRST = GoalPrompt(("pole vertically upright on top of the cart",), ("pole and cart",), 0.5)
-OTHERS = [
-    GoalPrompt(FIRST.goal, FIRST.baseline, 0.9),
-    GoalPrompt(("the cart at the right edge",), ("pole and cart",), 0.25),
-    GoalPrompt(("the cart at the left edge", "cart on the far left")),
+FIRST: Any = {"goal": "pole vertically upright on top of the cart", "baseline": "pole and cart", "alpha": 0.5}
+OTHERS: Any = [
+    FIRST | {"alpha": 0.9},
+    {"goal": "the cart at the right edge", "baseline": "pole and cart", "alpha": 0.25},
+    {"goal": ("the cart at the left edge", "cart on the far left")},
 ]
 
 
 @pytest.mark.parametrize("words", OTHERS)
 @pytest.mark.parametrize("steps", [5, 17])
-def test_relabelling_equals_encoding_again(steps: int, words: GoalPrompt, frames_of: Callable[..., np.ndarray]) -> None:
+def test_relabelling_equals_encoding_again(steps: int, words: Any, frames_of: Callable[..., np.ndarray]) -> None:
     encoder = load_encoder("bundled", device="cpu")
-    first = ZeroShotReward(encoder, FIRST)
+    first = ZeroShotReward(**FIRST, encoder=encoder)
     buffer = make(8, feature_shape=(128,))
-    scorer = RewardWorker(ModelSource(buffer, first))
+    scorer = RewardWorker(buffer, first)
     frames = frames_of(steps * ENVS, 64, 64).reshape(steps, ENVS, 64, 64, 3)
     for step in range(steps):
         add(buffer, step)
-        scorer.end_of_chunk(frames[step : step + 1])
+        scorer.end_of_chunk(clip_of(frames[step : step + 1]))
     scorer.close()  # the last chunk stays uncommitted
-    rewards = relabel_with_words(buffer, embed_words(encoder, words))
-    fresh = ZeroShotReward(encoder, words)
+    rewards = relabel_with_words(buffer, ZeroShotReward(**words, encoder=encoder))
+    fresh = ZeroShotReward(**words, encoder=encoder)
     kept = [step for step in range(steps - 1) if step >= steps - 8]
     assert rewards.shape == (len(kept), ENVS)
     for step in kept:
-        np.testing.assert_allclose(buffer.rewards[step % 8], fresh.reward(frames[step]), rtol=0, atol=1e-3)
+        np.testing.assert_allclose(buffer.rewards[step % 8], fresh(frames[step]), rtol=0, atol=1e-3)
     assert np.isnan(buffer.rewards[(steps - 1) % 8]).all(), "what waits for its first reward goes on waiting"
-    np.testing.assert_array_equal(rewards, buffer.rewards[np.sort([step % 8 for step in kept])])
+    np.testing.assert_array_equal(rewards, buffer.rewards[[step % 8 for step in kept]])
     drawn = set(buffer.sample(200).observations[:, 0].numpy().astype(int).tolist())
     assert drawn == set(kept)
 
 
 def test_relabelling_needs_embeddings_of_the_same_encoder(bundled: Any, encoder_folder: Callable[[str], Path]) -> None:
-    words = embed_words(bundled, FIRST)
+    words = ZeroShotReward(**FIRST, encoder=bundled)
     with pytest.raises(BadInput, match="keep_embeddings") as caught:
         relabel_with_words(make(4), words)
     assert "\n" not in str(caught.value)

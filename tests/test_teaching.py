@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sightline.control.pebble import _size_of_round
 
 from conftest import TINY, Finished
 from sightline.config import LearnedConfig, load_recipe
-from sightline.control.pebble import _size_of_round
 from sightline.labels.store import BACKUP, DATABASE, LabelStore
 from sightline.runs.metrics import read_metrics
 from stored import newest_checkpoint, replay_of, rows_of, session_of
@@ -57,7 +57,7 @@ def result_of(run: Path) -> dict[str, Any]:
 def source_of(run: Path) -> dict[str, Any]:
     """What the source of rewards remembers, with all that it has archived."""
     rows = {kind: rows_of(run, kind) for kind in ("segments", "examples")}
-    return session_of(run)["source"] | rows
+    return session_of(run)["reward_model"] | rows
 
 
 def same(mine: Any, theirs: Any) -> bool:
@@ -212,10 +212,10 @@ def test_every_stored_transition_is_paid_by_the_newest_reward(
     assert isinstance(config, LearnedConfig)
     shape = (4,) if model == "states" else (64, 64, 3)
     reward = build_reward(config, shape, bundled if model == "embeddings" else None, 99)
-    reward.restore(source["lessons"]["reward"])
+    reward.load_state_dict(source["lessons"]["reward"])
     kept = replay["next_observations"] if model == "states" else replay["features"]
     flat = kept.reshape(-1, *kept.shape[2:])
-    np.testing.assert_allclose(reward.score(flat).reshape(replay["rewards"].shape), replay["rewards"], atol=1e-5)
+    np.testing.assert_allclose(reward.rewards_of(flat).reshape(replay["rewards"].shape), replay["rewards"], atol=1e-5)
     assert len(np.unique(replay["rewards"])) > 20
 
 

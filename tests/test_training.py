@@ -26,7 +26,7 @@ from sightline.control.learners import build_learner, check_learner
 from sightline.control.resolving import env_maker, resolve
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import BadInput
-from sightline.rewards.zero_shot import GoalBaselineHead, GoalPrompt, ZeroShotReward
+from sightline.rewards.zero_shot import GoalBaselineHead, ZeroShotReward
 from sightline.runs.folder import RunFolder
 from sightline.runs.metrics import read_metrics
 from stored import replay_of
@@ -95,8 +95,8 @@ def test_every_reward_in_the_replay_is_that_of_its_own_frame(train: Callable[...
     assert replay["full"]
     assert replay["observations"].shape[1] == 3
     times = replay["next_observations"][..., 0]
-    model = ZeroShotReward(bundled, GoalPrompt(("pole",), ("cart",)))
-    table = np.array([model.reward(np.full((1, 64, 64, 3), t, np.uint8))[0] for t in range(8)])
+    model = ZeroShotReward(("pole",), ("cart",), encoder=bundled)
+    table = np.array([model(np.full((1, 64, 64, 3), t, np.uint8))[0] for t in range(8)])
     assert len(np.unique(table.round(5))) == 8
     np.testing.assert_allclose(replay["rewards"], table[times.astype(int)], atol=1e-5)
     np.testing.assert_array_equal(replay["true_rewards"], times)
@@ -120,13 +120,11 @@ def test_ground_truth_takes_the_same_path(train: Callable[..., Path]) -> None:
 
 
 def test_embeddings_are_kept_if_asked_for(train: Callable[..., Path], bundled: Any) -> None:
-    from sightline.rewards.zero_shot import embed_words
-
     replay = replay_of(train("cartpole", "reward.keep_embeddings=true"))
     assert replay["features"].dtype == np.float16
     assert replay["features"].shape[2] == 128
-    head = embed_words(bundled, GoalPrompt(("pole vertically upright on top of the cart",), ("pole and cart",)))
-    again = head.score(replay["features"].reshape(-1, 128)).reshape(replay["rewards"].shape)
+    model = ZeroShotReward("pole vertically upright on top of the cart", "pole and cart", encoder=bundled)
+    again = model.head(replay["features"].reshape(-1, 128)).reshape(replay["rewards"].shape)
     np.testing.assert_allclose(again, replay["rewards"], atol=1e-3)
     assert "embeddings" not in replay_of(train("cartpole", name="without"))
 

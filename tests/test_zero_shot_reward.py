@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from conftest import SENTENCES
 from sightline.errors import BadInput
 from sightline.models.encoders import load_encoder
-from sightline.rewards.zero_shot import GoalBaselineHead, GoalPrompt, ZeroShotReward, embed_words
+from sightline.rewards.zero_shot import GoalBaselineHead, ZeroShotReward
 
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 ONE = (SENTENCES[:1], SENTENCES[2:3])
@@ -66,7 +66,7 @@ def test_reward_equals_both_definitions(
     assert np.ptp(x @ g) > 1e-3
     encoder = load_encoder(f"local-dir:{folder}", device="cpu", dtype="float32")
     for alpha in ALPHAS:
-        reward = ZeroShotReward(encoder, GoalPrompt(goal, baseline, alpha)).reward(frames)
+        reward = ZeroShotReward(goal, baseline, alpha=alpha, encoder=encoder)(frames)
         assert reward.dtype == np.float32
         assert reward.shape == (7,)
         for definition in (by_projection_on_the_line, by_matrix):
@@ -74,7 +74,7 @@ def test_reward_equals_both_definitions(
 
 
 def test_the_goal_is_the_mean_of_unit_vectors_not_normalised_again(bundled: Any) -> None:
-    goal = embed_words(bundled, GoalPrompt(SENTENCES)).goal
+    goal = ZeroShotReward(SENTENCES, encoder=bundled).head.goal
     np.testing.assert_allclose(goal, bundled.embed_texts(SENTENCES).mean(axis=0), atol=1e-7)
     assert np.linalg.norm(goal) < 0.99
 
@@ -86,19 +86,19 @@ def test_alpha_zero_with_one_sentence_is_the_cosine(
     frames = frames_of(5)
     x, (g, _) = embeddings_in_float64(encoder_folder(size), frames, (SENTENCES[0], SENTENCES[2]))
     encoder = load_encoder(f"local-dir:{encoder_folder(size)}", device="cpu")
-    reward = ZeroShotReward(encoder, GoalPrompt(SENTENCES[:1], SENTENCES[2:3], 0.0)).reward(frames)
+    reward = ZeroShotReward(SENTENCES[:1], SENTENCES[2:3], alpha=0.0, encoder=encoder)(frames)
     np.testing.assert_allclose(reward, x @ g, rtol=0, atol=1e-5)
 
 
 def test_without_baseline_the_reward_is_the_mean_cosine(bundled: Any, frames_of: Callable[..., np.ndarray]) -> None:
     frames = frames_of(6)
     cosines = bundled.embed_frames(frames).astype(float) @ bundled.embed_texts(SENTENCES).astype(float).T
-    reward = ZeroShotReward(bundled, GoalPrompt(SENTENCES)).reward(frames)
+    reward = ZeroShotReward(SENTENCES, encoder=bundled)(frames)
     np.testing.assert_allclose(reward, cosines.mean(axis=1), atol=1e-6)
 
 
 def test_alpha_is_one_half_unless_said_otherwise(bundled: Any, frames_of: Callable[..., np.ndarray]) -> None:
-    half, default = (ZeroShotReward(bundled, GoalPrompt(*ONE, alpha)).reward(frames_of(4)) for alpha in (0.5, None))
+    half, default = (ZeroShotReward(*ONE, alpha=alpha, encoder=bundled)(frames_of(4)) for alpha in (0.5, None))
     assert np.array_equal(half, default)
 
 
@@ -143,24 +143,24 @@ def test_properties(vectors: np.ndarray, alpha: float, goals: int, shuffle: Any)
 
 def test_order_of_sentences_changes_nothing(bundled: Any, frames_of: Callable[..., np.ndarray]) -> None:
     goal, baseline = SEVERAL
-    reward = ZeroShotReward(bundled, GoalPrompt(goal, baseline)).reward(frames_of(5))
-    other = ZeroShotReward(bundled, GoalPrompt(goal[::-1], baseline[::-1])).reward(frames_of(5))
+    reward = ZeroShotReward(goal, baseline, encoder=bundled)(frames_of(5))
+    other = ZeroShotReward(goal[::-1], baseline[::-1], encoder=bundled)(frames_of(5))
     np.testing.assert_allclose(reward, other, atol=1e-6)
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 64])
 def test_batches_change_nothing(bundled: Any, frames_of: Callable[..., np.ndarray], batch_size: int) -> None:
     frames = frames_of(11)
-    whole = ZeroShotReward(bundled, GoalPrompt(*ONE)).reward(frames)
+    whole = ZeroShotReward(*ONE, encoder=bundled)(frames)
     encoder = load_encoder("bundled", device="cpu", batch_size=batch_size)
-    model = ZeroShotReward(encoder, GoalPrompt(*ONE))
-    np.testing.assert_allclose(model.reward(frames), whole, atol=1e-5)
-    np.testing.assert_allclose(np.concatenate([model.reward(frames[:3]), model.reward(frames[3:])]), whole, atol=1e-5)
+    model = ZeroShotReward(*ONE, encoder=encoder)
+    np.testing.assert_allclose(model(frames), whole, atol=1e-5)
+    np.testing.assert_allclose(np.concatenate([model(frames[:3]), model(frames[3:])]), whole, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(0, 64, 64, 3), (0, 10, 20, 3)])
 def test_no_frames_give_no_rewards(bundled: Any, shape: tuple[int, ...]) -> None:
-    reward = ZeroShotReward(bundled, GoalPrompt(*ONE)).reward(np.zeros(shape, np.uint8))
+    reward = ZeroShotReward(*ONE, encoder=bundled)(np.zeros(shape, np.uint8))
     assert reward.shape == (0,)
     assert reward.dtype == np.float32
 
@@ -171,8 +171,8 @@ def test_no_frames_give_no_rewards(bundled: Any, shape: tuple[int, ...]) -> None
     ids=["four channels", "floats", "no batch"],
 )
 def test_what_is_no_batch_of_frames_is_refused(bundled: Any, frames: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="uint8"):
-        ZeroShotReward(bundled, GoalPrompt(*ONE)).reward(frames)
+    with pytest.raises(BadInput, match="uint8"):
+        ZeroShotReward(*ONE, encoder=bundled)(frames)
 
 
 @pytest.mark.parametrize(
@@ -190,35 +190,38 @@ def test_what_is_no_batch_of_frames_is_refused(bundled: Any, frames: np.ndarray)
         ((("a pole",), (), 0.5), "baseline"),
     ],
 )
-def test_words_that_make_no_reward(words: Any, expected: str) -> None:
+def test_words_that_make_no_reward(bundled: Any, words: Any, expected: str) -> None:
+    goal, baseline, alpha = (*words, (), None)[:3] if len(words) == 1 else (*words, None)[:3]
     with pytest.raises(BadInput, match=expected) as caught:
-        GoalPrompt(*words)
+        ZeroShotReward(goal, baseline, alpha=alpha, encoder=bundled)
     assert "\n" not in str(caught.value)
 
 
-def test_a_string_is_one_sentence() -> None:
-    words: Any = GoalPrompt("upright", "a pole")  # type: ignore[arg-type]
-    assert words == GoalPrompt(("upright",), ("a pole",))
+def test_a_string_is_one_sentence(bundled: Any, frames_of: Callable[..., np.ndarray]) -> None:
+    strings = ZeroShotReward("a pole", "a cart", encoder=bundled)
+    assert (strings.goal, strings.baseline) == (("a pole",), ("a cart",))
+    frames = frames_of(3)
+    assert np.array_equal(strings(frames), ZeroShotReward(["a pole"], ["a cart"], encoder=bundled)(frames))
 
 
 @pytest.mark.filterwarnings("error")
 def test_frames_that_are_read_only_are_scored_without_a_word(bundled: Any) -> None:
     frames = np.zeros((1, 64, 64, 3), np.uint8)
     frames.flags.writeable = False
-    ZeroShotReward(bundled, GoalPrompt(("pole",), ("cart",))).reward(frames)
+    ZeroShotReward(("pole",), ("cart",), encoder=bundled)(frames)
 
 
 def test_words_that_the_encoder_cannot_tell_apart(bundled: Any) -> None:
     with pytest.raises(BadInput, match="apart") as caught:
-        ZeroShotReward(bundled, GoalPrompt(("A pole",), ("a pole!",)))
+        ZeroShotReward(("A pole",), ("a pole!",), encoder=bundled)
     assert "\n" not in str(caught.value)
 
 
 def test_the_text_tower_can_be_freed(frames_of: Callable[..., np.ndarray]) -> None:
     encoder = load_encoder("bundled", device="cpu")
-    model = ZeroShotReward(encoder, GoalPrompt(*ONE))
-    before = model.reward(frames_of(4))
+    model = ZeroShotReward(*ONE, encoder=encoder)
+    before = model(frames_of(4))
     encoder.free_text_tower()
-    assert np.array_equal(model.reward(frames_of(4)), before)
+    assert np.array_equal(model(frames_of(4)), before)
     with pytest.raises(RuntimeError, match="freed"):
         encoder.embed_texts(["a pole"])

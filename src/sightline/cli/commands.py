@@ -220,10 +220,8 @@ def score(
     import numpy as np
 
     from sightline.evaluation.pictures import IMAGE_SUFFIXES, csv_table, score_files
-    from sightline.rewards.zero_shot import GoalPrompt
 
     goals = (*goal, goal2) if goal2 is not None else tuple(goal)
-    words = GoalPrompt(goals, tuple(baseline or ()), alpha)
     scored = {os.path.realpath(image) for image in images}
     for option, file in (("--csv", csv), ("--plot", plot)):
         if file:
@@ -234,7 +232,7 @@ def score(
                 raise BadInput(f"{option}: '{file}' is one of the pictures; name another file")
     if csv and plot and os.path.realpath(csv) == os.path.realpath(plot):
         raise BadInput(f"--csv and --plot are both '{csv}'; name two files")
-    rows, warning = score_files(images, words, model)
+    rows, warning = score_files(images, goals, baseline or (), alpha, model)
     if warning:
         typer.echo(f"warning: {warning}", err=True)
     # The rewards are shown first: they are not lost if a file cannot be written.

@@ -12,6 +12,7 @@ from sightline.config import (
     ChatTeacherConfig,
     ControlRecipe,
     EncoderTeacherConfig,
+    GroundTruthConfig,
     HumanTeacherConfig,
     LearnedConfig,
     ScriptedTeacherConfig,
@@ -26,8 +27,10 @@ from sightline.evaluation.seeds import EvalSeeds, make_panel, played
 from sightline.labels.types import Teacher
 from sightline.models.encoders import Encoder, load_encoder
 from sightline.rewards.base import RewardModel
+from sightline.rewards.ground_truth import GroundTruthReward
 from sightline.rewards.learned.reward import EnsembleReward, LadderReward, build_reward
-from sightline.rewards.zero_shot import GoalPrompt, ZeroShotReward, warn_of_unknown_words
+from sightline.rewards.sparse import SparseReward
+from sightline.rewards.zero_shot import ZeroShotReward, warn_of_unknown_words
 from sightline.runs.metrics import check_wandb
 from sightline.teachers.chat import ChatTeacher
 from sightline.teachers.encoder import EncoderTeacher
@@ -55,7 +58,7 @@ class ControlSetup:
     make_for_display: EnvMaker
     encoder: Encoder | None
     teacher: Teacher | None
-    reward_model: RewardModel | None
+    reward_model: RewardModel
     warnings: tuple[str, ...]
 
     def panel(self, name: str, episodes: int, seed: int = 0) -> EvalSeeds:
@@ -65,6 +68,12 @@ class ControlSetup:
         rule = None if self.task.success == "any" else self.task.success
         game = played(make.env_id, env_options=make.options, episode_steps=make.episode_steps, success=rule)
         return make_panel(name, game, episodes, seed)
+
+    @property
+    def judge(self) -> RewardModel | None:
+        """The reward model that evaluations report and checkpoints are chosen by; None where it sees nothing, so that
+        return and success say it all."""
+        return self.reward_model if self.reward_model.needs else None
 
     @property
     def learned(self) -> EnsembleReward | LadderReward | None:
@@ -100,11 +109,19 @@ def _prepare(recipe: ControlRecipe, asks: bool) -> ControlSetup:
             encoder = load_encoder(config.encoder, config.device, config.dtype, config.batch_size)
             reward, warnings = _from_words(recipe, encoder, config.alpha)
             make = env_maker(recipe, (encoder.image_size, encoder.image_size))
+            if config.keep_embeddings:
+                reward.keeps_features, reward.feature_dtype = True, np.float16
             return ControlSetup(recipe, task, make, display, encoder, None, reward, warnings)
         case LearnedConfig() as config:
             return _prepare_to_learn(recipe, config, task, display, asks)
+        case GroundTruthConfig(scale=scale):
+            return _without_frames(recipe, task, display, GroundTruthReward(scale))
         case _:
-            return ControlSetup(recipe, task, env_maker(recipe, None, render=False), display, None, None, None, ())
+            return _without_frames(recipe, task, display, SparseReward())
+
+
+def _without_frames(recipe: ControlRecipe, task: Task, display: EnvMaker, reward: RewardModel) -> ControlSetup:
+    return ControlSetup(recipe, task, env_maker(recipe, None, render=False), display, None, None, reward, ())
 
 
 def _prepare_to_learn(
@@ -153,7 +170,7 @@ def reach_teacher(
 
 
 def _from_words(recipe: ControlRecipe, encoder: Encoder, alpha: float | None) -> tuple[ZeroShotReward, tuple[str, ...]]:
-    reward = ZeroShotReward(encoder, GoalPrompt(recipe.goal, recipe.baseline, alpha))
+    reward = ZeroShotReward(recipe.goal, recipe.baseline, alpha=alpha, encoder=encoder)
     warning = warn_of_unknown_words(encoder, (*recipe.goal, *recipe.baseline))
     encoder.free_text_tower()
     return reward, (warning,) if warning else ()

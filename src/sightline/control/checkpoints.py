@@ -33,6 +33,7 @@ from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.resolving import env_maker
 from sightline.control.reward_worker import RewardWorker
 from sightline.errors import BadInput, Damaged, RunFailed
+from sightline.rewards.base import OnlineRewardModel
 from sightline.runs.archive import Archives
 from sightline.runs.checkpoints import CheckpointStore
 from sightline.runs.folder import RunFolder
@@ -73,18 +74,18 @@ class ControlCheckpoints:
         self.archives = Archives(run.replay)
 
     def save(
-        self, model: OffPolicyAlgorithm, scorer: RewardWorker, env: CollectingVecEnv, counters: TrainerState
+        self, model: OffPolicyAlgorithm, worker: RewardWorker, env: CollectingVecEnv, counters: TrainerState
     ) -> None:
         """Write what the run goes on from."""
 
         def write(folder: Path) -> dict[str, str]:
-            buffer = buffer_of(model)
+            buffer, online = buffer_of(model), worker.model
             buffer.archive_to(self.archives["transitions"])
             write_state(folder / LEARNER, learner_state(model))
             session = {
                 "replay": buffer.state(),
-                "pending": scorer.state(),
-                "source": scorer.source.state(self.archives),
+                "rewards": worker.state(),
+                "reward_model": online.state(self.archives) if isinstance(online, OnlineRewardModel) else {},
                 "archives": self.archives.state(),
                 "episodes": list(env.envs.episodes),
                 # Unfinished episodes are kept as their actions, from which any environment can be brought back.
@@ -107,12 +108,12 @@ class ControlCheckpoints:
 
         self.steps.save(model.num_timesteps, write)
 
-    def save_best(self, step: int, model: OffPolicyAlgorithm, reward: dict[str, Any] | None) -> None:
-        """Keep the policy, and the state of a reward model that was learned, as the best so far."""
+    def save_best(self, step: int, model: OffPolicyAlgorithm, reward: dict[str, Any]) -> None:
+        """Keep the policy, and what a reward model has learned, as the best so far."""
 
         def write(folder: Path) -> None:
             write_state(folder / POLICY, model.policy.state_dict())
-            if reward is not None:
+            if reward:
                 write_state(folder / REWARD, reward)
 
         self.best.save(step, write)
@@ -124,7 +125,7 @@ class ControlCheckpoints:
             self.best.save(step, lambda best: _copy_chosen(folder, best, to_best=False))
 
     def restore(
-        self, folder: Path, model: OffPolicyAlgorithm, scorer: RewardWorker, env: CollectingVecEnv
+        self, folder: Path, model: OffPolicyAlgorithm, worker: RewardWorker, env: CollectingVecEnv
     ) -> tuple[TrainerState, bool, dict[str, Any]]:
         """Bring back everything into a learner that was just built.
 
@@ -140,8 +141,9 @@ class ControlCheckpoints:
         with restoring(folder):
             self.archives.restore(session["archives"])
             buffer_of(model).restore(session["replay"], self.archives["transitions"])
-            scorer.restore(session["pending"])
-            scorer.source.restore(session["source"], self.archives)
+            worker.restore(session["rewards"])
+            if isinstance(worker.model, OnlineRewardModel):
+                worker.model.restore(session["reward_model"], self.archives)
             counters = TrainerState(**session["counters"])
             episodes, actions = [int(count) for count in session["episodes"]], session["actions"]
             finished, random_state = list(session["finished"]), dict(session["random"])

@@ -9,9 +9,10 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 
-from sightline.envs.vector import FrameVectorEnv, Transitions
-from sightline.errors import BadInput
+from sightline.envs.vector import FrameVectorEnv
 from sightline.evaluation.accounts import Accounts
+from sightline.evaluation.episodes import step_clip
+from sightline.rewards.base import Clip
 
 
 class EpisodeSums:
@@ -102,37 +103,36 @@ class SpacesVecEnv(VecEnv):
 
 
 class CollectingVecEnv(SpacesVecEnv):
-    """Adapts a `FrameVectorEnv` to SB3 and keeps the frames of the present chunk.
+    """Adapts a `FrameVectorEnv` to SB3 and keeps the present chunk as a clip.
 
-    Two chunks' worth of frames are allocated once: one is filled while the other is being scored.
+    Two chunks' worth of frames are allocated once: one is filled while the other is being embedded.
 
     Args:
         envs: what is stepped.
         chunk: vector steps in a chunk.
         frames: whether frames are wanted.
-        pays_success: the learner's own reward is 1 where the task is done and 0 elsewhere.
     """
 
-    def __init__(self, envs: FrameVectorEnv, chunk: int, frames: bool, pays_success: bool = False) -> None:
+    def __init__(self, envs: FrameVectorEnv, chunk: int, frames: bool) -> None:
         self.envs = envs
         self.sums = EpisodeSums(envs.count)
         self.finished: list[dict[str, float]] = []
         self._frames = (
             [np.zeros((chunk, envs.count, *envs.frame_shape), np.uint8) for _ in range(2)] if frames else None
         )
-        self._pays_success = pays_success
         self._turn = 0
-        self._filled = 0
+        self._steps: list[dict[str, np.ndarray]] = []
         self._actions = np.empty(0)
         super().__init__(envs.count, envs.state_space, envs.action_space)
 
-    def take_frames(self) -> np.ndarray | None:
-        """uint8[T, N, H, W, 3] of the steps since the last call, valid until the call after the next."""
-        if self._frames is None:
-            return None
-        taken = self._frames[self._turn][: self._filled]
-        self._turn, self._filled = 1 - self._turn, 0
-        return taken
+    def take_clip(self) -> Clip:
+        """The steps since the last call; their frames are valid until the call after the next."""
+        steps, self._steps = self._steps, []
+        arrays = {name: np.stack([step[name] for step in steps]) for name in steps[0]}
+        if self._frames is not None:
+            arrays["frames"] = self._frames[self._turn][: len(steps)]
+            self._turn = 1 - self._turn
+        return Clip.of_arrays(arrays)
 
     def take_finished(self) -> list[dict[str, float]]:
         """The episodes that ended since the last call."""
@@ -148,8 +148,8 @@ class CollectingVecEnv(SpacesVecEnv):
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         step = self.envs.step(self._actions)
         if self._frames is not None and step.frames is not None:
-            self._frames[self._turn][self._filled] = step.frames
-            self._filled += 1
+            self._frames[self._turn][len(self._steps)] = step.frames
+        self._steps.append({name: array for name, array in step_clip(step).items() if name != "frames"})
         ended = step.ended
         self.finished += self.sums.add(step.rewards, step.success, ended)
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
@@ -158,14 +158,7 @@ class CollectingVecEnv(SpacesVecEnv):
                 "terminal_observation": step.final_states[i],
                 "TimeLimit.truncated": bool(step.truncated[i] and not step.terminated[i]),
             }
-        rewards = _success_as_reward(step) if self._pays_success else step.rewards
-        return step.states, rewards.astype(np.float32), ended, infos
+        return step.states, step.rewards.astype(np.float32), ended, infos
 
     def close(self) -> None:
         self.envs.close()
-
-
-def _success_as_reward(step: Transitions) -> np.ndarray:
-    if step.success is None:
-        raise BadInput("this environment states no success (info['success']); reward.kind=sparse needs it")
-    return step.success

@@ -2,43 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.errors import BadInput
-from sightline.rewards.zero_shot import GoalBaselineHead
+from sightline.rewards.base import RewardModel, RewardStream
+from sightline.rewards.zero_shot import ZeroShotReward
 
 ROWS_AT_ONCE = 1024
 
 
-def relabel(buffer: CommittedReplayBuffer, reward: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Pay for every committed transition anew, without one new pixel.
+def relabel(buffer: CommittedReplayBuffer, model: RewardModel) -> np.ndarray:
+    """Give every committed transition the reward that a model gives it now, without one new frame.
 
     Args:
-        buffer: its rows are visited in ring order, also after it has wrapped round.
-        reward: features [N, …] -> float32[N]; the reached states where the buffer keeps no features.
+        buffer: keeps the model's features; models that read states alone need none.
 
     Returns:
-        float32[T, n_envs]: the new rewards of the committed rows, in the order of the ring.
+        float32[T, n_envs]: the new rewards of the committed rows, in order of time.
     """
-    kept = buffer.next_observations if buffer.features is None else buffer.features
-    rows = buffer.filled_rows()
+    rows, stream = buffer.filled_rows(), RewardStream(model)
     for start in range(0, len(rows), ROWS_AT_ONCE):
         part = rows[start : start + ROWS_AT_ONCE]
-        flat = kept[part].reshape(-1, *kept.shape[2:])
-        buffer.commit(part, reward(flat).reshape(len(part), buffer.n_envs))
+        clip = buffer.clip(part)
+        features = stream.embed(clip) if buffer.features is None else buffer.features[part]
+        buffer.commit(part, stream.score(features, clip))
     rewards: np.ndarray = buffer.rewards[rows].copy()
     return rewards
 
 
-def relabel_with_words(buffer: CommittedReplayBuffer, reward: GoalBaselineHead) -> np.ndarray:
+def relabel_with_words(buffer: CommittedReplayBuffer, model: ZeroShotReward) -> np.ndarray:
     """Give every committed transition the reward of other words.
 
     Args:
         buffer: made to keep embeddings (recipe key `reward.keep_embeddings=true`).
-        reward: the new words, as embedded by the same encoder (`sightline.rewards.zero_shot.embed_words`).
+        model: the new words, embedded by the same encoder.
 
     Returns:
         As `relabel`.
@@ -48,9 +46,9 @@ def relabel_with_words(buffer: CommittedReplayBuffer, reward: GoalBaselineHead) 
     """
     if buffer.features is None:
         raise BadInput("this replay buffer keeps no embeddings; collect with reward.keep_embeddings=true")
-    if buffer.features.shape[2:] != reward.goal.shape:
+    if buffer.features.shape[2:] != model.head.goal.shape:
         raise BadInput(
-            f"the buffer's embeddings have {buffer.features.shape[-1]} numbers and the words' {len(reward.goal)}: "
+            f"the buffer's embeddings have {buffer.features.shape[-1]} numbers and the words' {len(model.head.goal)}: "
             "they come from different encoders"
         )
-    return relabel(buffer, reward.score)
+    return relabel(buffer, model)

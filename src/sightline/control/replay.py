@@ -14,6 +14,7 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sightline.errors import RunFailed
+from sightline.rewards.base import Clip
 from sightline.runs.archive import Archive, put_back
 
 
@@ -101,8 +102,22 @@ class CommittedReplayBuffer(ReplayBuffer):
         self.committed[rows] = True
 
     def filled_rows(self) -> np.ndarray:
-        """int[T]: rows that hold committed transitions."""
-        return np.flatnonzero(self.committed.all(axis=1))
+        """int[T]: rows that hold committed transitions, in order of time."""
+        places = self._places(self.rows_added - self._stored, self.rows_added)
+        return np.asarray(places[self.committed[places].all(axis=1)])
+
+    def clip(self, rows: np.ndarray) -> Clip:
+        """What is stored of rows that follow each other in time; the first counts as the first of an episode if it is
+        the oldest in the ring."""
+        before = (rows - 1) % self.buffer_size
+        first = self.dones[before] > 0
+        first |= (rows == (self.rows_added - self._stored) % self.buffer_size)[:, None]
+        return Clip(first, states=self.next_observations[rows], env_reward=self.true_rewards[rows])
+
+    def visited(self) -> np.ndarray:
+        """[M, …]: all states that were reached, committed or not."""
+        stored = self.next_observations if self.full else self.next_observations[: self.pos]
+        return np.asarray(stored.reshape(-1, *stored.shape[2:]))
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:
         """Draw uniformly, with replacement, from all committed transitions.

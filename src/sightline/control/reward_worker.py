@@ -1,53 +1,64 @@
-"""Chunks are read in the background while the next chunk is collected and learned from.
+"""Rewards for the chunks of a run: a chunk is embedded in the background while the next one is collected.
 
-The rewards of a chunk are always committed at the end of the *next* chunk, however long reading took. That costs one
+    collect chunk 1 │ collect chunk 2            │ collect chunk 3
+                    │ embed chunk 1 (a thread)   │ embed chunk 2
+                    │                            └ score and commit chunk 1
+
+The rewards of a chunk are always committed at the end of the *next* chunk, however long embedding took. That costs one
 chunk of delay, and makes a run depend on nothing but its seed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from sightline.control.sources import Aside, Source
+from sightline.control.replay import CommittedReplayBuffer
+from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream
 
 
 @dataclass(frozen=True)
 class _Pending:
+    """A chunk whose rewards are due at the end of the next: its replay rows, the clip without frames, its features, and
+    what an online reward model has captured of its frames."""
+
     rows: np.ndarray
-    aside: Aside
+    clip: Clip
     features: Future[np.ndarray]
+    captured: dict[str, np.ndarray]
 
 
 class RewardWorker:
-    """Scores one chunk behind.
+    """Gives transitions their rewards, one chunk behind.
 
     Args:
-        source: where rewards come from; its buffer is where they go.
+        buffer: whose rows wait for rewards.
+        model: judges them.
     """
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self._buffer = source.buffer
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="scorer")
+    def __init__(self, buffer: CommittedReplayBuffer, model: RewardModel) -> None:
+        self.model = model
+        self._buffer, self._stream = buffer, RewardStream(model)
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rewards")
         self._pending: _Pending | None = None
 
-    def end_of_chunk(self, frames: np.ndarray | None) -> np.ndarray | None:
-        """Start to read the chunk that just ended and commit the one before.
+    def end_of_chunk(self, clip: Clip) -> np.ndarray | None:
+        """Start to embed the chunk that just ended and commit the one before.
 
         Args:
-            frames: uint8[T, N, H, W, 3]; must stay unchanged until the call after this one.
+            clip: its frames must stay unchanged until the call after this one.
 
         Returns:
             float32[T, N], the rewards that were committed; None at the first chunk.
         """
         rows = self._buffer.take_new_rows()
-        seen = self._seen(frames, rows)
-        aside = self.source.set_aside(frames, rows)
-        submitted = _Pending(rows, aside, self._worker.submit(self._read, seen))
-        before, self._pending = self._pending, submitted
+        captured = self.model.capture(clip) if isinstance(self.model, OnlineRewardModel) else {}
+        features = self._worker.submit(self._stream.embed, clip)
+        before, self._pending = self._pending, _Pending(rows, replace(clip, frames=None), features, captured)
         return None if before is None else self._commit(before)
 
     def finish(self) -> np.ndarray | None:
@@ -56,40 +67,35 @@ class RewardWorker:
         return None if before is None else self._commit(before)
 
     def close(self) -> None:
+        """End the thread; what is pending is lost."""
         self._worker.shutdown(wait=True, cancel_futures=True)
 
-    def state(self) -> dict[str, np.ndarray]:
-        """The pending chunk, for a checkpoint: its reading is waited for, but not committed."""
-        if self._pending is None:
-            return {}
-        aside = {f"aside_{name}": array for name, array in self._pending.aside.items()}
-        return {"rows": self._pending.rows, "features": self._pending.features.result()} | aside
+    def state(self) -> dict[str, Any]:
+        """The pending chunk and what windows reach back to, for a checkpoint; it is embedded, but not committed."""
+        pending = None
+        if self._pending is not None:
+            pending = {
+                "rows": self._pending.rows,
+                "features": self._pending.features.result(),
+                "clip": self._pending.clip.arrays(),
+                "captured": self._pending.captured,
+            }
+        return {"pending": pending, "stream": self._stream.state()}
 
-    def restore(self, state: dict[str, np.ndarray]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` gave."""
         self._pending = None
-        if state:
+        self._stream.restore(state["stream"])
+        pending = state["pending"]
+        if pending is not None:
             done: Future[np.ndarray] = Future()
-            done.set_result(state["features"])
-            aside = {k.removeprefix("aside_"): array for k, array in state.items() if k.startswith("aside_")}
-            self._pending = _Pending(state["rows"], aside, done)
+            done.set_result(pending["features"])
+            self._pending = _Pending(pending["rows"], Clip.of_arrays(pending["clip"]), done, dict(pending["captured"]))
 
-    def _seen(self, frames: np.ndarray | None, rows: np.ndarray) -> np.ndarray:
-        """[T, N, …] of what the source reads."""
-        if self.source.reads == "frames":
-            assert frames is not None, "an environment that a reward model looks at renders frames"
-            return frames
-        if self.source.reads == "states":
-            return np.asarray(self._buffer.next_observations[rows])
-        return np.zeros((len(rows), self._buffer.n_envs, 0), np.float32)
-
-    def _read(self, seen: np.ndarray) -> np.ndarray:
-        steps, envs = seen.shape[:2]
-        features = self.source.read(seen.reshape(steps * envs, *seen.shape[2:]))
-        return features.reshape(steps, envs, *features.shape[1:])
-
-    def _commit(self, pending: _Pending) -> np.ndarray:
-        features = pending.features.result()
-        rewards = self.source.pay(features, pending.rows, pending.aside)
-        self._buffer.commit(pending.rows, rewards, features)
+    def _commit(self, chunk: _Pending) -> np.ndarray:
+        features = chunk.features.result()
+        if isinstance(self.model, OnlineRewardModel):
+            self.model.collected(features, chunk.clip, chunk.captured)
+        rewards = self._stream.score(features, chunk.clip)
+        self._buffer.commit(chunk.rows, rewards, features)
         return rewards

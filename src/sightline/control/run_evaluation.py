@@ -35,8 +35,8 @@ def evaluate_run(run: RunFolder, episodes: int, seed: int, trust: bool = False) 
     if setup.learned is not None:
         learned = learned_reward(folder)
         with restoring(folder):
-            setup.learned.restore(learned or {})
+            setup.learned.load_state_dict(learned or {})
     panel = setup.panel("test", episodes, seed)
-    played = play_panel(greedy(learner), setup.make, setup.task, panel, setup.reward_model)
+    played = play_panel(greedy(learner), setup.make, setup.task, panel, setup.judge)
     assert played is not None
     return {"chosen_step": step} | played.summary()

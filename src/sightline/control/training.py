@@ -9,25 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from sightline.config import GroundTruthConfig, SparseConfig, ZeroShotConfig
+from sightline.config import LearnedConfig
 from sightline.control.building import ControlSetup
 from sightline.control.checkpoints import ControlCheckpoints, TrainerState, buffer_of, load_policy, set_random_state
 from sightline.control.collection import CollectingVecEnv
-from sightline.control.learners import build_learner, name_of_values
-from sightline.control.pebble import Pebble
+from sightline.control.learners import build_learner, name_of_values, reset_critic
+from sightline.control.relabelling import relabel
 from sightline.control.reward_worker import RewardWorker
-from sightline.control.sources import ModelSource, Source
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import RunFailed
 from sightline.evaluation.episodes import Policy, describe, play_one, play_panel
 from sightline.evaluation.landscape import reward_landscape
 from sightline.evaluation.seeds import EvalSeeds
+from sightline.labels.store import LabelStore
+from sightline.preferences.pebble import Pebble
+from sightline.rewards.base import Clip, Interrupted, OnlineRewardModel, RewardModel
 from sightline.runs.checkpoints import Checkpoint
 from sightline.runs.folder import RunFolder
 from sightline.runs.metrics import Metrics
@@ -89,11 +92,9 @@ class ControlTrainer:
         self._counters = TrainerState()
         self._random_state: dict[str, Any] | None = None
         self._pace = (time.monotonic(), 0)
-        self._teaching: Pebble | None = None
         self._open = contextlib.ExitStack()
         envs = FrameVectorEnv(setup.make, recipe.envs, episode_seeds(recipe.seed), setup.make.render, recipe.workers)
-        pays_success = isinstance(recipe.reward, SparseConfig)
-        self._env = CollectingVecEnv(envs, recipe.learner.chunk, setup.make.render, pays_success)
+        self._env = CollectingVecEnv(envs, recipe.learner.chunk, setup.make.render)
         self._open.callback(self._env.close)
         found = self._snapshots.steps.latest(progress.say) if resume else None
         try:
@@ -119,7 +120,7 @@ class ControlTrainer:
 
     def end_of_chunk(self) -> None:
         """Read what was just collected; pay for what was collected before."""
-        rewards = self._scorer.end_of_chunk(self._env.take_frames())
+        rewards = self._scorer.end_of_chunk(self._env.take_clip())
         if rewards is not None:
             self._report_chunk(rewards)
 
@@ -138,8 +139,10 @@ class ControlTrainer:
         recipe, before, now = self.setup.recipe, self._counters.boundary_step, self.model.num_timesteps
         saved = None
         if now > before:
-            if self._teaching is not None and not self._teach(now):
-                raise Stopped(self.stop.signal_number or 0, self.save())
+            try:
+                self._learn_reward(now)
+            except Interrupted:
+                raise Stopped(self.stop.signal_number or 0, self.save()) from None
             due = last or _due(recipe.evaluation.every, before, now)
             if due and not self._evaluate():
                 # Interrupted: the boundary is left open, so that the evaluation is made after resuming.
@@ -165,17 +168,24 @@ class ControlTrainer:
                     "for huge observations and rewards (rescale_observations=true helps), and train again"
                 )
 
-    def _teach(self, step: int) -> bool:
-        """Ask the teacher and learn from it, if it is time to. False if interrupted."""
-        assert self._teaching is not None
-        numbers = self._teaching.between_chunks(self.model, step, self.stop.requested)
-        if numbers is None:
-            return False
-        if numbers:
-            self._metrics.write(step, numbers)
-            # Scores under another reward do not compare: the choice of a checkpoint begins anew.
-            self._counters.best_score = -np.inf
-        return True
+    def _learn_reward(self, step: int) -> None:
+        """Have an online reward model learn if it is time to, and give stored transitions their new rewards."""
+        model = self._scorer.model
+        update = model.learn(step, self.stop.requested) if isinstance(model, OnlineRewardModel) else None
+        if update is None:
+            return
+        metrics = dict(update.metrics)
+        if update.relabel:
+            began = time.monotonic()
+            relabel(buffer_of(self.model), model)
+            metrics["time/relabelling"] = time.monotonic() - began
+        if update.reset_critic:
+            reset_critic(self.model)
+        if update.updates:
+            self.model.train(gradient_steps=update.updates, batch_size=self.model.batch_size)
+        self._metrics.write(step, metrics)
+        # Scores under different rewards do not compare: checkpoints are chosen from here on.
+        self._counters.best_score = -np.inf
 
     def give_up_chunk_if_overdue(self) -> None:
         """Leave in mid-chunk if a stop was asked for and the chunk takes too long; the chunk is lost.
@@ -210,8 +220,9 @@ class ControlTrainer:
         try:
             if self.setup.recipe.videos:
                 self._film(policies, seed)
-            if self.setup.reward_model is not None and self.setup.reward_model.reads == "frames":
-                landscape = reward_landscape(self.setup.task, self.setup.make, self.setup.reward_model)
+            judge = self.setup.judge
+            if judge is not None and "frames" in judge.needs:
+                landscape = reward_landscape(self.setup.task, self.setup.make, judge)
                 if landscape is not None:
                     self.run.write_json("landscape.json", landscape)
         except Exception as error:
@@ -234,9 +245,9 @@ class ControlTrainer:
 
     def _fresh(self) -> OffPolicyAlgorithm:
         model = self._untrained()
-        if self.setup.learned is not None and self.setup.learned.config.reset_critic:
-            name_of_values(model)  # better now than after exploring
         self._scorer = self._scorer_for(model)
+        if isinstance(self._scorer.model, OnlineRewardModel) and self._scorer.model.resets_critic:
+            name_of_values(model)  # refused now rather than after exploring
         return model
 
     def _untrained(self) -> OffPolicyAlgorithm:
@@ -244,30 +255,42 @@ class ControlTrainer:
         return build_learner(self.setup.recipe, self._env, *self._kept_of_a_state())
 
     def _kept_of_a_state(self) -> tuple[tuple[int, ...] | None, Any]:
-        """Shape and dtype of what the replay buffer keeps beside each transition, to pay for it anew."""
-        model, config = self.setup.reward_model, self.setup.recipe.reward
-        if isinstance(config, ZeroShotConfig) and config.keep_embeddings and model is not None:
-            return model.embed(np.zeros((1, *self._env.envs.frame_shape), np.uint8)).shape[1:], np.float16
-        if self.setup.learned is not None and self.setup.learned.reads == "frames":
-            return self.setup.learned.feature_shape, self.setup.learned.feature_dtype
-        return None, np.float16
+        """Shape and dtype of the features that the replay buffer keeps beside each transition, for relabelling."""
+        model = self.setup.reward_model
+        if not model.keeps_features:
+            return None, np.float16
+        probe = np.zeros((1, *self._env.envs.frame_shape), np.uint8)
+        features = model.embed(Clip.of_states(model.needs, probe))
+        return features.shape[2:], model.feature_dtype or features.dtype
 
     def _scorer_for(self, model: OffPolicyAlgorithm) -> RewardWorker:
-        scorer = RewardWorker(self._source(model))
-        self._open.callback(scorer.close)
-        return scorer
+        reward_model = self._reward_model(model)
+        worker = RewardWorker(buffer_of(model), reward_model)
+        self._open.callback(worker.close)
+        if isinstance(reward_model, OnlineRewardModel):
+            self._open.callback(reward_model.close)
+        return worker
 
-    def _source(self, model: OffPolicyAlgorithm) -> Source:
-        """Where the rewards come from, for a learner's buffer."""
+    def _reward_model(self, model: OffPolicyAlgorithm) -> RewardModel:
+        """What the learner is given: the reward model of the setup, or what teaches it."""
         setup, buffer = self.setup, buffer_of(model)
-        if setup.learned is not None:
-            self._teaching = Pebble(setup, self.run, buffer, self._env.envs.frame_shape, self.progress.say)
-            self._open.callback(self._teaching.close)
-            return self._teaching
-        if setup.reward_model is not None:
-            return ModelSource(buffer, setup.reward_model)
         config = setup.recipe.reward
-        return Source(buffer, config.scale if isinstance(config, GroundTruthConfig) else 1.0)
+        if not isinstance(config, LearnedConfig) or setup.learned is None:
+            return setup.reward_model
+        return Pebble(
+            config,
+            setup.learned,
+            setup.teacher,
+            LabelStore(Path(config.labels) if config.labels else self.run.path / "labels"),
+            run=self.run.path.name,
+            env=setup.recipe.env,
+            goal=setup.recipe.goal,
+            frame_shape=self._env.envs.frame_shape,
+            seed=setup.recipe.seed,
+            steps=setup.recipe.steps,
+            visited=buffer.visited,
+            say=self.progress.say,
+        )
 
     def _restored(self, checkpoint: Checkpoint) -> OffPolicyAlgorithm:
         self.progress.say(f"resuming from step {checkpoint.step}")
@@ -317,7 +340,7 @@ class ControlTrainer:
             self.setup.make,
             self.setup.task,
             self._validation,
-            self.setup.reward_model if self._knows_reward() else None,
+            self.setup.judge if self._knows_reward() else None,
             self.stop.requested,
         )
         if episodes is None:
@@ -330,17 +353,16 @@ class ControlTrainer:
         self.progress.say(f"step {step}: {describe(numbers)}")
         if self._knows_reward() and score > self._counters.best_score:
             self._counters.best_score, self._counters.best_step = score, step
-            learned = self.setup.learned
-            self._snapshots.save_best(step, self.model, None if learned is None else learned.state())
+            self._snapshots.save_best(step, self.model, self.setup.reward_model.state_dict())
         return True
 
     def _knows_reward(self) -> bool:
         """Whether there is a reward to judge a policy by; one that is learned knows nothing before its first lesson."""
-        return self.setup.learned is None or self.setup.learned.fitted
+        return self.setup.reward_model.ready
 
     def _play(self, policy: Policy, panel: EvalSeeds) -> dict[str, Any]:
         setup = self.setup
-        episodes = play_panel(policy, setup.make, setup.task, panel, setup.reward_model, self.stop.requested)
+        episodes = play_panel(policy, setup.make, setup.task, panel, setup.judge, self.stop.requested)
         if episodes is None:
             raise Stopped(self.stop.signal_number or 0, self.model.num_timesteps)
         return episodes.summary()
@@ -351,7 +373,7 @@ class ControlTrainer:
 
         setup = self.setup
         films = {
-            name: play_one(policy, setup.make, seed, setup.reward_model, setup.make_for_display)
+            name: play_one(policy, setup.make, seed, setup.judge, setup.make_for_display)
             for name, policy in policies.items()
         }
         rewards = np.concatenate([rewards for _, rewards in films.values()])

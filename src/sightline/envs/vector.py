@@ -190,6 +190,7 @@ class Transitions:
         rewards: float64[N], the environment's own.
         terminated, truncated: bool[N].
         info: the environments' infos, each key with an array over environments.
+        first: bool[N], whether the step was the first of its episode.
     """
 
     states: np.ndarray
@@ -199,6 +200,7 @@ class Transitions:
     terminated: np.ndarray
     truncated: np.ndarray
     info: dict[str, Any]
+    first: np.ndarray
 
     @property
     def ended(self) -> np.ndarray:
@@ -267,6 +269,7 @@ class FrameVectorEnv:
 
     def step(self, actions: np.ndarray) -> Transitions:
         """Step every environment; where an episode ends, the next one begins."""
+        first = np.array([not history for history in self.actions])
         for history, action in zip(self.actions, actions, strict=True):
             history.append(action)
         with _workers_alive():
@@ -279,7 +282,9 @@ class FrameVectorEnv:
             # The reset overwrites the frames of the environments that ended.
             frames = None if frames is None else frames.copy()
             states = self._begin(ended)
-        return Transitions(states, final_states, frames, rewards.copy(), terminated.copy(), truncated.copy(), info)
+        return Transitions(
+            states, final_states, frames, rewards.copy(), terminated.copy(), truncated.copy(), info, first
+        )
 
     def _begin(self, mask: np.ndarray) -> np.ndarray:
         for i in np.flatnonzero(mask):

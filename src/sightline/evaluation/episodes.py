@@ -10,11 +10,10 @@ import numpy as np
 
 from sightline.envs.tasks import Task
 from sightline.envs.vector import FrameVectorEnv, MakeEnv, Transitions
-from sightline.errors import RunFailed
 from sightline.evaluation.accounts import Accounts
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.evaluation.statistics import bootstrap_mean, wilson
-from sightline.rewards.base import RewardModel
+from sightline.rewards.base import Clip, RewardModel, RewardStream
 
 Policy = Callable[[np.ndarray], np.ndarray]
 """States [N, …] -> actions [N, …]; deterministic."""
@@ -135,7 +134,7 @@ def play_panel(
         The episodes, or None if given up.
 
     Raises:
-        RunFailed: a reward under the words is NaN or infinite.
+        RunFailed: a reward is no finite number.
     """
     columns = min(PARALLEL, len(panel.seeds))
 
@@ -143,18 +142,18 @@ def play_panel(
         index = env + episode * columns
         return panel.seeds[index] if index < len(panel.seeds) else 0
 
-    envs = FrameVectorEnv(make, columns, seed_of, frames=_looks(reward_model))
+    envs = FrameVectorEnv(make, columns, seed_of, frames=reward_model is not None and "frames" in reward_model.needs)
     try:
         tally = _Tally(panel, columns, task.measures)
-        scored = _Scored(reward_model, len(panel.seeds))
+        scored = None if reward_model is None else _Rewards(reward_model, len(panel.seeds))
         states = envs.reset()
         while tally.playing.any():
             if should_stop():
                 return None
             playing, episode = tally.playing, tally.current[tally.playing]
             step = envs.step(policy(states))
-            if reward_model is not None:
-                scored.add(_seen(reward_model, step)[playing], episode)
+            if scored is not None:
+                scored.add(step, playing, episode)
             tally.add(step)
             states = step.states
         accounts = tally.accounts
@@ -164,7 +163,7 @@ def play_panel(
             accounts.returns,
             accounts.lengths,
             success.get(task.success),
-            None if reward_model is None else scored.sums() / accounts.lengths,
+            None if scored is None else scored.sums() / accounts.lengths,
             tally.measures,
             success.get("any"),
             success.get("end"),
@@ -173,31 +172,21 @@ def play_panel(
         envs.close()
 
 
-def _looks(reward_model: RewardModel | None) -> bool:
-    return reward_model is not None and reward_model.reads == "frames"
+class _Rewards:
+    """Scores what was seen in batches, and adds rewards up by episode."""
 
-
-def _seen(reward_model: RewardModel, step: Transitions) -> np.ndarray:
-    """What the model reads of the states that were reached."""
-    if reward_model.reads == "states":
-        return step.final_states
-    assert step.frames is not None, "rendered for the model"
-    return step.frames
-
-
-class _Scored:
-    """Scores what was seen in batches and adds the rewards up by episode."""
-
-    def __init__(self, reward_model: RewardModel | None, episodes: int) -> None:
-        self._reward_model = reward_model
+    def __init__(self, model: RewardModel, episodes: int) -> None:
+        self._model, self._stream = model, RewardStream(model)
         self._sums = np.zeros(episodes)
-        self._waiting: list[np.ndarray] = []
+        self._steps: list[dict[str, np.ndarray]] = []
+        self._playing: list[np.ndarray] = []
         self._episodes: list[np.ndarray] = []
 
-    def add(self, seen: np.ndarray, episodes: np.ndarray) -> None:
-        self._waiting.append(seen.copy())
+    def add(self, step: Transitions, playing: np.ndarray, episodes: np.ndarray) -> None:
+        self._steps.append({name: array.copy() for name, array in step_clip(step).items()})
+        self._playing.append(playing)
         self._episodes.append(episodes)
-        if sum(map(len, self._waiting)) >= SCORED_AT_ONCE:
+        if sum(map(len, self._episodes)) >= SCORED_AT_ONCE:
             self._score()
 
     def sums(self) -> np.ndarray:
@@ -205,20 +194,24 @@ class _Scored:
         return self._sums
 
     def _score(self) -> None:
-        if self._reward_model is not None and self._waiting:
-            rewards = _finite(self._reward_model.reward(np.concatenate(self._waiting)))
-            np.add.at(self._sums, np.concatenate(self._episodes), rewards.astype(np.float64))
-        self._waiting, self._episodes = [], []
+        if not self._steps:
+            return
+        arrays = {name: np.stack([step[name] for step in self._steps]) for name in self._steps[0]}
+        playing = np.stack(self._playing)
+        if self._model.window == 1:
+            # Nothing is spent on environments that have played their share of the panel.
+            rewards = self._stream(Clip.of_arrays({name: array[playing][None] for name, array in arrays.items()}))[0]
+        else:
+            rewards = self._stream(Clip.of_arrays(arrays))[playing]
+        np.add.at(self._sums, np.concatenate(self._episodes), rewards.astype(np.float64))
+        self._steps, self._playing, self._episodes = [], [], []
 
 
-def _finite(rewards: np.ndarray) -> np.ndarray:
-    wrong = np.count_nonzero(~np.isfinite(rewards))
-    if wrong:
-        raise RunFailed(
-            f"the reward model gave {wrong} of {len(rewards)} states a reward that is no finite number, and no result "
-            "can rest on that; say reward.dtype=float32, or use another model"
-        )
-    return rewards
+def step_clip(step: Transitions) -> dict[str, np.ndarray]:
+    """Arrays of a clip's single step, [N, …] each; see `sightline.rewards.base.Clip`."""
+    arrays = {"first": step.first, "states": step.final_states, "env_reward": step.rewards.astype(np.float32)}
+    arrays |= {} if step.frames is None else {"frames": step.frames}
+    return arrays if step.success is None else arrays | {"success": step.success}
 
 
 def play_one(
@@ -233,9 +226,12 @@ def play_one(
     Returns:
         uint8[T, H, W, 3] frames and float32[T] rewards (the environment's own without a reward model).
     """
-    seen = FrameVectorEnv(make, 1, lambda env, episode: seed, frames=_looks(reward_model))
+    seen = FrameVectorEnv(
+        make, 1, lambda env, episode: seed, frames=reward_model is not None and "frames" in reward_model.needs
+    )
     shown = FrameVectorEnv(make_for_display, 1, lambda env, episode: seed)
     try:
+        stream = None if reward_model is None else RewardStream(reward_model)
         states = seen.reset()
         shown.reset()
         pictures, rewards = [], []
@@ -245,9 +241,8 @@ def play_one(
             step, picture = seen.step(actions), shown.step(actions)
             assert picture.frames is not None
             pictures.append(picture.frames[0].copy())
-            rewards.append(
-                step.rewards if reward_model is None else _finite(reward_model.reward(_seen(reward_model, step)))
-            )
+            clip = Clip.of_arrays({name: array[None] for name, array in step_clip(step).items()})
+            rewards.append(step.rewards if stream is None else stream(clip)[0])
             states, ended = step.states, bool(step.ended[0])
         return np.stack(pictures), np.concatenate(rewards).astype(np.float32)
     finally:

@@ -29,6 +29,6 @@ def reward_landscape(task: Task, make: MakeEnv, reward_model: RewardModel) -> di
             frames.append(rgb_frame(env))
     finally:
         env.close()
-    rewards = reward_model.reward(np.stack(frames)).reshape([axis.points for axis in task.axes])
+    rewards = reward_model(np.stack(frames)).reshape([axis.points for axis in task.axes])
     axes = [{"name": a.name, "unit": a.unit, "values": v.tolist()} for a, v in zip(task.axes, values, strict=True)]
     return {"axes": axes, "reward": rewards.tolist()}

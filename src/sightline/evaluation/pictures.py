@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from sightline.errors import BadInput, RunFailed
-from sightline.models.encoders import load_encoder
-from sightline.rewards.zero_shot import GoalPrompt, ZeroShotReward, warn_of_unknown_words
+from sightline.rewards.zero_shot import ZeroShotReward, warn_of_unknown_words
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".gif")
@@ -29,7 +28,9 @@ class ImageScore:
     reward: float
 
 
-def score_files(paths: Sequence[Path], words: GoalPrompt, model: str) -> tuple[list[ImageScore], str | None]:
+def score_files(
+    paths: Sequence[Path], goal: Sequence[str], baseline: Sequence[str], alpha: float | None, model: str
+) -> tuple[list[ImageScore], str | None]:
     """Reward of every picture, in the order given (folders by name).
 
     Returns:
@@ -40,9 +41,9 @@ def score_files(paths: Sequence[Path], words: GoalPrompt, model: str) -> tuple[l
         RunFailed: the encoder gives something else than a finite number.
     """
     files = list(itertools.chain.from_iterable(_files(path) for path in paths))
-    encoder = load_encoder(model)
-    reward_model = ZeroShotReward(encoder, words)
-    warning = warn_of_unknown_words(encoder, (*words.goal, *words.baseline))
+    reward_model = ZeroShotReward(goal, baseline, alpha=alpha, encoder=model)
+    encoder = reward_model.encoder
+    warning = warn_of_unknown_words(encoder, (*reward_model.goal, *reward_model.baseline))
     rows: list[ImageScore] = []
     pictures = itertools.chain.from_iterable(_pictures(file) for file in files)
     while batch := list(itertools.islice(pictures, FRAMES_AT_ONCE)):
@@ -50,7 +51,7 @@ def score_files(paths: Sequence[Path], words: GoalPrompt, model: str) -> tuple[l
         for row in rows[-len(batch) :]:
             if not math.isfinite(row.reward):
                 raise RunFailed(
-                    f"encoder '{model}' gives '{row.image}' the reward {row.reward}; its weights may "
+                    f"encoder '{encoder.name}' gives '{row.image}' the reward {row.reward}; its weights may "
                     "be damaged: fetch it again, or say another --model"
                 )
     return rows, warning
@@ -71,7 +72,9 @@ def _score(reward_model: ZeroShotReward, batch: list[tuple[str, np.ndarray]]) ->
     sizes = {frame.shape for _, frame in batch}
     for size in sizes:
         members = [i for i, (_, frame) in enumerate(batch) if frame.shape == size]
-        rewards[members] = reward_model.reward(np.stack([batch[i][1] for i in members]))
+        rewards[members] = reward_model.head(
+            reward_model.encoder.embed_frames(np.stack([batch[i][1] for i in members]))
+        )
     return [name for name, _ in batch], [float(reward) for reward in rewards]
 
 

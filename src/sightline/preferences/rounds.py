@@ -135,7 +135,7 @@ class PreferenceLearner:
             # All that was ever judged, from the first stumbling on: the recent past alone is too much alike in the end.
             self.reward.fit_normalizer(self.examples.steps())
             steps = self.pool.features.reshape(-1, *self.reward.feature_shape)
-            returns = self.reward.score(steps).reshape(len(self.pool), -1).sum(axis=1)
+            returns = self.reward.rewards_of(steps).reshape(len(self.pool), -1).sum(axis=1)
             numbers["reward/rank_correlation"] = spearman(returns, self.pool.true_returns)
         return numbers
 
@@ -147,7 +147,7 @@ class PreferenceLearner:
             "added": self.pool.added,
             "counts": (self.questions, self.kept),
             "asked": self.asked,
-            "reward": self.reward.state(),
+            "reward": self.reward.state_dict(),
             "ladder": self._ladder.state() if self._ladder else None,
             "on_ladder": {digest: segment.state() for digest, segment in self._on_ladder.items()},
         }
@@ -158,7 +158,7 @@ class PreferenceLearner:
         self.examples.restore(archives["examples"])
         self.asked = [tuple(digests) for digests in state["asked"]]
         self.questions, self.kept = state["counts"]
-        self.reward.restore(state["reward"])
+        self.reward.load_state_dict(state["reward"])
         if self._ladder is not None:
             self._ladder.restore(state["ladder"])
             self._on_ladder = {digest: Segment.of(segment) for digest, segment in state["on_ladder"].items()}
@@ -168,7 +168,7 @@ class PreferenceLearner:
     def _view(self) -> PoolView:
         features = self.pool.features
         returns = None
-        if isinstance(self.reward, EnsembleReward) and self.reward.fitted:
+        if isinstance(self.reward, EnsembleReward) and self.reward.ready:
             steps = self.reward.members(features.reshape(-1, *self.reward.feature_shape))
             returns = steps.reshape(len(steps), len(features), -1).sum(axis=2)
         return PoolView(self.pool.digests, _flat(features), returns)

@@ -1,30 +1,331 @@
-"""What every reward model offers, wherever its numbers come from."""
+"""Reward models: from clips of what environments did to rewards.
+
+    Clip: T steps of N environments          features [T, N, …]              rewards float32[T, N]
+    frames, states, first, …  ────embed────► kept in the replay buffer ────score────► committed, learned from
+                               costly, once                             cheap, again whenever words or labels change
+
+A reward model is a subclass of `RewardModel` that defines either
+
+- `reward(clip)`: rewards at once, where nothing is worth keeping; or
+- `embed(clip)` and `score(features, clip)`: so that stored transitions can be relabelled without one new frame.
+
+A reward that depends on more than the state reached says how many steps it looks at by `window`. Clips that follow each
+other, such as the chunks of a run, are scored through a `RewardStream`, which carries the last `window - 1` steps from
+one clip to the next:
+
+    chunk 1                chunk 2
+    ─────────────────┐     ┌───────────────────
+     s1  s2  s3  s4  │     │  s5  s6  s7  s8          window = 3: the reward of s5 is that of (s3, s4, s5),
+             └───┴───┼─────┼──┘                       whatever the size of the chunks
+"""
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from sightline.errors import BadInput, RunFailed
 
-class RewardModel(Protocol):
-    """Rewards states by what can be seen of them.
+if TYPE_CHECKING:
+    import torch
+
+    from sightline.runs.archive import Archives
+
+    Array = np.ndarray | torch.Tensor
+
+Need = Literal["frames", "states"]
+
+
+@dataclass(frozen=True, eq=False)
+class Clip:
+    """T consecutive steps of N environments, as a reward model sees them.
+
+    Step t of environment n is a transition; `frames` and `states` are of the state that it led to, before any reset.
 
     Attributes:
-        reads: `frames`, uint8[N, H, W, 3], or `states`, float[N, D]; of the states that steps led to.
+        first: bool[T, N], whether the transition is the first of its episode.
+        frames: uint8[T, N, H, W, 3], numpy or torch on any device; None unless the model needs them, and in `score`.
+        states: [T, N, …], the environment's observations; None unless they are known.
+        env_reward: float32[T, N], the environment's own reward; None where there is none.
+        success: bool[T, N], whether the environment calls the state a success; None where it does not say.
+        instruction: the goal in words, for models that read one for each clip.
     """
 
+    first: np.ndarray
+    frames: Array | None = None
+    states: Array | None = None
+    env_reward: np.ndarray | None = None
+    success: np.ndarray | None = None
+    instruction: str | None = None
+
+    @classmethod
+    def of_states(cls, needs: frozenset[Need], seen: Array) -> Clip:
+        """A clip of N states that do not follow each other: frames uint8[N, H, W, 3], or states [N, …]."""
+        first = np.ones((1, len(seen)), bool)
+        return cls(first, states=seen[None]) if needs == {"states"} else cls(first, frames=seen[None])
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, Any]) -> Clip:
+        """The clip whose `arrays` these are."""
+        return cls(**dict(arrays))
+
     @property
-    def reads(self) -> Literal["frames", "states"]: ...
+    def shape(self) -> tuple[int, int]:
+        """T and N."""
+        steps, envs = self.first.shape
+        return steps, envs
 
-    def embed(self, seen: np.ndarray) -> np.ndarray:
-        """What is read -> features [N, …], all that is worth keeping of it."""
-        ...
+    def arrays(self) -> dict[str, Any]:
+        """All arrays of the clip, each with T and N as its first axes."""
+        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "instruction"}
+        return {name: array for name, array in named.items() if array is not None}
 
-    def score(self, features: np.ndarray) -> np.ndarray:
-        """Features [N, …] -> float32[N] rewards."""
-        ...
+    def __getitem__(self, steps: slice) -> Clip:
+        """Some of its steps."""
+        arrays = {name: array[steps] for name, array in self.arrays().items()}
+        return replace(Clip.of_arrays(arrays), instruction=self.instruction)
 
-    def reward(self, seen: np.ndarray) -> np.ndarray:
-        """What is read -> float32[N] rewards; any N, also 0."""
-        ...
+
+class RewardModel:
+    """Judges clips; subclass it with `reward`, or with `embed` and `score`.
+
+    Attributes:
+        needs: what of a clip it reads, `frames`, `states`, both or neither. Nothing is rendered that nobody needs.
+        keeps_features: whether features are worth a place in the replay buffer, for relabelling.
+        feature_dtype: of what is kept; None for that of the features.
+        ready: False as long as its rewards mean nothing, because it has learned nothing yet.
+        window: steps that a reward depends on, the present one included. With more than 1, `reward` and `score` are
+            given up to `window - 1` earlier steps in front, and what they return for those is dropped.
+    """
+
+    needs: frozenset[Need] = frozenset({"frames"})
+    window: int = 1
+    keeps_features: bool = False
+    feature_dtype: Any = None
+    ready: bool = True
+
+    def reward(self, clip: Clip) -> np.ndarray:
+        """float32[T, N] rewards of a clip."""
+        return self.score(self.embed(clip), clip)
+
+    def embed(self, clip: Clip) -> np.ndarray:
+        """[T, N, …]: all of a clip that is worth keeping. Runs in a background thread and must change nothing."""
+        if _is_defined(self, "reward"):
+            return self.reward(clip)
+        return np.zeros((*clip.shape, 0), np.float32)
+
+    def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
+        """float32[T, N] rewards from what `embed` gave, [T, N, …], and the clip without its frames."""
+        if not _is_defined(self, "reward"):
+            raise BadInput(f"{type(self).__name__} must define reward(clip), or embed(clip) and score(features, clip)")
+        return features
+
+    def __call__(self, seen: Clip | Array) -> np.ndarray:
+        """Rewards of a clip, float32[T, N], or of N frames (or states) that do not follow each other, float32[N].
+
+        Raises:
+            RunFailed: the model returned another shape or dtype, or a number that is not finite.
+        """
+        if isinstance(seen, Clip):
+            return RewardStream(self)(seen)
+        frames = "frames" in self.needs
+        if frames and (np.ndim(seen) != 4 or seen.shape[-1] != 3 or "uint8" not in str(seen.dtype)):
+            raise BadInput(f"frames must be uint8[N, H, W, 3], not {seen.dtype}{list(seen.shape)}")
+        if not len(seen):
+            return np.zeros(0, np.float32)
+        rewards: np.ndarray = RewardStream(self)(Clip.of_states(self.needs, seen))[0]
+        return rewards
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that was learned, as arrays and plain data; empty if nothing is ever learned."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+
+
+@dataclass(frozen=True)
+class RewardUpdate:
+    """Outcome of a lesson between two chunks.
+
+    Attributes:
+        metrics: how it went.
+        relabel: whether stored transitions are to be given their new rewards.
+        reset_critic: whether the values learned so far mean nothing under the new rewards.
+        updates: of the policy, to be made at once.
+    """
+
+    metrics: dict[str, float | None]
+    relabel: bool = False
+    reset_critic: bool = False
+    updates: int = 0
+
+
+class OnlineRewardModel(RewardModel):
+    """A reward model that goes on learning while a policy learns from it.
+
+    The order of calls for each chunk: `capture` when it ends, `embed` in the background, and one chunk later
+    `collected`, then `score`. Between two chunks `learn` is called.
+
+    Attributes:
+        resets_critic: whether one of its updates will ask for that.
+    """
+
+    resets_critic: bool = False
+
+    def capture(self, clip: Clip) -> dict[str, np.ndarray]:
+        """Copies of what is wanted of a chunk's frames, before they are overwritten."""
+        return {}
+
+    def collected(self, features: np.ndarray, clip: Clip, captured: dict[str, np.ndarray]) -> None:
+        """Take in a chunk: its features [T, N, …], the clip without frames, and what was captured of it."""
+
+    def learn(self, step: int, should_stop: Callable[[], bool]) -> RewardUpdate | None:
+        """Learn if it is time to; None if nothing was learned.
+
+        Raises:
+            Interrupted: `should_stop` said so while the model waited, say for answers.
+        """
+        return None
+
+    def state(self, archives: Archives) -> dict[str, Any]:
+        """What must be in a checkpoint; what only grows is appended to an archive instead."""
+        return {}
+
+    def restore(self, state: dict[str, Any], archives: Archives) -> None:
+        """Take over what `state` gave, and what was archived before it."""
+
+    def close(self) -> None:
+        """Let go of threads and files."""
+
+
+class Interrupted(Exception):
+    """A reward model was told to stop while it waited; what it has so far is in its state."""
+
+
+class RewardStream:
+    """Scores clips that follow each other; windows reach back across their borders and stop at episode starts.
+
+    `embed` may run in a thread of its own, one clip after the other; `score` follows in the same order.
+    """
+
+    def __init__(self, model: RewardModel) -> None:
+        self.model = model
+        # A model that defines `reward` needs earlier frames when it embeds; another only earlier features, when it
+        # scores. So one of these two stays empty.
+        self._seen: Clip | None = None
+        self._scored: tuple[np.ndarray, Clip] | None = None
+
+    def __call__(self, clip: Clip) -> np.ndarray:
+        """float32[T, N] rewards of the next clip."""
+        return self.score(self.embed(clip), clip)
+
+    def embed(self, clip: Clip) -> np.ndarray:
+        """[T, N, …] features of the next clip."""
+        if self.model.window == 1 or not _is_defined(self.model, "reward"):
+            return self.model.embed(clip)
+        whole = clip if self._seen is None else _joined(self._seen, clip)
+        features = self.model.embed(whole)
+        self._seen = _copied(whole[-(self.model.window - 1) :])  # the frames are overwritten by a later chunk
+        return features[-len(clip.first) :]
+
+    def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
+        """float32[T, N] rewards of the next clip, from its features.
+
+        Raises:
+            RunFailed: the model returned another shape or dtype, or a number that is not finite.
+        """
+        clip = replace(clip, frames=None)
+        if self.model.window == 1 or _is_defined(self.model, "reward"):
+            return checked(self.model, self.model.score(features, clip), clip.shape)
+        whole, steps = (features, clip), len(features)
+        if self._scored is not None:
+            whole = np.concatenate([self._scored[0], features]), _joined(self._scored[1], clip)
+        rewards = checked(self.model, self.model.score(*whole), whole[1].shape)
+        back = slice(-(self.model.window - 1), None)
+        self._scored = whole[0][back].copy(), _copied(whole[1][back])
+        return rewards[-steps:]
+
+    def state(self) -> dict[str, Any]:
+        """The steps that the next clip's windows reach back to, for a checkpoint."""
+        seen = None if self._seen is None else {name: to_numpy(array) for name, array in self._seen.arrays().items()}
+        scored = None if self._scored is None else {"features": self._scored[0], "clip": self._scored[1].arrays()}
+        return {"seen": seen, "scored": scored}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` gave."""
+        seen, scored = state["seen"], state["scored"]
+        self._seen = None if seen is None else Clip.of_arrays(seen)
+        self._scored = None if scored is None else (scored["features"], Clip.of_arrays(scored["clip"]))
+
+
+def windows(values: np.ndarray, first: np.ndarray, size: int) -> np.ndarray:
+    """Sliding windows of steps that stop at episode starts.
+
+    Args:
+        values: [T, N, …].
+        first: bool[T, N], the first step of each episode.
+        size: steps in a window.
+
+    Returns:
+        [T, N, size, …]: for each step the values of the `size` steps that end with it, in order of time. Steps before
+        the episode's first (or before the first given) are replaced by that one.
+    """
+    steps, envs = first.shape
+    now = np.arange(steps)[:, None]
+    begun = np.maximum.accumulate(np.where(first, now, 0), axis=0)  # int[T, N]: where each step's episode begins
+    places = np.maximum(now[..., None] + np.arange(1 - size, 1), begun[..., None])
+    return np.asarray(values[places, np.arange(envs)[:, None]])
+
+
+def checked(model: RewardModel, rewards: Any, shape: tuple[int, int]) -> np.ndarray:
+    """Rewards as float32 of the shape that was asked for.
+
+    Raises:
+        RunFailed: they are not; the line names the model's class.
+    """
+    name, wanted = type(model).__name__, f"float32{list(shape)}"
+    array = to_numpy(rewards)
+    if array.dtype.kind != "f":
+        raise RunFailed(f"{name} returned rewards of dtype {array.dtype}; a reward model returns {wanted}")
+    if array.shape != shape:
+        raise RunFailed(f"{name} returned rewards of shape {list(array.shape)}; this clip needs {wanted}")
+    if not np.isfinite(array).all():
+        bad = array.size - np.isfinite(array).sum()
+        raise RunFailed(
+            f"{name}: {bad} of {array.size} rewards are not finite numbers, and no result can rest on that; look at "
+            "its frames with 'sightline score', try reward.dtype=float32, or use another model"
+        )
+    return array.astype(np.float32, copy=False)
+
+
+def to_numpy(array: Any) -> np.ndarray:
+    """A numpy or torch array, from any device, as numpy."""
+    return np.asarray(array.detach().cpu().numpy() if hasattr(array, "detach") else array)
+
+
+def _is_defined(model: RewardModel, method: str) -> bool:
+    return getattr(type(model), method) is not getattr(RewardModel, method)
+
+
+def _joined(before: Clip, after: Clip) -> Clip:
+    """Two clips, one after the other, with the arrays that both have."""
+    earlier, later = before.arrays(), after.arrays()
+    both = {name: _concatenated(earlier[name], later[name]) for name in earlier if name in later}
+    return replace(Clip.of_arrays(both), instruction=after.instruction)
+
+
+def _concatenated(before: Any, after: Any) -> Any:
+    if isinstance(after, np.ndarray):
+        return np.concatenate([to_numpy(before), after])
+    import torch
+
+    return torch.cat([torch.as_tensor(before, device=after.device), after])
+
+
+def _copied(clip: Clip) -> Clip:
+    arrays = clip.arrays()
+    return Clip.of_arrays({n: a.copy() if isinstance(a, np.ndarray) else a.clone() for n, a in arrays.items()})

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 
 import numpy as np
+
+from sightline.rewards.base import Clip, Need, RewardModel, to_numpy
 
 NEIGHBOUR = 5
 """Distances are to the fifth nearest other state."""
@@ -14,30 +17,42 @@ THINNED = 16
 """Pictures are compared by about so many rows and columns."""
 
 
-class Novelty:
+class NoveltyReward(RewardModel):
     """The distance of a state to its k-th nearest neighbour, over the running deviation of such distances.
 
     It grows with a particle estimate of the entropy of the states visited. The mean is not subtracted, so that every
     reward is positive.
+
+    Args:
+        visited: gives all states visited so far, [M, …], those to be judged included.
+        seed: of the choice among very many of them.
     """
 
-    def __init__(self) -> None:
+    needs: frozenset[Need] = frozenset({"states"})
+
+    def __init__(self, visited: Callable[[], np.ndarray], seed: int = 0) -> None:
         self.count, self.mean, self.squares = 0, 0.0, 0.0
+        self._visited, self._seed = visited, seed
 
-    def reward(self, states: np.ndarray, among: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """float32[N] rewards.
-
-        Args:
-            states: float[N, …], or uint8[N, C, H, W] pictures.
-            among: [M, …], all states visited, `states` included.
-            rng: chooses which to compare with if there are very many.
-        """
+    def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
+        assert clip.states is not None, "a model is given what it needs"
+        states = to_numpy(clip.states).reshape(-1, *clip.states.shape[2:])
+        among = self._visited()
         if len(among) > AMONG:
+            rng = np.random.default_rng([self._seed, self.count])
             among = among[rng.choice(len(among), AMONG, replace=False)]
         distances = _to_neighbour(flat(states).astype(np.float64), flat(among).astype(np.float64))
         self._take_in(distances)
         deviation = (self.squares / max(self.count, 1)) ** 0.5
-        return np.asarray(distances / max(deviation, 1e-6), np.float32)
+        return np.asarray(distances / max(deviation, 1e-6), np.float32).reshape(clip.shape)
+
+    def state(self) -> dict[str, float]:
+        """The running deviation, for a checkpoint."""
+        return {"count": self.count, "mean": self.mean, "squares": self.squares}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Take over what `state` gave."""
+        self.count, self.mean, self.squares = int(state["count"]), state["mean"], state["squares"]
 
     def _take_in(self, values: np.ndarray) -> None:
         """Chan's parallel update: count, mean and sum of squared deviations of all distances so far."""

@@ -17,40 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from sightline.config import check_words
 from sightline.errors import BadInput
-from sightline.models.encoders import Encoder
+from sightline.models.encoders import Encoder, load_encoder
+from sightline.rewards.base import Clip, RewardModel, to_numpy
 
 DEFAULT_ALPHA = 0.5
-
-
-@dataclass(frozen=True)
-class GoalPrompt:
-    """What is wanted, in words.
-
-    Attributes:
-        goal: sentences whose embeddings are averaged; a string is one sentence.
-        baseline: the same for what the picture shows anyway; may be empty.
-        alpha: strength of the regularisation in [0, 1]; None is 0.5 with a baseline and nothing without.
-    """
-
-    goal: tuple[str, ...]
-    baseline: tuple[str, ...] = ()
-    alpha: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("goal", "baseline"):
-            said = getattr(self, name)
-            if isinstance(said, str):  # or each of its letters would be a sentence
-                object.__setattr__(self, name, (said,))
-        try:
-            check_words(self.goal, self.baseline, self.alpha)
-        except ValueError as error:
-            raise BadInput(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -73,7 +48,7 @@ class GoalBaselineHead:
                 "the encoder cannot tell goal and baseline apart: their embeddings are equal; use other words"
             )
 
-    def score(self, embeddings: np.ndarray) -> np.ndarray:
+    def __call__(self, embeddings: np.ndarray) -> np.ndarray:
         """float[N, D] unit vectors (any float type) -> float32[N] rewards."""
         x = embeddings.astype(np.float32, copy=False)
         if self.baseline is None:
@@ -87,43 +62,59 @@ class GoalBaselineHead:
         return np.asarray(rewards, np.float32)
 
 
-class ZeroShotReward:
-    """A reward model (`sightline.rewards.base`) that reads words: `reward(uint8[N, H, W, 3]) -> float32[N]`.
+class ZeroShotReward(RewardModel):
+    """The similarity of frames to a goal in words, from a frozen image-text encoder.
+
+    >>> reward = ZeroShotReward("pole vertically upright on top of the cart", "pole and cart")
+    >>> reward(frames)  # uint8[N, H, W, 3] -> float32[N]
 
     Args:
-        encoder: embeds frames and sentences. Its text tower can be freed once all words of interest are embedded.
-        words: goal, baseline and alpha.
-    """
-
-    reads: Literal["frames"] = "frames"
-
-    def __init__(self, encoder: Encoder, words: GoalPrompt) -> None:
-        self.encoder = encoder
-        self.words = words
-        self._head = embed_words(encoder, words)
-
-    def embed(self, frames: np.ndarray) -> np.ndarray:
-        """uint8[N, H, W, 3] -> float32[N, D]."""
-        return self.encoder.embed_frames(frames)
-
-    def score(self, embeddings: np.ndarray) -> np.ndarray:
-        """float[N, D] -> float32[N]: the reward of frames embedded before."""
-        return self._head.score(embeddings)
-
-    def reward(self, frames: np.ndarray) -> np.ndarray:
-        """uint8[N, H, W, 3] -> float32[N]; any N, also 0."""
-        return self.score(self.embed(frames))
-
-
-def embed_words(encoder: Encoder, words: GoalPrompt) -> GoalBaselineHead:
-    """Words as the encoder understands them.
+        goal: a sentence, or several whose embeddings are averaged.
+        baseline: the same for what the picture shows anyway; may be empty.
+        alpha: strength of the regularisation in [0, 1]; None is 0.5 with a baseline and nothing without.
+        encoder: a name (`bundled`, `Architecture/tag` of open_clip, `hf:owner/name`, `local-dir:/path`), or an encoder
+            that is loaded already. Its text tower can be freed afterwards (`encoder.free_text_tower()`).
+        device, dtype, batch_size: of an encoder that is given by name; `auto` chooses by the hardware.
 
     Raises:
-        BadInput: goal and baseline fall on the same point.
+        BadInput: no goal, goal and baseline that are equal or embedded at one point, an alpha outside [0, 1] or without
+            a baseline, an unknown encoder.
     """
-    goal = encoder.embed_texts(words.goal).mean(axis=0)
-    baseline = encoder.embed_texts(words.baseline).mean(axis=0) if words.baseline else None
-    return GoalBaselineHead(goal, baseline, DEFAULT_ALPHA if words.alpha is None else words.alpha)
+
+    def __init__(
+        self,
+        goal: str | Sequence[str],
+        baseline: str | Sequence[str] = (),
+        *,
+        alpha: float | None = None,
+        encoder: str | Encoder = "bundled",
+        device: str = "auto",
+        dtype: str = "auto",
+        batch_size: int = 256,
+    ) -> None:
+        # A string is one sentence; as a sequence, each of its letters would be one.
+        self.goal = (goal,) if isinstance(goal, str) else tuple(goal)
+        self.baseline = (baseline,) if isinstance(baseline, str) else tuple(baseline)
+        self.alpha = alpha
+        try:
+            check_words(self.goal, self.baseline, alpha)
+        except ValueError as error:
+            raise BadInput(str(error)) from error
+        self.encoder = load_encoder(encoder, device, dtype, batch_size) if isinstance(encoder, str) else encoder
+        embedded = self.encoder.embed_texts(self.goal).mean(axis=0)
+        anyway = self.encoder.embed_texts(self.baseline).mean(axis=0) if self.baseline else None
+        self.head = GoalBaselineHead(embedded, anyway, DEFAULT_ALPHA if alpha is None else alpha)
+
+    def embed(self, clip: Clip) -> np.ndarray:
+        """float32[T, N, D] embeddings of the frames."""
+        assert clip.frames is not None, "a model that needs frames is given frames"
+        frames = to_numpy(clip.frames)
+        embeddings = self.encoder.embed_frames(frames.reshape(-1, *frames.shape[2:]))
+        return embeddings.reshape(*clip.shape, *embeddings.shape[1:])
+
+    def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
+        """float32[T, N] from embeddings [T, N, D] of any float type."""
+        return self.head(features.reshape(-1, features.shape[-1])).reshape(clip.shape)
 
 
 def warn_of_unknown_words(encoder: Encoder, sentences: Sequence[str]) -> str | None:

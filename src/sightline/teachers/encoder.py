@@ -35,7 +35,7 @@ class EncoderTeacher:
         self.config = config
         self.reward_range: tuple[float, float] | None = None
         self._reward_model = reward_model
-        words = reward_model.words
+        words = reward_model
         alpha = DEFAULT_ALPHA if words.alpha is None else words.alpha
         parts = {
             "goal": words.goal,
@@ -76,7 +76,7 @@ class EncoderTeacher:
         """Digest -> mean reward of the segment's frames."""
         rewards: dict[str, float] = {}
         for together in _in_batches(segments):
-            per_frame = self._reward_model.reward(np.concatenate([segments[digest].frames for digest in together]))
+            per_frame = self._reward_model(np.concatenate([segments[digest].frames for digest in together]))
             ends = np.cumsum([len(segments[digest].frames) for digest in together])
             parts = np.split(per_frame.astype(np.float64), ends[:-1])
             rewards |= {digest: float(part.mean()) for digest, part in zip(together, parts, strict=True)}
@@ -88,10 +88,10 @@ def fingerprint(reward_model: ZeroShotReward) -> str:
     and how they score certain embeddings. Coarse, so that another number of threads changes nothing."""
     rng = np.random.default_rng(0)
     side = reward_model.encoder.image_size
-    picture = reward_model.embed(rng.integers(0, 256, (1, side, side, 3), np.uint8))
+    picture = reward_model.encoder.embed_frames(rng.integers(0, 256, (1, side, side, 3), np.uint8))
     probes = rng.standard_normal((16, picture.shape[1])).astype(np.float32)
     probes /= np.linalg.norm(probes, axis=1, keepdims=True)
-    seen = np.concatenate([probes @ picture[0], reward_model.score(probes)])
+    seen = np.concatenate([probes @ picture[0], reward_model.head(probes)])
     return hashlib.sha256(np.rint(seen * 1000).astype(np.int32).tobytes()).hexdigest()[:8]
 
 

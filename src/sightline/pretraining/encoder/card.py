@@ -22,7 +22,7 @@ from sightline.envs.control.mountain_car import LOOKS as MOUNTAIN_CAR_LOOKS
 from sightline.models.encoders import Encoder, load_encoder
 from sightline.pretraining.encoder.captions import ALL_PHRASES, CARTPOLE_ANGLES, Phrase, plain_wording
 from sightline.pretraining.encoder.scenes import Scenes, sample_scenes
-from sightline.rewards.zero_shot import GoalPrompt, ZeroShotReward
+from sightline.rewards.zero_shot import ZeroShotReward
 
 HELD_OUT_SEED = 987_654_321
 GOAL, BASELINE = ("pole vertically upright on top of the cart",), ("pole and cart",)
@@ -106,7 +106,7 @@ def cartpole_correlations(
     positions = rng.uniform(-0.9 * TRACK, 0.9 * TRACK, len(angles))
     size = (encoder.image_size, encoder.image_size)
     frames = [draw_cartpole(x, a, size, CARTPOLE_LOOKS[look]) for x, a in zip(positions, angles, strict=True)]
-    rewards = ZeroShotReward(encoder, GoalPrompt(goal, baseline)).reward(np.stack(frames))
+    rewards = ZeroShotReward(goal, baseline, encoder=encoder)(np.stack(frames))
     return {
         "near": rank_correlation(rewards[:400], -np.abs(angles[:400])),
         "circle": rank_correlation(rewards[400:], -np.abs(angles[400:])),
@@ -118,7 +118,7 @@ def mountain_car_correlation(encoder: Encoder, look: str) -> float:
     positions = np.random.default_rng(HELD_OUT_SEED + 2).uniform(LEFT, FLAG, 400)
     size = (encoder.image_size, encoder.image_size)
     frames = np.stack([draw_mountain_car(x, size, MOUNTAIN_CAR_LOOKS[look]) for x in positions])
-    rewards = ZeroShotReward(encoder, GoalPrompt(FLAG_GOAL, FLAG_BASELINE)).reward(frames)
+    rewards = ZeroShotReward(FLAG_GOAL, FLAG_BASELINE, encoder=encoder)(frames)
     return rank_correlation(rewards, positions)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from sightline.config import CNNConfig, EmbeddingHeadConfig, LearnedConfig, ResNetConfig, StatesConfig
 from sightline.models.device import choose_device, fast_dtype
 from sightline.models.encoders import Encoder
+from sightline.rewards.base import Clip, RewardModel, to_numpy
 from sightline.rewards.learned.ladder import nearness
 from sightline.rewards.learned.networks import build_ensemble
 
@@ -21,8 +23,8 @@ FRAME_BYTES_AT_ONCE = 5_000_000
 """Frames read in one pass: about what fits into the caches of a core."""
 
 
-class LearnedReward:
-    """A reward model (`sightline.rewards.base`) that begins by knowing nothing.
+class LearnedReward(RewardModel):
+    """A reward model that begins by knowing nothing and is shaped by labels.
 
     The reward of a state is its `raw_reward`, standardised to mean 0 and deviation `config.scale` over the segments
     that were judged so far, and bounded.
@@ -35,7 +37,7 @@ class LearnedReward:
         seen_dtype: of states.
 
     Attributes:
-        fitted: whether it has learned from any answer yet.
+        ready: whether it has learned from any label yet.
     """
 
     def __init__(
@@ -43,19 +45,28 @@ class LearnedReward:
     ) -> None:
         self.config = config
         self.encoder = encoder
-        self.reads: Literal["frames", "states"] = "states" if config.model.kind == "states" else "frames"
-        probe = self.embed(np.zeros((1, *seen_shape), np.uint8 if self.reads == "frames" else seen_dtype))
+        self.needs = frozenset({"states" if config.model.kind == "states" else "frames"})
+        probe = self.features_of(np.zeros((1, *seen_shape), np.uint8 if "frames" in self.needs else seen_dtype))
         self.feature_shape: tuple[int, ...] = probe.shape[1:]
         self.feature_dtype: Any = probe.dtype
-        self.fitted = False
+        self.ready = False
         self._mean, self._deviation = 0.0, 1.0
 
     def raw_reward(self, features: np.ndarray) -> np.ndarray:
         """Features [N, …] -> float32[N], on whatever scale."""
         raise NotImplementedError
 
-    def embed(self, seen: np.ndarray) -> np.ndarray:
-        """What is read -> features: float16[N, D] embeddings, uint8[N, *size, 3] frames, float32[N, …] states, or
+    def embed(self, clip: Clip) -> np.ndarray:
+        seen = clip.frames if "frames" in self.needs else clip.states
+        assert seen is not None, "a model is given what it needs"
+        flat = to_numpy(seen).reshape(-1, *seen.shape[2:])
+        return self.features_of(flat).reshape(*clip.shape, *self.feature_shape)
+
+    def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
+        return self.rewards_of(features.reshape(-1, *self.feature_shape)).reshape(clip.shape)
+
+    def features_of(self, seen: np.ndarray) -> np.ndarray:
+        """Frames or states -> features: float16[N, D] embeddings, uint8[N, *size, 3] frames, float32[N, …] states, or
         uint8[N, C, H, W] states that are pictures."""
         match self.config.model:
             case EmbeddingHeadConfig():
@@ -66,26 +77,27 @@ class LearnedReward:
             case StatesConfig():
                 return seen if _are_pictures(seen) else seen.astype(np.float32)
 
-    def score(self, features: np.ndarray) -> np.ndarray:
+    def rewards_of(self, features: np.ndarray) -> np.ndarray:
+        """Features [N, …] -> float32[N] rewards, standardised and bounded."""
         standard = (self.raw_reward(features) - self._mean) / self._deviation
         return np.asarray(self.config.scale * BOUND * np.tanh(standard / BOUND), np.float32)
 
-    def reward(self, seen: np.ndarray) -> np.ndarray:
-        return self.score(self.embed(seen))
-
     def fit_normalizer(self, features: np.ndarray) -> None:
-        """Choose origin and scale by these states. From now on it counts as fitted."""
+        """Choose origin and scale by these states. From now on it is ready."""
         values = self.raw_reward(features)
         self._mean, self._deviation = float(values.mean()), max(float(values.std()), 1e-6)
-        self.fitted = True
+        self.ready = True
 
-    def state(self) -> dict[str, Any]:
-        """Everything that was learned, for a checkpoint."""
-        return {"mean": self._mean, "deviation": self._deviation, "fitted": self.fitted}
+    @property
+    def keeps_features(self) -> bool:  # type: ignore[override]
+        """States are in the replay buffer anyway; of frames, features are kept."""
+        return "frames" in self.needs
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take over what `state` gave."""
-        self._mean, self._deviation, self.fitted = state["mean"], state["deviation"], state["fitted"]
+    def state_dict(self) -> dict[str, Any]:
+        return {"mean": self._mean, "deviation": self._deviation, "fitted": self.ready}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._mean, self._deviation, self.ready = state["mean"], state["deviation"], state["fitted"]
 
 
 class EnsembleReward(LearnedReward):
@@ -128,7 +140,7 @@ class EnsembleReward(LearnedReward):
         """Features [N, …] -> float32[M, N]: what each member says. Frames are read in bfloat16 where that is fast."""
         pictures = _are_pictures(features)
         size = max(16, FRAME_BYTES_AT_ONCE // features[:1].nbytes) if pictures and len(features) else FEATURES_AT_ONCE
-        dtype = fast_dtype(self.device) if pictures and self.reads == "frames" else torch.float32
+        dtype = fast_dtype(self.device) if pictures and "frames" in self.needs else torch.float32
         lower = torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32)
         with torch.inference_mode(), lower:
             parts = [self.forward(features[i : i + size]).cpu() for i in range(0, len(features), size)]
@@ -139,11 +151,13 @@ class EnsembleReward(LearnedReward):
     def raw_reward(self, features: np.ndarray) -> np.ndarray:
         return np.asarray(self.members(features).mean(axis=0))
 
-    def state(self) -> dict[str, Any]:
-        return super().state() | {"weights": {name: value.cpu() for name, value in self.ensemble.state_dict().items()}}
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {
+            "weights": {name: value.cpu() for name, value in self.ensemble.state_dict().items()}
+        }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        super().restore(state)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
         self.ensemble.load_state_dict(state["weights"])
 
 
@@ -161,11 +175,11 @@ class LadderReward(LearnedReward):
             return np.zeros(len(features), np.float32)
         return nearness(features.astype(np.float32), self.top)
 
-    def state(self) -> dict[str, Any]:
-        return super().state() | {"top": self.top}
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"top": self.top}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        super().restore(state)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
         self.top = state["top"]
 
 

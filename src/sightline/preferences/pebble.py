@@ -1,9 +1,12 @@
-"""A reward that is being learned while a policy learns from it.
+"""PEBBLE: a reward that is learned from preferences while a policy learns from it.
 
 Method: PEBBLE (Lee, Smith and Abbeel, ICML 2021) with a vision-language model as teacher (RL-VLM-F, Wang et al., ICML
-2024). First the policy is paid for states unlike those it has seen. Then, every so often, the teacher is asked about
-segments of the recent past, the reward model is fitted to all of its answers, and every stored transition is paid for
-anew.
+2024).
+
+    explore for novelty ──► ask the teacher about ──► fit the reward ──► relabel every stored ──► go on learning,
+    (no reward yet)         recent segments           to all labels      transition               and ask again
+                                  ▲                                                                    │
+                                  └────────────────────────── every `every` steps ─────────────────────┘
 
 A teacher that takes its time is asked in the background: with `lag`, the answers of a round are used when the next
 round is due. So training goes on meanwhile, and what a run does depends on the answers alone, not on when they came.
@@ -13,76 +16,82 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sightline.config import LearnedConfig
-from sightline.control.building import ControlSetup
-from sightline.control.learners import reset_critic
-from sightline.control.relabelling import relabel
-from sightline.control.replay import CommittedReplayBuffer
-from sightline.control.sources import Aside, ModelSource
 from sightline.errors import RunFailed
 from sightline.labels.store import LabelStore
-from sightline.labels.types import Outcome
+from sightline.labels.types import Outcome, Teacher
 from sightline.preferences.labelling import Answers, BackgroundLabeller
 from sightline.preferences.pool import whole_segments
 from sightline.preferences.rounds import PreferenceLearner, QueryRound
-from sightline.rewards.novelty import Novelty
+from sightline.rewards.base import Clip, Interrupted, OnlineRewardModel, RewardUpdate, to_numpy
+from sightline.rewards.learned.reward import EnsembleReward, LadderReward
+from sightline.rewards.novelty import NoveltyReward
 from sightline.runs.archive import Archives
-from sightline.runs.folder import RunFolder
 from sightline.teachers.encoder import EncoderTeacher
 from sightline.teachers.human import people
 from sightline.teachers.scripted import ScriptedTeacher
 
 ROUNDS_IN_POOL = 4
-"""The pool holds a random share of the transitions collected during so many rounds."""
+"""The pool holds a random share of the transitions collected during the last four rounds."""
 PATIENCE = 20
 """Chunks without a whole segment, after which there is no hope for one."""
 
-Numbers = dict[str, float | None]
 Scales = tuple[float | None, tuple[float, float] | None]
-"""The average and the range of what segments earn, as the teacher sees it; None where it needs none."""
+"""Average and range of the returns of segments, as the teacher sees them; None where it needs none."""
 
 
-class Pebble(ModelSource):
-    """Pays what has been learned from the teacher so far; before the first lesson, for novelty.
+class Pebble(OnlineRewardModel):
+    """Rewards by what was learned from the teacher so far; before the first lesson, by novelty.
 
     Args:
-        setup: with a learned reward model.
-        run: its folder holds the label store, unless the recipe names another.
-        buffer: whose rows are paid for.
+        config: the recipe's block.
+        model: the reward that labels shape.
+        teacher: who judges; None for people at the label page.
+        store: where every answer is kept.
+        run, env: under which names answers are recorded.
+        goal: the words that the teacher is given.
         frame_shape: (H, W, 3) of the frames that the teacher is shown.
+        seed: of everything drawn here.
+        steps: of the whole run; no question is asked whose answer would come too late.
+        visited: gives the states visited so far, for exploration.
         say: is told, in one line now and then, how it goes.
     """
 
     def __init__(
         self,
-        setup: ControlSetup,
-        run: RunFolder,
-        buffer: CommittedReplayBuffer,
+        config: LearnedConfig,
+        model: EnsembleReward | LadderReward,
+        teacher: Teacher | None,
+        store: LabelStore,
+        *,
+        run: str,
+        env: str,
+        goal: tuple[str, ...],
         frame_shape: tuple[int, ...],
+        seed: int,
+        steps: int,
+        visited: Callable[[], np.ndarray],
         say: Callable[[str], None],
     ) -> None:
-        config, model = setup.recipe.reward, setup.learned
-        assert isinstance(config, LearnedConfig) and model is not None
-        super().__init__(buffer, model)
         self.config, self.learned = config, model
-        self._recipe, self._say = setup.recipe, say
-        self._lessons = PreferenceLearner(config, model, setup.recipe.goal, frame_shape, setup.recipe.seed)
-        self._novelty = Novelty()
+        self.needs = model.needs | {"frames", "states"}
+        self.resets_critic = config.reset_critic
+        self._seed, self._steps, self._say = seed, steps, say
+        self._learner = PreferenceLearner(config, model, goal, frame_shape, seed)
+        self._novelty = NoveltyReward(visited, seed)
         self._scales: Scales = (None, None)
         self._round: QueryRound | None = None
         self._next_round = config.explore
         self._asked_at = 0
         self._chunks = 0
         self._finished = False
-        self._store = LabelStore(Path(config.labels) if config.labels else run.path / "labels")
-        teacher = setup.teacher or people(config, self._store, lambda: self._labelling.context, say)
-        self._labelling = BackgroundLabeller(teacher, self._store, config.budget, run.path.name, setup.recipe.env)
+        self._store = store
+        asked = teacher or people(config, store, lambda: self._labelling.context, say)
+        self._labelling = BackgroundLabeller(asked, store, config.budget, run, env)
 
     def close(self) -> None:
         """Begin no further question, and wait a little for what is under way; what was answered is in the store."""
@@ -91,67 +100,64 @@ class Pebble(ModelSource):
         self._labelling.close()
         self._store.close()
 
-    # -- paying --------------------------------------------------------------------------------------------------
+    # -- rewards -------------------------------------------------------------------------------------------------
 
-    def set_aside(self, frames: np.ndarray | None, rows: np.ndarray) -> Aside:
-        """Keep a few segments of the chunk for questions."""
-        assert frames is not None, "a teacher looks at frames"
+    def embed(self, clip: Clip) -> np.ndarray:
+        return self.learned.embed(clip)
+
+    def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
+        return (self.learned if self.learned.ready else self._novelty).score(features, clip)
+
+    def capture(self, clip: Clip) -> dict[str, np.ndarray]:
+        """Keep the frames of a few random segments of the chunk, for questions."""
+        assert clip.frames is not None, "a teacher looks at frames"
+        steps, envs = clip.shape
         config, length = self.config, self.config.segment
         self._chunks += 1
         share = config.pool / (ROUNDS_IN_POOL * config.every)
-        wanted = max(1, round(share * frames.shape[0] * frames.shape[1]))
-        rng = np.random.default_rng([self._recipe.seed, self._chunks])
-        places = whole_segments(self.buffer.dones[rows] > 0, length, wanted, rng)
+        wanted = max(1, round(share * steps * envs))
+        rng = np.random.default_rng([self._seed, self._chunks])
+        # An episode's last transition is the one before a first; that of the chunk's last step does not matter, since
+        # no segment goes on behind it.
+        ends = np.concatenate([clip.first[1:], np.zeros((1, envs), bool)])
+        places = whole_segments(ends, length, wanted, rng)
+        frames = to_numpy(clip.frames)
         shown = [frames[start : start + length, env] for start, env in places]
         return {"places": places, "frames": np.stack(shown) if shown else np.zeros((0, length, *frames.shape[2:]))}
 
-    def pay(self, features: np.ndarray, rows: np.ndarray, aside: Aside) -> np.ndarray:
-        self._take_into_pool(features, rows, aside)
-        if self.learned.fitted:
-            return super().pay(features, rows, aside)
-        states = self.buffer.next_observations
-        stored = states if self.buffer.full else states[: self.buffer.pos]
-        rng = np.random.default_rng([self._recipe.seed, self._chunks])
-        shape = stored.shape[2:]
-        return self._novelty.reward(
-            states[rows].reshape(-1, *shape), stored.reshape(-1, *shape), rng
-        ).reshape(features.shape[:2])  # fmt: skip
-
-    def _take_into_pool(self, features: np.ndarray, rows: np.ndarray, aside: Aside) -> None:
-        length = self.config.segment
-        true_rewards = self.buffer.true_rewards[rows]
-        for (start, env), frames in zip(aside["places"], aside["frames"], strict=True):
-            span = slice(start, start + length)
-            self._lessons.pool.add(frames[None], features[span, env][None], true_rewards[span, env][None])
+    def collected(self, features: np.ndarray, clip: Clip, captured: dict[str, np.ndarray]) -> None:
+        """Take the captured segments into the pool, with their features and true rewards."""
+        assert clip.env_reward is not None
+        for (start, env), frames in zip(captured["places"], captured["frames"], strict=True):
+            span = slice(start, start + self.config.segment)
+            self._learner.pool.add(frames[None], features[span, env][None], clip.env_reward[span, env][None])
 
     # -- asking and learning -------------------------------------------------------------------------------------
 
-    def between_chunks(self, learner: OffPolicyAlgorithm, step: int, should_stop: Callable[[], bool]) -> Numbers | None:
+    def learn(self, step: int, should_stop: Callable[[], bool]) -> RewardUpdate | None:
         """Ask, and learn from what was answered, if it is time to.
 
-        Returns:
-            What was learned, for the metrics; empty if it was not time; None if told to stop while waiting.
-
         Raises:
+            Interrupted: told to stop while waiting for answers.
             RunFailed: the teacher has given no usable answer at all, or no episode is as long as a segment.
         """
-        numbers: Numbers | None = {}
+        update = None
         if self._round is not None and step >= self._round.due:
-            numbers = self._learn(self._round, learner, should_stop)
+            update = self._fit(self._round, should_stop)
         if self._round is None and step >= self._next_round and not self._finished:
             self._ask(step)
             if self._round is not None and step >= self._round.due:
-                numbers = self._learn(self._round, learner, should_stop)
-        return numbers
+                update = self._fit(self._round, should_stop)
+        return update
 
     def _ask(self, step: int) -> None:
         due = step + self.config.every if self.config.answers_lag else step
-        if due >= self._recipe.steps or self._nothing_to_ask_about():
+        if due >= self._steps or self._nothing_to_ask_about():
             return  # or the answers would come too late to teach anything
-        left = self.config.budget.questions - self._lessons.questions
-        count = min(left, _size_of_round(self.config, step, self._recipe.steps))
+        left = self.config.budget.questions - self._learner.questions
+        count = min(left, _size_of_round(self.config, step, self._steps))
         self._next_round += self.config.every
-        composed = self._lessons.compose(count, due) if count > 0 else None
+        composed = self._learner.compose(count, due) if count > 0 else None
         if left <= 0:
             self._end_asking(f"all {self.config.budget.questions} questions of the budget are asked")
         elif composed is not None and composed.questions:
@@ -160,16 +166,16 @@ class Pebble(ModelSource):
             self._round, self._asked_at = composed, step
 
     def _nothing_to_ask_about(self) -> bool:
-        if len(self._lessons.pool) == 0 and self._chunks >= PATIENCE:
+        if len(self._learner.pool) == 0 and self._chunks >= PATIENCE:
             raise RunFailed(
                 f"no episode had {self.config.segment} steps within one chunk so far, so there is nothing to ask "
                 "about; lower reward.segment, or raise learner.chunk"
             )
-        return len(self._lessons.pool) == 0
+        return len(self._learner.pool) == 0
 
     def _usual(self, asked: QueryRound) -> Scales:
         """What levels, scores and a script's failings are relative to."""
-        returns, teacher = self._lessons.pool.true_returns, self._labelling.teacher
+        returns, teacher = self._learner.pool.true_returns, self._labelling.teacher
         if isinstance(teacher, ScriptedTeacher):
             seen = float(np.nanmin(returns)), float(np.nanmax(returns))
             return float(np.nanmean(returns)), self._widened(seen)
@@ -192,39 +198,30 @@ class Pebble(ModelSource):
         if isinstance(teacher, EncoderTeacher):
             _, teacher.reward_range = scales
 
-    def _learn(self, asked: QueryRound, learner: OffPolicyAlgorithm, should_stop: Callable[[], bool]) -> Numbers | None:
+    def _fit(self, asked: QueryRound, should_stop: Callable[[], bool]) -> RewardUpdate:
         waited = time.monotonic()
         answers = self._labelling.collect(should_stop)
         if answers is None:
-            return None
+            raise Interrupted
         waited = time.monotonic() - waited
-        first = not self.learned.fitted
-        numbers = self._lessons.learn(asked, answers.answers)
+        first = not self.learned.ready
+        numbers = self._learner.learn(asked, answers.answers)
         self._round = None
         self._report(answers, numbers)
         if answers.over_budget:
             self._end_asking(f"the budget is reached ({answers.over_budget})")
-        if self.learned.fitted:
-            began = time.monotonic()
-            relabel(self.buffer, self.model.score)
-            numbers["time/relabelling"] = time.monotonic() - began
-            if first:
-                self._take_over(learner)
         numbers["time/waiting_for_teacher"] = waited
-        return numbers
+        if not self.learned.ready:
+            return RewardUpdate(numbers)
+        # The first lesson takes over from novelty: values learned so far mean nothing now.
+        reset, updates = first and self.config.reset_critic, self.config.reset_updates if first else 0
+        return RewardUpdate(numbers, relabel=True, reset_critic=reset, updates=updates)
 
-    def _take_over(self, learner: OffPolicyAlgorithm) -> None:
-        """From novelty to the learned reward: old values mean nothing now."""
-        if self.config.reset_critic:
-            reset_critic(learner)
-        if self.config.reset_updates:
-            learner.train(gradient_steps=self.config.reset_updates, batch_size=learner.batch_size)
-
-    def _report(self, answers: Answers, numbers: Numbers) -> None:
+    def _report(self, answers: Answers, numbers: dict[str, float | None]) -> None:
         spent = self._store.spent(self._labelling.run)
         numbers |= {"labels/remembered": answers.remembered, "labels/requests": spent.requests}
         numbers |= {"labels/tokens": spent.tokens, "labels/cost": spent.money}
-        if self._lessons.kept == 0:
+        if self._learner.kept == 0:
             raise RunFailed(_nothing_usable(answers))
         failed = [a.reason for a in answers.answers if a is not None and a.outcome is Outcome.FAILED]
         if failed:
@@ -241,16 +238,15 @@ class Pebble(ModelSource):
 
     def _end_asking(self, why: str) -> None:
         self._finished = True
-        self._say(f"{why}; training goes on with {self._lessons.kept} labels")
+        self._say(f"{why}; training goes on with {self._learner.kept} labels")
 
     # -- state ---------------------------------------------------------------------------------------------------
 
     def state(self, archives: Archives) -> dict[str, Any]:
         self._store.back_up()
-        novelty = self._novelty
         return {
-            "lessons": self._lessons.state(archives),
-            "novelty": (novelty.count, novelty.mean, novelty.squares),
+            "lessons": self._learner.state(archives),
+            "novelty": self._novelty.state(),
             "round": None if self._round is None else self._round.state(),
             "scales": self._scales,
             "asked_at": self._asked_at,
@@ -261,8 +257,8 @@ class Pebble(ModelSource):
 
     def restore(self, state: dict[str, Any], archives: Archives) -> None:
         """Take over what `state` gave; a round that was under way is asked again, of which the store knows most."""
-        self._lessons.restore(state["lessons"], archives)
-        self._novelty.count, self._novelty.mean, self._novelty.squares = state["novelty"]
+        self._learner.restore(state["lessons"], archives)
+        self._novelty.restore(state["novelty"])
         self._round = None if state["round"] is None else QueryRound.of(state["round"])
         self._next_round, self._asked_at = int(state["next_round"]), int(state["asked_at"])
         self._chunks, self._finished = int(state["chunks"]), bool(state["finished"])
