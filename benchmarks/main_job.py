@@ -1,11 +1,11 @@
 """Does the main job work? Every claim of the README about learning, measured and printed by one command.
 
-    python benchmarks/main_job.py --second-encoder FOLDER --jobs 2
+    PYTHONPATH=tools python benchmarks/main_job.py --second-encoder FOLDER --jobs 2
 
 Each row is several whole `sightline train … --json` commands with different training seeds; success is ground truth on
 the test panel of 100 seeds, by the checkpoint that the words' reward chose on another panel. FOLDER holds an encoder of
-another training seed: `python -m sightline.pretraining.encoder.train --out FOLDER --seed 1`. An untrained one is made
-here. Results go to benchmarks/results/main_job.json and, as a table, to stdout.
+another training seed: `PYTHONPATH=tools python -m pretraining.encoder.train --out FOLDER --seed 1`. An untrained one
+is made here. Results go to benchmarks/results/main_job.json and, as a table, to stdout.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pretraining.encoder.card import NONSENSE
 from running import RESULTS, machine, train
-from sightline.pretraining.encoder.card import NONSENSE
 
 FILE = RESULTS / "main_job.json"
 
@@ -125,7 +125,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(arguments.jobs) as pool:
         folder = Path(name)
         untrained = folder / "untrained"
-        train = [sys.executable, "-m", "sightline.pretraining.encoder.train", "--updates", "0", "--out", str(untrained)]
+        train = [sys.executable, "-m", "pretraining.encoder.train", "--updates", "0", "--out", str(untrained)]
         subprocess.run(train, check=True, capture_output=True)
         wanted = [row for row in rows(arguments.second_encoder, untrained) if arguments.only in row.name]
         futures = {row.name: [pool.submit(run, row, seed, folder) for seed in range(row.seeds)] for row in wanted}

@@ -54,7 +54,7 @@ def write_open_clip_encoder(folder: Path, config: dict[str, Any], preprocessing:
     """A random encoder in open_clip's format, with the word tokenizer of the bundled one."""
     from open_clip.model import CLIP
 
-    from sightline.pretraining.encoder.train import PREPROCESSING, save_encoder, save_tokenizer
+    from pretraining.encoder.train import PREPROCESSING, save_encoder, save_tokenizer
 
     folder.mkdir(parents=True)
     text = {"context_length": 24, "width": 32, "heads": 2, "layers": 2, "vocab_size": save_tokenizer(folder)}

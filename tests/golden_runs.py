@@ -1,8 +1,10 @@
 """Golden runs: six tiny recipes whose numbers are committed, so that it is seen whether a change changes anything.
 
-    python tests/golden_runs.py --write [NAME…]                  makes tests/golden/*.json again
-    python tests/golden_runs.py --compare [NAME…] [key=value…]   how far this machine, or these overrides, are from them
-    python tests/golden_runs.py --into FOLDER                    what the test does: all alone, and killed and resumed
+    PYTHONPATH=tools python tests/golden_runs.py ACTION
+
+    --write [NAME…]                  makes tests/golden/*.json again
+    --compare [NAME…] [key=value…]   how far this machine, or these overrides, are from them
+    --into FOLDER                    what the test does: all alone, and killed and resumed
 
 Nothing here depends on weights that come with Sightline: the encoder and the vision-language model are built from a
 seed. Runs are short, so that what another processor rounds otherwise has no time to grow.

@@ -317,7 +317,7 @@ def test_byte_level_tokenizers_know_every_word(tmp_path: Path, hugging_face_fold
     # open_clip's own tokenizer: a model that names none
     from open_clip.model import CLIP
 
-    from sightline.pretraining.encoder.train import save_encoder
+    from pretraining.encoder.train import save_encoder
 
     text = {"context_length": 8, "width": 8, "heads": 1, "layers": 1}
     config = {"embed_dim": 8, "vision_cfg": {**SIZES["small"]["vision_cfg"], "head_width": 16}, "text_cfg": text}

@@ -25,11 +25,12 @@ TAUGHT = [name for name in RECIPES if name.startswith("preferences")]
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`<name>-whole` was left alone, `<name>-killed` was killed and resumed; `log-…` beside them tells."""
     folder = tmp_path_factory.mktemp("golden")
+    paths = os.pathsep.join([str(TESTS.parent / "tools"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, str(TESTS / "golden_runs.py"), "--into", str(folder)],
         capture_output=True,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
         timeout=600,
         check=False,
     )
@@ -45,7 +46,7 @@ def check_none(lines: list[str], advice: str = "") -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_run_gives_the_committed_numbers(runs: Path, name: str) -> None:
     lines = differences(name, outcome(runs / f"{name}-whole"), committed(name), TOLERANCE)
-    check_none(lines, "; if they are meant to, python tests/golden_runs.py --write")
+    check_none(lines, "; if they are meant to, PYTHONPATH=tools python tests/golden_runs.py --write")
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pretraining.encoder import captions
+from pretraining.encoder.captions import ALL_PHRASES, UNKNOWN, plain_wording, sample_captions, vocabulary
+from pretraining.encoder.scenes import CARTPOLE, MOUNTAIN_CAR, ROD, Scenes, fit, sample_scenes
+from pretraining.encoder.train import train
 from sightline.models.encoders import load_encoder
-from sightline.pretraining.encoder import captions
-from sightline.pretraining.encoder.captions import ALL_PHRASES, UNKNOWN, plain_wording, sample_captions, vocabulary
-from sightline.pretraining.encoder.scenes import CARTPOLE, MOUNTAIN_CAR, ROD, Scenes, fit, sample_scenes
-from sightline.pretraining.encoder.train import train
 
 TRAINED = [plain_wording(w) for phrases in ALL_PHRASES.values() for phrase in phrases for w in phrase.wordings]
 HELD_OUT = [plain_wording(w) for phrases in ALL_PHRASES.values() for phrase in phrases for w in phrase.held_out]

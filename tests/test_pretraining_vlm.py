@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from pretraining.vlm import train as training
+from pretraining.vlm.curriculum import GAMES, REPLIES, Exercise, exercises
 from sightline.agents.prompting import prompt_text
 from sightline.agents.replies import read_reply
 from sightline.config import ModelConfig
@@ -19,8 +21,6 @@ from sightline.models.pictures import Picture
 from sightline.models.vlm.loading import bundled_vlm_folder
 from sightline.models.vlm.model import VLM, load_vlm
 from sightline.models.vlm.types import ChatTurn
-from sightline.pretraining.vlm import train as training
-from sightline.pretraining.vlm.curriculum import GAMES, REPLIES, Exercise, exercises
 
 MOST_MEGABYTES = 25
 

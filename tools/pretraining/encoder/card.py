@@ -1,6 +1,6 @@
 """Measure a trained encoder on held-out states, looks and wordings, and write its model card.
 
-    python -m sightline.pretraining.encoder.card FOLDER --command "…" --seconds 600
+    PYTHONPATH=tools python -m pretraining.encoder.card FOLDER --command "…" --seconds 600
 
 Numbers come from scenes drawn with a seed that training never uses. Wordings marked as held out in `captions.py` were
 never trained on.
@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from pretraining.encoder.captions import ALL_PHRASES, CARTPOLE_ANGLES, Phrase, plain_wording
+from pretraining.encoder.scenes import Scenes, sample_scenes
 from sightline.envs.control.cartpole import LOOKS as CARTPOLE_LOOKS
 from sightline.envs.control.cartpole import TRACK, draw_cartpole
 from sightline.envs.control.mountain_car import FLAG, LEFT, draw_mountain_car
 from sightline.envs.control.mountain_car import LOOKS as MOUNTAIN_CAR_LOOKS
 from sightline.models.encoders import Encoder, load_encoder
-from sightline.pretraining.encoder.captions import ALL_PHRASES, CARTPOLE_ANGLES, Phrase, plain_wording
-from sightline.pretraining.encoder.scenes import Scenes, sample_scenes
 from sightline.rewards.zero_shot import ZeroShotReward
 
 HELD_OUT_SEED = 987_654_321
@@ -149,7 +149,7 @@ for science.**
 
 ## Held-out numbers
 
-States drawn with another seed, looks never seen (random ones), printed by `sightline.pretraining.encoder.card`.
+States drawn with another seed, looks never seen (random ones), printed by `pretraining.encoder.card`.
 
 | sentences | count | best picture is true | mean average precision | chance |
 |---|---|---|---|---|

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sightline.pretraining.encoder.scenes import CARTPOLE, MOUNTAIN_CAR, ROD, Scenes
+from pretraining.encoder.scenes import CARTPOLE, MOUNTAIN_CAR, ROD, Scenes
 
 UNKNOWN = "[UNK]"
 

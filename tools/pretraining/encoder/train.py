@@ -1,6 +1,6 @@
 """Train the bundled image-text encoder from scratch and write it in open_clip's format.
 
-    python -m sightline.pretraining.encoder.train --out FOLDER --seed 0
+    PYTHONPATH=tools python -m pretraining.encoder.train --out FOLDER --seed 0
 
 The loss is the sigmoid loss of SigLIP (Zhai et al., 2023), with one change: the label of a pair is whether the
 sentence is *true* of the picture, for every sentence and every picture of the batch. With captions made from states
@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from sightline.pretraining.encoder.captions import UNKNOWN, sample_captions, vocabulary
-from sightline.pretraining.encoder.scenes import Scenes, sample_scenes
+from pretraining.encoder.captions import UNKNOWN, sample_captions, vocabulary
+from pretraining.encoder.scenes import Scenes, sample_scenes
 
 PAD, END = "[PAD]", "[END]"
 IMAGE_SIZE, CONTEXT_LENGTH = 64, 20

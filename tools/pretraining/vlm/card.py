@@ -1,6 +1,6 @@
 """Measure the bundled vision-language model on held-out states and panels, and write its model card.
 
-python -m sightline.pretraining.vlm.card FOLDER --command "…" --seconds 2000
+PYTHONPATH=tools python -m pretraining.vlm.card FOLDER --command "…" --seconds 2000
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from pretraining.vlm.curriculum import GAMES, REPLIES, Exercise, exercises
+from pretraining.vlm.train import HELD_OUT_SEED
 from sightline.agents.evaluation import MID_GREY, play, random_play, summary
 from sightline.agents.replies import read_reply
 from sightline.agents.rollouts import RolloutWorker
@@ -29,8 +31,6 @@ from sightline.evaluation.statistics import wilson
 from sightline.models.pictures import Picture
 from sightline.models.vlm.model import VLM, load_vlm
 from sightline.models.vlm.types import ChatTurn, TokenSequence, TurnSpan
-from sightline.pretraining.vlm.curriculum import GAMES, REPLIES, Exercise, exercises
-from sightline.pretraining.vlm.train import HELD_OUT_SEED
 
 SAMPLES, EPISODES = 200, 100
 """States of each game that are read, and episodes of each game that are played."""
@@ -143,7 +143,7 @@ and the phrases of our games' prompts and replies as one token each.
 
 ## Held-out numbers
 
-{SAMPLES} states of each game, met with another seed, printed by `sightline.pretraining.vlm.card`. Replies are greedy;
+{SAMPLES} states of each game, met with another seed, printed by `pretraining.vlm.card`. Replies are greedy;
 brackets are 95 % intervals (Wilson). The loss is that of the true facts, in nats per reply; the floor is what no one
 can go below without looking (the entropy of the facts, given the prompt).
 

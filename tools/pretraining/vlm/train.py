@@ -1,6 +1,6 @@
 """Train the bundled vision-language model from scratch and write it as Hugging Face writes any model.
 
-    python -m sightline.pretraining.vlm.train --out FOLDER --seed 0
+    PYTHONPATH=tools python -m pretraining.vlm.train --out FOLDER --seed 0
 
 Supervised learning on states of our games (see `curriculum`): the loss is the cross-entropy of the reply's tokens.
 """
@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from sightline.pretraining.vlm.building import IMAGE, IMAGE_SIZE, PATCH, build_model, build_processor
-from sightline.pretraining.vlm.curriculum import Exercise, exercises, phrases
+from pretraining.vlm.building import IMAGE, IMAGE_SIZE, PATCH, build_model, build_processor
+from pretraining.vlm.curriculum import Exercise, exercises, phrases
 
 HELD_OUT_SEED = 10_000_019
 """Of the states on which the model card's numbers are measured; no training seed comes near it."""
