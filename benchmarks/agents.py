@@ -51,6 +51,7 @@ import numpy as np
 import torch
 import transformers
 
+from blackjack_rules import best_reward, hit_below_17, odds_of, stand_always
 from running import keep
 from sightline.agents.building import AgentSetup, build, game_maker, resolve
 from sightline.agents.evaluation import oracle_play, random_play
@@ -62,7 +63,7 @@ from sightline.agents.samplers import Completion, Conversation, Key, Sampler
 from sightline.agents.types import Advantages, Trajectory, Turn
 from sightline.config import PPO, AgentRecipe, for_agent, load_recipe
 from sightline.config.loading import bundled_recipes
-from sightline.envs.games.blackjack import best_reward, hit_below_17, most_wins, odds_of, stand_always
+from sightline.envs.games.blackjack import most_wins
 from sightline.envs.games.contract import Game
 from sightline.envs.games.ez_points import EZPoints
 from sightline.envs.games.number_line import NumberLine
@@ -210,7 +211,12 @@ def baselines() -> None:
     for game in GAMES:
         recipe = recipe_of(game)
         make, panel = game_maker(recipe), make_panel("test", recipe.env, recipe.evaluation.test_episodes)
-        rows: dict[str, Any] = {"random": _kept(random_play(make, panel)), "oracle": _kept(oracle_play(make, panel))}
+        worker = RolloutWorker(make, recipe.replies, parallel=1)
+        rows: dict[str, Any] = {
+            "random": _kept(random_play(worker, panel)),
+            "oracle": _kept(oracle_play(worker, panel)),
+        }
+        worker.close()
         for name, rule in RULES[game].items():
             rows[name] = played_by_rule(make(), panel, rule)
         numbers[game] = {"panel": str(panel), "played": rows, "exact": EXACT[game]()}
@@ -497,8 +503,8 @@ class Bench:
         sampling, _ = timed(lambda: self._all_bare(prepared, True))
         greedy, _ = timed(lambda: self._all_bare(prepared, False))
         published_playing, _ = timed(lambda: self._published.play(number, published_steps))
-        judging, _ = timed(lambda: self._learner.judge(played))
-        credits = self._learner.credit(played)
+        judging, _ = timed(lambda: self._learner.compute_values_and_ref_logprobs(played))
+        credits = self._learner.compute_advantages(played)
         learning, _ = timed(lambda: self._learner.learn(played, credits, 0, 0.0))
         self._restore()
         some = list(_turns(played, credits))[:published_steps]

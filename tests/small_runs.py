@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from sightline.agents.evaluation import evaluate_policy, play, summary
-from sightline.agents.rollouts import Asked, RolloutWorker
+from sightline.agents.rollouts import RolloutWorker
+from sightline.agents.samplers import Completion, Conversation, Key, only_text
 from sightline.agents.trajectory_log import trajectory_log, write_trajectory_log
 from sightline.agents.types import Advantages, Trajectory
 from sightline.config import AgentRecipe, Replies
@@ -45,6 +46,16 @@ def looks(exchange: ChatTurn) -> str:
     return json.dumps({"current": str(current), "target": str(target), "action": "+" if current < target else "-"})
 
 
+@dataclass(frozen=True)
+class Scripted:
+    """A sampler that replies with what a function says of the last turn; no tokens, so nothing is learned from it."""
+
+    function: Callable[[ChatTurn], str]
+
+    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
+        return [only_text(self.function(conversation[-1])) for conversation in conversations]
+
+
 @dataclass
 class Words:
     """As much of a model as tables and records need: its tokens are words and signs."""
@@ -74,10 +85,10 @@ class Faulty:
     words: Words
     faults: float = 0.0
 
-    def ask(self, conversations: Sequence[Sequence[ChatTurn]], keys: Sequence[tuple[int, ...]]) -> list[Asked]:
+    def ask(self, conversations: Sequence[Sequence[ChatTurn]], keys: Sequence[tuple[int, ...]]) -> list[Completion]:
         return [self._reply(conversation[-1], key) for conversation, key in zip(conversations, keys, strict=True)]
 
-    def _reply(self, exchange: ChatTurn, key: tuple[int, ...]) -> Asked:
+    def _reply(self, exchange: ChatTurn, key: tuple[int, ...]) -> Completion:
         chance = np.random.default_rng((9, *key))
         said = json.loads(looks(exchange))
         action = said.pop("action")
@@ -90,7 +101,7 @@ class Faulty:
         text = f"I would rather not say.{EVIL}" if fault == "nonsense" else json.dumps(said)
         ids = [*self.words.encode(text), 0]
         logprobs = -chance.exponential(0.3, len(ids)).astype(np.float32)
-        return Asked(Sample(np.array(ids), logprobs, text, True), Prompt(np.array(ids)))
+        return Completion(Sample(np.array(ids), logprobs, text, True), Prompt(np.array(ids)))
 
 
 def scripted_table(words: Words, parallel: int = 16) -> RolloutWorker:

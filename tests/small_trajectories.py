@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sightline.agents.types import Failure, Reply, Trajectory, Turn
+from sightline.agents.types import Advantages, Failure, Reply, Trajectory, Turn
 from sightline.models.pictures import Picture
 from sightline.models.vlm.types import ChatTurn, Prompt, Sample
 
@@ -58,3 +58,17 @@ def episode(
     states = range(len(rewards)) if states is None else states
     turns = [turn(r, v, s) for r, v, s in zip(rewards, values, states, strict=True)]
     return Trajectory(seed=rest.pop("seed", 0), member=rest.pop("member", 0), turns=turns, **rest)
+
+
+def turn_by_turn(
+    played: Sequence[Trajectory], credits: Sequence[Advantages]
+) -> tuple[list[Trajectory], list[Advantages]]:
+    """The same turns with the same advantages, each as an episode of its own, so that none shares a passage."""
+    apart = [(each, credit, i) for each, credit in zip(played, credits, strict=True) for i in range(len(each.turns))]
+    return (
+        [Trajectory(each.seed, each.member, [each.turns[i]]) for each, _, i in apart],
+        [
+            Advantages(credit.advantages[i : i + 1], None if credit.returns is None else credit.returns[i : i + 1])
+            for _, credit, i in apart
+        ],
+    )

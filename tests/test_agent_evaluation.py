@@ -28,7 +28,6 @@ from sightline.agents.evaluation import (
     summary,
 )
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
-from sightline.agents.samplers.scripted import Scripted
 from sightline.agents.trajectory_log import tokens_of, trajectory_log, write_trajectory_log
 from sightline.agents.types import Advantages, Failure, Trajectory
 from sightline.config import Replies
@@ -38,7 +37,7 @@ from sightline.envs.games.wrapping import GameWrapper
 from sightline.evaluation.seeds import EvalSeeds, make_panel
 from sightline.models.pictures import Picture
 from sightline.runs.folder import RunFolder
-from small_runs import looks, seen
+from small_runs import Scripted, looks, seen
 from small_trajectories import episode, turn
 
 NUMBERLINE = GameMaker("numberline")
@@ -212,18 +211,19 @@ def test_the_pool_is_bounded() -> None:
 def test_play_at_random_by_independent_arithmetic() -> None:
     """On a line of 0 and 1 there is one pair, one legal step, and it leads there."""
     one_step = GameMaker("numberline", {"max_position": 1})
-    numbers = random_play(one_step, make_panel("test", "numberline", 5))
+    numbers = random_play(table(make=one_step), make_panel("test", "numberline", 5))
     assert (numbers["success_rate"], numbers["return"], numbers["turns"], numbers["illegal"]) == (1, 1, 1, 0)
     assert set(numbers) == set(summary([], PANEL))
 
 
 def test_play_at_random_is_the_same_again_and_no_legal_action_is_left_out() -> None:
-    assert random_play(NUMBERLINE, PANEL) == random_play(NUMBERLINE, PANEL)
-    assert random_play(NUMBERLINE, PANEL)["return"] < oracle_play(NUMBERLINE, PANEL)["return"]  # type: ignore[index]
+    one = table()
+    assert random_play(one, PANEL) == random_play(one, PANEL) == random_play(table(1), PANEL)
+    assert random_play(one, PANEL)["return"] < oracle_play(one, PANEL)["return"]  # type: ignore[index]
 
 
 def test_the_oracle_plays_every_kind() -> None:
-    numbers = oracle_play(GameMaker("ezpoints"), make_panel("test", "ezpoints", 30))
+    numbers = oracle_play(table(make=GameMaker("ezpoints")), make_panel("test", "ezpoints", 30))
     assert numbers is not None
     assert numbers["success_rate"] == numbers["clean"] == numbers["score"] == 1
     assert len(numbers["kinds"]) > 3 and numbers["return"] == 10
@@ -247,7 +247,6 @@ def test_games_that_break_are_counted() -> None:
 
 def test_a_game_without_best_play_has_no_oracle() -> None:
     make = GameMaker("CartPole-v1", prompt="balance", actions=("left", "right"), episode_steps=3)
-    assert oracle_play(make, make_panel("test", "CartPole-v1", 2)) is None
     numbers = evaluate_policy(
         table(make=make), Scripted(lambda e: '{"action": "left"}'), make_panel("t", "CartPole-v1", 2)
     )

@@ -20,7 +20,6 @@ from conftest import Finished
 from sightline.agents.building import AgentSetup, build, resolve
 from sightline.agents.learning import PolicyLearner
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
-from sightline.agents.samplers.scripted import Scripted
 from sightline.agents.types import Failure, Trajectory
 from sightline.config import Replies, for_agent, load_recipe
 from sightline.envs.games.making import GameMaker
@@ -30,6 +29,7 @@ from sightline.models.vlm.loading import bundled_vlm_folder
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import TokenStats
 from sightline.runs.metrics import read_metrics
+from small_runs import Scripted
 
 Sightline = Callable[..., Finished]
 HERE = "test_agent_faults"

@@ -21,6 +21,7 @@ from sightline.agents.sequences import build_sequences, turns_in
 from sightline.agents.types import Advantages, Trajectory
 from sightline.agents.warm_start import warm_start
 from sightline.config import WarmStart, for_agent, load_recipe
+from small_trajectories import turn_by_turn
 
 Sightline = Callable[..., Finished]
 ALGORITHMS = ("ppo", "grpo", "rloo", "gigpo")
@@ -95,14 +96,14 @@ def test_a_ratio_of_one_is_no_matter_of_course() -> None:
     judged = learner.compute_values_and_ref_logprobs(played)
     assert judged["mismatch"] / judged["mismatch_tokens"] > 1e-3
     other = setup_of(*FROZEN, "rollouts.temperature=1.0", "update.kl_thoughts=0", "update.kl_actions=0")
-    judged = PolicyLearner(other.recipe, other.vlm, other.engine).judge(played)
+    judged = PolicyLearner(other.recipe, other.vlm, other.engine).compute_values_and_ref_logprobs(played)
     assert judged["mismatch"] / judged["mismatch_tokens"] > 1e-3
 
 
 def test_merged_passages_are_scored_as_single_ones() -> None:
     setup, played = setup_of(*FROZEN), played_once(3)
     blank = [Advantages(np.zeros(len(episode.turns))) for episode in played]
-    merged, single = build_sequences(played, blank), build_sequences(played, blank, merge=False)
+    merged, single = build_sequences(played, blank), build_sequences(*turn_by_turn(played, blank))
     assert turns_in(merged) == turns_in(single) == len(single) > len(merged)
     with torch.no_grad():
         together = setup.vlm.score([lesson.passage for lesson in merged], 1.5)
@@ -126,7 +127,8 @@ def test_what_led_to_better_becomes_more_probable(algorithm: str) -> None:
     learner.compute_values_and_ref_logprobs(played)
     credits = learner.compute_advantages(played)
     learner.learn(played, credits, 0, 0.0)
-    found = build_sequences(played, credits, merge=False)
+    known = [(each, credit) for each, credit in zip(played, credits, strict=True) if credit is not None]
+    found = build_sequences(*turn_by_turn([each for each, _ in known], [credit for _, credit in known]))
     with torch.no_grad():
         after = setup.vlm.score([lesson.passage for lesson in found], 1.5).logprobs.numpy()
     turns = [lesson.turns[0] for lesson in found]

@@ -9,19 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blackjack_rules import best_reward, hit_below_17, odds_of, stand_always
 from sightline.envs.drawing import Canvas
 from sightline.envs.games import blackjack
-from sightline.envs.games.blackjack import (
-    Blackjack,
-    Hand,
-    Rule,
-    best_reward,
-    hand_of,
-    hit_below_17,
-    most_wins,
-    odds_of,
-    stand_always,
-)
+from sightline.envs.games.blackjack import Blackjack, Hand, Rule, dealer_totals, hand_of, most_wins
 from sightline.envs.games.cards import RANKS, SUITS, TABLE, Card
 from sightline.evaluation.statistics import wilson
 
@@ -113,7 +104,7 @@ def test_exact_odds() -> None:
 
 
 def test_dealer_totals_sum_to_one_and_agree_with_chance() -> None:
-    totals = blackjack._dealer_totals(Hand(6, False))
+    totals = dealer_totals(Hand(6, False))
     assert sum(totals.values()) == pytest.approx(1) and min(totals) == 17
     rng, over = random.Random(0), 0
     for _ in range(4000):

@@ -16,9 +16,7 @@ from safetensors.torch import save_file
 from fault_server import Asked, FaultServer, garbage, refusal, says, status, thought_too_long
 from sightline.agents.prompting import prompt_text, reply_schema
 from sightline.agents.replies import read_reply
-from sightline.agents.samplers import Sampler
 from sightline.agents.samplers.chat import ChatSampler, as_one_turn
-from sightline.agents.samplers.scripted import Scripted
 from sightline.agents.samplers.vllm import VLLMSampler
 from sightline.agents.types import Failure
 from sightline.config.agents import LoRA, ModelConfig, Replies
@@ -62,18 +60,6 @@ def sampler_at(
         | keys
     )
     return ChatSampler(config, reply_schema(FORM, ("current",), SIGNS), (said if said is not None else []).append)
-
-
-# -- scripts -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_script_replies_to_the_last_turn_and_nothing_is_learned_from_it() -> None:
-    sampler: Sampler = Scripted(lambda exchange: f"{len(exchange.pictures)} {exchange.text}")
-    conversations = [[ChatTurn("old", (), reply_text="x"), ChatTurn("new", (grey(1),))], [ChatTurn("other", ())]]
-    asked = sampler.ask(conversations, [(1,), (2,)])
-    assert [one.sample.text for one in asked] == ["1 new", "0 other"]
-    assert all(one.prompt is None and one.sample.finished and len(one.sample.ids) == 0 for one in asked)
-    assert asked[0].sample.ids.dtype == np.int64 and asked[0].sample.logprobs.dtype == np.float32
 
 
 # -- models that chat --------------------------------------------------------------------------------------------------

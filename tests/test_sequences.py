@@ -51,8 +51,8 @@ def credit_for(trajectory: Trajectory, values: bool = True) -> Advantages:
     return Advantages(advantages, advantages + 10 if values else None)
 
 
-def lessons_of(*trajectories: Trajectory, merge: bool = True) -> list[TrainingSequence]:
-    return build_sequences(trajectories, [credit_for(each) for each in trajectories], merge)
+def lessons_of(*trajectories: Trajectory) -> list[TrainingSequence]:
+    return build_sequences(trajectories, [credit_for(each) for each in trajectories])
 
 
 def ids_of(lesson: TrainingSequence) -> np.ndarray:
@@ -82,12 +82,6 @@ class TestMerging:
         assert second.action.tolist() == [False, True]
         assert first.reference is None and second.reference is not None and second.reference.tolist() == [-2, -3]
         assert second.logprobs.tolist() == [-0.5, -0.5] and second.logprobs.dtype == np.float32
-
-    def test_apart_if_wanted(self) -> None:
-        played = windowed([[7, 8], [9], [7, 7, 7]], window=3)
-        apart = lessons_of(played, merge=False)
-        assert [turns_in([lesson]) for lesson in apart] == [1, 1, 1]
-        assert [lesson.passage.prompt for lesson in apart] == [one.prompt for one in played.turns]
 
     def test_a_short_window_is_not_merged(self) -> None:
         assert len(lessons_of(windowed([[7], [7], [7]], window=1))) == 3
@@ -137,13 +131,10 @@ class TestMerging:
     @given(
         st.lists(st.lists(st.integers(3, 9), min_size=1, max_size=4), min_size=1, max_size=6),
         st.integers(1, 6),
-        st.booleans(),
     )
-    def test_every_sampled_token_once_with_its_own_past(
-        self, replies: list[list[int]], window: int, merge: bool
-    ) -> None:
+    def test_every_sampled_token_once_with_its_own_past(self, replies: list[list[int]], window: int) -> None:
         played = windowed(replies, window)
-        found = lessons_of(played, merge=merge)
+        found = lessons_of(played)
         scored = [(lesson, one) for lesson in found for one in lesson.turns]
         assert len(scored) == len(replies)
         for original, (lesson, one) in zip(played.turns, scored, strict=True):
@@ -155,7 +146,7 @@ class TestMerging:
             shown = lesson.passage.prompt.per_picture["pixels"][:pictures]
             assert torch.equal(shown, original.prompt.per_picture["pixels"])
         assert all(lesson.passage.spans[-1].end == lesson.length for lesson in found)
-        if merge and window >= len(replies):
+        if window >= len(replies):
             assert len(found) == 1
 
 

@@ -608,17 +608,6 @@ def test_dropout_is_switched_off(folder: Callable[[str], Path], tmp_path: Path, 
     assert torch.equal(layers.train()(torch.ones(2, 9, 9)), torch.ones(2, 9, 9))
 
 
-def test_weights_that_nothing_depends_on_are_frozen(fresh: Callable[..., VLM]) -> None:
-    vlm = fresh("llava")
-    prompt = vlm.encode(SHOWN[0])
-    (sample,) = vlm.generate([prompt], uniforms(1, 3), 1.0, 3)
-    frozen = vlm.freeze_unused([passage(prompt, sample)])
-    assert any("post_layernorm" in name for name in frozen) and all(part_of(name) == "vision" for name in frozen)
-    assert all(parameter.grad is None for parameter in vlm.scorer.parameters())
-    learn(vlm)
-    assert all(parameter.grad is not None for parameter in vlm.scorer.parameters() if parameter.requires_grad)
-
-
 # -- the model before RL -----------------------------------------------------------------------------------------------
 
 

@@ -12,16 +12,15 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import gymnasium
 import numpy as np
 
 from sightline.agents.algorithms.returns import is_whole
-from sightline.agents.rollouts import CHANCE_OF_MOVES, EpisodeTask, MakeGame, PictureFilter, RolloutWorker
+from sightline.agents.rollouts import CHANCE_OF_MOVES, EpisodeTask, PictureFilter, RolloutWorker
 from sightline.agents.samplers import Sampler
 from sightline.agents.types import Trajectory
-from sightline.config import Replies
 from sightline.envs.games.contract import Observation
 from sightline.envs.games.wrapping import has_oracle, oracle
 from sightline.evaluation.seeds import EvalSeeds
@@ -39,7 +38,6 @@ STATES_OF_EPISODE = 64
 
 Choose = Callable[[gymnasium.Env[Any, Any], Mapping[str, Any], np.random.Generator], str]
 """A game, the info of its state, and chance -> the name of an action."""
-Numbers = TypeVar("Numbers")
 
 
 def play(
@@ -261,27 +259,15 @@ def _share(part: int, whole: int) -> float | None:
 # -- what a result is compared with ------------------------------------------------------------------------------------
 
 
-def random_play(make: MakeGame, panel: EvalSeeds) -> dict[str, Any]:
+def random_play(table: RolloutWorker, panel: EvalSeeds) -> dict[str, Any]:
     """A summary of playing evenly among the legal actions. Nobody is asked, so nothing is true or unparsable."""
-    return _with_a_table(make, lambda table: _played_by(table, panel, _at_random))
+    return _played_by(table, panel, _at_random)
 
 
-def oracle_play(make: MakeGame, panel: EvalSeeds) -> dict[str, Any] | None:
+def oracle_play(table: RolloutWorker, panel: EvalSeeds) -> dict[str, Any] | None:
     """A summary of the game's own best play, with random legal actions where it has no advice; None if the game does
     not know how to play."""
-
-    def played(table: RolloutWorker) -> dict[str, Any] | None:
-        return _played_by(table, panel, _best) if has_oracle(table.game(0)) else None
-
-    return _with_a_table(make, played)
-
-
-def _with_a_table(make: MakeGame, do: Callable[[RolloutWorker], Numbers]) -> Numbers:
-    table = RolloutWorker(make, Replies(), parallel=1)
-    try:
-        return do(table)
-    finally:
-        table.close()
+    return _played_by(table, panel, _best) if has_oracle(table.game(0)) else None
 
 
 def _played_by(table: RolloutWorker, panel: EvalSeeds, choose: Choose) -> dict[str, Any]:
@@ -355,6 +341,6 @@ def evaluate_policy(
         keep(look, played)
         found = summary(played, panel)
         numbers |= found if look == "real" else {look: found}
-    numbers["random"] = _played_by(table, panel, _at_random)
-    numbers["oracle"] = _played_by(table, panel, _best) if has_oracle(table.game(0)) else None
+    numbers["random"] = random_play(table, panel)
+    numbers["oracle"] = oracle_play(table, panel)
     return numbers

@@ -63,9 +63,7 @@ class TrainingSequence:
         return len(self.passage.prompt.ids) + len(self.passage.reply)
 
 
-def build_sequences(
-    trajectories: Iterable[Trajectory], credits: Iterable[Advantages | None], merge: bool = True
-) -> list[TrainingSequence]:
+def build_sequences(trajectories: Iterable[Trajectory], credits: Iterable[Advantages | None]) -> list[TrainingSequence]:
     """What can be learned from trajectories, in their order.
 
     Left out are trajectories without credit, turns that another sampler replied to (no prompt), and replies of no
@@ -73,12 +71,11 @@ def build_sequences(
 
     Args:
         credits: one for each trajectory, with one advantage for each of its turns.
-        merge: False gives every turn a passage of its own.
     """
     found: list[TrainingSequence] = []
     for trajectory, credit in zip(trajectories, credits, strict=True):
         if credit is not None:
-            found += [_lesson(trajectory, credit, chain) for chain in _chains(trajectory.turns, merge)]
+            found += [_lesson(trajectory, credit, chain) for chain in _chains(trajectory.turns)]
     return found
 
 
@@ -87,14 +84,14 @@ def is_learned_from(turn: Turn) -> bool:
     return turn.prompt is not None and len(turn.sample.ids) > 0
 
 
-def _chains(turns: Sequence[Turn], merge: bool) -> list[list[int]]:
+def _chains(turns: Sequence[Turn]) -> list[list[int]]:
     """Indices of the turns that share a passage, for each passage."""
     chains: list[list[int]] = []
     for i, turn in enumerate(turns):
         if not is_learned_from(turn):
             continue
         assert turn.prompt is not None
-        if merge and chains and _extends(turn.prompt, turns[chains[-1][-1]]):
+        if chains and _extends(turn.prompt, turns[chains[-1][-1]]):
             chains[-1].append(i)
         else:
             chains.append([i])

@@ -114,9 +114,10 @@ def _playing(vlm: VLM, game: str) -> dict[str, Any]:
     panel = make_panel("card", game, EPISODES)
     table = RolloutWorker(make, REPLIES, vlm=vlm)
     played = summary(play(table, PolicySampler(vlm, 0.0, MAX_TOKENS), panel), panel)
+    at_random = random_play(table, panel)["success_rate"]
     table.close()
     names = ("success_rate", "ci_low", "ci_high", "clean")
-    return {"played": {name: played[name] for name in names}, "random": random_play(make, panel)["success_rate"]}
+    return {"played": {name: played[name] for name in names}, "random": at_random}
 
 
 def write_card(folder: Path, measured: dict[str, dict[str, Any]], parameters: int, command: str, seconds: int) -> None:

@@ -48,30 +48,8 @@ def hand_of(cards: list[Card]) -> Hand:
     return hand
 
 
-class Odds(NamedTuple):
-    """How an episode ends on average.
-
-    Attributes:
-        win: probability to win, in 0..1.
-        reward: mean reward, in -1..1.
-    """
-
-    win: float
-    reward: float
-
-
 Rule = Callable[[Hand, int], str]
 """Own hand and the dealer's open number -> `hit` or `stand`."""
-
-
-def stand_always(hand: Hand, dealer: int) -> str:
-    """The rule of those who never take a card; wins 38.1 %."""
-    return STAND
-
-
-def hit_below_17(hand: Hand, dealer: int) -> str:
-    """The dealer's own rule; wins 40.8 %."""
-    return HIT if hand.total < 17 else STAND
 
 
 def most_wins(hand: Hand, dealer: int) -> str:
@@ -80,75 +58,29 @@ def most_wins(hand: Hand, dealer: int) -> str:
     The rule of the best mean reward is another one, as it counts draws: it wins 42.9 % and loses 0.0466 on average,
     this one 0.0502.
     """
-    return _best(hand, dealer, by_wins=True)[0]
-
-
-def best_reward(hand: Hand, dealer: int) -> str:
-    """The rule of the highest mean reward, -0.0466, by exact dynamic programming over an infinite deck."""
-    return _best(hand, dealer, by_wins=False)[0]
-
-
-def odds_of(rule: Rule) -> Odds:
-    """The exact odds of a whole episode under a rule."""
-
-    @cache
-    def from_here(hand: Hand, dealer: int) -> Odds:
-        if hand.total > 21:
-            return Odds(0.0, -1.0)
-        if rule(hand, dealer) == STAND:
-            return _odds_of_standing(hand.total, dealer)
-        return _mean([(chance, from_here(hand.with_card(number), dealer)) for number, chance in CHANCES.items()])
-
-    return _mean(
-        [
-            (
-                CHANCES[first] * CHANCES[second] * CHANCES[dealer],
-                from_here(Hand(0, False).with_card(first).with_card(second), dealer),
-            )
-            for first in CHANCES
-            for second in CHANCES
-            for dealer in CHANCES
-        ]
-    )
-
-
-def _mean(odds: list[tuple[float, Odds]]) -> Odds:
-    return Odds(sum(chance * each.win for chance, each in odds), sum(chance * each.reward for chance, each in odds))
+    return _most_wins(hand, dealer)[0]
 
 
 @cache
-def _dealer_totals(hand: Hand) -> dict[int, float]:
+def _most_wins(hand: Hand, dealer: int) -> tuple[str, float]:
+    """The action that wins most often, and the probability to win with it."""
+    after_hit = {number: hand.with_card(number) for number in CHANCES}
+    hit = sum(CHANCES[n] * _most_wins(after, dealer)[1] for n, after in after_hit.items() if after.total <= 21)
+    ends = dealer_totals(Hand(0, False).with_card(dealer))
+    stand = sum(chance for end, chance in ends.items() if end > 21 or end < hand.total)
+    return (HIT, hit) if hit >= stand else (STAND, stand)
+
+
+@cache
+def dealer_totals(hand: Hand) -> dict[int, float]:
     """Final total of a dealer who holds this hand -> probability; 22 stands for all that is over 21."""
     if hand.total >= 17:
         return {min(hand.total, 22): 1.0}
     totals: dict[int, float] = {}
     for number, chance in CHANCES.items():
-        for total, probability in _dealer_totals(hand.with_card(number)).items():
+        for total, probability in dealer_totals(hand.with_card(number)).items():
             totals[total] = totals.get(total, 0.0) + chance * probability
     return totals
-
-
-@cache
-def _odds_of_standing(total: int, dealer: int) -> Odds:
-    ends = _dealer_totals(Hand(0, False).with_card(dealer))
-    win = sum(chance for end, chance in ends.items() if end > 21 or end < total)
-    lose = sum(chance for end, chance in ends.items() if total < end <= 21)
-    return Odds(win, win - lose)
-
-
-@cache
-def _best(hand: Hand, dealer: int, by_wins: bool) -> tuple[str, float]:
-    """The best action, and the win rate or mean reward that it promises."""
-
-    def promise(after: Hand) -> float:
-        if after.total > 21:
-            return 0.0 if by_wins else -1.0
-        return _best(after, dealer, by_wins)[1]
-
-    standing = _odds_of_standing(hand.total, dealer)
-    stand = standing.win if by_wins else standing.reward
-    hit = sum(chance * promise(hand.with_card(number)) for number, chance in CHANCES.items())
-    return (HIT, hit) if hit >= stand else (STAND, stand)
 
 
 class Blackjack(Game):

@@ -212,29 +212,6 @@ class VLM:
             if parameter.requires_grad:
                 yield name, parameter.data
 
-    def freeze_unused(self, passages: Sequence[TokenSequence]) -> list[str]:
-        """Freeze weights that no reply depends on, and say which: training in several processes stumbles over them.
-
-        (Such as the last layers of a picture tower of which a layer before is read.)
-
-        Args:
-            passages: at least one with a picture.
-        """
-        import torch
-
-        self.scorer.zero_grad(set_to_none=True)
-        scores = self.score(passages)
-        torch.autograd.backward(scores.logprobs.sum() + scores.values.sum())
-        unused = [
-            (name, parameter)
-            for name, parameter in self.scorer.named_parameters()
-            if parameter.requires_grad and parameter.grad is None
-        ]
-        for _, parameter in unused:
-            parameter.requires_grad_(False)
-        self.scorer.zero_grad(set_to_none=True)
-        return [name for name, _ in unused]
-
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path | str) -> None:
