@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "sightline"
 DOCUMENT = (ROOT / "docs" / "architecture.md").read_text()
+TREES = {module: ast.parse(module.read_text()) for module in PACKAGE.rglob("*.py")}
+FOR_PROGRAMS = {"chosen_policy", "latest_learner", "relabel_with_words"}
+"""Called by programs of users, as docs/your-environment.md shows, and by nothing in the package."""
 
 
 def layers() -> dict[str, int]:
@@ -55,6 +59,50 @@ def test_the_tree_is_documented() -> None:
     tree = re.findall(r"```\n(.*?)```", DOCUMENT, flags=re.DOTALL)[0]
     documented = {name.removesuffix(".py").removesuffix("/") for name in re.findall(r"^  (\S+)", tree, re.MULTILINE)}
     assert rooms == documented
+
+
+def test_the_package_needs_nothing_beside_it() -> None:
+    beside = {path.stem for folder in ("tools", "benchmarks", "tests") for path in (ROOT / folder).iterdir()}
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not beside & {name.split(".")[0] for name in names}, module
+
+
+def references(node: ast.AST) -> Counter[str]:
+    """Names by which a piece of code uses functions and classes: as they are, of a module, imported under another name,
+    or in the text of an entry point (`"module:Name"`). An import by its own name is no use."""
+    found: Counter[str] = Counter()
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            found[part.id] += 1
+        elif isinstance(part, ast.Attribute):
+            found[part.attr] += 1
+        elif isinstance(part, ast.alias) and part.asname:
+            found[part.name] += 1
+        elif isinstance(part, ast.Constant) and isinstance(part.value, str) and re.fullmatch(r"[\w.]+:\w+", part.value):
+            found[part.value.split(":")[1]] += 1
+    return found
+
+
+def test_everything_public_is_used() -> None:
+    """Code that only tests, benchmarks or tools use belongs to them."""
+    everywhere = sum((references(tree) for tree in TREES.values()), Counter[str]())
+    unused = set()
+    for tree in TREES.values():
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                is_command = any(re.search(r"\.(command|callback)\(", ast.unparse(one)) for one in node.decorator_list)
+                if not is_command and everywhere[node.name] == references(node)[node.name]:
+                    unused.add(node.name)
+    guide = (ROOT / "docs" / "your-environment.md").read_text()
+    assert unused == FOR_PROGRAMS and all(name in guide for name in FOR_PROGRAMS)
+
+
+def test_no_two_classes_share_a_name() -> None:
+    names = Counter(node.name for tree in TREES.values() for node in tree.body if isinstance(node, ast.ClassDef))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_heavy_libraries_are_not_needed_for_help() -> None:
