@@ -56,8 +56,8 @@ from running import keep
 from sightline.agents.building import AgentSetup, build, game_maker, resolve
 from sightline.agents.evaluation import oracle_play, random_play
 from sightline.agents.learning import PolicyLearner
+from sightline.agents.parsing import read_reply
 from sightline.agents.prompting import prompt_text
-from sightline.agents.replies import read_reply
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.samplers import Completion, Conversation, Key, Sampler
 from sightline.agents.types import Advantages, Trajectory, Turn

@@ -39,6 +39,9 @@ CHOICES = {
         '{"answer": "first"} {"answer": "first"}',
         '<think>Perhaps {"answer": "second"}?</think>{"answer": "first"}',
         'Perhaps {"answer": "second"}?\n</think>\n{"answer": "first"}',
+        *('{"answer": "second"}? No.</think>{"answer": "first"}', "</think>\nfirst"),
+        *('{"reason": "</think> is a tag", "answer": "first"}', '{"reason": "two\nlines" "answer": first,}'),
+        'Not {"answer": sec but {"answer": "first"}',
     ],
     Outcome.SECOND: [
         *("second", "SECOND!", "> second", "I choose the second picture", "image 2", "the second clip"),
@@ -64,6 +67,9 @@ CHOICES = {
         *("Further from the goal: first", "Anything but: second", "It is not so, the first", "so: neither", ", so:"),
         *("I like turtles.", "le premier", "die erste", "第一张", "первый", "الأول", "🥇"),
         *('{"answer": "first or second"}', '{"answer": null}', '{"answer": true}', '{"answer": ["first"]}', "{}"),
+        'Not {"answer": "sec but {"answer": "first"}',
+        *('{"answer": "first"', '{"x": {"answer": "first"}', '{"answer": "first", "reason": "a "b" c"}'),
+        *('<think>{"answer": "first"}', "<think>No.\nfirst", '{"answer": "first"} it is.</think>'),
         *('{"answer": "first"} {"answer": "second"}', '{"answer": "first", "answer": "second"}', "first\nsecond"),
         *(
             '{"winner": "first"}',

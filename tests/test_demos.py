@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sightline.agents.demos import BARREN, LINES, PICTURES, Demo, demonstrations, read_demos, thoughts_of, write_demos
-from sightline.agents.replies import read_reply
+from sightline.agents.parsing import read_reply
 from sightline.config.agents import Replies
 from sightline.envs.games.making import GAMES, GameMaker
 from sightline.envs.games.number_line import NumberLine

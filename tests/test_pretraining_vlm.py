@@ -12,8 +12,8 @@ import torch
 
 from pretraining.vlm import train as training
 from pretraining.vlm.curriculum import GAMES, REPLIES, Exercise, exercises
+from sightline.agents.parsing import read_reply
 from sightline.agents.prompting import prompt_text
-from sightline.agents.replies import read_reply
 from sightline.config import ModelConfig
 from sightline.envs.games.making import GAMES as ALL_GAMES
 from sightline.envs.games.making import GameMaker

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sightline.agents.parsing import action_tokens, choice_tokens, read_reply
 from sightline.agents.prompting import demonstration, instructions, prompt_text, reply_schema
-from sightline.agents.replies import action_tokens, choice_tokens, read_reply, round_trip
 from sightline.agents.types import Failure, Reply
 from sightline.config.agents import Replies
 from sightline.models.vlm.tokens import Tokens
@@ -27,6 +27,11 @@ CABINETS = ("go to cabinet 1", "go to cabinet 10", "open cabinet 1", "look")
 
 def read(text: str, names: tuple[str, ...] = SIGNS, form: Replies = JSON, finished: bool = True) -> Reply:
     return read_reply(text, form, names, ("current", "target"), finished)
+
+
+def round_trip(action: str, names: tuple[str, ...]) -> bool:
+    """True if an action that is written as it should be is read as itself, in both formats."""
+    return all(read(demonstration(form, {}, "", action), names, form).action == action for form in (JSON, TAGS))
 
 
 def spanned(text: str, reply: Reply) -> str:
@@ -150,6 +155,8 @@ def test_nothing_that_is_written_raises(text: str, finished: bool) -> None:
         ('I go {up}, so {\'x\'}: {"action": "+"}', "+"),
         ('<think>{"action": "-"}? No.</think>{"action": "+"}', "+"),
         ('{"thoughts": "</think> is a tag", "action": "+"}', "+"),
+        ('{"action": "-"}? No.</think>{"action": "+"}', "+"),
+        ('<think>Well.</think>{"thoughts": "</think> is a tag", "action": "+"}', "+"),
         ('Maybe {"action": "-"}? No.\n</think>\n\n{"action": "+"}', "+"),
         ('{"thoughts": "加一", "action": "+"}', "+"),
     ],
@@ -173,6 +180,7 @@ def test_json_with_an_action(text: str, action: str) -> None:
         ('{"thoughts": "I see "5" here", "action": "+"}', Failure.MALFORMED),
         ("{'action': '+'}", Failure.MALFORMED),
         ('<think>{"action": "-"}', Failure.MALFORMED),
+        ('{"action": "-"} it is.</think>', Failure.MALFORMED),
         ("<action>+</action>", Failure.MALFORMED),
         ('{"current": "3"}', Failure.NO_ACTION),
         ("{}", Failure.NO_ACTION),
@@ -215,6 +223,7 @@ def test_replies_that_were_cut_off(text: str, failure: Failure | None) -> None:
         ("<action>+</action><action>+</action>", "+"),
         ("<thoughts>not <action>-</action></thoughts><action>+</action>", "+"),
         ("<action>+</action><thoughts>and then", "+"),
+        ("<action>-</action>? No.</think><action>+</action>", "+"),
         ("<action>+</action><action>-</action>", Failure.AMBIGUOUS),
         ("<action>+", Failure.MALFORMED),
         ("<thoughts>so <action>+</action>", Failure.MALFORMED),
@@ -278,10 +287,10 @@ def test_replies_without_an_action_still_state_what_they_see() -> None:
     assert read("<current>3</current><thoughts>I", form=TAGS, finished=False).stated == {"current": "3"}
 
 
-@pytest.mark.parametrize(
-    "unit",
-    ["[", "{", '{"a":', '{"a":[', '"', '{"', '{"a" "', "{}", "\\", '{"action": ', "<action>", "<thoughts></", "'"],
-)
+ENDLESS = ["[", "{", '{"a":', '{"a":[', '"', '{"', '{"a" "', "{}", "\\", '{"action": ', "'", "{}</think>"]
+
+
+@pytest.mark.parametrize("unit", [*ENDLESS, "<action>", "<thoughts></"])
 def test_endless_replies_are_read(unit: str) -> None:
     """In quadratic time this would take many minutes, and with recursion it would fail."""
     text = unit * ((1_000_000 if unit == "[" else 200_000) // len(unit))

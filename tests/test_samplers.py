@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import save_file
 
 from fault_server import Asked, FaultServer, garbage, refusal, says, status, thought_too_long
+from sightline.agents.parsing import read_reply
 from sightline.agents.prompting import prompt_text, reply_schema
-from sightline.agents.replies import read_reply
+from sightline.agents.samplers import Sampler
 from sightline.agents.samplers.chat import ChatSampler, as_one_turn
 from sightline.agents.samplers.vllm import VLLMSampler
 from sightline.agents.types import Failure

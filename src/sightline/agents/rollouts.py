@@ -18,8 +18,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from sightline.agents.parsing import action_tokens, choice_tokens, read_reply
 from sightline.agents.prompting import prompt_text
-from sightline.agents.replies import action_tokens, choice_tokens, read_reply
 from sightline.agents.samplers import Completion, Key, Sampler
 from sightline.agents.types import Reply, Trajectory, Turn
 from sightline.config import Replies

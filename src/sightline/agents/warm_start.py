@@ -13,7 +13,7 @@ import torch
 from sightline.agents.building import AgentSetup, game_maker
 from sightline.agents.demos import Demo, demonstrations, read_demos
 from sightline.agents.engines.engine import passes
-from sightline.agents.replies import read_reply
+from sightline.agents.parsing import read_reply
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import same_text
 from sightline.config import WarmStart

@@ -54,9 +54,9 @@ def check_env(
 
 
 def _through_a_reply(settings: Replies) -> RoundTrip:
-    """Writes an action into a reply of the recipe's format, and reads the reply."""
+    """Make the check's round trip: write an action into a reply of the recipe's format, and parse the reply."""
+    from sightline.agents.parsing import read_reply
     from sightline.agents.prompting import demonstration
-    from sightline.agents.replies import read_reply
 
     def round_trip(action: str, names: tuple[str, ...]) -> str | None:
         thoughts = f"Of {', '.join(names)} I take one."

@@ -1,25 +1,22 @@
-"""From the text of a reply to an outcome. Nothing here ever raises, and nothing is guessed.
+"""Parser of a teacher's replies: a choice, a level or a score, and how probable each answer was.
 
-A reply counts if it gives exactly one of the answers that were offered: as JSON (bare, within a code fence, or within
-prose), or on its first or its last line, alone or after an explicit `so:`. A reply that names none or several is
+Nothing here raises, whatever a model writes, and nothing is guessed. A reply counts if it gives exactly one of the
+answers that were offered: under the key `answer` of a closed JSON object (bare, in a code fence, or in prose; at any
+depth), or on its first or its last line, alone or after an explicit `so:`. A reply that names none or several is
 unparsable; so is a number where a choice was asked for (is 1 the first or the second?), a level that does not exist,
 and a score outside its range.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sightline.labels.types import Outcome
 from sightline.models.chat.messages import Token
-
-_LONGEST = 100_000
-"""Characters; of a longer reply only the end is read."""
+from sightline.replies import find_objects, normalise, skip_thinking
 
 _THING = r"(?:picture|image|frame|photo|clip|video|segment|option)"
 _FIRST = rf"(?:the )?(?:first|1st)(?: (?:{_THING}|one))?|(?:the )?{_THING} (?:1|one|a)"
@@ -49,8 +46,6 @@ _LEAD = re.compile(
 _CONCLUSION = re.compile(r"[,;.!–—-] *(?:so|thus|hence|therefore) *:", re.IGNORECASE)
 """What follows is the answer, as if on a line of its own. A bare colon would not do: `further away: first`."""
 _NUMBER = re.compile(r"[+-]?[0-9]{1,6}(?:\.[0-9]{1,6})?")
-_THINKING = re.compile(r"\A.*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
-"""What a model thought aloud before its reply; some servers send the end mark alone."""
 _DECLINED = re.compile(
     r"(?:i(?:'m| am) (?:very )?sorry|sorry|i apologi[sz]e|unfortunately)?,? ?(?:but )?"
     r"i(?: am|'m)? ?(?:cannot|can not|can't|won't|will not|unable to|not able to) "
@@ -60,7 +55,7 @@ _DECLINED = re.compile(
 
 @dataclass(frozen=True)
 class Parsed:
-    """What a reply says.
+    """Result of parsing a reply.
 
     Attributes:
         outcome: FIRST, SECOND, EQUAL, VALUE, UNSURE, REFUSED or UNPARSABLE.
@@ -74,17 +69,72 @@ class Parsed:
 
 
 def parse_choice(text: str) -> Parsed:
-    """Which of two is nearer."""
-    return _parse(text, _choice)
+    """Parse a comparison of two: FIRST, SECOND, EQUAL or UNSURE."""
+
+    def read(said: str) -> Parsed | None:
+        plain = _without_lead(said)
+        nearer = _NEARER.fullmatch(plain)
+        plain = nearer["which"] if nearer else plain
+        return next((Parsed(outcome) for outcome, spelling in _SPELLINGS.items() if spelling.fullmatch(plain)), None)
+
+    return _parse(text, read)
 
 
 def parse_number(text: str, highest: int) -> Parsed:
-    """A level or a score: a whole number from 0 to `highest`."""
-    return _parse(text, lambda said: _number(said, highest))
+    """Parse a level or a score: a whole number from 0 to `highest`, or UNSURE."""
+
+    def read(said: str) -> Parsed | None:
+        plain = _without_lead(said)
+        if _SPELLINGS[Outcome.UNSURE].fullmatch(plain):
+            return Parsed(Outcome.UNSURE)
+        if not _NUMBER.fullmatch(plain):
+            return None
+        number = float(plain)
+        if not number.is_integer() or not 0 <= number <= highest:
+            return Parsed(Outcome.UNPARSABLE, reason=f"the reply gives {plain}, which is not one of 0 to {highest}")
+        return Parsed(Outcome.VALUE, int(number))
+
+    return _parse(text, read)
+
+
+def _parse(text: str, read: Callable[[str], Parsed | None]) -> Parsed:
+    """Collect whatever may be the answer, and read it; `read` gives None for what is no answer at all."""
+    start = skip_thinking(text)
+    spoken = text[start:].strip()
+    if not spoken:
+        return Parsed(Outcome.UNPARSABLE, reason="the reply is empty")
+    found = [(objects[0], one.get("answer")) for objects in find_objects(text, start) for one in objects]
+    # lists and objects have no text, so they are no answer
+    said = [value.text for outermost, values in found if outermost.closed for value in values]
+    if not any(values for _, values in found):
+        lines = [line for line in spoken.splitlines() if line.strip()]
+        said = [part for line in (lines[0], lines[-1]) for part in _CONCLUSION.split(line) if read(part) is not None]
+    if not said and _DECLINED.match(_plain(spoken)):
+        return Parsed(Outcome.REFUSED, reason="the model declines in its reply")
+    different = {read(answer) for answer in said}
+    if len(different) > 1:
+        return Parsed(Outcome.UNPARSABLE, reason="the reply gives several answers")
+    only = different.pop() if different else None
+    return only or Parsed(Outcome.UNPARSABLE, reason="the reply gives none of the answers")
+
+
+def _without_lead(said: str) -> str:
+    """An answer in lower case, without decoration and without `The answer is`."""
+    plain = _plain(said)
+    return plain[match.end() :] if (match := _LEAD.match(plain)) else plain
+
+
+def _plain(text: str) -> str:
+    """A text in lower case without quotes, brackets and Markdown, and without punctuation around it."""
+    kept = re.sub(r"[*_`\"'“”‘’#>{}\[\]()]+", lambda mark: "'" if mark[0] in "'’" else " ", text)
+    return normalise(kept).strip(" '.,;!:")
+
+
+# -- log-probabilities -------------------------------------------------------------------------------------------------
 
 
 def probabilities(tokens: Sequence[Token], text: str, answers: Sequence[str]) -> dict[str, float]:
-    """The probability of each answer that was offered, at the place of the reply where it gives its answer.
+    """Compute the probability of each answer that was offered, at the token where the reply gives its answer.
 
     Returns:
         Probabilities that add up to 1, of the answers that are among the most probable tokens at that place. Empty
@@ -94,104 +144,23 @@ def probabilities(tokens: Sequence[Token], text: str, answers: Sequence[str]) ->
     mass: dict[str, float] = {}
     for shown, log_probability in _alternatives(tokens, text):
         begun = shown.strip().strip("\"'*`").lower()
-        meant = [answer for answer in answers if begun and _one_begins_the_other(begun, answer)]
+        # a token may be the beginning of a word, or hold more than the word; of a number it is the whole
+        meant = [
+            answer
+            for answer in answers
+            if begun == answer
+            or (begun and not answer.isdigit() and (answer.startswith(begun) or begun.startswith(answer)))
+        ]
         if len(meant) == 1 and not math.isnan(log_probability):
             mass[meant[0]] = mass.get(meant[0], 0.0) + math.exp(min(log_probability, 0.0))
     total = sum(mass.values())
     return {answer: share / total for answer, share in mass.items()} if total >= 0.5 else {}
 
 
-def expectation(chances: dict[str, float]) -> float | None:
-    """The mean of the numbers among the answers, weighted by their probabilities; None if they are less than half.
-
-    Idea: a score that a model writes is one draw, or its most probable one; the mean over what it might have written
-    is finer and steadier.
-    """
-    numbers = {answer: chance for answer, chance in chances.items() if answer.isascii() and answer.isdigit()}
-    total = sum(numbers.values())
-    return sum(int(answer) * chance for answer, chance in numbers.items()) / total if total >= 0.5 else None
-
-
-def _parse(text: str, read: Callable[[Any], Parsed | None]) -> Parsed:
-    spoken = _THINKING.sub("", text[-_LONGEST:]).strip()
-    if not spoken:
-        return Parsed(Outcome.UNPARSABLE, reason="the reply is empty")
-    said = _json_answers(spoken)
-    if not said:
-        lines = [line for line in spoken.splitlines() if line.strip()]
-        said = [part for line in (lines[0], lines[-1]) for part in _CONCLUSION.split(line) if read(part) is not None]
-    if not said:
-        if _DECLINED.match(_plain(spoken)):
-            return Parsed(Outcome.REFUSED, reason="the model declines in its reply")
-        return Parsed(Outcome.UNPARSABLE, reason="the reply gives none of the answers")
-    found = {read(answer) for answer in said}
-    if len(found) > 1:
-        return Parsed(Outcome.UNPARSABLE, reason="the reply gives several answers")
-    return found.pop() or Parsed(Outcome.UNPARSABLE, reason="the reply gives none of the answers")
-
-
-def _choice(said: Any) -> Parsed | None:
-    plain = _without_lead(said)
-    if plain is None:
-        return None
-    nearer = _NEARER.fullmatch(plain)
-    plain = nearer["which"] if nearer else plain
-    for outcome, spelling in _SPELLINGS.items():
-        if spelling.fullmatch(plain):
-            return Parsed(outcome)
-    return None
-
-
-def _number(said: Any, highest: int) -> Parsed | None:
-    plain = _without_lead(said)
-    if plain is None:
-        return None
-    if _SPELLINGS[Outcome.UNSURE].fullmatch(plain):
-        return Parsed(Outcome.UNSURE)
-    if not _NUMBER.fullmatch(plain):
-        return None
-    number = float(plain)
-    if not number.is_integer() or not 0 <= number <= highest:
-        return Parsed(Outcome.UNPARSABLE, reason=f"the reply gives {plain}, which is not one of 0 to {highest}")
-    return Parsed(Outcome.VALUE, int(number))
-
-
-def _without_lead(said: Any) -> str | None:
-    """An answer in lower case, without decoration and without `The answer is`; None for what is no answer at all."""
-    if isinstance(said, bool) or not isinstance(said, str | int | float):
-        return None
-    plain = _plain(str(said))
-    return plain[match.end() :] if (match := _LEAD.match(plain)) else plain
-
-
-def _plain(text: str) -> str:
-    kept = re.sub(r"[*_`\"'“”‘’#>{}\[\]()]+", lambda mark: "'" if mark[0] in "'’" else " ", text.lower())
-    return re.sub(r"\s+", " ", kept).strip(" '.,;!:")
-
-
-def _json_answers(text: str) -> list[Any]:
-    """Everything that is given for the key `answer` in the JSON of a text, at any depth; repeated keys count."""
-    found: list[Any] = []
-
-    def collect(pairs: list[tuple[str, Any]]) -> None:
-        found.extend(value for key, value in pairs if key.strip().lower() == "answer")
-
-    whole = text[text.find("{") : text.rfind("}") + 1]
-    for candidate in (whole, *re.findall(r"\{[^{}]*\}", text)):
-        try:
-            json.loads(candidate, object_pairs_hook=collect)
-        except (ValueError, RecursionError):
-            continue
-        if found and candidate is whole:
-            break
-    return found
-
-
 def _alternatives(tokens: Sequence[Token], text: str) -> tuple[tuple[str, float], ...]:
-    """The most probable tokens where the answer begins: after the last `"answer":`, or at the last line."""
+    """The most probable tokens where the answer begins: after the last `"answer":`, or else at the last line."""
     written = "".join(token.text for token in tokens)
-    marks = list(re.finditer(r'"answer"\s*:\s*"?', written, re.IGNORECASE))
-    if marks:
+    if marks := list(re.finditer(r'"answer"\s*:\s*"?', written, re.IGNORECASE)):
         place = marks[-1].end()
     else:
         lines = [line for line in text.splitlines() if line.strip()]
@@ -206,7 +175,12 @@ def _alternatives(tokens: Sequence[Token], text: str) -> tuple[tuple[str, float]
     return ()
 
 
-def _one_begins_the_other(begun: str, answer: str) -> bool:
-    if answer.isdigit():
-        return begun == answer
-    return answer.startswith(begun) or begun.startswith(answer)
+def expectation(chances: dict[str, float]) -> float | None:
+    """Compute the mean of the numbers among the answers, weighted by their probabilities; None if they are under half.
+
+    A score that a model writes is one draw, or its most probable one; the mean over what it might have written is finer
+    and steadier.
+    """
+    numbers = {answer: chance for answer, chance in chances.items() if answer.isascii() and answer.isdigit()}
+    total = sum(numbers.values())
+    return sum(int(answer) * chance for answer, chance in numbers.items()) / total if total >= 0.5 else None

@@ -20,7 +20,7 @@ import torch
 from pretraining.vlm.curriculum import GAMES, REPLIES, Exercise, exercises
 from pretraining.vlm.train import HELD_OUT_SEED
 from sightline.agents.evaluation import MID_GREY, play, random_play, summary
-from sightline.agents.replies import read_reply
+from sightline.agents.parsing import read_reply
 from sightline.agents.rollouts import RolloutWorker
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import same_text
