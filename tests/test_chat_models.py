@@ -38,11 +38,10 @@ from fault_server import (
 from sightline.errors import BadInput, RunFailed
 from sightline.models.chat import calling
 from sightline.models.chat.anthropic import Anthropic
-from sightline.models.chat.calling import Limits, RateLimitedClient, TokenBucket, check
+from sightline.models.chat.calling import Limits, RateLimitedClient, TokenBucket, check, seconds_to_wait
 from sightline.models.chat.gemini import Gemini
 from sightline.models.chat.messages import Ask, ChatModel, ChatReply, ChatRequest, Picture, Refused, Rejected, Transient
 from sightline.models.chat.openai_compatible import OpenAICompatible
-from sightline.models.chat.statuses import seconds_to_wait
 from sightline.models.chat.streaming import stream_async
 
 SCHEMA = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
@@ -70,7 +69,9 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
         await asyncio.sleep(0)
 
     monkeypatch.setattr(
-        calling, "asyncio", SimpleNamespace(sleep=sleep, timeout=asyncio.timeout, CancelledError=asyncio.CancelledError)
+        calling,
+        "asyncio",
+        SimpleNamespace(sleep=sleep, timeout=asyncio.timeout, CancelledError=asyncio.CancelledError),
     )
     monkeypatch.setattr(calling, "time", SimpleNamespace(monotonic=lambda: sum(waited)))
     return waited
@@ -452,10 +453,10 @@ def test_retry_after_is_a_number_or_a_date(header: str | None, seconds: float | 
 
 def test_pace_keeps_to_the_limit_in_every_minute() -> None:
     now = [0.0]
-    pace = TokenBucket(120, clock=lambda: now[0])
+    bucket = TokenBucket(120, clock=lambda: now[0])
     starts = []
     for _ in range(500):
-        now[0] += pace.take(1)
+        now[0] += bucket.reserve(1)
         starts.append(now[0])
     in_a_minute = max(sum(start <= other < start + 60 for other in starts) for start in starts)
     assert 118 <= in_a_minute <= 122 and starts[-1] == pytest.approx((500 - 2 - 1) / 2)
@@ -463,24 +464,24 @@ def test_pace_keeps_to_the_limit_in_every_minute() -> None:
 
 def test_pace_starts_at_once_however_slow() -> None:
     now = [100.0]
-    pace = TokenBucket(1, clock=lambda: now[0])
-    assert pace.take(1) == 0.0
-    assert pace.take(1) == pytest.approx(59.0)
+    bucket = TokenBucket(1, clock=lambda: now[0])
+    assert bucket.reserve(1) == 0.0
+    assert bucket.reserve(1) == pytest.approx(59.0)
 
 
 def test_pace_lets_corrections_count() -> None:
     now = [0.0]
-    pace = TokenBucket(600, clock=lambda: now[0])
-    pace.take(100)
-    pace.correct(-90)
-    assert pace.take(10) == pytest.approx(0.0)
-    pace.correct(600)
-    assert pace.take(10) == pytest.approx(61.0)
+    bucket = TokenBucket(600, clock=lambda: now[0])
+    bucket.reserve(100)
+    bucket.adjust(-90)
+    assert bucket.reserve(10) == pytest.approx(0.0)
+    bucket.adjust(600)
+    assert bucket.reserve(10) == pytest.approx(61.0)
 
 
 def test_no_limit_means_no_wait() -> None:
-    pace = TokenBucket(None)
-    assert [pace.take(1e9) for _ in range(3)] == [0.0] * 3
+    bucket = TokenBucket(None)
+    assert [bucket.reserve(1e9) for _ in range(3)] == [0.0] * 3
 
 
 def test_limits_slow_requests_down(waits: list[float]) -> None:

@@ -90,7 +90,7 @@ class ChatTeacher:
         timeout = None if self._model.batched else config.timeout
         self._limits = Limits(config.requests_per_minute, config.tokens_per_minute, timeout, config.retries)
         self._calls = RateLimitedClient(self._limits)
-        self._ending = CancelToken()
+        self._cancel_token = CancelToken()
         depends_on = ("stages", "swap", "votes", "structured", "frames", "temperature", "max_tokens")
         settings = " ".join(f"{key}={getattr(config, key)}" for key in depends_on)
         options = json.dumps(config.options, sort_keys=True, default=str)
@@ -123,8 +123,8 @@ class ChatTeacher:
         Raises:
             BadInput: package or key missing.
         """
-        self._ending = CancelToken()
-        return stream_async(self._model.connected, self._answer, questions, self.config.concurrency, self._ending)
+        self._cancel_token = CancelToken()
+        return stream_async(self._model.connected, self._answer, questions, self.config.concurrency, self._cancel_token)
 
     def give_up(self) -> None:
         """Begin no further question, wait a little for those under way, and fail the rest of them.
@@ -133,7 +133,7 @@ class ChatTeacher:
         FAILED with the reason "given up", and carries what was said until then, so that what was paid for is counted.
         `answers` yields all of them before it ends; whoever does not want that closes it.
         """
-        self._ending.ask(min(self.config.timeout, LONGEST_FAREWELL))
+        self._cancel_token.cancel(min(self.config.timeout, LONGEST_FAREWELL))
 
     # -- one question --------------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class ChatTeacher:
         try:
             opinion = await self._vote(ask, interview)
         except asyncio.CancelledError:
-            if not self._ending.asked:
+            if not self._cancel_token.cancelled:
                 raise
             opinion = Opinion(Outcome.FAILED, reason="given up")
         return Answer(

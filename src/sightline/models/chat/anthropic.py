@@ -7,11 +7,9 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from sightline.errors import BadInput
-from sightline.models.chat.addresses import address_with_key
-from sightline.models.chat.capabilities import Capabilities, CapabilityFallback
-from sightline.models.chat.keys import key_from
+from sightline.models.chat.calling import Capabilities, CapabilityFallback, error_from_status
+from sightline.models.chat.endpoints import read_key, resolve_endpoint
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Part, Refused, Transient
-from sightline.models.chat.statuses import no_reply
 
 HOSTED = "https://api.anthropic.com"
 HOSTED_KEY = "ANTHROPIC_API_KEY"
@@ -41,11 +39,11 @@ class Anthropic:
         options: Mapping[str, Any] | None = None,
         timeout: float = 60.0,
     ) -> None:
-        server = address_with_key(url, key_env, HOSTED, HOSTED_KEY)
+        server = resolve_endpoint(url, key_env, HOSTED, HOSTED_KEY, needs_key=True)
         assert server.key_env is not None
         self.where, self._url, self._key_env = server.where, server.url, server.key_env
         self._model, self._options, self._timeout = model, dict(options or {}), timeout
-        self._asks_less = CapabilityFallback()
+        self._fallback = CapabilityFallback()
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[Ask]:
@@ -54,14 +52,14 @@ class Anthropic:
         except ImportError as error:
             raise BadInput("provider=anthropic needs its client; pip install 'sightline[anthropic]'") from error
         async with anthropic.AsyncAnthropic(
-            api_key=key_from(self._key_env),
+            api_key=read_key(self._key_env),
             base_url=self._url,
             timeout=self._timeout,
             max_retries=0,  # `calling` repeats
         ) as client:
 
-            async def send(request: ChatRequest, wishes: Capabilities) -> ChatReply:
-                further: dict[str, Any] = {"temperature": request.temperature} if wishes.temperature else {}
+            async def post(request: ChatRequest, supported: Capabilities) -> ChatReply:
+                further: dict[str, Any] = {"temperature": request.temperature} if supported.temperature else {}
                 if request.schema is not None:
                     further |= {"output_config": {"format": {"type": "json_schema", "schema": request.schema}}}
                 try:
@@ -74,7 +72,7 @@ class Anthropic:
                     )
                     return _read(message)
                 except anthropic.APIStatusError as error:
-                    raise no_reply(
+                    raise error_from_status(
                         *(error.status_code, _complaint(error), self._key_env),
                         error.response.headers.get("retry-after"),
                     ) from error
@@ -84,7 +82,7 @@ class Anthropic:
                     raise Transient(f"{self.where} answers something that is no message: {error}") from error
 
             async def ask(request: ChatRequest) -> ChatReply:
-                return await self._asks_less.reply(request, send)
+                return await self._fallback.send(request, post)
 
             yield ask
 

@@ -1,12 +1,17 @@
-"""How a model is asked: no faster than the provider allows, again if it may pass, and never for ever."""
+"""Client-side rules of every request: rate limits, retries, time-outs, what an HTTP status means, and fallbacks.
+
+No faster than the provider allows, again if it may pass, with less if the server understands less, and never for ever.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 from sightline.errors import BadInput, RunFailed
 from sightline.models.chat.messages import (
@@ -15,6 +20,7 @@ from sightline.models.chat.messages import (
     ChatReply,
     ChatRequest,
     NoReply,
+    Refused,
     Rejected,
     Transient,
 )
@@ -24,11 +30,17 @@ LONGEST_WAIT = 120.0
 """Seconds; a server that asks for more (a daily quota, say) is not waited for."""
 _FIRST_GUESS = 1_000.0
 """Tokens of a request, until the first reply tells."""
+_RETRYABLE = {408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529}
+"""HTTP statuses that may pass."""
+_UNPAID = ("insufficient_quota", "credit balance", "payment required")
+_FILTERED = ("content_filter", "content_policy", "content management policy", "safety system")
+_ABOUT_SCHEMAS = ("schema", "response_format", "json", "output_config", "response_mime_type", "structured", "grammar")
+"""Words in a complaint about the form that a reply was to have."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How a model may be asked.
+    """Rate limits, time-out and retries of a provider.
 
     Attributes:
         requests_per_minute, tokens_per_minute: None for no limit.
@@ -73,15 +85,15 @@ class TokenBucket:
         self._clock = clock or time.monotonic
         self._even_at = self._clock() - 1.0
 
-    def take(self, amount: float) -> float:
-        """Take so much; gives the seconds to wait before it may be used."""
+    def reserve(self, amount: float) -> float:
+        """Reserve an amount, and return the seconds to wait before it may be used."""
         now = self._clock()
         begins = max(self._even_at, now - 1.0)
         self._even_at = begins + amount * self._seconds_each
         return max(0.0, begins - now)
 
-    def correct(self, amount: float) -> None:
-        """So much more (or less, if negative) was taken than was said."""
+    def adjust(self, amount: float) -> None:
+        """Add an amount to what was reserved; give some back if it is negative."""
         self._even_at += amount * self._seconds_each
 
 
@@ -98,7 +110,7 @@ class RateLimitedClient:
     async def attempts(
         self, ask: Ask, request: ChatRequest, note: Callable[[Attempt], None] = lambda attempt: None
     ) -> list[Attempt]:
-        """Ask until there is a reply, a refusal, or no hope; gives all attempts, of which the last one counts.
+        """Send a request until there is a reply, a refusal, or no hope; return all attempts, of which the last counts.
 
         Args:
             note: told of each attempt as soon as it is made; also of one that is cancelled while the server works on
@@ -115,7 +127,7 @@ class RateLimitedClient:
 
     async def _attempt(self, ask: Ask, request: ChatRequest, note: Callable[[Attempt], None]) -> Attempt:
         guess = self._usual_tokens
-        await asyncio.sleep(max(self._requests.take(1), self._tokens.take(guess)))
+        await asyncio.sleep(max(self._requests.reserve(1), self._tokens.reserve(guess)))
         while (pause := self._not_before - time.monotonic()) > 0:  # a server's wish to be left alone is for everybody
             await asyncio.sleep(pause)
         began = time.monotonic()
@@ -138,7 +150,7 @@ class RateLimitedClient:
                 error = Rejected(f"{why}; it wants a pause of {wished:.0f} s")
             elif wished is not None:
                 self._not_before = max(self._not_before, time.monotonic() + wished)
-        self._tokens.correct(tokens - guess)
+        self._tokens.adjust(tokens - guess)
         return Attempt(reply, error, time.monotonic() - began)
 
     def _wait_after(self, error: Transient, failures: int) -> float:
@@ -149,7 +161,7 @@ class RateLimitedClient:
 
 
 def check(model: ChatModel, limits: Limits, request: ChatRequest) -> ChatReply:
-    """Ask once, before anything depends on it.
+    """Check a model with one request, before anything depends on it.
 
     Raises:
         BadInput: key missing or refused, model unknown, or it turns down such requests.
@@ -169,3 +181,128 @@ def check(model: ChatModel, limits: Limits, request: ChatRequest) -> ChatReply:
         return last.reply
     kind = RunFailed if isinstance(last.error, Transient) else BadInput
     raise kind(f"the chat model at {model.where} cannot be asked: {last.error}")
+
+
+# -- HTTP statuses -----------------------------------------------------------------------------------------------------
+
+
+def error_from_status(status: int, message: str, key_variable: str | None, retry_after: str | None = None) -> NoReply:
+    """Make the exception for an HTTP status: retry, ask for less, or give up.
+
+    Args:
+        message: what the server says about it.
+        key_variable: where the key came from, None if none was sent.
+        retry_after: the server's header of that name, or what says the same.
+    """
+    wait = seconds_to_wait(retry_after)
+    # Gemini mentions billing whenever a limit of the minute is reached, and says then how long to wait.
+    unpaid = (*_UNPAID, "billing") if wait is None else _UNPAID
+    said = f" ({message})" if message else ""
+    lowered = message.lower()
+    if status in (400, 403, 422) and "logprob" in lowered:  # reasoning models of OpenAI forbid them with a 403
+        return Rejected(f"the server answers {status}{said}", malformed=True)
+    if status in (401, 403) or (status == 400 and "api key" in lowered):
+        about = f"the key in {key_variable}" if key_variable else "a request without a key; set key_env"
+        return Rejected(f"the server refuses {about}{said}")
+    if status == 402 or (status == 429 and any(word in lowered for word in unpaid)):
+        return Rejected(f"the provider wants to be paid first{said}")
+    if status == 404:
+        return Rejected(f"the server knows no such model or address{said}")
+    if status in (400, 422) and any(word in lowered for word in _FILTERED):
+        return Refused(f"the provider blocked the request{said}")
+    if status in _RETRYABLE or status >= 500:
+        return Transient(f"the server answers {status}{said}", wait)
+    return Rejected(f"the server answers {status}{said}", malformed=status in (400, 422))
+
+
+def seconds_to_wait(retry_after: str | None, now: float | None = None) -> float | None:
+    """Read a Retry-After header: seconds, be it a number or a date; None if it says nothing sensible.
+
+    Args:
+        now: seconds since 1970, for the date; default: the clock.
+    """
+    if retry_after is None:
+        return None
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            then = parsedate_to_datetime(retry_after)
+        except (ValueError, TypeError, IndexError):
+            return None
+        then = then if then.tzinfo else then.replace(tzinfo=UTC)
+        seconds = (then - datetime.fromtimestamp(time.time() if now is None else now, UTC)).total_seconds()
+    return max(seconds, 0.0) if seconds < float("inf") else None
+
+
+# -- optional features -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """Optional features of requests that a server supports, as far as is known.
+
+    Attributes:
+        schema, alternatives, temperature: whether these fields of a request are sent.
+        max_tokens: whether the length is limited by a field of that name, or by the newer `max_completion_tokens`.
+    """
+
+    schema: bool = True
+    alternatives: bool = True
+    temperature: bool = True
+    max_tokens: bool = True
+
+    def restrict(self, request: ChatRequest) -> ChatRequest:
+        """Leave out of a request what the server does not support."""
+        return replace(
+            request,
+            schema=request.schema if self.schema else None,
+            alternatives=request.alternatives if self.alternatives else 0,
+        )
+
+    def downgrade(self, complaint: str, request: ChatRequest) -> Capabilities | None:
+        """Drop what this complaint about this request is about; None if there is nothing left to drop."""
+        complaint = complaint.lower()
+        if self.max_tokens and "max_completion_tokens" in complaint:
+            return replace(self, max_tokens=False)
+        if self.temperature and "temperature" in complaint:
+            return replace(self, temperature=False)
+        asked = self.restrict(request)
+        if asked.alternatives and "logprob" in complaint:
+            return replace(self, alternatives=False)
+        if asked.schema is not None and any(word in complaint for word in _ABOUT_SCHEMAS):
+            return replace(self, schema=False)
+        least = replace(self, schema=False, alternatives=False)
+        return least if least.restrict(request) != asked else None
+
+
+class CapabilityFallback:
+    """Sends requests with all that a server supports, and remembers what it has turned down.
+
+    Providers and models differ in what they understand. Schemas, log-probabilities and temperatures are optional:
+    without them a reply is only harder to read, or less steady. So a request that is malformed in a server's eyes is
+    sent again without the feature that the server names. If it names none, it is sent once more without schema and
+    log-probabilities: many say no more than `invalid argument`. Only what worked without a feature is remembered; a
+    picture that is too large says nothing about schemas.
+    """
+
+    def __init__(self) -> None:
+        self._supported = Capabilities()
+
+    async def send(
+        self, request: ChatRequest, post: Callable[[ChatRequest, Capabilities], Awaitable[ChatReply]]
+    ) -> ChatReply:
+        """Send a request by `post`, again with fewer features where the server does not understand it."""
+        tried = begun = self._supported
+        while True:
+            try:
+                reply = await post(tried.restrict(request), tried)
+            except Rejected as complaint:
+                fewer = tried.downgrade(str(complaint), request) if complaint.malformed else None
+                if fewer is None:
+                    raise
+                tried = fewer
+            else:
+                if tried is not begun:
+                    self._supported = tried
+                return reply

@@ -7,11 +7,9 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from sightline.errors import BadInput
-from sightline.models.chat.addresses import address_with_key
-from sightline.models.chat.capabilities import Capabilities, CapabilityFallback
-from sightline.models.chat.keys import key_from
+from sightline.models.chat.calling import Capabilities, CapabilityFallback, error_from_status
+from sightline.models.chat.endpoints import read_key, resolve_endpoint
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Refused, Token, Transient
-from sightline.models.chat.statuses import no_reply
 
 HOSTED = "https://generativelanguage.googleapis.com"
 HOSTED_KEY = "GEMINI_API_KEY"
@@ -43,11 +41,11 @@ class Gemini:
         options: Mapping[str, Any] | None = None,
         timeout: float = 60.0,
     ) -> None:
-        server = address_with_key(url, key_env, HOSTED, HOSTED_KEY)
+        server = resolve_endpoint(url, key_env, HOSTED, HOSTED_KEY, needs_key=True)
         assert server.key_env is not None
         self.where, self._url, self._key_env = server.where, server.url, server.key_env
         self._model, self._options, self._timeout = model, dict(options or {}), timeout
-        self._asks_less = CapabilityFallback()
+        self._fallback = CapabilityFallback()
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[Ask]:
@@ -61,9 +59,9 @@ class Gemini:
             timeout=int(1000 * self._timeout),
             retry_options=types.HttpRetryOptions(attempts=1),  # `calling` repeats
         )
-        client = genai.Client(api_key=key_from(self._key_env), vertexai=False, http_options=http)
+        client = genai.Client(api_key=read_key(self._key_env), vertexai=False, http_options=http)
 
-        async def send(request: ChatRequest, wishes: Capabilities) -> ChatReply:
+        async def post(request: ChatRequest, supported: Capabilities) -> ChatReply:
             parts = [
                 types.Part.from_text(text=part)
                 if isinstance(part, str)
@@ -74,10 +72,10 @@ class Gemini:
                 response = await client.aio.models.generate_content(
                     model=self._model,
                     contents=types.Content(role="user", parts=parts),
-                    config=types.GenerateContentConfig(**self._fields(request, wishes)),
+                    config=types.GenerateContentConfig(**self._fields(request, supported)),
                 )
             except errors.APIError as error:
-                raise self._no_reply(error) from error
+                raise self._error(error) from error
             except ValueError as error:  # the body is no JSON, or the client thinks the request impossible
                 raise Transient(f"{self.where} answers something that is no reply: {error}") from error
             except Exception as error:  # whatever the client's HTTP library of the day raises
@@ -85,16 +83,16 @@ class Gemini:
             return _read(response)
 
         async def ask(request: ChatRequest) -> ChatReply:
-            return await self._asks_less.reply(request, send)
+            return await self._fallback.send(request, post)
 
         try:
             yield ask
         finally:
             await client.aio.aclose()
 
-    def _fields(self, request: ChatRequest, wishes: Capabilities) -> dict[str, Any]:
+    def _fields(self, request: ChatRequest, supported: Capabilities) -> dict[str, Any]:
         fields: dict[str, Any] = {"max_output_tokens": request.max_tokens}
-        if wishes.temperature:
+        if supported.temperature:
             fields["temperature"] = request.temperature
         if request.schema is not None:
             fields |= {"response_mime_type": "application/json", "response_json_schema": request.schema}
@@ -102,10 +100,10 @@ class Gemini:
             fields |= {"response_logprobs": True, "logprobs": request.alternatives}
         return fields | self._options
 
-    def _no_reply(self, error: Any) -> Exception:
+    def _error(self, error: Any) -> Exception:
         headers = getattr(getattr(error, "response", None), "headers", None) or {}
         wait = headers.get("retry-after") or _retry_delay(error.details)
-        return no_reply(int(error.code), str(error.message or ""), self._key_env, wait)
+        return error_from_status(int(error.code), str(error.message or ""), self._key_env, wait)
 
 
 def _retry_delay(body: Any) -> str | None:

@@ -12,11 +12,9 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from sightline.models.chat.addresses import address
-from sightline.models.chat.capabilities import Capabilities, CapabilityFallback
-from sightline.models.chat.keys import key_from
+from sightline.models.chat.calling import Capabilities, CapabilityFallback, error_from_status
+from sightline.models.chat.endpoints import read_key, resolve_endpoint
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Part, Refused, Token, Transient
-from sightline.models.chat.statuses import no_reply
 
 HOSTED = "https://api.openai.com/v1"
 HOSTED_KEY = "OPENAI_API_KEY"
@@ -47,45 +45,45 @@ class OpenAICompatible:
         options: Mapping[str, Any] | None = None,
         timeout: float = 60.0,
     ) -> None:
-        server = address(url, key_env, HOSTED, HOSTED_KEY, usual_path="/v1")
+        server = resolve_endpoint(url, key_env, HOSTED, HOSTED_KEY, usual_path="/v1")
         self.where, self._url, self._key_env = server.where, server.url, server.key_env
         self._model, self._options, self._timeout = model, dict(options or {}), timeout
-        self._asks_less = CapabilityFallback()
+        self._fallback = CapabilityFallback()
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[Ask]:
         import httpx2
 
-        headers = {"Authorization": f"Bearer {key_from(self._key_env)}"} if self._key_env else {}
+        headers = {"Authorization": f"Bearer {read_key(self._key_env)}"} if self._key_env else {}
         limits = httpx2.Limits(max_connections=None)  # `calling` bounds them
         async with httpx2.AsyncClient(headers=headers, timeout=self._timeout, limits=limits) as client:
 
-            async def post(request: ChatRequest, wishes: Capabilities) -> ChatReply:
+            async def post(request: ChatRequest, supported: Capabilities) -> ChatReply:
                 try:
-                    response = await client.post(f"{self._url}/chat/completions", json=self._body(request, wishes))
+                    response = await client.post(f"{self._url}/chat/completions", json=self._body(request, supported))
                 except httpx2.TimeoutException as error:
                     raise Transient(f"{self.where} does not answer in time") from error
                 except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                     raise Transient(f"{self.where} cannot be reached: {error or type(error).__name__}") from error
                 if response.status_code != 200:
-                    raise no_reply(
+                    raise error_from_status(
                         *(response.status_code, _complaint(response.text), self._key_env),
                         response.headers.get("retry-after"),
                     )
                 return self._read(response.text)
 
             async def ask(request: ChatRequest) -> ChatReply:
-                return await self._asks_less.reply(request, post)
+                return await self._fallback.send(request, post)
 
             yield ask
 
-    def _body(self, request: ChatRequest, wishes: Capabilities) -> dict[str, Any]:
+    def _body(self, request: ChatRequest, supported: Capabilities) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self._model,
             "messages": [{"role": "user", "content": [_part(part) for part in request.parts]}],
-            "max_tokens" if wishes.old_limit else "max_completion_tokens": request.max_tokens,
+            "max_tokens" if supported.max_tokens else "max_completion_tokens": request.max_tokens,
         }
-        if wishes.temperature:
+        if supported.temperature:
             body["temperature"] = request.temperature
         if request.schema is not None:
             schema = {"name": "reply", "strict": True, "schema": request.schema}
@@ -105,7 +103,7 @@ class OpenAICompatible:
             body = json.loads(text)
             if "error" in body:
                 status = body["error"].get("code")
-                raise no_reply(status if isinstance(status, int) else 500, _complaint(text), self._key_env)
+                raise error_from_status(status if isinstance(status, int) else 500, _complaint(text), self._key_env)
             choice, usage = body["choices"][0], body.get("usage") or {}
             message, ended = choice["message"], choice.get("finish_reason")
             spent = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)

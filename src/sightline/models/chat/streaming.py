@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own that works through a list, and hands over each result as it comes."""
+"""Asynchronous work as a plain generator: an event loop in a thread of its own yields each result as it comes."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ Result = TypeVar("Result")
 
 
 class CancelToken:
-    """How `stream_async` is told, from any thread and at any time, to come to an end.
+    """Cancels `stream_async`, from any thread and at any time.
 
     Attributes:
-        asked: whether it was.
+        cancelled: whether it was asked to end.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.cancelled = False
         self._tell: Callable[[float], None] = lambda grace: None
         self._lock = threading.Lock()
 
-    def ask(self, grace: float) -> None:
+    def cancel(self, grace: float) -> None:
         """Begin nothing new, and cancel what is still under way after so many seconds."""
         with self._lock:
-            self.asked, tell = True, self._tell
+            self.cancelled, tell = True, self._tell
         tell(grace)
 
-    def when_asked(self, tell: Callable[[float], None]) -> None:
-        """Be told how many seconds are left, if `ask` is called from now on."""
+    def on_cancel(self, tell: Callable[[float], None]) -> None:
+        """Set what is told how many seconds are left, if `cancel` is called from now on."""
         with self._lock:
             self._tell = tell
 
@@ -45,7 +45,7 @@ def stream_async(
     work: Callable[[Connection, Item], Awaitable[Result]],
     items: Iterable[Item],
     at_once: int,
-    ending: CancelToken | None = None,
+    cancel_token: CancelToken | None = None,
 ) -> Generator[tuple[int, Result]]:
     """Yield (index of the item, result of `work`) as they come.
 
@@ -54,25 +54,25 @@ def stream_async(
 
     Args:
         connected: entered once, in the loop's thread; what it gives is handed to `work`.
-        work: may be cancelled. If that is because `ending` was asked for, it may still return a result, which is
+        work: may be cancelled. If that is because `cancel_token` was used, it may still return a result, which is
             yielded like any other.
         items: taken one by one as they are begun, in the loop's thread; when they end, what is under way is finished.
-        ending: a way to end early, for other threads.
+        cancel_token: for other threads, to end early.
 
     Raises:
         Whatever `connected` or `work` raises; the rest is cancelled then.
     """
-    ending = ending or CancelToken()
+    cancel_token = cancel_token or CancelToken()
     ready: queue.SimpleQueue[tuple[int, Result, asyncio.Event] | None] = queue.SimpleQueue()
     workers: list[asyncio.Task[None]] = []
     failure: list[BaseException] = []
 
     async def worker(connection: Connection) -> None:
-        while not ending.asked and (found := next(remaining, None)) is not None:
+        while not cancel_token.cancelled and (found := next(remaining, None)) is not None:
             index, item = found
             taken = asyncio.Event()
             ready.put((index, await work(connection, item), taken))
-            if not ending.asked:
+            if not cancel_token.cancelled:
                 await taken.wait()
 
     async def everything() -> None:
@@ -103,10 +103,10 @@ def stream_async(
             loop.call_soon_threadsafe(call, *arguments)
 
     loop = asyncio.new_event_loop()
-    ending.when_asked(lambda grace: in_the_loop(loop.call_later, grace, cancel_workers))
+    cancel_token.on_cancel(lambda grace: in_the_loop(loop.call_later, grace, cancel_workers))
     remaining: Iterator[tuple[int, Item]] = enumerate(items)
     try:
-        first = None if ending.asked else next(remaining, None)
+        first = None if cancel_token.cancelled else next(remaining, None)
     except BaseException:
         loop.close()
         raise

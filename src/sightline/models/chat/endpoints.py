@@ -1,4 +1,4 @@
-"""Which server a request goes to, and whether a key may go there.
+"""Endpoints: the server that requests go to, and the API key that may be sent there.
 
 A key is worth money to whoever reads it. So a provider's usual key goes to that provider alone, any other server gets
 only a key that the recipe names for it, and none travels over an open network in plain text.
@@ -6,6 +6,7 @@ only a key that the recipe names for it, and none travels over an open network i
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -16,8 +17,8 @@ _PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True)
-class Address:
-    """Of a server.
+class Endpoint:
+    """A server and its key.
 
     Attributes:
         url: without a slash at its end.
@@ -30,17 +31,21 @@ class Address:
     where: str
 
 
-def address(url: str | None, key_env: str | None, hosted: str, hosted_key: str, usual_path: str = "") -> Address:
-    """The server that a recipe means, and the key that it gets.
+def resolve_endpoint(
+    url: str | None, key_env: str | None, hosted: str, hosted_key: str, usual_path: str = "", needs_key: bool = False
+) -> Endpoint:
+    """Find the server that a recipe means, and the key that it gets.
 
     Args:
         url: what the recipe says; None for the provider's own service.
         key_env: what the recipe says; None for the provider's usual key, which no other server gets.
         hosted, hosted_key: address and variable of the provider's own service.
         usual_path: of addresses of this kind, which need not be told apart by it.
+        needs_key: whether no request is answered without a key.
 
     Raises:
-        BadInput: the address is none, or a key would be sent in plain text.
+        BadInput: the address is none; a key would be sent in plain text; or one is needed, the server is not the
+            provider's, and the recipe names no key for it.
     """
     url = (url or hosted).rstrip("/")
     try:
@@ -57,18 +62,23 @@ def address(url: str | None, key_env: str | None, hosted: str, hosted_key: str, 
     shown_port = f":{port}" if port not in (None, _PORTS[parts.scheme]) else ""
     shown_host = f"[{host}]" if ":" in host else host
     path = parts.path.rstrip("/")
-    return Address(url, key_env, shown_host + shown_port + (path if path != usual_path else ""))
+    where = shown_host + shown_port + (path if path != usual_path else "")
+    if key_env is None and needs_key:
+        raise BadInput(
+            f"the key in {hosted_key} is not sent to {where}; say by key_env which variable holds a key for it"
+        )
+    return Endpoint(url, key_env, where)
 
 
-def address_with_key(url: str | None, key_env: str | None, hosted: str, hosted_key: str) -> Address:
-    """The same for a provider that answers no request without a key.
+def read_key(variable: str) -> str:
+    """Read the API key in an environment variable.
 
     Raises:
-        BadInput: as `address`; or the server is not the provider's, and the recipe names no key for it.
+        BadInput: there is none, or it cannot be a key.
     """
-    found = address(url, key_env, hosted, hosted_key)
-    if found.key_env is None:
-        raise BadInput(
-            f"the key in {hosted_key} is not sent to {found.where}; say by key_env which variable holds a key for it"
-        )
-    return found
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise BadInput(f"there is no key in the environment variable {variable}; set it, or name another with key_env")
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise BadInput(f"the environment variable {variable} does not hold a key: it has blanks or strange characters")
+    return key
