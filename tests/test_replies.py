@@ -17,6 +17,7 @@ from sightline.agents.prompting import demonstration, instructions, prompt_text,
 from sightline.agents.types import Failure, Reply
 from sightline.config.agents import Replies
 from sightline.models.vlm.tokens import Tokens
+from sightline.replies import find_objects, normalise_key, skip_thinking
 
 JSON, TAGS = Replies(format="json"), Replies(format="tags")
 BOTH = pytest.mark.parametrize("form", [JSON, TAGS], ids=["json", "tags"])
@@ -297,6 +298,39 @@ def test_endless_replies_are_read(unit: str) -> None:
     quoted = '{"action": "' + text.replace('"', "'").replace("\\", "/") + '"}'
     assert all(read(text, form=form).action is None for form in (JSON, TAGS))
     assert read(quoted).action is None
+
+
+# -- the reader of JSON, which teachers' replies share ----------------------------------------------------------------
+
+
+@given(said=st.dictionaries(WORDS, WORDS, min_size=1), around=st.sampled_from(["", "So: ", "```json\n", "{x} [", '"']))
+def test_objects_are_found_in_prose_with_the_places_of_their_values(said: dict[str, str], around: str) -> None:
+    text = around + json.dumps(said, ensure_ascii=False) + around
+    ((one,),) = find_objects(text)
+    assert one.closed and json.loads(text[one.start : one.end]) == said
+    assert [(key, value.text) for key, value in one.items] == [(normalise_key(key), said[key]) for key in said]
+    assert [json.loads(f'"{text[value.start : value.end]}"') for _, value in one.items] == list(said.values())
+
+
+def test_objects_within_objects_and_objects_that_break_off() -> None:
+    whole, broken = find_objects('{"a": [{"b": null}, 2.5]} or {"My_A": {"b": "c"}, "d": e{')
+    assert [(one.kind, one.closed, len(one.items)) for one in whole] == [("{", True, 1), ("{", True, 1)]
+    assert [(value.kind, value.text) for _, value in whole[0].get("a")[0].items] == [("{", ""), ("", "2.5")]
+    assert [one.closed for one in broken] == [False, True]
+    assert [key for key, _ in broken[0].items] == ["my a", "d"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reply"),
+    [
+        *(("+", "+"), ("<think>a</think>+", "+"), (" <THINKING>a</THINKING> +", " +"), ("a</think>b</think>+", "+")),
+        *(("<think>a", ""), ("</think>+", "+"), ("<think>{'a'}</think>", ""), ("a <think> b", "a <think> b")),
+        *(('{"a": "</think>"} +', '{"a": "</think>"} +'), ('{"a": "</think>', "")),
+        ('{"a": 1}</think>{"a": "</think>"}', '{"a": "</think>"}'),
+    ],
+)
+def test_thinking_is_skipped(text: str, reply: str) -> None:
+    assert text[skip_thinking(text) :] == reply
 
 
 # -- which tokens ------------------------------------------------------------------------------------------------------

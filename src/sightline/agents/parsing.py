@@ -63,7 +63,7 @@ def read_reply(
     failure: Failure | None = None
     if actions:
         first = actions[0]
-        raw = text[first.start : first.end]
+        raw = text[first.start : first.end]  # the span leaves out the blanks around the name
         span = (first.end - len(raw.lstrip()), first.start + len(raw.rstrip()))
         meant = [_matches(one.text, action_names) for one in actions]
         different = {names[0] if names else one.text.strip() for names, one in zip(meant, actions, strict=True)}
@@ -102,7 +102,7 @@ def _undecorated(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Field:
-    """What is said under a normalised key, and the characters [start, end) of the reply that say it."""
+    """A normalised key, the text under it, and the characters [start, end) of the reply that hold it."""
 
     key: str
     start: int

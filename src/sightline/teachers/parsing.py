@@ -44,7 +44,7 @@ _LEAD = re.compile(
     r"(?:answer|choice|label|verdict|level|score|rating|i (?:choose|pick|prefer|say))(?: is)?\s*[:=]?\s*"
 )
 _CONCLUSION = re.compile(r"[,;.!–—-] *(?:so|thus|hence|therefore) *:", re.IGNORECASE)
-"""What follows is the answer, as if on a line of its own. A bare colon would not do: `further away: first`."""
+"""Before the answer, which counts as if on a line of its own. A bare colon would not do: `further away: first`."""
 _NUMBER = re.compile(r"[+-]?[0-9]{1,6}(?:\.[0-9]{1,6})?")
 _DECLINED = re.compile(
     r"(?:i(?:'m| am) (?:very )?sorry|sorry|i apologi[sz]e|unfortunately)?,? ?(?:but )?"

@@ -88,7 +88,7 @@ class Anthropic:
 
 
 def _complaint(error: Any) -> str:
-    """What the service says is wrong, without the rest of its body."""
+    """The error message in the body of an answer, without the rest of it."""
     inner = error.body.get("error") if isinstance(error.body, dict) else None
     return str(inner.get("message") if isinstance(inner, dict) else error.message)
 

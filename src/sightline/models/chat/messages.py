@@ -1,4 +1,4 @@
-"""What is said to a model that chats, what it says back, and the three ways in which it does not answer."""
+"""Requests to a model that chats, its replies, and the three errors in place of one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Token:
 
 @dataclass(frozen=True)
 class ChatReply:
-    """What came back.
+    """A reply, as the provider sent it.
 
     Attributes:
         text: all of the reply.
@@ -68,7 +68,7 @@ class ChatReply:
 
 
 class NoReply(Exception):
-    """Why there is no usable reply, in one line."""
+    """There is no usable reply; the message says why in one line."""
 
     def __init__(self, message: str, input_tokens: int = 0, output_tokens: int = 0) -> None:
         super().__init__(" ".join(message.split())[:500])

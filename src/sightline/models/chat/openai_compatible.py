@@ -141,7 +141,7 @@ def _tokens(logprobs: Any) -> tuple[Token, ...]:
 
 
 def _complaint(text: str) -> str:
-    """What a server says is wrong, in one line, wherever it puts it."""
+    """The error message in the body of an answer, in one line, wherever the server puts it."""
     try:
         body = json.loads(text)
         error = body.get("error", body)
