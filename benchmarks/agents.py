@@ -61,8 +61,9 @@ from sightline.agents.prompting import prompt_text
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.samplers import Completion, Conversation, Key, Sampler
 from sightline.agents.types import Advantages, Trajectory, Turn
-from sightline.config import PPO, AgentRecipe, for_agent, load_recipe
-from sightline.config.loading import bundled_recipes
+from sightline.config.agents import PPO
+from sightline.config.loading import bundled_recipes, for_agent, load_recipe
+from sightline.config.recipe import AgentRecipe
 from sightline.envs.games.blackjack import most_wins
 from sightline.envs.games.contract import Game
 from sightline.envs.games.ez_points import EZPoints

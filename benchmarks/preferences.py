@@ -88,9 +88,8 @@ def throughput(jobs: int) -> None:
     """Part `throughput`."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from fault_server import FaultServer, brighter
-    from sightline.config import ChatTeacherConfig
     from sightline.labels.types import Question, Segment
-    from sightline.teachers.chat import ChatTeacher
+    from sightline.teachers.chat import ChatTeacher, ChatTeacherConfig
 
     rng = np.random.default_rng(0)
 
@@ -104,7 +103,7 @@ def throughput(jobs: int) -> None:
         with FaultServer(brighter, latency=1.0) as server:
             config = ChatTeacherConfig(kind="chat", model="tiny", url=server.url, **settings)
             began = time.monotonic()
-            answered = sum(1 for _ in ChatTeacher(config).answers(pairs(count)))
+            answered = sum(1 for _ in ChatTeacher(**config.model_dump(exclude={"kind"})).answers(pairs(count)))
             return answered / (time.monotonic() - began)
 
     numbers = {
@@ -131,10 +130,11 @@ def relabelling(jobs: int) -> None:
     import torch
     from gymnasium import spaces
 
-    from sightline.config import CNNConfig, LearnedConfig
     from sightline.control.relabelling import relabel
     from sightline.control.replay import CommittedReplayBuffer
     from sightline.models.encoders import load_encoder
+    from sightline.preferences.config import LearnedConfig
+    from sightline.rewards.learned.config import CNNConfig
     from sightline.rewards.learned.reward import EnsembleReward
 
     torch.set_num_threads(os.cpu_count() or 1)
@@ -150,7 +150,7 @@ def relabelling(jobs: int) -> None:
         buffer.committed[:] = True
         return buffer
 
-    head = EnsembleReward(LearnedConfig(kind="learned"), (64, 64, 3), load_encoder("bundled", device="cpu"), 0)
+    head = LearnedConfig().make_reward((64, 64, 3), load_encoder("bundled", device="cpu"), 0)
     buffer = filled(head, 100_000)
     numbers: dict[str, Any] = {
         "embedding head: seconds for 100 000 frames": _median_seconds(lambda: relabel(buffer, head.score)),
@@ -158,7 +158,7 @@ def relabelling(jobs: int) -> None:
     }
     for size in (84, 200):
         config = LearnedConfig(kind="learned", model=CNNConfig(kind="cnn", size=(size, size)))
-        cnn = EnsembleReward(config, (size, size, 3), None, 0)
+        cnn = config.make_reward((size, size, 3), None, 0)
         frames = filled(cnn, 2_000)
         stored = frames.features[:, 0]  # type: ignore[index]
         ours = len(stored) / _median_seconds(lambda frames=frames, cnn=cnn: relabel(frames, cnn.score))
@@ -199,12 +199,13 @@ def _the_published_way(size: int, frames: np.ndarray) -> np.ndarray:
 
 def drawer(jobs: int) -> None:
     """Part `drawer`."""
-    from sightline.config import CNNConfig, FittingConfig, LearnedConfig, PairsConfig, ScriptedTeacherConfig
     from sightline.evaluation.statistics import spearman
     from sightline.labels.types import Question
+    from sightline.preferences.config import LearnedConfig
+    from sightline.preferences.feedback.pairs import PairsConfig
     from sightline.preferences.sampling import PoolView, choose_pairs
+    from sightline.rewards.learned.config import CNNConfig, FittingConfig
     from sightline.rewards.learned.fitting import Examples, fit
-    from sightline.rewards.learned.reward import EnsembleReward
     from sightline.teachers.scripted import ScriptedTeacher
 
     seen, seen_rewards = _drawer_frames(range(40))
@@ -217,18 +218,18 @@ def drawer(jobs: int) -> None:
                 feedback = PairsConfig(loss=loss, noise=0.2)
                 fitting = FittingConfig(epochs=30, patience=6)
                 config = LearnedConfig(kind="learned", model=CNNConfig(kind="cnn"), feedback=feedback, fitting=fitting)
-                reward = EnsembleReward(config, seen.shape[1:], None, seed)
+                reward = config.make_reward(seen.shape[1:], None, seed)
                 features = reward.features_of(seen)
                 segments = [_segment(frame, value) for frame, value in zip(seen, seen_rewards, strict=True)]
                 view = PoolView([segment.digest for segment in segments], np.zeros((len(segments), 1)))
                 chosen = choose_pairs("uniform", 1500, view, np.random.default_rng(seed))
                 questions = [Question("compare", (segments[a], segments[b]), ("open",)) for a, b in chosen]
-                teacher = ScriptedTeacher(ScriptedTeacherConfig(kind="scripted", mistake=mistake), seed)
+                teacher = ScriptedTeacher(seed, mistake=mistake)
                 examples = Examples()
                 for i, answer in teacher.answers(questions):
                     if answer.value is not None:
                         examples.add(tuple(features[j][None] for j in chosen[i]), answer.value)
-                fitted = fit(reward, examples, seed)
+                fitted = fit(reward, examples, config.feedback, config.segment, seed)
                 correlation = spearman(reward(unseen), unseen_rewards)
                 name = f"{loss}, {100 * mistake:.0f} % wrong"
                 rows.setdefault(name, []).append(

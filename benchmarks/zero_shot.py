@@ -34,7 +34,8 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
-from sightline.config import ControlRecipe, load_recipe
+from sightline.config.loading import load_recipe
+from sightline.config.recipe import ControlRecipe
 from sightline.control.building import build
 from sightline.control.resolving import resolve
 from sightline.control.training import ControlTrainer

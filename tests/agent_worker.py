@@ -26,7 +26,7 @@ import sightline.reports.agent_page
 import sightline.reports.trajectories_page  # noqa: F401
 from sightline.agents import training  # noqa: F401
 from sightline.cli import main
-from sightline.config import ModelConfig
+from sightline.config.agents import ModelConfig
 from sightline.models.vlm.model import load_vlm
 from sightline.runs.stopping import StopRequests
 

@@ -21,7 +21,8 @@ from sightline.agents.learning import PolicyLearner
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import Trajectory
-from sightline.config import AgentRecipe, Replies
+from sightline.config.agents import Replies
+from sightline.config.recipe import AgentRecipe
 from sightline.envs.games.making import GameMaker
 from sightline.errors import RunFailed
 from sightline.models.vlm.model import VLM, load_vlm

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sightline.config import Budget
 from sightline.labels.store import LabelStore
-from sightline.labels.types import Answer, Question, Segment, preference
+from sightline.labels.types import Answer, Question, Segment, Teacher, preference
+from sightline.preferences.config import Budget
 from sightline.preferences.labelling import BackgroundLabeller
 
 COUNT = 30
@@ -29,7 +29,7 @@ def questions(count: int = COUNT) -> list[Question]:
     return [Question("compare", (segment(i), segment(i + 100)), ("goal",)) for i in range(count)]
 
 
-class SlowTeacher:
+class SlowTeacher(Teacher):
     """Takes its time over every question, and writes its number down first."""
 
     name, signature = "slow", "slow teacher"

@@ -17,7 +17,8 @@ from sightline.agents.rollouts import RolloutWorker
 from sightline.agents.samplers import Completion, Conversation, Key, only_text
 from sightline.agents.trajectory_log import trajectory_log, write_trajectory_log
 from sightline.agents.types import Advantages, Trajectory
-from sightline.config import AgentRecipe, Replies
+from sightline.config.agents import Replies
+from sightline.config.recipe import AgentRecipe
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.number_line import NumberLine
 from sightline.evaluation.seeds import make_panel

@@ -30,7 +30,7 @@ from sightline.agents.evaluation import (
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.trajectory_log import tokens_of, trajectory_log, write_trajectory_log
 from sightline.agents.types import Advantages, Failure, Trajectory
-from sightline.config import Replies
+from sightline.config.agents import Replies
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.number_line import NumberLine
 from sightline.envs.games.wrapping import GameWrapper

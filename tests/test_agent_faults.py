@@ -21,7 +21,8 @@ from sightline.agents.building import AgentSetup, build, resolve
 from sightline.agents.learning import PolicyLearner
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.types import Failure, Trajectory
-from sightline.config import Replies, for_agent, load_recipe
+from sightline.config.agents import Replies
+from sightline.config.loading import for_agent, load_recipe
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.number_line import NumberLine
 from sightline.errors import RunFailed

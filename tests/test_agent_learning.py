@@ -20,7 +20,8 @@ from sightline.agents.rollouts import EpisodeTask
 from sightline.agents.sequences import build_sequences, turns_in
 from sightline.agents.types import Advantages, Trajectory
 from sightline.agents.warm_start import warm_start
-from sightline.config import WarmStart, for_agent, load_recipe
+from sightline.config.agents import WarmStart
+from sightline.config.loading import for_agent, load_recipe
 from small_trajectories import turn_by_turn
 
 Sightline = Callable[..., Finished]

@@ -21,7 +21,7 @@ from sightline.agents import training
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import Trajectory
-from sightline.config import ModelConfig, Replies
+from sightline.config.agents import ModelConfig, Replies
 from sightline.envs.games.making import GameMaker
 from sightline.models.vlm.model import VLM, load_vlm
 from sightline.runs.metrics import read_metrics

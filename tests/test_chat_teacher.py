@@ -37,7 +37,6 @@ from fault_server import (
     status,
     thought_too_long,
 )
-from sightline.config import ChatTeacherConfig
 from sightline.errors import BadInput, RunFailed
 from sightline.labels.store import Context, LabelStore
 from sightline.labels.types import Answer, Outcome, Question, Segment, true_preference
@@ -47,7 +46,7 @@ from sightline.models.chat.messages import ChatModel, ChatRequest, Picture
 from sightline.models.chat.openai_compatible import OpenAICompatible
 from sightline.models.chat.streaming import stream_async
 from sightline.teachers import chat, prompts
-from sightline.teachers.chat import ChatTeacher, Opinion, both_orders, count_votes, pick_frames
+from sightline.teachers.chat import ChatTeacher, ChatTeacherConfig, Opinion, both_orders, count_votes, pick_frames
 
 GOAL = ("a bright picture",)
 
@@ -74,7 +73,7 @@ def single(kind: Any, brightness: float = 7, levels: int = 0) -> Question:
 
 def teacher_at(server: FaultServer, **settings: Any) -> ChatTeacher:
     settings = {"model": "m", "retries": 2, "timeout": 10} | settings
-    return ChatTeacher(ChatTeacherConfig(kind="chat", url=server.url, **settings))
+    return ChatTeacher(url=server.url, **settings)
 
 
 def answer(reply: Reply, question: Question, **settings: Any) -> Answer:
@@ -359,8 +358,8 @@ def test_several_votes_need_a_temperature() -> None:
 
 
 def test_signatures_differ_where_answers_may() -> None:
-    base = {"kind": "chat", "model": "m", "url": "http://localhost:8000/v1"}
-    plain = ChatTeacher(ChatTeacherConfig(**base))
+    base: Any = {"model": "m", "url": "http://localhost:8000/v1"}
+    plain = ChatTeacher(**base)
     for change in (
         *({"model": "n"}, {"url": "http://elsewhere/v1"}, {"stages": 2}, {"swap": False}, {"frames": 2}),
         *({"url": "http://localhost:8001/v1"}, {"url": "http://localhost:8000/a/v1"}, {"temperature": 0.5}),
@@ -372,9 +371,9 @@ def test_signatures_differ_where_answers_may() -> None:
             {"max_tokens": 9},
         ),
     ):
-        assert ChatTeacher(ChatTeacherConfig(**base | change)).signature != plain.signature
+        assert ChatTeacher(**base | change).signature != plain.signature
     for same in ({"concurrency": 1}, {"timeout": 1.0}, {"input_price": 3.0}, {"url": "http://localhost:8000/v1/"}):
-        assert ChatTeacher(ChatTeacherConfig(**base | same)).signature == plain.signature
+        assert ChatTeacher(**base | same).signature == plain.signature
     assert plain.name == "chat m" and f"prompts={prompts.PROMPT_VERSION}" in plain.signature
 
 
@@ -504,7 +503,7 @@ def test_check_asks_for_everything_that_questions_ask_for() -> None:
 
 def test_what_is_missing_fails_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    teacher = ChatTeacher(ChatTeacherConfig(kind="chat", model="m"))  # making one needs no key
+    teacher = ChatTeacher(model="m")  # making one needs no key
     with pytest.raises(BadInput, match="no key in the environment variable OPENAI_API_KEY"):
         teacher.check()
     with pytest.raises(BadInput, match="OPENAI_API_KEY"):
@@ -596,7 +595,7 @@ def check_answers(said: dict[int, Answer]) -> None:
 
 def test_a_real_server_answers_and_its_labels_are_kept(vlm: Path, real_server: str, tmp_path: Path) -> None:
     config = ChatTeacherConfig(kind="chat", model=str(vlm), url=real_server, concurrency=4, **PLAIN)
-    teacher = ChatTeacher(config)
+    teacher = ChatTeacher(**config.model_dump(exclude={"kind"}))
     teacher.check()
     one, two, three = tokens_by_pictures(OpenAICompatible(str(vlm), real_server))
     assert two - one == three - two == (tiny_vlm.SIDE // 8) ** 2  # every picture reaches the model
@@ -622,16 +621,16 @@ def _key(label: Any, teacher: ChatTeacher) -> str:
 
 def test_a_real_server_that_serves_another_model_is_noticed(vlm: Path, real_server: str) -> None:
     with pytest.raises(BadInput, match="cannot be asked"):
-        ChatTeacher(ChatTeacherConfig(kind="chat", model="another", url=real_server)).check()
+        ChatTeacher(model="another", url=real_server).check()
 
 
 def test_a_model_in_this_process_answers_in_batches(vlm: Path) -> None:
-    teacher = ChatTeacher(ChatTeacherConfig(kind="chat", provider="local", model=str(vlm), **PLAIN))
+    teacher = ChatTeacher(provider="local", model=str(vlm), **PLAIN)
     teacher.check()
     said = dict(teacher.answers(PAIRS))
     check_answers(said)
     assert all(0.5 < a.confidence <= 1 for a in said.values() if a.value is not None and a.confidence)
-    alone = ChatTeacher(ChatTeacherConfig(kind="chat", provider="local", model=str(vlm), concurrency=1, **PLAIN))
+    alone = ChatTeacher(provider="local", model=str(vlm), concurrency=1, **PLAIN)
     again = dict(alone.answers(PAIRS[:4]))
     for i, answer_alone in again.items():  # padding and company change nothing
         assert answer_alone.value == said[i].value
@@ -657,4 +656,4 @@ def test_a_model_in_this_process_can_be_interrupted(vlm: Path) -> None:
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(BadInput, match="cannot be loaded as a model that sees and chats"):
-        ChatTeacher(ChatTeacherConfig(kind="chat", provider="local", model=str(tmp_path))).check()
+        ChatTeacher(provider="local", model=str(tmp_path)).check()

@@ -20,7 +20,7 @@ from PIL import Image
 
 from conftest import TINY, Finished
 from fault_server import FaultServer, status
-from sightline.config import bundled_recipes
+from sightline.config.loading import bundled_recipes
 from sightline.models.pictures import Picture
 from sightline.reports.video import write_scored_video
 from sightline.runs.files import read_document
@@ -242,7 +242,7 @@ def test_dry_run_prints_the_resolved_recipe_and_does_nothing(sightline: Sightlin
     import yaml
 
     from sightline.cli.roles import complete
-    from sightline.config import load_recipe
+    from sightline.config.loading import load_recipe
 
     expected = complete(load_recipe(name, ["seed=3"])).model_dump(mode="json")
     done = sightline("train", name, "seed=3", "--dry-run")

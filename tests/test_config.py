@@ -12,21 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sightline.agents.building import resolve as complete_agent
-from sightline.config import (
-    GRPO,
-    PPO,
-    AgentRecipe,
-    ControlRecipe,
-    DQNLearner,
-    SACLearner,
-    bundled_recipes,
-    for_agent,
-    for_control,
-    leaves,
-    load_recipe,
-    read_yaml,
-    validate_recipe,
-)
+from sightline.config.agents import GRPO, PPO
+from sightline.config.learners import DQNLearner, SACLearner
+from sightline.config.loading import bundled_recipes, for_agent, for_control, leaves, load_recipe, validate_recipe
+from sightline.config.recipe import AgentRecipe, ControlRecipe
+from sightline.config.yaml import read_yaml
 from sightline.control.resolving import resolve
 from sightline.envs import METAWORLD_ID
 from sightline.envs.games.making import GAMES

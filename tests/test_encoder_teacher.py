@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from conftest import SENTENCES
-from sightline.config import EncoderTeacherConfig
 from sightline.labels.types import Answer, Outcome, Question, Segment
 from sightline.models.encoders import load_encoder
 from sightline.rewards.zero_shot import ZeroShotReward
@@ -37,7 +36,7 @@ class Counting:
 
 
 def teacher(encoder: Any, words: Any = WORDS, alpha: float | None = None, **config: Any) -> EncoderTeacher:
-    return EncoderTeacher(EncoderTeacherConfig(**config), ZeroShotReward(*words, alpha=alpha, encoder=encoder))
+    return EncoderTeacher(ZeroShotReward(*words, alpha=alpha, encoder=encoder), **config)
 
 
 def ask(who: EncoderTeacher, questions: Sequence[Question]) -> list[Answer]:

@@ -16,7 +16,8 @@ from PIL import Image
 from scipy.stats import spearmanr
 
 from conftest import SENTENCES, SIZES, write_open_clip_encoder
-from sightline.config import ControlRecipe, bundled_recipes, load_recipe
+from sightline.config.loading import bundled_recipes, load_recipe
+from sightline.config.recipe import ControlRecipe
 from sightline.envs.control.cartpole import LOOKS, draw_cartpole
 from sightline.envs.control.mountain_car import LOOKS as CAR_LOOKS
 from sightline.envs.control.mountain_car import draw_mountain_car

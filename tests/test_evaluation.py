@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from sightline.config import for_control, load_recipe
+from sightline.config.loading import for_control, load_recipe
 from sightline.control.building import ControlSetup
 from sightline.control.collection import EpisodeSums
 from sightline.control.resolving import env_maker

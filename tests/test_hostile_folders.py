@@ -83,7 +83,7 @@ class Payload:
 def strangers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of every role."""
     from sightline.cli.roles import complete, train
-    from sightline.config import load_recipe
+    from sightline.config.loading import load_recipe
 
     folder = tmp_path_factory.mktemp("strangers")
     for name, (recipe, *overrides) in ROLES.items():

@@ -21,11 +21,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sightline.config.teachers import HumanTeacherConfig
 from sightline.labels.store import Context, LabelStore
 from sightline.labels.types import Answer, Outcome, Question, QuestionKind, Segment, preference
 from sightline.teachers import human, queue
-from sightline.teachers.human import HumanTeacher
+from sightline.teachers.human import HumanTeacher, HumanTeacherConfig
 from sightline.teachers.page import MAX_BODY, PageServer
 
 TAB, OTHER_TAB = "tab-one-1", "tab-two-2"
@@ -452,7 +451,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def teacher(page: Page, patience: float = 60.0, said: list[str] | None = None) -> HumanTeacher:
     config = HumanTeacherConfig(kind="human", patience=patience)
-    return HumanTeacher(config, page.store, lambda: CONTEXT, print if said is None else said.append)
+    return HumanTeacher(
+        page.store,
+        lambda: CONTEXT,
+        print if said is None else said.append,
+        **config.model_dump(exclude={"kind"}),
+    )
 
 
 @pytest.mark.usefixtures("quick")
@@ -541,7 +545,9 @@ def test_who_stops_early_leaves_nothing_waiting(page: Page) -> None:
 
 def test_names(page: Page) -> None:
     plain, anna = (HumanTeacherConfig(kind="human", name=name) for name in ("human", "anna"))
-    teachers = [HumanTeacher(config, page.store, CONTEXT, print) for config in (plain, anna)]
+    teachers = [
+        HumanTeacher(page.store, CONTEXT, print, **config.model_dump(exclude={"kind"})) for config in (plain, anna)
+    ]
     assert [t.name for t in teachers] == ["human", "human anna"]
     assert teachers[0].signature == ASKER.signature != teachers[1].signature
 

@@ -149,7 +149,7 @@ def test_questions_that_are_stated_bound_what_is_asked(
 def test_fresh_questions_are_bounded_too_and_a_runs_own_rounds_bound_nothing(
     sightline: Callable[..., Any], tmp_path: Path
 ) -> None:
-    from sightline.config import load_recipe
+    from sightline.config.loading import load_recipe
     from sightline.runs.folder import owned_run
 
     done = sightline("label", "run", tmp_path / "new", "env=cartpole", *SCRIPTED, "reward.questions=3", "--json")
@@ -232,7 +232,7 @@ def test_known_ratings_keep_their_levels(sightline: Callable[..., Any], tmp_path
 
 def test_a_runs_own_recipe_asks(sightline: Callable[..., Any], tmp_path: Path) -> None:
     """Its words are those that its questions were asked in, not the task's."""
-    from sightline.config import load_recipe
+    from sightline.config.loading import load_recipe
     from sightline.runs.folder import owned_run
 
     goal = ("a pole upright",)

@@ -15,16 +15,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sightline.config import Budget, HumanTeacherConfig
 from sightline.errors import RunFailed
 from sightline.labels.store import Context, LabelStore
-from sightline.labels.types import Answer, ModelCall, Outcome, Question, preference
+from sightline.labels.types import Answer, ModelCall, Outcome, Question, Teacher, preference
+from sightline.preferences.config import Budget
 from sightline.preferences.labelling import DEAD, BackgroundLabeller
 from sightline.teachers.human import HumanTeacher
 from slow_teacher import COUNT, questions
 
 
-class Fake:
+class Fake(Teacher):
     """Answers by a function of the question's number, some at once; keeps what it was asked."""
 
     name, signature = "fake", "fake teacher"
@@ -268,7 +268,7 @@ def test_people_record_themselves(store: LabelStore, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("sightline.teachers.human.SECOND_THOUGHTS", 0.0)
     monkeypatch.setattr("sightline.teachers.human.POLL", 0.01)
     said: list[str] = []
-    teacher = HumanTeacher(HumanTeacherConfig(kind="human", patience=60), store, Context("run", "task"), said.append)
+    teacher = HumanTeacher(store, Context("run", "task"), said.append, patience=60)
     labelling = BackgroundLabeller(teacher, store, Budget(), "run", "task")
     labelling.ask(questions(2), step=5)
     while len(waiting := store.waiting()) < 2:

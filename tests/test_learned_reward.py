@@ -13,33 +13,25 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.config import (
-    CNNConfig,
-    EmbeddingHeadConfig,
-    FittingConfig,
-    LadderConfig,
-    LearnedConfig,
-    PairsConfig,
-    RatingsConfig,
-    ResNetConfig,
-    ScoresConfig,
-    StatesConfig,
-)
 from sightline.envs.control.cartpole import LOOKS, draw_cartpole
 from sightline.errors import BadInput, RunFailed
 from sightline.evaluation.statistics import ranks, spearman
 from sightline.labels.types import Segment
+from sightline.preferences.config import LearnedConfig
+from sightline.preferences.feedback.ladder import LadderConfig
+from sightline.preferences.feedback.pairs import PairsConfig
+from sightline.preferences.feedback.ratings import RatingsConfig
+from sightline.preferences.feedback.scores import ScoresConfig
 from sightline.preferences.pool import SegmentPool, whole_segments
 from sightline.rewards.learned import fitting
-from sightline.rewards.learned.fitting import Examples, Fit, fit
-from sightline.rewards.learned.networks import build_ensemble
+from sightline.rewards.learned.config import CNNConfig, EmbeddingHeadConfig, FittingConfig, ResNetConfig, StatesConfig
+from sightline.rewards.learned.fitting import Examples, Fit
+from sightline.rewards.learned.ladder import LadderReward
+from sightline.rewards.learned.networks import build_ensemble, resize
 from sightline.rewards.learned.reward import (
     BOUND,
     EnsembleReward,
-    LadderReward,
     LearnedReward,
-    build_reward,
-    resize,
 )
 from sightline.rewards.novelty import NoveltyReward, flat
 from sightline.runs.archive import Archive
@@ -281,8 +273,19 @@ def config_of(kind: str = "states", feedback: Any = None, **keys: Any) -> Learne
     )
 
 
+def made(config: LearnedConfig, seen_shape: tuple[int, ...], encoder: Any, seed: int) -> Any:
+    """The reward of a block, which remembers its block so that `fit` below finds it."""
+    reward: Any = config.make_reward(seen_shape, encoder, seed)
+    reward.config = config
+    return reward
+
+
+def fit(reward: Any, examples: Examples, seed: int) -> Fit:
+    return fitting.fit(reward, examples, reward.config.feedback, reward.config.segment, seed)
+
+
 def reward_on_states(seed: int = 0, **keys: Any) -> EnsembleReward:
-    return EnsembleReward(config_of(**keys), (3,), None, seed)
+    return made(config_of(**keys), (3,), None, seed)
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.3])
@@ -339,7 +342,7 @@ def through_a_file(state: dict[str, Any], folder: Path) -> dict[str, Any]:
 def test_a_restored_reward_pays_the_same(kind: str, tmp_path: Path) -> None:
     shape, dtype = ((3,), np.float32) if kind == "states" else ((48, 48, 3), np.uint8)
     seen = np.random.default_rng(0).integers(0, 255, (9, *shape)).astype(dtype)
-    first, second = (EnsembleReward(config_of(kind), shape, None, seed) for seed in (0, 1))
+    first, second = (made(config_of(kind), shape, None, seed) for seed in (0, 1))
     first.fit_normalizer(first.features_of(seen))
     assert not np.array_equal(first(seen), second(seen))
     second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
@@ -360,7 +363,7 @@ def test_beginning_anew_gives_the_first_weights_back() -> None:
 
 def test_the_ladders_reward(bundled: Any, tmp_path: Path) -> None:
     config = config_of("embeddings", LadderConfig(kind="ladder"))
-    reward = build_reward(config, (64, 64, 3), bundled, 0)
+    reward = made(config, (64, 64, 3), bundled, 0)
     assert isinstance(reward, LadderReward)
     assert reward.feature_shape == (128,)
     assert reward.feature_dtype == np.float16
@@ -370,19 +373,19 @@ def test_the_ladders_reward(bundled: Any, tmp_path: Path) -> None:
     reward.fit_normalizer(features)
     paid = reward.rewards_of(features)
     assert paid.argmax() == 2
-    other = build_reward(config, (64, 64, 3), bundled, 0)
+    other = made(config, (64, 64, 3), bundled, 0)
     other.load_state_dict(through_a_file(reward.state_dict(), tmp_path))
     np.testing.assert_array_equal(other.rewards_of(features), paid)
 
 
 def test_what_is_kept_of_a_frame(bundled: Any) -> None:
     frames = np.random.default_rng(0).integers(0, 255, (3, 64, 64, 3), np.uint8)
-    cnn = build_reward(config_of("cnn"), (64, 64, 3), None, 0)
+    cnn = made(config_of("cnn"), (64, 64, 3), None, 0)
     assert (cnn.feature_shape, cnn.feature_dtype, cnn.needs) == ((32, 32, 3), np.uint8, {"frames"})
     assert cnn.features_of(frames).shape == (3, 32, 32, 3)
-    head = build_reward(config_of("embeddings"), (64, 64, 3), bundled, 0)
+    head = made(config_of("embeddings"), (64, 64, 3), bundled, 0)
     np.testing.assert_allclose(head.features_of(frames), bundled.embed_frames(frames), atol=1e-3)
-    states = build_reward(config_of("states"), (5,), None, 0)
+    states = made(config_of("states"), (5,), None, 0)
     assert (states.feature_shape, states.needs) == ((5,), {"states"})
 
 
@@ -449,7 +452,7 @@ def check_order(kind: str, length: int, encoder: Any, at_least: float) -> None:
     seen, worth = problem(kind, count, seed=1)
     fast = {"epochs": EPOCHS[kind], "ensemble": 1, "batch_size": 16, "learning_rate": 2e-3}
     config = config_of(kind, segment=length, fitting=fast)
-    reward = EnsembleReward(config, seen.shape[1:], encoder, 0)
+    reward = made(config, seen.shape[1:], encoder, 0)
     new, truth = problem(kind, 40, seed=2)
     untaught = spearman(reward.raw_reward(reward.features_of(new)), truth)
     fitted = fit(reward, judged_pairs(reward, seen, worth, count, length), seed=0)
@@ -514,13 +517,13 @@ def test_held_out_labels_are_never_trained_on(monkeypatch: pytest.MonkeyPatch) -
     seen, worth = problem("states", 50, seed=1)
     trained: set[int] = set()
     measured: set[int] = set()
-    loss = fitting._loss
+    loss = fitting.Labels.loss
 
-    def spying(reward: Any, examples: Any, batch: np.ndarray) -> Any:
+    def spying(labels: Any, batch: np.ndarray) -> Any:
         (trained if torch.is_grad_enabled() else measured).update(batch.tolist())
-        return loss(reward, examples, batch)
+        return loss(labels, batch)
 
-    monkeypatch.setattr(fitting, "_loss", spying)
+    monkeypatch.setattr(fitting.Labels, "loss", spying)
     reward = reward_on_states(fitting={"epochs": 3, "held_out": 0.3})
     examples = judged_pairs(reward, seen, worth, 60)
     fit(reward, examples, seed=0)
@@ -555,13 +558,13 @@ def test_fitting_stops_early_and_the_best_weights_come_back(monkeypatch: pytest.
         examples.add((states[a], states[b]), float(rng.random() < 0.5))
     reward = reward_on_states(fitting={"epochs": 500, "patience": 5, "held_out": 0.4, "batch_size": 8})
     heard: list[float] = []
-    evaluate = fitting._evaluate
+    evaluate = fitting.Labels.mean_loss
 
     def listening(*arguments: Any) -> float:
         heard.append(evaluate(*arguments))
         return heard[-1]
 
-    monkeypatch.setattr(fitting, "_evaluate", listening)
+    monkeypatch.setattr(fitting.Labels, "mean_loss", listening)
     fitted = fit(reward, examples, seed=0)
     *epochs, _, at_the_end = heard
     assert len(epochs) < 500
@@ -592,7 +595,7 @@ def test_a_resnet_learns_from_a_minibatch_of_one(count: int) -> None:
     """Its batch normalisation must have something to normalise by."""
     config = config_of("resnet", ScoresConfig(kind="scores"), fitting={"epochs": 1, "batch_size": 8, "held_out": 0})
     smallest = config.model_copy(update={"model": ResNetConfig(kind="resnet", size=(33, 33))})
-    reward = EnsembleReward(smallest, (33, 33, 3), None, 0)
+    reward = made(smallest, (33, 33, 3), None, 0)
     examples = Examples()
     for i in range(count):
         examples.add((reward.features_of(np.full((1, 33, 33, 3), 20 * i, np.uint8)),), i / 10)

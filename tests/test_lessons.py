@@ -8,23 +8,16 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from sightline.config import (
-    CNNConfig,
-    EmbeddingHeadConfig,
-    FittingConfig,
-    LadderConfig,
-    LearnedConfig,
-    PairsConfig,
-    RatingsConfig,
-    ScoresConfig,
-    ScriptedTeacherConfig,
-    StatesConfig,
-)
-from sightline.config.rewards import PairSampler
 from sightline.evaluation.statistics import spearman
 from sightline.labels.types import Answer, ModelCall, Outcome, preference
+from sightline.preferences.config import LearnedConfig
+from sightline.preferences.feedback.ladder import LadderConfig
+from sightline.preferences.feedback.pairs import PairSampler, PairsConfig
+from sightline.preferences.feedback.ratings import RatingsConfig
+from sightline.preferences.feedback.scores import ScoresConfig
 from sightline.preferences.rounds import PreferenceLearner, QueryRound
-from sightline.rewards.learned.reward import LadderReward, build_reward
+from sightline.rewards.learned.config import CNNConfig, EmbeddingHeadConfig, FittingConfig, StatesConfig
+from sightline.rewards.learned.ladder import LadderReward
 from sightline.runs.archive import Archives
 from sightline.runs.state import read_state, write_state
 from sightline.teachers.scripted import ScriptedTeacher
@@ -66,7 +59,7 @@ def make(feedback: Any, model: str = "states", segment: int = 1, seed: int = 0, 
         fitting=FittingConfig(ensemble=2, epochs=30, learning_rate=5e-3, **keys),
     )
     shape = (2,) if model == "states" else (SIDE, SIDE, 3)
-    reward = build_reward(config, shape, Eye() if model == "embeddings" else None, seed)  # type: ignore[arg-type]
+    reward = config.make_reward(shape, Eye() if model == "embeddings" else None, seed)  # type: ignore[arg-type]
     return PreferenceLearner(config, reward, ("a bright picture",), (SIDE, SIDE, 3), seed)
 
 
@@ -84,7 +77,7 @@ def fill(lessons: PreferenceLearner, count: int = 60, seed: int = 0) -> None:
 
 
 def answer(asked: QueryRound, **failings: Any) -> list[Answer | None]:
-    teacher = ScriptedTeacher(ScriptedTeacherConfig(kind="scripted", **failings), 0)
+    teacher = ScriptedTeacher(0, **failings)
     answers: list[Answer | None] = [None] * len(asked.questions)
     for i, given in teacher.answers(asked.questions):
         answers[i] = given

@@ -14,7 +14,7 @@ from pretraining.vlm import train as training
 from pretraining.vlm.curriculum import GAMES, REPLIES, Exercise, exercises
 from sightline.agents.parsing import read_reply
 from sightline.agents.prompting import prompt_text
-from sightline.config import ModelConfig
+from sightline.config.agents import ModelConfig
 from sightline.envs.games.making import GAMES as ALL_GAMES
 from sightline.envs.games.making import GameMaker
 from sightline.models.pictures import Picture

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from conftest import TINY, Finished
-from sightline.config import load_recipe
+from sightline.config.loading import load_recipe
 from sightline.control.resolving import resolve
 from sightline.errors import BadInput, Damaged
 from sightline.labels.store import DATABASE, LabelStore

@@ -16,15 +16,14 @@ from safetensors.torch import save_file
 from fault_server import Asked, FaultServer, garbage, refusal, says, status, thought_too_long
 from sightline.agents.parsing import read_reply
 from sightline.agents.prompting import prompt_text, reply_schema
-from sightline.agents.samplers import Sampler
 from sightline.agents.samplers.chat import ChatSampler, as_one_turn
 from sightline.agents.samplers.vllm import VLLMSampler
 from sightline.agents.types import Failure
 from sightline.config.agents import LoRA, ModelConfig, Replies
-from sightline.config.teachers import ChatTeacherConfig
 from sightline.errors import BadInput, RunFailed
 from sightline.models.pictures import Picture
 from sightline.models.vlm.types import ChatTurn, Prompt
+from sightline.teachers.chat import ChatTeacherConfig
 
 SIGNS = ("-", "+")
 FORM = Replies()

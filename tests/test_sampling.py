@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from sightline.config.rewards import PairSampler
+from sightline.preferences.feedback.pairs import PairSampler
 from sightline.preferences.sampling import (
     AskedPairs,
     PoolView,

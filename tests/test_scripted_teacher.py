@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from sightline.config import ScriptedTeacherConfig
 from sightline.labels.types import Answer, Outcome, Question, Segment, true_preference
 from sightline.teachers.scripted import ScriptedTeacher, boltzmann, weighted_return
 
@@ -32,7 +31,7 @@ def pair(first: Segment, second: Segment) -> Question:
 
 
 def teacher(seed: int = 0, **failings: Any) -> ScriptedTeacher:
-    return ScriptedTeacher(ScriptedTeacherConfig(kind="scripted", **failings), seed)
+    return ScriptedTeacher(seed, **failings)
 
 
 def ask(who: ScriptedTeacher, questions: Sequence[Question]) -> list[Answer]:

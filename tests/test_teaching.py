@@ -20,8 +20,9 @@ import torch
 from sightline.control.pebble import _size_of_round
 
 from conftest import TINY, Finished
-from sightline.config import LearnedConfig, load_recipe
+from sightline.config.loading import load_recipe
 from sightline.labels.store import BACKUP, DATABASE, LabelStore
+from sightline.preferences.config import LearnedConfig
 from sightline.runs.metrics import read_metrics
 from stored import newest_checkpoint, replay_of, rows_of, session_of
 
@@ -202,7 +203,6 @@ def test_every_stored_transition_is_paid_by_the_newest_reward(
     train: Callable[..., Path], model: str, rows: int, bundled: Any
 ) -> None:
     """The ring of the replay buffer is not full, wraps once, and wraps twice and more."""
-    from sightline.rewards.learned.reward import build_reward
 
     run = train(*MODELS[model], f"learner.buffer_size={4 * rows}", "steps=320", "seed=2")
     replay, source = replay_of(run), source_of(run)
@@ -211,7 +211,7 @@ def test_every_stored_transition_is_paid_by_the_newest_reward(
     config = load_recipe(str(run / "recipe.yaml"), []).reward
     assert isinstance(config, LearnedConfig)
     shape = (4,) if model == "states" else (64, 64, 3)
-    reward = build_reward(config, shape, bundled if model == "embeddings" else None, 99)
+    reward = config.make_reward(shape, bundled if model == "embeddings" else None, 99)
     reward.load_state_dict(source["lessons"]["reward"])
     kept = replay["next_observations"] if model == "states" else replay["features"]
     flat = kept.reshape(-1, *kept.shape[2:])

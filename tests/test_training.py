@@ -19,7 +19,7 @@ import pytest
 import safetensors.numpy
 
 from conftest import TINY, Finished, start_sightline
-from sightline.config import for_control, load_recipe
+from sightline.config.loading import for_control, load_recipe
 from sightline.control.checkpoints import chosen_policy
 from sightline.control.collection import CollectingVecEnv
 from sightline.control.learners import build_learner, check_learner

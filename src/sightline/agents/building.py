@@ -12,7 +12,9 @@ from sightline.agents.prompting import BLANK, demonstration
 from sightline.agents.rollouts import RolloutWorker
 from sightline.agents.samplers import Sampler
 from sightline.agents.samplers.policy import PolicySampler
-from sightline.config import PPO, AgentRecipe, WarmStart, for_agent, validate_recipe
+from sightline.config.agents import PPO, WarmStart
+from sightline.config.loading import for_agent, validate_recipe
+from sightline.config.recipe import AgentRecipe
 from sightline.envs.games.making import GameMaker
 from sightline.errors import BadInput
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played

@@ -25,7 +25,8 @@ from sightline.agents.sequences import (
     turns_in,
 )
 from sightline.agents.types import Advantages, Group, Trajectory
-from sightline.config import PPO, AgentRecipe
+from sightline.config.agents import PPO
+from sightline.config.recipe import AgentRecipe
 from sightline.errors import RunFailed
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import TokenSequence, TurnSpan

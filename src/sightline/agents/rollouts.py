@@ -22,7 +22,7 @@ from sightline.agents.parsing import action_tokens, choice_tokens, read_reply
 from sightline.agents.prompting import prompt_text
 from sightline.agents.samplers import Completion, Key, Sampler
 from sightline.agents.types import Reply, Trajectory, Turn
-from sightline.config import Replies
+from sightline.config.agents import Replies
 from sightline.envs.games.contract import Observation
 from sightline.models.pictures import Picture
 from sightline.models.vlm.model import VLM

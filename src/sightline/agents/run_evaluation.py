@@ -10,9 +10,10 @@ from sightline.agents.checkpoints import chosen_model
 from sightline.agents.evaluation import evaluate_policy
 from sightline.agents.prompting import reply_schema
 from sightline.agents.rollouts import RolloutWorker
-from sightline.config import AgentRecipe, for_agent
-from sightline.config.teachers import ChatTeacherConfig
+from sightline.config.loading import for_agent
+from sightline.config.recipe import AgentRecipe
 from sightline.evaluation.seeds import make_panel
+from sightline.models.chat.config import ChatModelConfig
 from sightline.runs.folder import RunFolder
 
 
@@ -44,7 +45,7 @@ def evaluate_model(recipe: AgentRecipe, episodes: int, seed: int) -> dict[str, A
 
 
 def evaluate_chat(
-    recipe: AgentRecipe, config: ChatTeacherConfig, episodes: int, seed: int, say: Callable[[str], None]
+    recipe: AgentRecipe, config: ChatModelConfig, episodes: int, seed: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """The same of a model behind a chat interface, such as a hosted one, on the same panel.
 

@@ -23,7 +23,7 @@ from sightline.agents.samplers import Completion, Conversation, Key, Sampler
 from sightline.agents.trajectory_log import trajectory_log, write_trajectory_log
 from sightline.agents.types import Advantages, Trajectory
 from sightline.agents.warm_start import warm_start
-from sightline.config import WarmStart
+from sightline.config.agents import WarmStart
 from sightline.errors import Damaged, RunFailed
 from sightline.runs.folder import RunFolder
 from sightline.runs.metrics import Metrics as MetricsWriter

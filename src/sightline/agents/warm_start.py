@@ -16,7 +16,7 @@ from sightline.agents.engines.engine import passes
 from sightline.agents.parsing import read_reply
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import same_text
-from sightline.config import WarmStart
+from sightline.config.agents import WarmStart
 from sightline.errors import BadInput, RunFailed
 from sightline.models.vlm.types import ChatTurn, Sample, TokenSequence, TurnSpan
 

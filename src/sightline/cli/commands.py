@@ -20,7 +20,7 @@ from sightline.cli.output import AsJson, RunPath, Trust, check_target, print_jso
 from sightline.errors import BadInput, RunFailed
 
 if TYPE_CHECKING:
-    from sightline.config import Recipe
+    from sightline.config.recipe import Recipe
     from sightline.runs.folder import RunFolder
 
 app = typer.Typer(
@@ -108,7 +108,7 @@ def _is_one_of_many() -> bool:
 
 def _recipe(arguments: list[str]) -> tuple[str, Recipe]:
     """Split `[RECIPE] key=value…`; gives the run's name and its recipe."""
-    from sightline.config import load_recipe
+    from sightline.config.loading import load_recipe
 
     if not arguments:
         raise BadInput("say what to train: a recipe (see 'sightline recipes') or env=… goal=…")
@@ -145,7 +145,7 @@ def _run_to_resume(arguments: list[str], path: Path | None, trust: bool) -> tupl
 
 def _agreed(had: Recipe, want: Recipe) -> list[str]:
     """Keys that two recipes say in the same words."""
-    from sightline.config import leaves
+    from sightline.config.loading import leaves
 
     ours, theirs = leaves(had), leaves(want)
     return [key for key, value in ours.items() if key in theirs and theirs[key] == value]
@@ -165,7 +165,7 @@ def evaluate(
 ) -> None:
     """Play a panel of episodes with a run's chosen checkpoint, or a game's with any model."""
     from sightline.cli import roles
-    from sightline.config import MAX_SEED
+    from sightline.config.basics import MAX_SEED
     from sightline.runs.folder import RunFolder
 
     if seed > MAX_SEED:
@@ -256,7 +256,7 @@ def score(
 @app.command()
 def recipes(as_json: AsJson = False) -> None:
     """List the bundled recipes."""
-    from sightline.config import bundled_recipes, load_recipe
+    from sightline.config.loading import bundled_recipes, load_recipe
 
     rows = [(name, load_recipe(name).description) for name in bundled_recipes()]
     print_rows(rows, ("recipe", "description"), as_json)

@@ -33,7 +33,8 @@ def demos(
     """
     from sightline.agents.building import game_maker
     from sightline.agents.demos import Demo, demonstrations, write_demos
-    from sightline.config import WarmStart, for_agent, load_recipe
+    from sightline.config.agents import WarmStart
+    from sightline.config.loading import for_agent, load_recipe
     from sightline.runs.progress import ProgressBar
 
     stated = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]

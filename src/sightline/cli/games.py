@@ -29,7 +29,7 @@ def check_env(
     from dataclasses import asdict
 
     from sightline.agents.building import game_maker
-    from sightline.config import for_agent, load_recipe
+    from sightline.config.loading import for_agent, load_recipe
     from sightline.envs.games.checking import check_game
     from sightline.evaluation.statistics import wilson
 

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sightline.config import AgentRecipe, ChatTeacherConfig, Recipe, for_agent, load_recipe
-from sightline.errors import BadInput, nearest
+from sightline.config.blocks import checked_block
+from sightline.config.loading import for_agent, load_recipe
+from sightline.config.recipe import AgentRecipe, Recipe
+from sightline.errors import BadInput
+from sightline.models.chat.config import ChatModelConfig
 from sightline.runs.folder import RunFolder, owned_run
 from sightline.runs.progress import ProgressBar
 from sightline.runs.state import restoring
@@ -60,7 +63,7 @@ def train(recipe: Recipe, path: Path, name: str, resume: bool) -> tuple[RunFolde
     with owned_run(path, recipe, resume) as begin:
         setup = build(recipe)
         folder = begin()
-        card = model_card(setup.encoder.name) if setup.encoder else None
+        card = model_card(setup.reward.encoder.name) if setup.reward.encoder else None
         if card:
             folder.write_text("model_card.md", card)
         with ProgressBar(recipe.steps, name) as progress:
@@ -135,16 +138,13 @@ def evaluate_model(
     )
 
 
-def chat_config(model: str | None, provider: str | None, url: str | None, max_tokens: int) -> ChatTeacherConfig:
+def chat_config(model: str | None, provider: str | None, url: str | None, max_tokens: int) -> ChatModelConfig:
     """How a hosted model is asked."""
-    providers = ("openai", "gemini", "anthropic", "local")
-    if provider not in (None, *providers):
-        raise BadInput(f"there is no provider '{provider}'{nearest(provider or '', providers)}")
     if model is None:
         raise BadInput("say which model: --model NAME")
     # Hosted models may think before they reply, and think in tokens.
-    said = {"kind": "chat", "model": model, "provider": provider or "openai", "url": url}
-    return ChatTeacherConfig.model_validate(said | {"max_tokens": max(max_tokens, 2048)})
+    said = {"model": model, "provider": provider or "openai", "url": url, "max_tokens": max(max_tokens, 2048)}
+    return checked_block(ChatModelConfig, said)
 
 
 def write_report(run: RunFolder) -> Path:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, Tag, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
-from sightline.config.basics import Strict
+from sightline import registry
+from sightline.config.blocks import Plugin
 from sightline.config.recipe import AgentRecipe, CheckedRecipe, ControlRecipe, Recipe
 from sightline.config.yaml import MAX_CHARACTERS, read_yaml
 from sightline.errors import BadInput, nearest
@@ -53,7 +55,7 @@ def validate_recipe(document: dict[str, Any]) -> Recipe:
     try:
         recipe: Recipe = TypeAdapter(CheckedRecipe).validate_python(document)
     except ValidationError as error:
-        raise BadInput(_in_one_line(error, _root(document))) from error
+        raise BadInput(_in_one_line(error, document)) from error
     return recipe
 
 
@@ -122,12 +124,12 @@ def _apply(document: dict[str, Any], override: str) -> None:
             place[parent] = {}
         place = place[parent]
     value = _parse_value(key, text)
-    kinds = _kinds(document, parents) if last in ("kind", "algorithm") else {}
-    if kinds and place.get(last, value) != value:
+    if last in ("kind", "algorithm") and place.get(last, value) != value:
         # Another algorithm keeps what it shares with the one before; the rest would be unknown to it.
-        known = kinds.get(str(value), kinds.get("other", Strict)).model_fields
-        for name in [name for name in place if name not in known]:
-            del place[name]
+        block = _kinds(document, parents)(str(value))
+        if block is not None:
+            for name in [name for name in place if name not in block.model_fields]:
+                del place[name]
     place[last] = value
 
 
@@ -137,18 +139,39 @@ def _names_a_kind_last(override: str) -> tuple[bool, int]:
     return not (key == "role" or key.endswith((".kind", ".algorithm"))), key.count(".")
 
 
-def _kinds(document: dict[str, Any], parents: list[str]) -> dict[str, type[BaseModel]]:
-    """What the block at a path of a document may be: tag -> block."""
-    owner = _root(document)
-    members: dict[str, type[BaseModel]] = {}
-    for i, parent in enumerate(parents):
-        members = _members(owner, parent)
-        place: Any = document
-        for name in parents[: i + 1]:
-            place = place.get(name, {})
-        tag = place.get("kind", place.get("algorithm"))
-        owner = members.get(str(tag), members.get("", next(iter(members.values()), Strict)))
-    return members
+def _kinds(document: dict[str, Any], parents: list[str]) -> Callable[[str], type[BaseModel] | None]:
+    """A name of `kind` or `algorithm` -> the block that it makes of the part of a document at a path."""
+    owner = _block_at(document, parents[:-1])
+    field = owner.model_fields.get(parents[-1]) if owner is not None and parents else None
+    if field is None:
+        return lambda name: None
+    plugin = _plugin(field)
+    if plugin is not None:
+        known = registry.names(plugin.kind)
+        return lambda name: plugin.block({"kind": name}) if name in known else None
+    members = _members(field)
+    return lambda name: members.get(name, members.get("other"))
+
+
+def _block_at(document: dict[str, Any], path: Sequence[str]) -> type[BaseModel] | None:
+    """The class of the block at a path of a document; None if there is no block."""
+    owner: type[BaseModel] | None = _root(document)
+    place: Any = document
+    for part in path:
+        field = owner.model_fields.get(part) if owner is not None else None
+        if field is None:
+            return None
+        place = place.get(part, {}) if isinstance(place, dict) else {}
+        plugin, members = _plugin(field), _members(field)
+        if plugin is not None:
+            try:
+                owner = plugin.block(place)
+            except BadInput:
+                return None
+        else:
+            tag = place.get("kind", place.get("algorithm")) if isinstance(place, dict) else None
+            owner = members.get(str(tag), members.get("other" if tag else "", next(iter(members.values()), None)))
+    return owner
 
 
 def _parse_value(key: str, text: str) -> Any:
@@ -200,15 +223,18 @@ _PLAIN = {
 """What Pydantic says otherwise than people do: kind of error -> words."""
 
 
-def _in_one_line(error: ValidationError, root: type[BaseModel]) -> str:
+def _in_one_line(error: ValidationError, document: dict[str, Any]) -> str:
     problems: dict[str, str] = {}
     for item in error.errors():
-        owner, path = _locate(item["loc"], root)
+        path = _path(item["loc"], document)
         if item["type"] != "extra_forbidden":  # which of several types did not fit is no key of the user's
             path = [part for part in path if part not in ("float", "str") and "[" not in part]
         name = ".".join(path)
         if item["type"] == "extra_forbidden":
-            problem = f"unknown key '{name}'{nearest(path[-1], owner.model_fields)}"
+            owner = _block_at(document, path[:-1])
+            problem = f"unknown key '{name}'{nearest(path[-1], owner.model_fields if owner else ())}"
+        elif item["type"] == "unknown_plugin":
+            problem = f"{name} {item['msg']}"
         elif item["type"] == "union_tag_invalid" and path and not isinstance(item["input"], dict):
             problem = f"{name} {_PLAIN['dict_type']}"
         elif item["type"] == "union_tag_invalid":
@@ -227,27 +253,26 @@ def _in_one_line(error: ValidationError, root: type[BaseModel]) -> str:
     return "; ".join(list(problems.values())[:MAX_PROBLEMS])
 
 
-def _locate(location: tuple[int | str, ...], root: type[BaseModel]) -> tuple[type[BaseModel], list[str]]:
-    """The innermost block that an error's location lies in, and its path as the user writes it, without union tags."""
-    owner = root
-    members: dict[str, type[BaseModel]] = {}
+def _path(location: tuple[int | str, ...], document: dict[str, Any]) -> list[str]:
+    """An error's location as the user writes it: without the tags of unions."""
     path: list[str] = []
     for part in map(str, location[1:]):
-        if part in members:
-            owner, members = members[part], {}
+        owner = _block_at(document, path[:-1]) if path else None
+        field = owner.model_fields.get(path[-1]) if owner is not None else None
+        if field is not None and part in _members(field) and _plugin(field) is None:
             continue
         path.append(part)
-        members = _members(owner, part)
-        if "" in members:
-            owner, members = members[""], {}
-    return owner, path
+    return path
 
 
-def _members(owner: type[BaseModel], field: str) -> dict[str, type[BaseModel]]:
-    """What a field of a block may be: tag -> block; one nameless entry for a plain block, none for plain values."""
-    if field not in owner.model_fields:
-        return {}
-    annotation: Any = owner.model_fields[field].annotation
+def _plugin(field: FieldInfo) -> Plugin | None:
+    """The kind of plug-in whose block a field holds, if it holds one."""
+    return next((part for part in field.metadata if isinstance(part, Plugin)), None)
+
+
+def _members(field: FieldInfo) -> dict[str, type[BaseModel]]:
+    """What a field may be: tag -> block; one nameless entry for a plain block, none for plain values."""
+    annotation: Any = field.annotation
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return {"": annotation}
     blocks = [member for member in get_args(annotation) if isinstance(member, type) and issubclass(member, BaseModel)]

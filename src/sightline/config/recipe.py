@@ -17,9 +17,11 @@ from sightline.config.agents import (
     Update,
     WarmStart,
 )
-from sightline.config.basics import MAX_SEED, Baseline, Goal, Strict, check_words, tag_of
+from sightline.config.basics import MAX_SEED, Baseline, Goal, Strict, tag_of
+from sightline.config.blocks import Plugin, RewardConfig
 from sightline.config.learners import AutoLearner, LearnerConfig
-from sightline.config.rewards import LearnedConfig, RewardConfig, ZeroShotConfig
+
+REWARD = Plugin("reward", "zero_shot")
 
 
 class Evaluation(Strict):
@@ -77,15 +79,14 @@ class ControlRecipe(RecipeBase):
     """`inline` steps all environments in this process; `processes` gives each its own (for heavy simulators)."""
     rescale_observations: bool = False
     """Show the learner observations that are scaled to [-1, 1] by the bounds of the environment's space."""
-    reward: RewardConfig = ZeroShotConfig()
+    reward: Annotated[RewardConfig, REWARD] = Field(default_factory=REWARD.make_default)
     learner: LearnerConfig = AutoLearner()
     evaluation: Evaluation = Evaluation()
     videos: bool = True
 
     @model_validator(mode="after")
-    def _words_make_sense(self) -> ControlRecipe:
-        if isinstance(self.reward, ZeroShotConfig):
-            check_words(self.goal, self.baseline, self.reward.alpha, goal_required=False)
+    def _reward_fits(self) -> ControlRecipe:
+        self.reward.check(self)
         return self
 
     @model_validator(mode="after")
@@ -94,29 +95,6 @@ class ControlRecipe(RecipeBase):
             raise ValueError(
                 f"learner.buffer_size={self.learner.buffer_size} is too small: it must hold two chunks of "
                 f"learner.chunk x envs = {self.learner.chunk * self.envs} transitions"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _teacher_is_asked(self) -> ControlRecipe:
-        if isinstance(self.reward, LearnedConfig):
-            chunk = self.learner.chunk * self.envs
-            first_lesson = -(-self.reward.explore // chunk) * chunk
-            if self.reward.answers_lag:
-                first_lesson = -(-(first_lesson + self.reward.every) // chunk) * chunk
-            if first_lesson >= self.steps:
-                raise ValueError(
-                    f"the first lesson would come at step {first_lesson} and the run ends at {self.steps}: lower "
-                    "reward.explore or reward.every, or raise steps"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _chunks_hold_segments(self) -> ControlRecipe:
-        if isinstance(self.reward, LearnedConfig) and self.reward.segment > self.learner.chunk:
-            raise ValueError(
-                f"reward.segment={self.reward.segment} is longer than learner.chunk={self.learner.chunk}: segments are "
-                "cut out of a chunk"
             )
         return self
 

@@ -26,7 +26,8 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.save_util import recursive_getattr
 from stable_baselines3.common.vec_env import VecEnv
 
-from sightline.config import ControlRecipe, for_control
+from sightline.config.loading import for_control
+from sightline.config.recipe import ControlRecipe
 from sightline.control.collection import CollectingVecEnv, EpisodeSums, SpacesVecEnv
 from sightline.control.learners import build_learner
 from sightline.control.replay import CommittedReplayBuffer

@@ -15,7 +15,8 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from sightline.config import ControlRecipe, DQNLearner, LearnerBase, SACLearner
+from sightline.config.learners import DQNLearner, LearnerBase, SACLearner
+from sightline.config.recipe import ControlRecipe
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.envs.making import is_picture
 from sightline.errors import BadInput, nearest

@@ -14,36 +14,28 @@ from pathlib import Path
 
 import numpy as np
 
-from sightline.config import (
-    ControlRecipe,
-    LearnedConfig,
-    RatingsConfig,
-    check_words,
-    for_control,
-    load_recipe,
-    validate_recipe,
-)
-from sightline.control.building import reach_teacher, shown_size
+from sightline.config.basics import check_words
+from sightline.config.loading import for_control, load_recipe, validate_recipe
+from sightline.config.recipe import ControlRecipe
 from sightline.control.resolving import env_maker, resolve
 from sightline.envs.tasks import find_task
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import BadInput
 from sightline.labels.store import LabelStore, StoredLabel, existing_store
-from sightline.labels.types import Question, QuestionKind, Segment
+from sightline.labels.types import Question, Segment
+from sightline.preferences.config import LearnedConfig
 from sightline.preferences.labelling import Answers, BackgroundLabeller
 from sightline.preferences.pool import whole_segments
-from sightline.preferences.rounds import KINDS
 from sightline.preferences.sampling import PoolView, choose_pairs, choose_singles
 from sightline.runs.folder import RunFolder, check_plain
 from sightline.runs.progress import Progress
 from sightline.runs.stopping import StopRequests
 from sightline.runs.trust import check_trusted
-from sightline.teachers.human import people
+from sightline.teachers.base import TeacherContext, TeacherRunContext
 
 ENVS = 8
 STEPS_PER_SEGMENT = 4
 """Random play is so many times as long as the segments that are taken from it."""
-_CALLED: dict[QuestionKind, str] = {"compare": "pairs", "rate": "ratings", "score": "scores"}
 
 
 @dataclass(frozen=True)
@@ -108,12 +100,18 @@ def label_offline(
     folder = _folder(path, overrides)
     labels = _labels(folder)
     plan = _plan(path, overrides, labels, folder, count, fresh or not labels, trust)
-    reached, warnings = reach_teacher(plan.recipe, plan.config)
+    warnings: list[str] = []
+    wanted = TeacherContext(
+        plan.recipe.goal, plan.recipe.baseline, plan.recipe.seed, plan.config.device, None, warnings.append
+    )
+    reached = plan.config.teacher.build(wanted)
     run = f"label run {datetime.now(UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}"
     with LabelStore(folder) as store, show(len(plan.questions)) as progress:
         for warning in warnings:
             progress.say(f"warning: {warning}")
-        teacher = reached or people(plan.config, store, lambda: labelling.context, progress.say)
+        teacher = reached or plan.config.teacher.in_run(
+            TeacherRunContext(store, lambda: labelling.context, progress.say)
+        )
         labelling = BackgroundLabeller(
             teacher, store, plan.config.budget, run, plan.recipe.env, lambda arrived: progress.update(arrived, {})
         )
@@ -215,8 +213,7 @@ def _asked_before(
     Raises:
         BadInput: there are none of that environment or kind, or in those words, or on so many levels.
     """
-    kind = KINDS[config.feedback.kind]
-    what = _CALLED[kind]
+    kind, what = config.feedback.question, config.feedback.noun
     found = [label for label in labels if label.context.task == recipe.env]
     if not found:
         tasks = ", ".join(sorted({f"'{label.context.task}'" for label in labels}))
@@ -231,12 +228,12 @@ def _asked_before(
         raise BadInput(_differ(what, "goal", goals[0]))
     if "goal" in stated or (own is not None and own.goal in goals):
         found = [label for label in found if label.goal == recipe.goal]
-    elif config.teacher.kind == "encoder" and len(goals) > 1:
+    elif config.teacher.judges_by_own_words and len(goals) > 1:
         listed = ", ".join(f"'{_in_words(goal)}'" for goal in goals)
         raise BadInput(f"these {what} were asked with several goals, {listed}; say which: goal=…")
-    if isinstance(config.feedback, RatingsConfig) and "reward.feedback.levels" in stated:
+    if "reward.feedback.levels" in stated:
         levels = found[0].levels
-        found = [label for label in found if label.levels == config.feedback.levels]
+        found = [label for label in found if label.levels == config.feedback.question_levels]
         if not found:
             raise BadInput(f"these {what} were asked on {levels} levels; add --fresh to ask about new ones on others")
     return found
@@ -256,14 +253,13 @@ def _with_the_words_of(
     elif task.goal == label.goal:
         baseline = task.baseline
     if "baseline" in stated and baseline is not None and recipe.baseline != baseline:
-        raise BadInput(_differ(_CALLED[label.kind], "baseline", baseline))
+        raise BadInput(_differ(config.feedback.noun, "baseline", baseline))
     if baseline is None:
         baseline = recipe.baseline if "baseline" in stated else ()
     words = {"goal": list(label.goal), "baseline": list(baseline)}
-    if config.teacher.kind != "scripted":
-        alpha = config.teacher.alpha if config.teacher.kind == "encoder" else None
+    if config.teacher.needs_words:
         try:
-            check_words(label.goal, baseline, alpha)
+            check_words(label.goal, baseline, config.teacher.words_alpha)
         except ValueError as error:
             raise BadInput(str(error)) from error
     return for_control(validate_recipe(recipe.model_dump(mode="json") | words))
@@ -298,19 +294,18 @@ def fresh_questions(recipe: ControlRecipe, config: LearnedConfig, count: int) ->
     rng = np.random.default_rng(recipe.seed)
     segments = _random_play(recipe, config, 2 * count, rng)
     pool = PoolView([segment.digest for segment in segments], np.zeros((len(segments), 1)))
-    if KINDS[config.feedback.kind] == "compare":
+    if config.feedback.question == "compare":
         chosen = choose_pairs("uniform", count, pool, rng)
     else:
         chosen = choose_singles(count, pool, rng)[:, None]
     if len(chosen) < count:
         raise BadInput(f"random play of '{recipe.env}' gives only {len(chosen)} different questions; ask fewer")
-    levels = config.feedback.levels if isinstance(config.feedback, RatingsConfig) else 0
-    kind = KINDS[config.feedback.kind]
+    kind, levels = config.feedback.question, config.feedback.question_levels
     return [Question(kind, tuple(segments[i] for i in places), recipe.goal, levels) for places in chosen]
 
 
 def _random_play(recipe: ControlRecipe, config: LearnedConfig, count: int, rng: np.random.Generator) -> list[Segment]:
-    make = env_maker(recipe, shown_size(config, None))
+    make = env_maker(recipe, config.shown_size(None))
     envs = FrameVectorEnv(make, ENVS, episode_seeds(recipe.seed), frames=True)
     length = config.segment
     envs.action_space.seed(recipe.seed)

@@ -7,19 +7,10 @@ from typing import Any
 import gymnasium
 from gymnasium import spaces
 
-from sightline.config import (
-    AutoLearner,
-    ControlRecipe,
-    DQNLearner,
-    EncoderTeacherConfig,
-    LearnedConfig,
-    LearnerConfig,
-    SACLearner,
-    ZeroShotConfig,
-    check_words,
-    for_control,
-    validate_recipe,
-)
+from sightline.config.basics import check_words
+from sightline.config.learners import AutoLearner, DQNLearner, LearnerConfig, SACLearner
+from sightline.config.loading import for_control, validate_recipe
+from sightline.config.recipe import ControlRecipe
 from sightline.envs.drawing import Size
 from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import TASKS, find_task
@@ -52,10 +43,6 @@ def resolve(recipe: ControlRecipe) -> ControlRecipe:
     """
     document = recipe.model_dump(mode="json")
     task = find_task(recipe.env)
-    learned = isinstance(recipe.reward, LearnedConfig)
-    needs_words = isinstance(recipe.reward, ZeroShotConfig) or (
-        isinstance(recipe.reward, LearnedConfig) and recipe.reward.teacher.kind != "scripted"
-    )
     if not recipe.goal:
         # A task without words has an empty goal when it is complete; that may be read again.
         if "goal" in recipe.model_fields_set and task.goal:
@@ -63,15 +50,15 @@ def resolve(recipe: ControlRecipe) -> ControlRecipe:
         document["goal"] = list(task.goal)
         if "baseline" not in recipe.model_fields_set:
             document["baseline"] = list(task.baseline)
-    if needs_words:
+    if recipe.reward.needs_words:
         try:
-            check_words(document["goal"], document["baseline"], _alpha(recipe))
+            check_words(document["goal"], document["baseline"], recipe.reward.words_alpha)
         except ValueError as error:
             raise BadInput(str(error)) from error
-    needs_frames = needs_words or learned
-    env = env_maker(recipe, frame_size=None, render=needs_frames)()
+    frames = recipe.reward.needs_frames
+    env = env_maker(recipe, frame_size=None, render=frames)()
     try:
-        _try_out(env, task.env, needs_frames)
+        _try_out(env, task.env, frames)
         discrete = isinstance(env.action_space, spaces.Discrete)
     finally:
         env.close()
@@ -102,14 +89,6 @@ def _try_out(env: gymnasium.Env[Any, Any], name: str, frames: bool) -> None:
         raise BadInput(f"reset() of '{name}' gave an observation {wrong}; mend it")
     if frames:
         rgb_frame(env)
-
-
-def _alpha(recipe: ControlRecipe) -> float | None:
-    """Strength of the regularisation, where words are embedded."""
-    reward = recipe.reward
-    if isinstance(reward, LearnedConfig):
-        return reward.teacher.alpha if isinstance(reward.teacher, EncoderTeacherConfig) else None
-    return reward.alpha if isinstance(reward, ZeroShotConfig) else None
 
 
 def _chosen(learner: LearnerConfig, discrete: bool) -> LearnerConfig:

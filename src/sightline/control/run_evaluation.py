@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sightline.config import for_control
+from sightline.config.loading import for_control
 from sightline.control.building import build
 from sightline.control.checkpoints import acting_spaces, chosen_checkpoint, learned_reward, load_policy
 from sightline.control.training import greedy
@@ -32,10 +32,10 @@ def evaluate_run(run: RunFolder, episodes: int, seed: int, trust: bool = False) 
     step, folder = chosen_checkpoint(run)
     setup = build(recipe, asks=False)
     learner = load_policy(recipe, folder, acting_spaces(setup.make))
-    if setup.learned is not None:
+    if setup.reward_model.state_dict():
         learned = learned_reward(folder)
         with restoring(folder):
-            setup.learned.load_state_dict(learned or {})
+            setup.reward_model.load_state_dict(learned or {})
     panel = setup.panel("test", episodes, seed)
     played = play_panel(greedy(learner), setup.make, setup.task, panel, setup.judge)
     assert played is not None

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 from gymnasium import spaces
 
-from sightline.config import CNNConfig, ControlRecipe, LearnedConfig, ResNetConfig, ZeroShotConfig
-from sightline.control.building import shown_size
+from sightline.config.recipe import ControlRecipe
 from sightline.control.resolving import env_maker
-from sightline.models.encoders import embedding_size
 
 
 def describe_size(recipe: ControlRecipe) -> str:
@@ -21,10 +19,7 @@ def describe_size(recipe: ControlRecipe) -> str:
     transition, known = _bytes_of_transition(recipe)
     stored = min(recipe.steps, recipe.learner.buffer_size)
     parts = [f"{stored:,} transitions of {transition / 1000:.3g} kB: {_size(stored * transition)}"]
-    if isinstance(recipe.reward, LearnedConfig):
-        height, width = shown_size(recipe.reward, None)
-        segment = recipe.reward.segment * height * width * 3
-        parts.append(f"{recipe.reward.pool:,} segments for questions: up to {_size(recipe.reward.pool * segment)}")
+    parts += recipe.reward.sizes()
     unknown = "" if known else " (and the embeddings, whose size is known once the encoder is loaded)"
     return (
         f"disk        {'; '.join(parts)}{unknown}; once in memory and once on disk, a checkpoint adds what is new and "
@@ -42,27 +37,8 @@ def _bytes_of_transition(recipe: ControlRecipe) -> tuple[float, bool]:
     state = float(np.prod(states.shape or (1,))) * np.dtype(states.dtype or np.float32).itemsize
     action = 8.0 if isinstance(actions, spaces.Discrete) else 4.0 * float(np.prod(actions.shape or (1,)))
     flags = 4 * 4 + 1  # reward, the environment's own, done and timeout as float32; whether it is committed
-    features, known = _bytes_of_features(recipe)
-    return 2 * state + action + flags + features, known
-
-
-def _bytes_of_features(recipe: ControlRecipe) -> tuple[float, bool]:
-    """What is kept beside a transition to reward it again, frames or embeddings; and whether that is known."""
-    reward = recipe.reward
-    if isinstance(reward, ZeroShotConfig):
-        if not reward.keep_embeddings:
-            return 0.0, True
-        size = embedding_size(reward.encoder)
-        return 2.0 * (size or 0), size is not None
-    if not isinstance(reward, LearnedConfig):
-        return 0.0, True
-    match reward.model:
-        case CNNConfig(size=(height, width)) | ResNetConfig(size=(height, width)):
-            return 3.0 * height * width, True
-    if reward.model.kind == "states":
-        return 0.0, True
-    size = embedding_size(reward.model.encoder)
-    return 2.0 * (size or 0), size is not None
+    features = recipe.reward.feature_bytes
+    return 2 * state + action + flags + (features or 0.0), features is not None
 
 
 def _size(count: float) -> str:

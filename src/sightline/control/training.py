@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from sightline.config import LearnedConfig
 from sightline.control.building import ControlSetup
 from sightline.control.checkpoints import ControlCheckpoints, TrainerState, buffer_of, load_policy, set_random_state
 from sightline.control.collection import CollectingVecEnv
@@ -28,9 +26,8 @@ from sightline.errors import RunFailed
 from sightline.evaluation.episodes import Policy, describe, play_one, play_panel
 from sightline.evaluation.landscape import reward_landscape
 from sightline.evaluation.seeds import EvalSeeds
-from sightline.labels.store import LabelStore
-from sightline.preferences.pebble import Pebble
 from sightline.rewards.base import Clip, Interrupted, OnlineRewardModel, RewardModel
+from sightline.rewards.building import RunContext
 from sightline.runs.checkpoints import Checkpoint
 from sightline.runs.folder import RunFolder
 from sightline.runs.metrics import Metrics
@@ -272,25 +269,20 @@ class ControlTrainer:
         return worker
 
     def _reward_model(self, model: OffPolicyAlgorithm) -> RewardModel:
-        """What the learner is given: the reward model of the setup, or what teaches it."""
-        setup, buffer = self.setup, buffer_of(model)
-        config = setup.recipe.reward
-        if not isinstance(config, LearnedConfig) or setup.learned is None:
-            return setup.reward_model
-        return Pebble(
-            config,
-            setup.learned,
-            setup.teacher,
-            LabelStore(Path(config.labels) if config.labels else self.run.path / "labels"),
-            run=self.run.path.name,
-            env=setup.recipe.env,
-            goal=setup.recipe.goal,
-            frame_shape=self._env.envs.frame_shape,
-            seed=setup.recipe.seed,
-            steps=setup.recipe.steps,
-            visited=buffer.visited,
+        """What gives the learner its rewards: the reward model of the setup, or what teaches it."""
+        setup, recipe = self.setup, self.setup.recipe
+        shape = self._env.envs.frame_shape if setup.make.render else ()
+        context = RunContext(
+            folder=self.run.path,
+            env=recipe.env,
+            goal=recipe.goal,
+            frame_shape=shape,
+            seed=recipe.seed,
+            steps=recipe.steps,
+            visited=buffer_of(model).visited,
             say=self.progress.say,
         )
+        return recipe.reward.online(setup.reward, context) or setup.reward_model
 
     def _restored(self, checkpoint: Checkpoint) -> OffPolicyAlgorithm:
         self.progress.say(f"resuming from step {checkpoint.step}")

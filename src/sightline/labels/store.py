@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from sightline.config import for_control
+from sightline.config.loading import for_control
 from sightline.errors import BadInput, Damaged, RunFailed
 from sightline.labels.frames import FrameFiles
 from sightline.labels.types import Answer, ModelCall, Outcome, Question, QuestionKind, Segment, Signed
@@ -485,7 +485,7 @@ def existing_store(path: Path, trust: bool = False) -> Path:
     if not run.recipe_file.is_file():
         raise BadInput(f"'{path}' is neither a run nor a label store")
     reward = for_control(run.recipe()).reward
-    elsewhere = Path(reward.labels) if reward.kind == "learned" and reward.labels else None
+    elsewhere = Path(reward.label_store) if reward.label_store else None
     if elsewhere is None or not (elsewhere / DATABASE).is_file():
         raise BadInput(f"the run '{path}' has no labels yet")
     if not trust:

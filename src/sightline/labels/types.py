@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -183,8 +183,48 @@ class Signed(Protocol):
     def signature(self) -> str: ...
 
 
-class Teacher(Signed, Protocol):
-    """Answers questions."""
+Scale = tuple[float | None, tuple[float, float] | None]
+"""Average and range of what segments earn, which levels, scores and a script's failings are relative to; None where a
+teacher needs none."""
+
+
+class Teacher:
+    """Base of all teachers: judges segments with respect to a goal.
+
+    Attributes:
+        name, signature: see `Signed`.
+    """
+
+    name: str
+    signature: str
+    records_itself: bool = False
+    """Whether its answers are in the label store already when they come."""
+
+    def compare(self, pairs: Iterable[tuple[np.ndarray, np.ndarray]], goal: str | Sequence[str]) -> list[Answer]:
+        """Say which of two is nearer to the goal, for each pair.
+
+        Args:
+            pairs: frames uint8[H, W, 3], or segments uint8[L, H, W, 3] of L frames.
+            goal: one sentence, or several that mean the same.
+
+        Returns:
+            An answer for each pair: `outcome` FIRST, SECOND, EQUAL, or why there is none, with its reason and cost.
+        """
+        sentences = (goal,) if isinstance(goal, str) else tuple(goal)
+        questions = []
+        for pair in pairs:
+            shown = [frames[None] if frames.ndim == 3 else frames for frames in map(np.asarray, pair)]
+            unknown = [np.full(len(frames), np.nan, np.float32) for frames in shown]
+            questions.append(Question("compare", tuple(map(Segment, shown, unknown)), sentences))
+        answers = dict(self.answers(questions))
+        return [answers[index] for index in range(len(questions))]
+
+    def measure_scale(self, questions: Sequence[Question], returns: np.ndarray) -> Scale:
+        """The scale of a round of questions, from them and from the true returns of recent segments."""
+        return None, None
+
+    def use_scale(self, scale: Scale) -> None:
+        """Answer relative to this scale from now on."""
 
     def answers(self, questions: Iterable[Question]) -> Generator[tuple[int, Answer]]:
         """Yield (number of the question, answer) as they come, in any order, one for every question taken.
@@ -193,12 +233,11 @@ class Teacher(Signed, Protocol):
         questions end when the budget is reached, and what is under way still comes. Never raises for a question that
         cannot be answered: that is an outcome. The caller records each answer before it takes the next.
         """
-        ...
+        raise NotImplementedError
 
     def give_up(self) -> None:
         """Begin no further question and end `answers` soon; what is under way may still come. Called from another
         thread."""
-        ...
 
 
 def true_preference(first: Segment, second: Segment, equal_below: float = 0.0) -> float | None:

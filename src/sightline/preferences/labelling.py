@@ -7,10 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
 
-from sightline.config import Budget
 from sightline.labels.store import Context, LabelStore, Spent
 from sightline.labels.types import Answer, Outcome, Question, Teacher
-from sightline.teachers.human import HumanTeacher
+from sightline.preferences.config import Budget
 
 POLL = 0.2
 """Seconds between two looks at whether the run shall stop."""
@@ -120,7 +119,7 @@ class BackgroundLabeller:
         with closing(self.teacher.answers(affordable())) as arriving:
             for number, answer in arriving:
                 i = taken[number]
-                if not isinstance(self.teacher, HumanTeacher):
+                if not self.teacher.records_itself:
                     self.store.record(questions[i], self.teacher, answer, context)
                 answers[i] = answer
                 failed = failed + 1 if answer.outcome is Outcome.FAILED else 0

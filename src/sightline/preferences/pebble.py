@@ -20,28 +20,24 @@ from typing import Any
 
 import numpy as np
 
-from sightline.config import LearnedConfig
 from sightline.errors import RunFailed
 from sightline.labels.store import LabelStore
-from sightline.labels.types import Outcome, Teacher
+from sightline.labels.types import Outcome, Scale, Teacher
+from sightline.preferences.config import LearnedConfig
 from sightline.preferences.labelling import Answers, BackgroundLabeller
 from sightline.preferences.pool import whole_segments
 from sightline.preferences.rounds import PreferenceLearner, QueryRound
 from sightline.rewards.base import Clip, Interrupted, OnlineRewardModel, RewardUpdate, to_numpy
-from sightline.rewards.learned.reward import EnsembleReward, LadderReward
+from sightline.rewards.building import RunContext
+from sightline.rewards.learned.reward import LearnedReward
 from sightline.rewards.novelty import NoveltyReward
 from sightline.runs.archive import Archives
-from sightline.teachers.encoder import EncoderTeacher
-from sightline.teachers.human import people
-from sightline.teachers.scripted import ScriptedTeacher
+from sightline.teachers.base import TeacherRunContext
 
 ROUNDS_IN_POOL = 4
 """The pool holds a random share of the transitions collected during the last four rounds."""
 PATIENCE = 20
 """Chunks without a whole segment, after which there is no hope for one."""
-
-Scales = tuple[float | None, tuple[float, float] | None]
-"""Average and range of the returns of segments, as the teacher sees them; None where it needs none."""
 
 
 class Pebble(OnlineRewardModel):
@@ -50,48 +46,36 @@ class Pebble(OnlineRewardModel):
     Args:
         config: the recipe's block.
         model: the reward that labels shape.
-        teacher: who judges; None for people at the label page.
+        teacher: who judges; None for one that is reached through the label store.
         store: where every answer is kept.
-        run, env: under which names answers are recorded.
-        goal: the words that the teacher is given.
-        frame_shape: (H, W, 3) of the frames that the teacher is shown.
-        seed: of everything drawn here.
-        steps: of the whole run; no question is asked whose answer would come too late.
-        visited: gives the states visited so far, for exploration.
-        say: is told, in one line now and then, how it goes.
+        context: the run that it learns in.
     """
 
     def __init__(
         self,
         config: LearnedConfig,
-        model: EnsembleReward | LadderReward,
+        model: LearnedReward,
         teacher: Teacher | None,
         store: LabelStore,
-        *,
-        run: str,
-        env: str,
-        goal: tuple[str, ...],
-        frame_shape: tuple[int, ...],
-        seed: int,
-        steps: int,
-        visited: Callable[[], np.ndarray],
-        say: Callable[[str], None],
+        context: RunContext,
     ) -> None:
         self.config, self.learned = config, model
         self.needs = model.needs | {"frames", "states"}
         self.resets_critic = config.reset_critic
-        self._seed, self._steps, self._say = seed, steps, say
-        self._learner = PreferenceLearner(config, model, goal, frame_shape, seed)
-        self._novelty = NoveltyReward(visited, seed)
-        self._scales: Scales = (None, None)
+        self._seed, self._steps, self._say = context.seed, context.steps, context.say
+        self._learner = PreferenceLearner(config, model, context.goal, context.frame_shape, context.seed)
+        self._novelty = NoveltyReward(context.visited, context.seed)
+        self._scales: Scale = (None, None)
         self._round: QueryRound | None = None
         self._next_round = config.explore
         self._asked_at = 0
         self._chunks = 0
         self._finished = False
         self._store = store
-        asked = teacher or people(config, store, lambda: self._labelling.context, say)
-        self._labelling = BackgroundLabeller(asked, store, config.budget, run, env)
+        people = TeacherRunContext(store, lambda: self._labelling.context, context.say)
+        self._labelling = BackgroundLabeller(
+            teacher or config.teacher.in_run(people), store, config.budget, context.folder.name, context.env
+        )
 
     def close(self) -> None:
         """Begin no further question, and wait a little for what is under way; what was answered is in the store."""
@@ -161,7 +145,7 @@ class Pebble(OnlineRewardModel):
         if left <= 0:
             self._end_asking(f"all {self.config.budget.questions} questions of the budget are asked")
         elif composed is not None and composed.questions:
-            self._set_scales(self._usual(composed))
+            self._set_scales(self._measured_scale(composed))
             self._labelling.ask(composed.questions, step)
             self._round, self._asked_at = composed, step
 
@@ -173,30 +157,19 @@ class Pebble(OnlineRewardModel):
             )
         return len(self._learner.pool) == 0
 
-    def _usual(self, asked: QueryRound) -> Scales:
-        """What levels, scores and a script's failings are relative to."""
-        returns, teacher = self._learner.pool.true_returns, self._labelling.teacher
-        if isinstance(teacher, ScriptedTeacher):
-            seen = float(np.nanmin(returns)), float(np.nanmax(returns))
-            return float(np.nanmean(returns)), self._widened(seen)
-        if isinstance(teacher, EncoderTeacher) and asked.questions[0].kind != "compare":
-            segments = [segment for question in asked.questions for segment in question.segments]
-            return None, self._widened(teacher.range_of(segments))
-        return None, None
-
-    def _widened(self, seen: tuple[float, float]) -> tuple[float, float]:
-        """With what was seen in earlier rounds, so that a level means much the same over the whole run."""
+    def _measured_scale(self, asked: QueryRound) -> Scale:
+        """The teacher's scale for a round; its range is never narrower than in earlier rounds, so that a level means
+        much the same over the whole run."""
+        average, seen = self._labelling.teacher.measure_scale(asked.questions, self._learner.pool.true_returns)
         _, before = self._scales
-        return seen if before is None else (min(seen[0], before[0]), max(seen[1], before[1]))
+        if seen is None or before is None:
+            return average, seen
+        return average, (min(seen[0], before[0]), max(seen[1], before[1]))
 
-    def _set_scales(self, scales: Scales) -> None:
+    def _set_scales(self, scales: Scale) -> None:
         """Of this round; kept with it, so that a question that has to be asked once more gets the same answer."""
         self._scales = scales
-        teacher = self._labelling.teacher
-        if isinstance(teacher, ScriptedTeacher):
-            teacher.average_segment_return, teacher.return_range = scales
-        if isinstance(teacher, EncoderTeacher):
-            _, teacher.reward_range = scales
+        self._labelling.teacher.use_scale(scales)
 
     def _fit(self, asked: QueryRound, should_stop: Callable[[], bool]) -> RewardUpdate:
         waited = time.monotonic()

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sightline.config.rewards import PairSampler
+from sightline.preferences.feedback.pairs import PairSampler
 
 
 @dataclass(frozen=True, eq=False)

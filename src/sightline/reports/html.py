@@ -10,6 +10,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from sightline.config.blocks import RewardConfig
+from sightline.config.recipe import REWARD
+from sightline.errors import BadInput
 from sightline.labels.types import Outcome
 from sightline.reports import plots
 from sightline.reports.examples import Example, examples
@@ -41,35 +44,6 @@ class Video:
     caption: str
     source: str = ""
     problem: str = ""
-
-
-@dataclass(frozen=True)
-class Wording:
-    """What the reward of a run is called: the heading of its curve, and what its landscape shows."""
-
-    reward: str
-    landscape: str
-    higher: str
-    good: str
-
-
-_FROM_WORDS = Wording(
-    "Reward under the words", "What the words reward", "the picture fits the words better", "Words are good"
-)
-_WORDINGS = {
-    "learned": Wording(
-        *("Learned reward", "What the learned reward likes"),
-        *("the learned reward is higher", "The teacher was understood"),
-    ),
-    "ground_truth": Wording(
-        *("Environment reward", "What the environment rewards", "the environment pays more"),
-        "Its reward is what you want",
-    ),
-    "sparse": Wording(
-        *("Success as reward", "What counts as success", "the environment calls it a success"),
-        "It is what you want",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -116,7 +90,7 @@ def write_report(run: Path) -> Path:
     """
     recipe, result = read_recipe(run), read_mapping(run / "result.json")
     metrics, landscape = read_records(run), read_mapping(run / "landscape.json")
-    warnings, wording = read_warnings(run), _wording(recipe)
+    warnings, wording = read_warnings(run), _reward_block(recipe).wording
     numbers = _numbers(result, wording.reward)
     page = render(
         "report.html",
@@ -171,54 +145,30 @@ def _numbers(result: Mapping[str, Any], reward_name: str) -> list[Number]:
     return numbers
 
 
-def _wording(recipe: Mapping[str, Any]) -> Wording:
-    return _WORDINGS.get(str(block(recipe, "reward").get("kind")), _FROM_WORDS)
+def _reward_block(recipe: Mapping[str, Any]) -> RewardConfig:
+    """The recipe's reward block; one that says little where the recipe cannot be read."""
+    reward = block(recipe, "reward")
+    try:
+        checked = REWARD.check(reward)
+    except (ValueError, BadInput):
+        return RewardConfig(kind=str(reward.get("kind") or ""))
+    assert isinstance(checked, RewardConfig)
+    return checked
 
 
 def _facts(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plots.Metrics) -> dict[str, str]:
     """The run in a few words: those that are known."""
-    reward, learner = block(recipe, "reward"), block(recipe, "learner")
-    learned, asked = reward.get("kind") == "learned", _last(metrics, "labels/asked")
+    learner, asked = block(recipe, "learner"), _last(metrics, "labels/asked")
     facts = {
         "Environment": recipe.get("env"),
-        "Reward": str(reward.get("kind") or "").replace("_", " "),
-        "Encoder": reward.get("encoder"),
-        "Alpha": reward.get("alpha"),
-        "Teacher": _teacher(block(reward, "teacher")) if learned else None,
-        "Feedback": _feedback(block(reward, "feedback")) if learned else None,
-        "Reward network": _network(block(reward, "model")) if learned else None,
-        "Questions asked": whole(asked if asked is None else round(asked)) if learned else None,
+        **_reward_block(recipe).facts(),
+        "Questions asked": whole(asked if asked is None else round(asked)),
         "Learner": learner.get("algorithm"),
         "Steps": whole(recipe.get("steps")),
         "Seed": recipe.get("seed"),
         "Time": duration(result.get("seconds")),
     }
     return {name: str(value) for name, value in facts.items() if value not in (None, "")}
-
-
-def _teacher(teacher: Mapping[str, Any]) -> str:
-    """Such as "chat, gemini-3-flash"."""
-    who = {"encoder": "encoder", "chat": "model", "human": "name"}.get(str(teacher.get("kind")))
-    kind, name = teacher.get("kind"), teacher.get(who) if who else None
-    return _listed(kind, None if name == kind else name)
-
-
-def _feedback(feedback: Mapping[str, Any]) -> str:
-    """Such as "pairs, uniform"."""
-    kind = feedback.get("kind")
-    details = {"pairs": ("sampler", "{}"), "ratings": ("levels", "{} levels"), "ladder": ("size", "{} rungs")}
-    key, text = details.get(str(kind), ("", ""))
-    detail = feedback.get(key)
-    return _listed(kind, None if detail is None else text.format(detail).replace("_", " "))
-
-
-def _network(network: Mapping[str, Any]) -> str:
-    """Such as "embeddings, bundled"."""
-    return _listed(network.get("kind"), network.get("encoder"))
-
-
-def _listed(*parts: Any) -> str:
-    return ", ".join(str(part) for part in parts if part not in (None, ""))
 
 
 def _teaching(run: Path, recipe: Mapping[str, Any], metrics: plots.Metrics) -> TeacherSection | None:
@@ -230,7 +180,7 @@ def _teaching(run: Path, recipe: Mapping[str, Any], metrics: plots.Metrics) -> T
     segment = reward.get("segment")
     return TeacherSection(
         tallies=_tallies(rounds),
-        scripted=block(reward, "teacher").get("kind") == "scripted",
+        scripted=getattr(getattr(_reward_block(recipe), "teacher", None), "knows_truth", False),
         curves=plots.teaching_curves(metrics),
         examples=examples(run),
         segment=segment if isinstance(segment, int) else 1,

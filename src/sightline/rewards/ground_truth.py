@@ -2,10 +2,37 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import ClassVar, Literal
 
+import numpy as np
+from pydantic import Field
+
+from sightline.config.blocks import RewardConfig, RewardWording
 from sightline.errors import BadInput
 from sightline.rewards.base import Clip, Need, RewardModel
+from sightline.rewards.building import RewardContext, RewardSetup
+
+
+class GroundTruthConfig(RewardConfig):
+    """The environment's own reward, through the same path as every other."""
+
+    kind: Literal["ground_truth"] = "ground_truth"
+    scale: float = Field(default=1.0, gt=0)
+    """What the learner is given is the reward times this; what is reported is not."""
+
+    wording: ClassVar[RewardWording] = RewardWording(
+        "Environment reward",
+        "What the environment rewards",
+        "the environment pays more",
+        "Its reward is what you want",
+    )
+
+    @property
+    def needs_frames(self) -> bool:
+        return False
+
+    def build(self, context: RewardContext) -> RewardSetup:
+        return RewardSetup(GroundTruthReward(self.scale), frames=False)
 
 
 class GroundTruthReward(RewardModel):

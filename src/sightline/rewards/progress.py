@@ -6,12 +6,26 @@ The sum of both is dense where the similarity alone is flat or, as on the far si
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from sightline.rewards.base import Clip, windows
-from sightline.rewards.zero_shot import ZeroShotReward
+from sightline.rewards.zero_shot import ZeroShotConfig, ZeroShotReward
+
+
+class ProgressConfig(ZeroShotConfig):
+    """How much nearer to the goal's words the last eight frames have come."""
+
+    kind: Literal["progress"] = "progress"  # type: ignore[assignment]
+    level: float = 0.0
+    """Weight of the present similarity beside its rise."""
+
+    def reward_class(self) -> type[ZeroShotReward]:
+        return ProgressReward
+
+    def options(self) -> dict[str, Any]:
+        return {"level": self.level}
 
 
 class ProgressReward(ZeroShotReward):

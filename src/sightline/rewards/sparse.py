@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, Literal
+
 import numpy as np
 
+from sightline.config.blocks import RewardConfig, RewardWording
 from sightline.errors import BadInput
 from sightline.rewards.base import Clip, Need, RewardModel
+from sightline.rewards.building import RewardContext, RewardSetup
+
+
+class SparseConfig(RewardConfig):
+    """1 in states that the environment calls a success, otherwise 0."""
+
+    kind: Literal["sparse"] = "sparse"
+
+    wording: ClassVar[RewardWording] = RewardWording(
+        "Success as reward",
+        "What counts as success",
+        "the environment calls it a success",
+        "It is what you want",
+    )
+
+    @property
+    def needs_frames(self) -> bool:
+        return False
+
+    def build(self, context: RewardContext) -> RewardSetup:
+        return RewardSetup(SparseReward(), frames=False)
 
 
 class SparseReward(RewardModel):

@@ -17,15 +17,79 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field, PositiveInt
 
-from sightline.config import check_words
+from sightline.config.basics import check_words
+from sightline.config.blocks import Dtype, RewardConfig, RewardWording
 from sightline.errors import BadInput
-from sightline.models.encoders import Encoder, load_encoder
+from sightline.models.encoders import Encoder, embedding_size, load_encoder
 from sightline.rewards.base import Clip, RewardModel, to_numpy
+from sightline.rewards.building import RewardContext, RewardSetup
+
+if TYPE_CHECKING:
+    from sightline.config.recipe import ControlRecipe
 
 DEFAULT_ALPHA = 0.5
+
+
+class ZeroShotConfig(RewardConfig):
+    """The similarity of a frame to the goal's words, regularised towards the direction from baseline to goal."""
+
+    kind: Literal["zero_shot"] = "zero_shot"
+    encoder: str = "bundled"
+    """`bundled`, `Architecture/tag` (open_clip), `hf:owner/name`, `local-dir:/path` (open_clip format)."""
+    alpha: float | None = Field(default=None, ge=0, le=1)
+    """Strength of the regularisation in [0, 1]; without baseline there is none. Default 0.5."""
+    batch_size: PositiveInt = 256
+    """Frames per forward pass of the image tower."""
+    device: str = "auto"
+    dtype: Dtype = "auto"
+    keep_embeddings: bool = False
+    """Keep every frame's embedding (float16) beside its transition, so that other words need no new frames."""
+
+    wording: ClassVar[RewardWording] = RewardWording(
+        "Reward under the words", "What the words reward", "the picture fits the words better", "Words are good"
+    )
+
+    @property
+    def needs_words(self) -> bool:
+        return True
+
+    @property
+    def words_alpha(self) -> float | None:
+        return self.alpha
+
+    @property
+    def feature_bytes(self) -> float | None:
+        size = embedding_size(self.encoder) if self.keep_embeddings else 0
+        return None if size is None else 2.0 * size
+
+    def check(self, recipe: ControlRecipe) -> None:
+        check_words(recipe.goal, recipe.baseline, self.alpha, goal_required=False)
+
+    def facts(self) -> dict[str, str]:
+        alpha = {} if self.alpha is None else {"Alpha": str(self.alpha)}
+        return super().facts() | {"Encoder": self.encoder} | alpha
+
+    def build(self, context: RewardContext) -> RewardSetup:
+        encoder = load_encoder(self.encoder, self.device, self.dtype, self.batch_size)
+        model, warnings = from_words(
+            context.goal, context.baseline, encoder, reward=self.reward_class(), alpha=self.alpha, **self.options()
+        )
+        if self.keep_embeddings:
+            model.keeps_features, model.feature_dtype = True, np.float16
+        return RewardSetup(model, (encoder.image_size, encoder.image_size), encoder=encoder, warnings=warnings)
+
+    def reward_class(self) -> type[ZeroShotReward]:
+        """The reward model that the block stands for."""
+        return ZeroShotReward
+
+    def options(self) -> dict[str, Any]:
+        """Further arguments of `reward_class`."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -115,6 +179,20 @@ class ZeroShotReward(RewardModel):
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
         """float32[T, N] from embeddings [T, N, D] of any float type."""
         return self.head(features.reshape(-1, features.shape[-1])).reshape(clip.shape)
+
+
+def from_words(
+    goal: Sequence[str],
+    baseline: Sequence[str],
+    encoder: Encoder,
+    reward: type[ZeroShotReward] = ZeroShotReward,
+    **options: Any,
+) -> tuple[ZeroShotReward, tuple[str, ...]]:
+    """A reward from words with a loaded encoder, whose text tower is freed; and warnings about the words."""
+    model = reward(goal, baseline, encoder=encoder, **options)
+    warning = warn_of_unknown_words(encoder, (*goal, *baseline))
+    encoder.free_text_tower()
+    return model, (warning,) if warning else ()
 
 
 def warn_of_unknown_words(encoder: Encoder, sentences: Sequence[str]) -> str | None:

@@ -20,7 +20,9 @@ from typing import Any
 
 import yaml
 
-from sightline.config import Recipe, leaves, read_yaml, validate_recipe
+from sightline.config.loading import leaves, validate_recipe
+from sightline.config.recipe import Recipe
+from sightline.config.yaml import read_yaml
 from sightline.errors import BadInput, Damaged
 from sightline.runs.files import FORMAT, check_format, read_document, read_text, write_atomically, write_document
 from sightline.runs.lease import LEASE, Lease, take_lease

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sightline.config import ChatTeacherConfig, ControlRecipe, LearnedConfig, Recipe
+from sightline.config.recipe import ControlRecipe, Recipe
 from sightline.errors import BadInput
 
 KNOWN_PACKAGES = ("stable_baselines3", "sb3_contrib")
@@ -53,18 +53,9 @@ def _named_places(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     """Key, value and meaning of where a teacher's questions, the user's keys and money, labels and metrics would go."""
     if recipe.wandb:
         yield "wandb", recipe.wandb, "a project that metrics would be sent to"
-    if not (isinstance(recipe, ControlRecipe) and isinstance(recipe.reward, LearnedConfig)):
-        return
-    teacher, labels = recipe.reward.teacher, recipe.reward.labels
-    if isinstance(teacher, ChatTeacherConfig):
-        if teacher.url and not is_this_machine(teacher.url):
-            yield "reward.teacher.url", teacher.url, "a server that would be asked"
-        elif not teacher.url and teacher.provider != "local":
-            yield "reward.teacher.provider", teacher.provider, "a service that would be asked, and paid"
-        if teacher.key_env:
-            yield "reward.teacher.key_env", teacher.key_env, "a key that would be used"
-    if labels:
-        yield "reward.labels", labels, "a label store elsewhere that would be written to"
+    if isinstance(recipe, ControlRecipe):
+        for key, value, what in recipe.reward.reaches():
+            yield f"reward.{key}", value, what
 
 
 def is_this_machine(url: str) -> bool:

@@ -11,20 +11,26 @@ import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import PositiveInt, model_validator
 
-from sightline.config import ChatTeacherConfig
+from sightline.config.blocks import Reach, TeacherConfig, checked_block
 from sightline.errors import BadInput
-from sightline.labels.types import Answer, ModelCall, Outcome, Question, QuestionKind, Segment
-from sightline.models.chat.calling import Attempt, Limits, RateLimitedClient, check
-from sightline.models.chat.messages import Ask, ChatModel, ChatReply, ChatRequest, Refused
+from sightline.labels.types import Answer, ModelCall, Outcome, Question, QuestionKind, Segment, Teacher
+from sightline.models.chat.calling import Attempt, RateLimitedClient, check
+from sightline.models.chat.config import ChatModelConfig
+from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Refused
 from sightline.models.chat.streaming import CancelToken, stream_async
 from sightline.models.pictures import Picture
 from sightline.teachers import prompts
 from sightline.teachers.parsing import expectation, parse_choice, parse_number, probabilities
+
+if TYPE_CHECKING:
+    from sightline.teachers.base import TeacherContext
 
 _JUDGEMENTS = (Outcome.FIRST, Outcome.SECOND, Outcome.EQUAL, Outcome.VALUE)
 _OTHER_WAY_ROUND = {Outcome.FIRST: Outcome.SECOND, Outcome.SECOND: Outcome.FIRST}
@@ -59,7 +65,41 @@ class _Interview:
     exchanges: list[ModelCall] = field(default_factory=list)
 
 
-class ChatTeacher:
+class ChatTeacherConfig(TeacherConfig, ChatModelConfig):
+    """Asks a vision-language model that chats."""
+
+    kind: Literal["chat"] = "chat"
+    stages: Literal[1, 2] = 1
+    """1 asks for the answer at once; 2 lets the model describe and compare first, and asks for the label then."""
+    swap: bool = True
+    """Ask every pair in both orders; answers that change with the order count as unsure."""
+    votes: PositiveInt = 1
+    """Ask that often and go by the majority; above 1 this needs a temperature."""
+    frames: PositiveInt = 1
+    """Frames of a segment that are shown: the last, and others evenly before it."""
+
+    lags: ClassVar[bool] = True
+    shown_size: ClassVar[tuple[int, int] | None] = (224, 224)
+
+    @model_validator(mode="after")
+    def _votes_differ(self) -> ChatTeacherConfig:
+        if self.votes > 1 and self.temperature == 0:
+            raise ValueError(f"votes={self.votes} needs a temperature above 0, or all votes are the same")
+        return self
+
+    def reaches(self) -> Iterator[Reach]:
+        return ChatModelConfig.reaches(self)
+
+    def facts(self) -> str:
+        return f"chat, {self.model}"
+
+    def build(self, context: TeacherContext) -> ChatTeacher:
+        teacher = ChatTeacher(**self.model_dump(exclude={"kind"}))
+        teacher.check()
+        return teacher
+
+
+class ChatTeacher(Teacher):
     """Asks a model that chats. Making one needs neither key nor network; `check` and `answers` do.
 
     How replies become one answer:
@@ -73,30 +113,29 @@ class ChatTeacher:
     - **Scores** are the mean over what the model might have said, where the server gives log-probabilities.
 
     Args:
-        config: provider, model, prompt, limits and prices.
+        model: its name, as the provider calls it.
+        options: further settings by the names of `ChatTeacherConfig`: `provider`, `url`, `swap`, `votes`, prices, …
 
     Attributes:
         name, signature: see `Teacher`.
 
     Raises:
-        BadInput: the configured address is none.
+        BadInput: a setting is wrong, or the address is none.
     """
 
-    def __init__(self, config: ChatTeacherConfig) -> None:
-        self.config = config
+    def __init__(self, model: str, **options: Any) -> None:
+        config = self.config = checked_block(ChatTeacherConfig, {"model": model} | options)
         self.name = f"chat {config.model}"
-        self._model = open_model(config)
-        # A local model answers in batches, in its own time.
-        timeout = None if self._model.batched else config.timeout
-        self._limits = Limits(config.requests_per_minute, config.tokens_per_minute, timeout, config.retries)
+        self._model = config.open()
+        self._limits = config.limits(self._model)
         self._calls = RateLimitedClient(self._limits)
         self._cancel_token = CancelToken()
         depends_on = ("stages", "swap", "votes", "structured", "frames", "temperature", "max_tokens")
         settings = " ".join(f"{key}={getattr(config, key)}" for key in depends_on)
-        options = json.dumps(config.options, sort_keys=True, default=str)
+        extra = json.dumps(config.options, sort_keys=True, default=str)
         self.signature = (
             f"chat provider={config.provider} where={self._model.where} model={config.model} "
-            f"prompts={prompts.PROMPT_VERSION} {settings} options={options}"
+            f"prompts={prompts.PROMPT_VERSION} {settings} options={extra}"
         )
 
     def check(self) -> None:
@@ -222,27 +261,6 @@ class ChatTeacher:
     def _request(self, prompt: prompts.TeacherPrompt, question: Question) -> ChatRequest:
         alternatives = _ALTERNATIVES[question.kind] if prompt.decides else 0
         return ChatRequest(prompt.parts, prompt.schema, self.config.temperature, self.config.max_tokens, alternatives)
-
-
-def open_model(config: ChatTeacherConfig) -> ChatModel:
-    """The model that a recipe names, not yet connected to."""
-    match config.provider:
-        case "openai":
-            from sightline.models.chat.openai_compatible import OpenAICompatible
-
-            return OpenAICompatible(config.model, config.url, config.key_env, config.options, config.timeout)
-        case "gemini":
-            from sightline.models.chat.gemini import Gemini
-
-            return Gemini(config.model, config.url, config.key_env, config.options, config.timeout)
-        case "anthropic":
-            from sightline.models.chat.anthropic import Anthropic
-
-            return Anthropic(config.model, config.url, config.key_env, config.options, config.timeout)
-        case "local":
-            from sightline.models.chat.local import LocalModel
-
-            return LocalModel(config.model, config.options)
 
 
 def pick_frames(segment: Segment, count: int) -> np.ndarray:

@@ -4,35 +4,72 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from pydantic import Field
 
-from sightline.config import EncoderTeacherConfig
-from sightline.labels.types import Answer, Outcome, Question, Segment, preference
-from sightline.rewards.zero_shot import DEFAULT_ALPHA, ZeroShotReward
+from sightline.config.blocks import TeacherConfig
+from sightline.labels.types import Answer, Outcome, Question, Scale, Segment, Teacher, preference
+from sightline.models.encoders import load_encoder
+from sightline.rewards.zero_shot import DEFAULT_ALPHA, ZeroShotReward, from_words
+
+if TYPE_CHECKING:
+    from sightline.teachers.base import TeacherContext
 
 FRAMES_AT_ONCE = 1024
 """Frames that are put together for one call of the encoder: what is copied stays small, however much is asked."""
 
 
-class EncoderTeacher:
+class EncoderTeacherConfig(TeacherConfig):
+    """Prefers the frame whose zero-shot reward is higher: no key, no network, no cost."""
+
+    kind: Literal["encoder"] = "encoder"
+    encoder: str = "bundled"
+    alpha: float | None = Field(default=None, ge=0, le=1)
+    """Strength of goal-baseline regularisation; default 0.5 with a baseline."""
+    equal_below: float = Field(default=0.0, ge=0)
+    """Rewards that differ by less than this count as equal."""
+
+    @property
+    def words_alpha(self) -> float | None:
+        return self.alpha
+
+    @property
+    def judges_by_own_words(self) -> bool:
+        return True
+
+    def facts(self) -> str:
+        return f"encoder, {self.encoder}"
+
+    def build(self, context: TeacherContext) -> EncoderTeacher:
+        encoder = context.encoder
+        if encoder is None or encoder.name != self.encoder:
+            encoder = load_encoder(self.encoder, context.device)
+        reward, warnings = from_words(context.goal, context.baseline, encoder, alpha=self.alpha)
+        for warning in warnings:
+            context.warn(warning)
+        return EncoderTeacher(reward, equal_below=self.equal_below)
+
+
+class EncoderTeacher(Teacher):
     """Compares the zero-shot rewards of segments, each the mean over its frames.
 
     Answers have no confidence: differences of rewards are no probabilities. The words of a question are not read; the
     reward model brings its own, and they are in the signature.
 
     Args:
-        config: `equal_below` is read; encoder and alpha are those of the reward model.
-        reward_model: encoder and words.
+        reward_model: encoder, words and alpha.
+        equal_below: rewards that differ by less than this count as equal.
 
     Attributes:
         reward_range: the lowest and the highest mean reward of a segment, the ends of the scale for `rate` and
             `score`. Its owner may set it; where it is None, it is that of the segments asked together.
     """
 
-    def __init__(self, config: EncoderTeacherConfig, reward_model: ZeroShotReward) -> None:
-        self.config = config
+    def __init__(self, reward_model: ZeroShotReward, *, equal_below: float = 0.0) -> None:
+        self.equal_below = equal_below
         self.reward_range: tuple[float, float] | None = None
         self._reward_model = reward_model
         words = reward_model
@@ -41,7 +78,7 @@ class EncoderTeacher:
             "goal": words.goal,
             "baseline": words.baseline,
             "alpha": alpha if words.baseline else None,
-            "equal_below": config.equal_below,
+            "equal_below": equal_below,
             "weights": fingerprint(reward_model),
         }
         self.name = f"encoder {reward_model.encoder.name}"
@@ -59,16 +96,17 @@ class EncoderTeacher:
             else:
                 yield index, Answer(Outcome.VALUE, _value(question, values[0], scale))
 
-    def give_up(self) -> None:
-        """Answers come at once: there is nothing to wait for."""
+    def measure_scale(self, questions: Sequence[Question], returns: np.ndarray) -> Scale:
+        if questions[0].kind == "compare":
+            return None, None
+        rewards = self._rewards({s.digest: s for question in questions for s in question.segments}).values()
+        return None, (min(rewards), max(rewards))
 
-    def range_of(self, segments: Iterable[Segment]) -> tuple[float, float]:
-        """The lowest and the highest mean reward of these segments, of which there is at least one."""
-        rewards = self._rewards({segment.digest: segment for segment in segments}).values()
-        return min(rewards), max(rewards)
+    def use_scale(self, scale: Scale) -> None:
+        _, self.reward_range = scale
 
     def _compare(self, first: float, second: float) -> Answer:
-        if first == second or abs(first - second) < self.config.equal_below:
+        if first == second or abs(first - second) < self.equal_below:
             return preference(0.5)
         return preference(float(second > first))
 

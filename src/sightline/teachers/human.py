@@ -6,10 +6,16 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sightline.config import HumanTeacherConfig, LearnedConfig
+from pydantic import PositiveFloat
+
+from sightline.config.blocks import TeacherConfig
 from sightline.labels.store import Context, LabelStore
-from sightline.labels.types import Answer, Outcome, Question
+from sightline.labels.types import Answer, Outcome, Question, Teacher
+
+if TYPE_CHECKING:
+    from sightline.teachers.base import TeacherContext, TeacherRunContext
 
 POLL = 0.5
 """Seconds between two looks into the store."""
@@ -17,29 +23,59 @@ SECOND_THOUGHTS = 3.0
 """Seconds for which an answer must stand before it is handed on, so that an undo usually comes before it is used."""
 
 
-class HumanTeacher:
+PEOPLE_SEE = (224, 224)
+"""Height and width of frames that people and chat models judge, unless the recipe says otherwise."""
+
+
+class HumanTeacherConfig(TeacherConfig):
+    """Waits for people at the label page: `sightline label serve RUN`."""
+
+    kind: Literal["human"] = "human"
+    name: str = "human"
+    patience: PositiveFloat = 3600.0
+    """Seconds to wait for a round of answers; then training goes on with those that came."""
+
+    lags: ClassVar[bool] = True
+    shown_size: ClassVar[tuple[int, int] | None] = PEOPLE_SEE
+
+    def facts(self) -> str:
+        return "human" if self.name == "human" else f"human, {self.name}"
+
+    def build(self, context: TeacherContext) -> None:
+        return None
+
+    def in_run(self, context: TeacherRunContext) -> HumanTeacher:
+        return HumanTeacher(context.store, context.context, context.say, name=self.name, patience=self.patience)
+
+
+class HumanTeacher(Teacher):
     """Waits for people at the label page, which may be served by another process.
 
     The page records what people say, under this teacher's signature; what nobody said in time is recorded here.
     """
 
+    records_itself = True
+
     def __init__(
         self,
-        config: HumanTeacherConfig,
         store: LabelStore,
         context: Context | Callable[[], Context],
         say: Callable[[str], None],
+        *,
+        name: str = "human",
+        patience: float = 3600.0,
     ) -> None:
         """
         Args:
-            config: name, and how long to wait.
             store: where questions wait and answers come.
             context: what to record with a question, or a function that says so when it is asked.
             say: tells the user one line.
+            name: of the person.
+            patience: seconds to wait for a round of answers.
         """
-        self.name = "human" if config.name == "human" else f"human {config.name}"
-        self.signature = f"human name={config.name}"
-        self._patience = config.patience
+        self.name = "human" if name == "human" else f"human {name}"
+        self.signature = f"human name={name}"
+        self._patience = patience
         self._store = store
         self._context = context
         self._say = say
@@ -104,11 +140,3 @@ class HumanTeacher:
         waiting = "1 question waits" if count == 1 else f"{count} questions wait"
         self._say(f"{waiting} for people; in another terminal: sightline label serve {where}")
         self._said = True
-
-
-def people(
-    config: LearnedConfig, store: LabelStore, context: Callable[[], Context], say: Callable[[str], None]
-) -> HumanTeacher:
-    """The people whom a recipe asks."""
-    assert isinstance(config.teacher, HumanTeacherConfig), "any other teacher is there before the run"
-    return HumanTeacher(config.teacher, store, context, say)

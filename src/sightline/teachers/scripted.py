@@ -18,22 +18,54 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
-from sightline.config import ScriptedTeacherConfig
-from sightline.labels.types import Answer, Outcome, Question, Segment, preference
+from sightline.config.blocks import TeacherConfig
+from sightline.labels.types import Answer, Outcome, Question, Scale, Segment, Teacher, preference
+
+if TYPE_CHECKING:
+    from sightline.preferences.config import LearnedConfig
+    from sightline.teachers.base import TeacherContext
 
 
-class ScriptedTeacher:
+class ScriptedTeacherConfig(TeacherConfig):
+    """Answers from the environment's own reward, with the human failings of B-Pref (Lee et al., NeurIPS 2021)."""
+
+    kind: Literal["scripted"] = "scripted"
+    beta: float | None = Field(default=None, gt=0)
+    """Rationality of a Boltzmann choice; None always prefers the larger return."""
+    gamma: float = Field(default=1.0, gt=0, le=1)
+    """Below 1 the teacher is myopic: later steps of a segment count more."""
+    skip: float = Field(default=0.0, ge=0)
+    """Skips pairs in which neither return exceeds this fraction of the average return of such a segment."""
+    equal: float = Field(default=0.0, ge=0)
+    """Calls pairs equal whose returns differ by less than this fraction of the average return."""
+    mistake: float = Field(default=0.0, ge=0, le=1)
+    """Probability of the opposite answer."""
+
+    knows_truth: ClassVar[bool] = True
+    needs_words: ClassVar[bool] = False
+
+    def check(self, learned: LearnedConfig) -> None:
+        if learned.feedback.question != "compare" and self.skip:
+            raise ValueError("teacher.skip is about pairs; leave it out with feedback.kind=ratings or scores")
+
+    def build(self, context: TeacherContext) -> ScriptedTeacher:
+        return ScriptedTeacher(context.seed, **self.model_dump(exclude={"kind"}))
+
+
+class ScriptedTeacher(Teacher):
     """Answers at once, from `Segment.true_rewards`; a question about unknown rewards fails.
 
     What is drawn depends on the seed and on the question alone, not on what else is asked or when: a run that is
     resumed gets the same labels, and teachers that differ in one failing agree in all others.
 
     Args:
-        config: which failings, and how strong.
         seed: of everything that is drawn.
+        beta, gamma, skip, equal, mistake: which failings, and how strong; see above and `ScriptedTeacherConfig`.
 
     Attributes:
         average_segment_return: what `skip` and `equal` are fractions of. Its owner keeps it up to date; where it is
@@ -44,13 +76,28 @@ class ScriptedTeacher:
 
     name = "scripted"
 
-    def __init__(self, config: ScriptedTeacherConfig, seed: int) -> None:
-        self.config = config
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        beta: float | None = None,
+        gamma: float = 1.0,
+        skip: float = 0.0,
+        equal: float = 0.0,
+        mistake: float = 0.0,
+    ) -> None:
         self.seed = seed
+        self.beta, self.gamma, self.skip, self.equal, self.mistake = beta, gamma, skip, equal, mistake
         self.average_segment_return: float | None = None
         self.return_range: tuple[float, float] | None = None
-        failings = " ".join(f"{name}={value}" for name, value in config.model_dump(exclude={"kind"}).items())
+        failings = f"beta={beta} gamma={gamma} skip={skip} equal={equal} mistake={mistake}"
         self.signature = f"scripted {failings} seed={seed}"
+
+    def measure_scale(self, questions: Sequence[Question], returns: np.ndarray) -> Scale:
+        return float(np.nanmean(returns)), (float(np.nanmin(returns)), float(np.nanmax(returns)))
+
+    def use_scale(self, scale: Scale) -> None:
+        self.average_segment_return, self.return_range = scale
 
     def answers(self, questions: Iterable[Question]) -> Generator[tuple[int, Answer]]:
         """Yield (index, answer) in the order of the questions."""
@@ -63,9 +110,6 @@ class ScriptedTeacher:
                 yield index, self._compare(question, average)
             else:
                 yield index, Answer(Outcome.VALUE, self._value(question, scale))
-
-    def give_up(self) -> None:
-        """Answers come at once: there is nothing to wait for."""
 
     def _references(self, questions: Sequence[Question]) -> tuple[float, tuple[float, float]]:
         """The average return and the range of returns that answers are relative to."""
@@ -80,26 +124,24 @@ class ScriptedTeacher:
     def _compare(self, question: Question, average: float) -> Answer:
         first, second = question.segments
         chance, slip = self._draws(question)
-        if self.config.skip and max(first.true_return, second.true_return) <= self.config.skip * average:
+        if self.skip and max(first.true_return, second.true_return) <= self.skip * average:
             return Answer(Outcome.SKIPPED, reason="neither segment shows enough")
-        if abs(first.true_return - second.true_return) < self.config.equal * abs(average):
+        if abs(first.true_return - second.true_return) < self.equal * abs(average):
             return preference(0.5)
-        choice = self._choice(
-            weighted_return(first, self.config.gamma), weighted_return(second, self.config.gamma), chance
-        )
-        return preference(1.0 - choice if slip < self.config.mistake else choice)
+        choice = self._choice(weighted_return(first, self.gamma), weighted_return(second, self.gamma), chance)
+        return preference(1.0 - choice if slip < self.mistake else choice)
 
     def _choice(self, first: float, second: float, chance: float) -> float:
-        if self.config.beta is not None:
-            return float(chance < boltzmann(first, second, self.config.beta))
+        if self.beta is not None:
+            return float(chance < boltzmann(first, second, self.beta))
         return 0.5 if first == second else float(second > first)
 
     def _value(self, question: Question, scale: tuple[float, float]) -> float:
         """A level or a score; a mistaken level is any other, a mistaken score its opposite."""
         (segment,) = question.segments
         chance, slip = self._draws(question)
-        position = _position(segment, self.config.gamma, scale)
-        mistaken = slip < self.config.mistake
+        position = _position(segment, self.gamma, scale)
+        mistaken = slip < self.mistake
         if question.kind == "score":
             return 1.0 - position if mistaken else position
         level = min(int(position * question.levels), question.levels - 1)

@@ -24,7 +24,7 @@ from sightline.agents.parsing import read_reply
 from sightline.agents.rollouts import RolloutWorker
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import same_text
-from sightline.config import ModelConfig
+from sightline.config.agents import ModelConfig
 from sightline.envs.games.making import GameMaker
 from sightline.evaluation.seeds import make_panel
 from sightline.evaluation.statistics import wilson

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sightline.agents.prompting import demonstration, prompt_text
-from sightline.config import Replies
+from sightline.config.agents import Replies
 from sightline.envs.games.cards import RANKS, any_suit
 from sightline.envs.games.contract import Game
 from sightline.envs.games.making import GameMaker

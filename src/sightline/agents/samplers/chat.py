@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from sightline.agents.samplers import Completion, Conversation, Key, only_text
-from sightline.config.teachers import ChatTeacherConfig
 from sightline.errors import BadInput
-from sightline.models.chat.calling import Attempt, Limits, RateLimitedClient, check
+from sightline.models.chat.calling import Attempt, RateLimitedClient, check
+from sightline.models.chat.config import ChatModelConfig
 from sightline.models.chat.messages import Ask, ChatModel, ChatRequest, Part, Refused, Rejected
 from sightline.models.chat.streaming import stream_async
 from sightline.models.pictures import Picture
@@ -28,7 +28,7 @@ class ChatSampler:
     name, a quota) ends it all, for so would every other.
 
     Args:
-        config: provider, model, limits and sampling; what it says of stages, votes, orders and frames is not used.
+        config: provider, model, limits and sampling.
         schema: JSON schema of a reply (`prompting.reply_schema`), asked for where `config.structured` and the server
             allow it.
         warn: told, in one line, of the first failure of each kind.
@@ -44,21 +44,17 @@ class ChatSampler:
 
     def __init__(
         self,
-        config: ChatTeacherConfig,
+        config: ChatModelConfig,
         schema: dict[str, Any] | None = None,
         warn: Callable[[str], None] = lambda message: None,
     ) -> None:
-        from sightline.teachers.chat import open_model
-
         self.name = config.model
         self.failures: Counter[str] = Counter()
         self.input_tokens = self.output_tokens = 0
         self._config, self._warn = config, warn
         self._schema = schema if config.structured else None
-        self._model: ChatModel = open_model(config)
-        # a local model answers in batches, in its own time
-        timeout = None if self._model.batched else config.timeout
-        self._limits = Limits(config.requests_per_minute, config.tokens_per_minute, timeout, config.retries)
+        self._model: ChatModel = config.open()
+        self._limits = config.limits(self._model)
         self._calls = RateLimitedClient(self._limits)
 
     def check(self) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sightline.errors import BadInput
 from sightline.models.chat.calling import Capabilities, CapabilityFallback, error_from_status
 from sightline.models.chat.endpoints import read_key, resolve_endpoint
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Part, Refused, Transient
+
+if TYPE_CHECKING:
+    from sightline.models.chat.config import ChatModelConfig
 
 HOSTED = "https://api.anthropic.com"
 HOSTED_KEY = "ANTHROPIC_API_KEY"
@@ -30,6 +33,13 @@ class Anthropic:
     """
 
     batched = False
+
+    hosted: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, config: ChatModelConfig) -> Anthropic:
+        """The model that a recipe names."""
+        return cls(config.model, config.url, config.key_env, config.options, config.timeout)
 
     def __init__(
         self,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sightline.errors import BadInput
 from sightline.models.chat.calling import Capabilities, CapabilityFallback, error_from_status
 from sightline.models.chat.endpoints import read_key, resolve_endpoint
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Refused, Token, Transient
+
+if TYPE_CHECKING:
+    from sightline.models.chat.config import ChatModelConfig
 
 HOSTED = "https://generativelanguage.googleapis.com"
 HOSTED_KEY = "GEMINI_API_KEY"
@@ -32,6 +35,13 @@ class Gemini:
     """
 
     batched = False
+
+    hosted: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, config: ChatModelConfig) -> Gemini:
+        """The model that a recipe names."""
+        return cls(config.model, config.url, config.key_env, config.options, config.timeout)
 
     def __init__(
         self,

@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sightline.errors import RunFailed
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Part, Rejected, Token
 from sightline.models.device import choose_device
+
+if TYPE_CHECKING:
+    from sightline.models.chat.config import ChatModelConfig
 
 
 class LocalModel:
@@ -29,6 +32,13 @@ class LocalModel:
 
     where = "this machine"
     batched = True
+
+    hosted: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, config: ChatModelConfig) -> LocalModel:
+        """The model that a recipe names."""
+        return cls(config.model, config.options)
 
     def __init__(self, model: str, options: Mapping[str, Any] | None = None) -> None:
         self._name, self._options = model, dict(options or {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from sightline.models.pictures import Picture
 
@@ -112,11 +112,18 @@ class ChatModel(Protocol):
 
     Attributes:
         where: who answers, for messages and signatures: a host name, or `this machine`.
+        hosted: whether it is a service elsewhere unless an address is given.
         batched: whether it answers requests together as they come, so that time-outs for one make no sense.
     """
 
+    hosted: ClassVar[bool]
     where: str
     batched: bool
+
+    @classmethod
+    def of(cls, config: Any) -> ChatModel:
+        """The model that a `sightline.models.chat.config.ChatModelConfig` names."""
+        ...
 
     def connected(self) -> AbstractAsyncContextManager[Ask]:
         """A connection for as long as the context is entered, in the event loop that entered it.

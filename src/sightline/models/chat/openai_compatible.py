@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sightline.models.chat.calling import Capabilities, CapabilityFallback, error_from_status
 from sightline.models.chat.endpoints import read_key, resolve_endpoint
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Part, Refused, Token, Transient
+
+if TYPE_CHECKING:
+    from sightline.models.chat.config import ChatModelConfig
 
 HOSTED = "https://api.openai.com/v1"
 HOSTED_KEY = "OPENAI_API_KEY"
@@ -36,6 +39,13 @@ class OpenAICompatible:
     """
 
     batched = False
+
+    hosted: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, config: ChatModelConfig) -> OpenAICompatible:
+        """The model that a recipe names."""
+        return cls(config.model, config.url, config.key_env, config.options, config.timeout)
 
     def __init__(
         self,

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.config import FeedbackConfig, PairsConfig, RatingsConfig
+from sightline.config.blocks import FeedbackConfig
 from sightline.errors import RunFailed
-from sightline.rewards.learned.losses import preference_loss, rating_loss, score_loss
 from sightline.rewards.learned.reward import EnsembleReward
 from sightline.runs.archive import Archive
 
@@ -26,6 +25,11 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @property
+    def places(self) -> int:
+        """Segments in a question."""
+        return len(self.features[0]) if self.features else 1
 
     def add(self, features: tuple[np.ndarray, ...], value: float) -> None:
         """A label: the features [L, …] of the one or two segments that it is about, and the answer's value."""
@@ -80,19 +84,21 @@ class Fit:
     held_out_accuracy: float
 
 
-def fit(reward: EnsembleReward, examples: Examples, seed: int) -> Fit:
+def fit(reward: EnsembleReward, examples: Examples, feedback: FeedbackConfig, segment: int, seed: int) -> Fit:
     """Fit a reward's networks to labels, in place.
 
     Whether a label is held out depends on its number alone, so it is never trained on in any round. Training stops when
     the held-out loss has not fallen for `patience` epochs, and the best weights come back.
 
     Args:
+        feedback: which loss the labels call for.
+        segment: steps in a segment.
         seed: of the order of the minibatches.
 
     Raises:
         RunFailed: the loss is not a finite number.
     """
-    config, feedback = reward.config.fitting, reward.config.feedback
+    config, labels = reward.fitting, Labels(reward, examples, feedback, segment)
     held_out = _held_out(len(examples), config.held_out)
     train, test = np.flatnonzero(~held_out), np.flatnonzero(held_out)
     if config.fresh:
@@ -103,8 +109,8 @@ def fit(reward: EnsembleReward, examples: Examples, seed: int) -> Fit:
     best, best_weights, best_epoch = np.inf, copy.deepcopy(ensemble.state_dict()), 0
     for epoch in range(1, config.epochs + 1):
         ensemble.train()
-        for batch in _batches(examples, train, feedback, config.batch_size, rng):
-            loss = _loss(reward, examples, batch).sum()
+        for batch in feedback.batches(labels.values, train, config.batch_size, rng):
+            loss = labels.loss(batch).sum()
             if not torch.isfinite(loss):
                 raise RunFailed(f"the reward model's loss is {loss.item()}; lower reward.fitting.learning_rate")
             optimiser.zero_grad()
@@ -114,7 +120,7 @@ def fit(reward: EnsembleReward, examples: Examples, seed: int) -> Fit:
         if len(test) == 0:
             best_epoch = epoch
             continue
-        score = _evaluate(reward, examples, test)
+        score = labels.mean_loss(test)
         if score < best:
             best, best_weights, best_epoch = score, copy.deepcopy(ensemble.state_dict()), epoch
         elif epoch - best_epoch >= config.patience:
@@ -124,10 +130,10 @@ def fit(reward: EnsembleReward, examples: Examples, seed: int) -> Fit:
     return Fit(
         len(examples),
         best_epoch,
-        _evaluate(reward, examples, train),
-        _evaluate(reward, examples, test),
-        _accuracy(reward, examples, train),
-        _accuracy(reward, examples, test),
+        labels.mean_loss(train),
+        labels.mean_loss(test),
+        labels.accuracy(train),
+        labels.accuracy(test),
     )
 
 
@@ -138,16 +144,6 @@ def _held_out(count: int, share: float) -> np.ndarray:
         drawn[0] = 1.0
     chosen: np.ndarray = drawn < share
     return chosen
-
-
-def _batches(
-    examples: Examples, chosen: np.ndarray, feedback: FeedbackConfig, size: int, rng: np.random.Generator
-) -> list[np.ndarray]:
-    if isinstance(feedback, RatingsConfig):
-        levels = np.asarray(examples.values)[chosen].round().astype(int)
-        return [chosen[batch] for batch in stratified_batches(levels, size, rng)]
-    order = rng.permutation(chosen)
-    return [order[i : i + size] for i in range(0, len(order), size)]
 
 
 def stratified_batches(levels: np.ndarray, batch_size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
@@ -179,56 +175,54 @@ def _endless(indices: np.ndarray, rng: np.random.Generator) -> Iterator[int]:
         yield from rng.permutation(indices)
 
 
-def _loss(reward: EnsembleReward, examples: Examples, batch: np.ndarray) -> Tensor:
-    """float[M]: means over the labels."""
-    feedback = reward.config.feedback
-    values = torch.tensor(np.asarray(examples.values)[batch], dtype=torch.float32, device=reward.device)
-    if isinstance(feedback, PairsConfig):
-        count = len(batch)
-        both = np.concatenate([examples.segments(0, batch), examples.segments(1, batch)])
-        returns = _returns(reward, both)
-        return preference_loss(returns[:, :count], returns[:, count:], values, feedback.loss, feedback.noise)
-    means = _returns(reward, examples.segments(0, batch)) / reward.config.segment
-    if isinstance(feedback, RatingsConfig):
-        return rating_loss(means, values, feedback.levels)
-    return score_loss(means, values)
+class Labels:
+    """Labelled segments as a loss: what the networks say of them against what was said."""
 
+    def __init__(self, reward: EnsembleReward, examples: Examples, feedback: FeedbackConfig, segment: int) -> None:
+        self.values = np.asarray(examples.values)
+        self._reward, self._examples, self._feedback, self._segment = reward, examples, feedback, segment
 
-def _returns(reward: EnsembleReward, segments: np.ndarray) -> Tensor:
-    """[B, L, …] features -> float[M, B] sums of what each member says of the steps."""
-    count, length = segments.shape[:2]
-    steps = reward.forward(segments.reshape(count * length, *segments.shape[2:]))
-    return steps.reshape(-1, count, length).sum(dim=2)
+    def loss(self, batch: np.ndarray) -> Tensor:
+        """float[M]: each network's mean loss over some labels."""
+        values = torch.tensor(self.values[batch], dtype=torch.float32, device=self._reward.device)
+        # The segments of all places of a question go through the networks together.
+        count, places = len(batch), self._examples.places
+        segments = np.concatenate([self._examples.segments(place, batch) for place in range(places)])
+        returns = self._returns(segments)
+        parts = [returns[:, place * count : (place + 1) * count] for place in range(places)]
+        return self._feedback.label_loss(parts, values, self._segment)
 
+    def mean_loss(self, chosen: np.ndarray) -> float:
+        """Mean loss; NaN without labels. Of ratings it is the mean over levels, which are equally frequent in training
+        too: if rare levels counted less here, fitting would stop as soon as it began to see them."""
+        if len(chosen) == 0:
+            return float("nan")
+        means = []
+        with torch.inference_mode():
+            for stratum in self._feedback.strata(self.values, chosen):
+                parts = [(self.loss(part), len(part)) for part in _parts(stratum)]
+                means.append(float(sum(loss.mean().item() * count for loss, count in parts) / len(stratum)))
+        return float(np.mean(means))
 
-def _evaluate(reward: EnsembleReward, examples: Examples, chosen: np.ndarray) -> float:
-    """Mean loss; of ratings the mean over levels, which are equally frequent in training too. If rare levels counted
-    less here, fitting would stop as soon as it began to see them."""
-    if len(chosen) == 0:
-        return float("nan")
-    strata = [chosen]
-    if isinstance(reward.config.feedback, RatingsConfig):
-        levels = np.asarray(examples.values)[chosen].round()
-        strata = [chosen[levels == level] for level in np.unique(levels)]
-    with torch.inference_mode():
-        return float(np.mean([_mean_loss(reward, examples, stratum) for stratum in strata]))
+    def accuracy(self, chosen: np.ndarray) -> float:
+        """Share of decided pairs that the ensemble's mean orders as the label; NaN without any."""
+        chosen = chosen[self.values[chosen] != 0.5] if len(chosen) else chosen
+        if not self._feedback.orders or len(chosen) == 0:
+            return float("nan")
+        right = 0
+        with torch.inference_mode():
+            for part in _parts(chosen):
+                first, second = (
+                    self._returns(self._examples.segments(place, part)).mean(0).cpu().numpy() for place in (0, 1)
+                )
+                right += int(((second > first) == (self.values[part] > 0.5)).sum())
+        return right / len(chosen)
 
-
-def _mean_loss(reward: EnsembleReward, examples: Examples, chosen: np.ndarray) -> float:
-    parts = [(_loss(reward, examples, part), len(part)) for part in _parts(chosen)]
-    return float(sum(loss.mean().item() * count for loss, count in parts) / len(chosen))
-
-
-def _accuracy(reward: EnsembleReward, examples: Examples, chosen: np.ndarray) -> float:
-    chosen = np.array([i for i in chosen if examples.values[i] != 0.5], np.int64)
-    if not isinstance(reward.config.feedback, PairsConfig) or len(chosen) == 0:
-        return float("nan")
-    right = 0
-    with torch.inference_mode():
-        for part in _parts(chosen):
-            first, second = (_returns(reward, examples.segments(i, part)).mean(0).cpu().numpy() for i in (0, 1))
-            right += int(((second > first) == (np.asarray(examples.values)[part] > 0.5)).sum())
-    return right / len(chosen)
+    def _returns(self, segments: np.ndarray) -> Tensor:
+        """[B, L, …] features -> float[M, B] sums of what each network says of the steps."""
+        count, length = segments.shape[:2]
+        steps = self._reward.forward(segments.reshape(count * length, *segments.shape[2:]))
+        return steps.reshape(-1, count, length).sum(dim=2)
 
 
 def _parts(chosen: np.ndarray) -> list[np.ndarray]:

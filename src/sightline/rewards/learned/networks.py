@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sightline.config import CNNConfig, EmbeddingHeadConfig, ResNetConfig, RewardNetConfig, StatesConfig
 from sightline.errors import BadInput
+from sightline.rewards.learned.config import RewardNetConfig
 
 
 def build_ensemble(config: RewardNetConfig, feature_shape: tuple[int, ...], members: int, seed: int) -> nn.Module:
@@ -23,13 +24,7 @@ def build_ensemble(config: RewardNetConfig, feature_shape: tuple[int, ...], memb
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        match config:
-            case EmbeddingHeadConfig(hidden=hidden) | StatesConfig(hidden=hidden):
-                return MLPEnsemble(math.prod(feature_shape), hidden, members)
-            case CNNConfig(channels=channels):
-                return FrameEnsemble([_cnn(feature_shape, channels) for _ in range(members)])
-            case ResNetConfig():
-                return FrameEnsemble([_resnet(feature_shape) for _ in range(members)])
+        return config.build(feature_shape, members)
 
 
 class MLPEnsemble(nn.Module):
@@ -75,7 +70,7 @@ def _uniform(*shape: int, fan_in: int) -> Tensor:
     return torch.empty(*shape).uniform_(-bound, bound)
 
 
-def _cnn(frame: tuple[int, ...], channels: tuple[int, ...]) -> nn.Module:
+def cnn(frame: tuple[int, ...], channels: tuple[int, ...]) -> nn.Module:
     """Four convolutions of kernel 5, 3, 3, 3 and stride 3, 2, 2, 2 without padding (RL-VLM-F, appendix)."""
     layers: list[nn.Module] = []
     before, height, width = 3, frame[0], frame[1]
@@ -92,10 +87,20 @@ def _cnn(frame: tuple[int, ...], channels: tuple[int, ...]) -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before * height * width, 1))
 
 
-def _resnet(frame: tuple[int, ...]) -> nn.Module:
+def resnet(frame: tuple[int, ...]) -> nn.Module:
+    """A ResNet-18 with random weights and one output."""
     if max(frame[:2]) <= 32:  # its last map would be one number, of which a minibatch of one has no deviation
         raise BadInput(f"frames of {frame[0]}x{frame[1]} are too small for a ResNet-18; raise reward.model.size")
     from torchvision.models import resnet18
 
     network: nn.Module = resnet18(weights=None, num_classes=1)
     return network
+
+
+def resize(frames: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """uint8[N, H, W, 3] -> uint8[N, *size, 3], anti-aliased."""
+    if frames.shape[1:3] == tuple(size) or not len(frames):
+        return frames.reshape(len(frames), *size, 3)
+    pixels = torch.from_numpy(frames).permute(0, 3, 1, 2)
+    smaller = torch.nn.functional.interpolate(pixels, size, mode="bilinear", antialias=True, align_corners=False)
+    return np.ascontiguousarray(smaller.permute(0, 2, 3, 1).numpy())

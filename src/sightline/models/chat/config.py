@@ -1,0 +1,80 @@
+"""Settings of a model that chats: where it is, how it is sampled, and how often it may be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
+
+from sightline import registry
+from sightline.config.basics import Strict
+from sightline.config.blocks import Reach
+from sightline.errors import nearest
+from sightline.models.chat.calling import Limits
+from sightline.models.chat.messages import ChatModel
+from sightline.runs.trust import is_this_machine
+
+
+def _known(provider: str) -> str:
+    known = registry.names("provider")
+    if provider not in known:
+        raise ValueError(f"there is no provider '{provider[:80]}'{nearest(provider, known)}")
+    return provider
+
+
+class ChatModelConfig(Strict):
+    """A model that chats, at a provider."""
+
+    provider: Annotated[str, AfterValidator(_known)] = "openai"
+    """`openai`: any OpenAI-compatible server; `gemini`, `anthropic`: their own clients (extras); `local`: a model of
+    Hugging Face in this process."""
+    model: str
+    """The model's name, as its provider calls it; for `local` a folder or `owner/name`."""
+    url: str | None = None
+    """Address of an OpenAI-compatible server, such as http://localhost:8000/v1; default: the hosted service. Keys go
+    to other machines by https:// only."""
+    key_env: str | None = None
+    """Environment variable that holds the key; default: the provider's usual one, for the provider's own address."""
+    structured: bool = True
+    """Ask for JSON by schema where the server offers it; plain text is understood in any case."""
+    temperature: float = Field(default=0.0, ge=0, le=2)
+    max_tokens: PositiveInt = 2048
+    """Of one reply, thinking included where a model thinks."""
+    concurrency: PositiveInt = 32
+    """Requests in flight at once."""
+    requests_per_minute: PositiveFloat | None = None
+    tokens_per_minute: PositiveFloat | None = None
+    timeout: PositiveFloat = 60.0
+    """Seconds for one request."""
+    retries: int = Field(default=5, ge=0)
+    """Further attempts after a failure that may pass."""
+    input_price: float = Field(default=0.0, ge=0)
+    """Price of a million tokens that the model reads; in any currency, the same as the budget's."""
+    output_price: float = Field(default=0.0, ge=0)
+    """Price of a million tokens that it writes."""
+    options: dict[str, Any] = {}
+    """Further fields of the request's body."""
+
+    def open(self) -> ChatModel:
+        """The model, not yet connected to.
+
+        Raises:
+            BadInput: the address is none, or a package is missing.
+        """
+        model: ChatModel = registry.find("provider", self.provider).of(self)
+        return model
+
+    def limits(self, model: ChatModel) -> Limits:
+        """How often the model may be asked; one that answers in batches takes its own time."""
+        timeout = None if model.batched else self.timeout
+        return Limits(self.requests_per_minute, self.tokens_per_minute, timeout, self.retries)
+
+    def reaches(self) -> Iterator[Reach]:
+        """What lies outside of this machine."""
+        if self.url and not is_this_machine(self.url):
+            yield "url", self.url, "a server that would be asked"
+        elif not self.url and registry.find("provider", self.provider).hosted:
+            yield "provider", self.provider, "a service that would be asked, and paid"
+        if self.key_env:
+            yield "key_env", self.key_env, "a key that would be used"

@@ -1,0 +1,123 @@
+"""Feedback for an Elo ladder of goal frames: matches between candidates (GoalLadder, NeurIPS 2025).
+
+The ladder itself, and the reward that is nearness to its top, are in `sightline.rewards.learned.ladder`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from sightline.config.blocks import FeedbackConfig
+
+if TYPE_CHECKING:
+    from sightline.labels.types import Question, Segment
+    from sightline.preferences.config import LearnedConfig
+    from sightline.preferences.rounds import PreferenceLearner
+    from sightline.rewards.learned.ladder import Candidate, LadderReward
+
+
+class LadderConfig(FeedbackConfig):
+    """An Elo ladder of candidate goal frames; the reward is nearness to its top (GoalLadder, NeurIPS 2025)."""
+
+    kind: Literal["ladder"] = "ladder"
+    size: int = Field(default=10, ge=2)
+    """Candidates on the ladder."""
+    k_factor: float = Field(default=32.0, gt=0)
+    """How far one comparison moves a rating."""
+
+    noun: ClassVar[str] = "pairs"
+
+    def check(self, learned: LearnedConfig) -> None:
+        if learned.model.encoder_name is None:
+            raise ValueError("feedback.kind=ladder measures nearness between embeddings; say model.kind=embeddings")
+        if learned.segment != 1:
+            raise ValueError("feedback.kind=ladder judges single frames; say segment=1")
+
+    def facts(self) -> str:
+        return f"ladder, {self.size} rungs"
+
+    def build_reward(self, learned: LearnedConfig, **options: Any) -> LadderReward:
+        from sightline.rewards.learned.ladder import LadderReward
+
+        options.pop("seed")
+        options.pop("device")
+        return LadderReward(learned.model, **options)
+
+    def memory(self) -> LadderMemory:
+        return LadderMemory(self.size, self.k_factor)
+
+    def compose(
+        self, learner: PreferenceLearner, count: int, rng: np.random.Generator
+    ) -> list[tuple[tuple[Segment, ...], tuple[np.ndarray, ...]]]:
+        from sightline.rewards.learned.ladder import Candidate
+
+        memory: LadderMemory = learner.memory
+        pool = learner.pool
+        places = {digest: i for i, digest in enumerate(pool.digests)}
+        newcomers = [Candidate(digest, _flat(pool.features[i : i + 1])[0]) for digest, i in places.items()]
+        matches = memory.ladder.propose(count, newcomers, rng, {frozenset(pair) for pair in learner.asked})
+
+        def shown(candidate: Candidate) -> Segment:
+            known = memory.segments.get(candidate.digest)
+            return known or pool.segment(places[candidate.digest])
+
+        return [((shown(a), shown(b)), (a.embedding[None], b.embedding[None])) for a, b in matches]
+
+    def learn(
+        self, learner: PreferenceLearner, told: Sequence[tuple[Question, tuple[np.ndarray, ...], float]]
+    ) -> dict[str, float | None]:
+        from sightline.rewards.learned.ladder import Candidate
+
+        memory: LadderMemory = learner.memory
+        seen = dict(memory.segments)
+        for question, features, value in told:
+            a, b = (
+                Candidate(segment.digest, embedding[0])
+                for segment, embedding in zip(question.segments, features, strict=True)
+            )
+            seen |= {segment.digest: segment for segment in question.segments}
+            memory.ladder.record(a, b, value)
+        memory.segments = {entry.candidate.digest: seen[entry.candidate.digest] for entry in memory.ladder.entries}
+        reward: Any = learner.reward
+        reward.top = memory.ladder.top()
+        return {}
+
+
+class LadderMemory:
+    """The ladder, and the segments of the candidates on it.
+
+    Args:
+        size: candidates on the ladder.
+        k_factor: how far one comparison moves a rating.
+    """
+
+    def __init__(self, size: int, k_factor: float) -> None:
+        from sightline.rewards.learned.ladder import Ladder
+
+        self.ladder = Ladder(size, k_factor)
+        self.segments: dict[str, Segment] = {}
+
+    def state(self) -> dict[str, Any]:
+        """Plain data, for a checkpoint."""
+        return {
+            "ladder": self.ladder.state(),
+            "segments": {digest: segment.state() for digest, segment in self.segments.items()},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what `state` gave."""
+        from sightline.labels.types import Segment
+
+        self.ladder.restore(state["ladder"])
+        self.segments = {digest: Segment.of(segment) for digest, segment in state["segments"].items()}
+
+
+def _flat(features: np.ndarray) -> np.ndarray:
+    """[N, L, …] features -> float32[N, D], what distances are measured on."""
+    from sightline.rewards.novelty import flat
+
+    return flat(features).astype(np.float32)

@@ -1,0 +1,55 @@
+"""Feedback in pairs: which of two segments is nearer to the goal (Christiano et al., NeurIPS 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from sightline.config.blocks import FeedbackConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sightline.labels.types import Outcome
+    from sightline.preferences.rounds import PreferenceLearner
+
+PairSampler = Literal["uniform", "disagreement", "entropy", "k_center", "k_center_disagreement", "k_center_entropy"]
+"""How pairs are chosen, see `sightline.preferences.sampling`."""
+
+
+class PairsConfig(FeedbackConfig):
+    """Which of two segments is nearer to the goal (Christiano et al., 2017)."""
+
+    kind: Literal["pairs"] = "pairs"
+    sampler: PairSampler = "uniform"
+    candidates: PositiveInt = 10
+    """Candidate pairs per question, from which the active samplers choose."""
+    loss: Literal["cross_entropy", "noise_aware", "symmetric"] = "cross_entropy"
+    """`noise_aware` assumes that a share `noise` of the labels is wrong; `symmetric` adds reverse cross-entropy."""
+    noise: float = Field(default=0.2, gt=0, lt=0.5)
+    """Share of wrong labels that `noise_aware` assumes."""
+    ties: bool = True
+    """Learn from pairs that were called equal (target one half); otherwise they are set aside."""
+
+    noun: ClassVar[str] = "pairs"
+    orders: ClassVar[bool] = True
+
+    def facts(self) -> str:
+        return f"pairs, {self.sampler.replace('_', ' ')}"
+
+    def choose(self, learner: PreferenceLearner, count: int, rng: np.random.Generator) -> np.ndarray:
+        from sightline.preferences.sampling import choose_pairs
+
+        asked = learner.asked_pairs(with_features=self.sampler.startswith("k_center"))
+        return choose_pairs(self.sampler, count, learner.view(), rng, self.candidates, asked)
+
+    def teaches(self, outcome: Outcome) -> bool:
+        return self.ties or outcome.value != "equal"
+
+    def label_loss(self, returns: Sequence[Tensor], values: Tensor, segment: int) -> Tensor:
+        from sightline.rewards.learned.losses import preference_loss
+
+        return preference_loss(returns[0], returns[1], values, self.loss, self.noise)

@@ -1,0 +1,34 @@
+"""Feedback by scores: how good is this segment, from 0 to 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from sightline.config.blocks import FeedbackConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sightline.labels.types import QuestionKind
+    from sightline.preferences.rounds import PreferenceLearner
+
+
+class ScoresConfig(FeedbackConfig):
+    """How good is this segment, from 0 to 1."""
+
+    kind: Literal["scores"] = "scores"
+
+    question: ClassVar[QuestionKind] = "score"
+    noun: ClassVar[str] = "scores"
+    bounded: ClassVar[bool] = True
+
+    def choose(self, learner: PreferenceLearner, count: int, rng: np.random.Generator) -> np.ndarray:
+        return learner.choose_singles(count, rng)
+
+    def label_loss(self, returns: Sequence[Tensor], values: Tensor, segment: int) -> Tensor:
+        from sightline.rewards.learned.losses import score_loss
+
+        return score_loss(returns[0] / segment, values)

@@ -1,0 +1,78 @@
+"""From a recipe's reward block to a reward model: what the block is told, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sightline.rewards.base import RewardModel
+
+if TYPE_CHECKING:
+    from sightline.labels.types import Teacher
+    from sightline.models.encoders import Encoder
+
+
+@dataclass(frozen=True)
+class RewardContext:
+    """What a reward block may know of the run that it is built for.
+
+    Attributes:
+        goal, baseline: the recipe's words.
+        seed: of the run.
+        asks: False if no teacher will be asked, because what it has taught is only evaluated.
+        first_seen: the environment's first frame at a size (None: its own), or with `states=True` its first state.
+    """
+
+    goal: tuple[str, ...]
+    baseline: tuple[str, ...]
+    seed: int
+    asks: bool
+    first_seen: Callable[[tuple[int, int] | None, bool], np.ndarray]
+
+
+@dataclass(frozen=True)
+class RewardSetup:
+    """A reward model, and what goes with it.
+
+    Attributes:
+        frame_size: height and width at which frames are rendered; None for the environment's own.
+        frames: whether the environment renders at all.
+        encoder: the one that frames are embedded with, if any; its model card goes into the run folder.
+        teacher: who answers questions; None if nobody does, or if they are only reached in the run.
+        warnings: one line each.
+    """
+
+    model: RewardModel
+    frame_size: tuple[int, int] | None = None
+    frames: bool = True
+    encoder: Encoder | None = None
+    teacher: Teacher | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What a reward model that learns during a run may know of it.
+
+    Attributes:
+        folder: of the run.
+        env: the environment's name in the recipe.
+        goal: the recipe's.
+        frame_shape: (H, W, 3) of the rendered frames.
+        seed, steps: of the run.
+        visited: gives all states visited so far, [M, …].
+        say: tells the user one line.
+    """
+
+    folder: Path
+    env: str
+    goal: tuple[str, ...]
+    frame_shape: tuple[int, ...]
+    seed: int
+    steps: int
+    visited: Callable[[], np.ndarray]
+    say: Callable[[str], None]

@@ -1,0 +1,181 @@
+"""Recipe blocks of a learned reward: the kinds of reward networks, and how they are fitted."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import numpy as np
+from pydantic import Discriminator, Field, PositiveInt, Tag
+
+from sightline.config.basics import Strict, tag_of
+from sightline.config.blocks import Dtype
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from sightline.models.encoders import Encoder
+
+
+class RewardNetConfig(Strict):
+    """Base of all kinds of reward networks."""
+
+    kind: str
+
+    @property
+    def reads_states(self) -> bool:
+        """Whether it reads states instead of frames."""
+        return False
+
+    @property
+    def encoder_name(self) -> str | None:
+        """The encoder that embeds frames for it, if any."""
+        return None
+
+    @property
+    def feature_bytes(self) -> float | None:
+        """Bytes that are kept beside each transition; None where they are not known yet."""
+        return 0.0
+
+    def facts(self) -> str:
+        """The network in a few words."""
+        return self.kind if self.encoder_name is None else f"{self.kind}, {self.encoder_name}"
+
+    def features(self, seen: np.ndarray, encoder: Encoder | None) -> np.ndarray:
+        """What the network reads, [N, …], of frames uint8[N, H, W, 3] or states [N, …]."""
+        raise NotImplementedError
+
+    def scaled(self, features: Tensor) -> Tensor:
+        """Features as networks like them: of about unit size."""
+        return features
+
+    def build(self, feature_shape: tuple[int, ...], members: int) -> nn.Module:
+        """An ensemble with torch's present random numbers: features [B, …] -> float[members, B].
+
+        Raises:
+            BadInput: frames are too small for the network's strides.
+        """
+        raise NotImplementedError
+
+
+class EmbeddingHeadConfig(RewardNetConfig):
+    """A small network on a frozen encoder's embeddings: every frame is read once, and relabelling is nearly free."""
+
+    kind: Literal["embeddings"] = "embeddings"
+    encoder: str = "bundled"
+    hidden: tuple[PositiveInt, ...] = (64, 64)
+    dtype: Dtype = "auto"
+
+    @property
+    def encoder_name(self) -> str | None:
+        return self.encoder
+
+    @property
+    def feature_bytes(self) -> float | None:
+        from sightline.models.encoders import embedding_size
+
+        size = embedding_size(self.encoder)
+        return None if size is None else 2.0 * size
+
+    def features(self, seen: np.ndarray, encoder: Encoder | None) -> np.ndarray:
+        assert encoder is not None, "loaded with the reward"
+        return encoder.embed_frames(seen).astype(np.float16)
+
+    def scaled(self, features: Tensor) -> Tensor:
+        # Unit vectors of D numbers have components of about 1/sqrt(D); networks like them of about 1.
+        scaled: Tensor = features.float() * features.shape[1] ** 0.5
+        return scaled
+
+    def build(self, feature_shape: tuple[int, ...], members: int) -> nn.Module:
+        from sightline.rewards.learned.networks import MLPEnsemble
+
+        return MLPEnsemble(math.prod(feature_shape), self.hidden, members)
+
+
+class CNNConfig(RewardNetConfig):
+    """The convolutional network of RL-VLM-F (Wang et al., ICML 2024), on frames."""
+
+    kind: Literal["cnn"] = "cnn"
+    channels: tuple[PositiveInt, ...] = (16, 32, 64, 128)
+    size: tuple[PositiveInt, PositiveInt] = (84, 84)
+    """Height and width at which frames are kept and read; what the teacher is shown may be larger."""
+
+    @property
+    def feature_bytes(self) -> float | None:
+        return 3.0 * self.size[0] * self.size[1]
+
+    def features(self, seen: np.ndarray, encoder: Encoder | None) -> np.ndarray:
+        from sightline.rewards.learned.networks import resize
+
+        return resize(seen, self.size)
+
+    def build(self, feature_shape: tuple[int, ...], members: int) -> nn.Module:
+        from sightline.rewards.learned.networks import FrameEnsemble, cnn
+
+        return FrameEnsemble([cnn(feature_shape, self.channels) for _ in range(members)])
+
+
+class ResNetConfig(RewardNetConfig):
+    """A ResNet-18 from random weights, on frames."""
+
+    kind: Literal["resnet"] = "resnet"
+    size: tuple[PositiveInt, PositiveInt] = (84, 84)
+
+    @property
+    def feature_bytes(self) -> float | None:
+        return 3.0 * self.size[0] * self.size[1]
+
+    def features(self, seen: np.ndarray, encoder: Encoder | None) -> np.ndarray:
+        from sightline.rewards.learned.networks import resize
+
+        return resize(seen, self.size)
+
+    def build(self, feature_shape: tuple[int, ...], members: int) -> nn.Module:
+        from sightline.rewards.learned.networks import FrameEnsemble, resnet
+
+        return FrameEnsemble([resnet(feature_shape) for _ in range(members)])
+
+
+class StatesConfig(RewardNetConfig):
+    """A network on the states that were reached, without pictures (the teacher still sees them)."""
+
+    kind: Literal["states"] = "states"
+    hidden: tuple[PositiveInt, ...] = (256, 256, 256)
+
+    @property
+    def reads_states(self) -> bool:
+        return True
+
+    def features(self, seen: np.ndarray, encoder: Encoder | None) -> np.ndarray:
+        is_picture = seen.ndim == 4 and seen.dtype == np.uint8
+        return seen if is_picture else seen.astype(np.float32)
+
+    def build(self, feature_shape: tuple[int, ...], members: int) -> nn.Module:
+        from sightline.rewards.learned.networks import MLPEnsemble
+
+        return MLPEnsemble(math.prod(feature_shape), self.hidden, members)
+
+
+RewardNet = Annotated[
+    Annotated[EmbeddingHeadConfig, Tag("embeddings")]
+    | Annotated[CNNConfig, Tag("cnn")]
+    | Annotated[ResNetConfig, Tag("resnet")]
+    | Annotated[StatesConfig, Tag("states")],
+    Discriminator(lambda value: tag_of(value, "kind", "embeddings")),
+]
+
+
+class FittingConfig(Strict):
+    """How the reward networks are fitted to the labels after each round."""
+
+    ensemble: PositiveInt = 3
+    epochs: PositiveInt = 60
+    """At most; fitting stops when the held-out loss has not fallen for `patience` epochs."""
+    patience: PositiveInt = 10
+    held_out: float = Field(default=0.2, ge=0, lt=1)
+    """Share of the labels that is never trained on and tells when to stop; 0 trains all epochs on everything."""
+    learning_rate: float = Field(default=1e-3, gt=0)
+    weight_decay: float = Field(default=1e-3, ge=0)
+    batch_size: PositiveInt = 64
+    fresh: bool = True
+    """Begin from the first weights in every round; otherwise from those of the round before (large networks)."""
