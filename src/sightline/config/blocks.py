@@ -78,7 +78,7 @@ class Plugin:
         if isinstance(value, Strict):
             return value
         if not isinstance(value, dict):
-            raise PydanticCustomError("dict_type", "must be a map of keys and values")
+            raise PydanticCustomError("unknown_plugin", "must be a map of keys and values")
         name = str(value.get("kind", self.default))
         known = registry.names(self.kind) if name not in registry.BUILT_IN[self.kind] else [name]
         if name not in known:
