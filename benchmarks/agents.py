@@ -71,7 +71,7 @@ from sightline.envs.games.number_line import NumberLine
 from sightline.envs.games.points import LOST
 from sightline.evaluation.seeds import EvalSeeds, make_panel
 from sightline.evaluation.statistics import bootstrap_mean, wilson
-from sightline.models.pictures import Picture
+from sightline.images import Picture
 from sightline.models.vlm.batches import stack
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import ChatTurn, Prompt

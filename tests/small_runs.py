@@ -22,7 +22,7 @@ from sightline.config.recipe import AgentRecipe
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.number_line import NumberLine
 from sightline.evaluation.seeds import make_panel
-from sightline.models.pictures import Picture
+from sightline.images import Picture
 from sightline.models.vlm.types import ChatTurn, Prompt, Sample
 from sightline.runs.folder import RunFolder, write_recipe
 

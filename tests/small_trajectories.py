@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sightline.agents.types import Advantages, Failure, Reply, Trajectory, Turn
-from sightline.models.pictures import Picture
+from sightline.images import Picture
 from sightline.models.vlm.types import ChatTurn, Prompt, Sample
 
 

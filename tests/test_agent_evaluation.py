@@ -35,7 +35,7 @@ from sightline.envs.games.making import GameMaker
 from sightline.envs.games.number_line import NumberLine
 from sightline.envs.games.wrapping import GameWrapper
 from sightline.evaluation.seeds import EvalSeeds, make_panel
-from sightline.models.pictures import Picture
+from sightline.images import Picture
 from sightline.runs.folder import RunFolder
 from small_runs import Scripted, looks, seen
 from small_trajectories import episode, turn

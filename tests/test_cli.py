@@ -21,7 +21,7 @@ from PIL import Image
 from conftest import TINY, Finished
 from fault_server import FaultServer, status
 from sightline.config.loading import bundled_recipes
-from sightline.models.pictures import Picture
+from sightline.images import Picture
 from sightline.reports.video import write_scored_video
 from sightline.runs.files import read_document
 from small_runs import seen

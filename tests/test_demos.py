@@ -17,7 +17,7 @@ from sightline.config.agents import Replies
 from sightline.envs.games.making import GAMES, GameMaker
 from sightline.envs.games.number_line import NumberLine
 from sightline.errors import BadInput, RunFailed
-from sightline.models.pictures import Picture
+from sightline.images import Picture
 
 FORMS = (Replies(), Replies(format="tags"), Replies(facts=False, thoughts=False))
 

@@ -261,7 +261,7 @@ def test_rows_may_not_contradict_themselves(store: LabelStore, tmp_path: Path) -
 def test_many_frames_are_refused_before_they_fill_the_memory(
     store: LabelStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sightline.labels import frames
+    from sightline import images
 
     good = parquet.read_table(export_labels(store, tmp_path / "good.parquet").path)
     row = good.slice(0, 1).to_pylist()[0]
@@ -272,9 +272,9 @@ def test_many_frames_are_refused_before_they_fill_the_memory(
     parquet.write_table(pyarrow.Table.from_pylist([row], good.schema), tmp_path / "bomb.parquet")
     assert (tmp_path / "bomb.parquet").stat().st_size < 200_000
     opened: list[int] = []
-    whole = frames.read_picture
-    monkeypatch.setattr(frames, "MAX_PIXELS", 9_000_000)
-    monkeypatch.setattr(frames, "read_picture", lambda *given: opened.append(given[2]) or whole(*given))
+    whole = images.read_png
+    monkeypatch.setattr(images, "MAX_PIXELS", 9_000_000)
+    monkeypatch.setattr(images, "read_png", lambda *given: opened.append(given[2]) or whole(*given))
     with pytest.raises(BadInput, match="claims 2000x2000 pixels; with those before it, that is no segment"):
         list(read_parquet(tmp_path / "bomb.parquet"))
     assert opened == [9_000_000, 5_000_000, 1_000_000]

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from sightline.errors import BadInput, RunFailed
-from sightline.labels.frames import FrameFiles, read_picture
+from sightline.images import PictureFiles, read_png
 from sightline.labels.store import BACKUP, DATABASE, Context, LabelStore, Spent, existing_store
 from sightline.labels.types import Answer, ModelCall, Outcome, Question, Segment, preference
 
@@ -239,7 +239,7 @@ def test_threads_can_share_a_store(store: LabelStore) -> None:
 
 
 def test_two_who_write_the_same_frame_do_not_share_a_file(store: LabelStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sightline.labels import frames as module
+    from sightline import images as module
 
     both_are_there = threading.Barrier(2, timeout=30)
 
@@ -249,13 +249,13 @@ def test_two_who_write_the_same_frame_do_not_share_a_file(store: LabelStore, mon
 
     original = module.write_atomically
     monkeypatch.setattr(module, "write_atomically", together)
-    threads = [threading.Thread(target=FrameFiles(store.folder / "frames").add, args=(FRAME,)) for _ in range(2)]
+    threads = [threading.Thread(target=PictureFiles(store.folder / "frames").add, args=(FRAME,)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     (file,) = [file for file in (store.folder / "frames").rglob("*") if file.is_file()]
-    np.testing.assert_array_equal(read_picture(file), FRAME)
+    np.testing.assert_array_equal(read_png(file), FRAME)
 
 
 def test_kill_9_loses_no_answer_that_was_recorded(tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ def test_a_damaged_frame_is_named(store: LabelStore, content: bytes) -> None:
 def test_a_picture_may_not_claim_more_than_a_frame_has(tmp_path: Path) -> None:
     (tmp_path / "it.png").write_bytes(bomb(8_100, 8_100))
     with pytest.raises(BadInput, match="claims 8100x8100 pixels"):
-        read_picture(tmp_path / "it.png")
+        read_png(tmp_path / "it.png")
 
 
 def test_a_missing_frame_or_segment_is_named(store: LabelStore) -> None:
@@ -399,7 +399,7 @@ def test_only_hashes_are_names_of_frames(store: LabelStore, name: Any) -> None:
     with sqlite3.connect(store.folder / DATABASE) as database:
         database.execute("UPDATE segments SET frames = ?", (json.dumps([name]),))
     for read in (store.segment, store.frame_files):
-        with pytest.raises(BadInput, match="names a frame") as refusal:
+        with pytest.raises(BadInput, match="no name of a picture") as refusal:
             read(digest)
         assert "\n" not in str(refusal.value)
 
@@ -407,14 +407,14 @@ def test_only_hashes_are_names_of_frames(store: LabelStore, name: Any) -> None:
 def test_the_frames_of_a_segment_are_of_one_size_and_fit_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = FrameFiles(tmp_path)
+    files = PictureFiles(tmp_path)
     names = [files.add(np.full((40, 50, 3), shade, np.uint8)) for shade in range(4)]
     np.testing.assert_array_equal(files.read_all(names)[:, 0, 0, 0], range(4))
     with pytest.raises(BadInput, match="several sizes"):
         files.read_all([names[0], files.add(np.zeros((50, 40, 3), np.uint8))])
     with pytest.raises(BadInput, match="has no frames"):
         files.read_all([])
-    monkeypatch.setattr("sightline.labels.frames.MAX_PIXELS", 7_999)
+    monkeypatch.setattr("sightline.images.MAX_PIXELS", 7_999)
     with pytest.raises(BadInput, match="claims 50x40 pixels; with those before it, that is no segment"):
         files.read_all(names)
     assert len(files.read_all(names[:3])) == 3
@@ -429,7 +429,7 @@ def test_no_damage_to_a_picture_makes_more_than_bad_input(place: int, value: int
         del content[place % len(content) :]
     message = ""
     try:
-        assert read_picture(io.BytesIO(bytes(content)), "it").dtype == np.uint8
+        assert read_png(io.BytesIO(bytes(content)), "it").dtype == np.uint8
     except BadInput as refusal:
         message = str(refusal)
     assert "\n" not in message

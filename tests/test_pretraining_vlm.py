@@ -17,7 +17,7 @@ from sightline.agents.prompting import prompt_text
 from sightline.config.agents import ModelConfig
 from sightline.envs.games.making import GAMES as ALL_GAMES
 from sightline.envs.games.making import GameMaker
-from sightline.models.pictures import Picture
+from sightline.images import Picture
 from sightline.models.vlm.loading import bundled_vlm_folder
 from sightline.models.vlm.model import VLM, load_vlm
 from sightline.models.vlm.types import ChatTurn

@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 
 from sightline.errors import BadInput
+from sightline.images import read_video
 from sightline.labels.store import BACKUP, DATABASE, Context, LabelStore
 from sightline.labels.types import Answer, Outcome, Question, Segment, preference
 from sightline.reports import plots, video
 from sightline.reports.examples import LARGE, examples
 from sightline.reports.html import MAX_VIDEO_BYTES, write_report
-from sightline.reports.video import read_frames, write_scored_video
+from sightline.reports.video import write_scored_video
 from sightline.runs.files import write_document
 
 METRICS: list[dict[str, Any]] = [
@@ -160,7 +161,7 @@ def test_video_round_trip(tmp_path: Path, size: tuple[int, int]) -> None:
     frames[:, :, size[1] // 2 :] = (30, 60, 180)
     path = tmp_path / "videos" / "clip.mp4"
     write_scored_video(path, frames, np.linspace(-1, 1, 20), fps=20, caption="a caption " * 30)
-    read = list(read_frames(path))
+    read = list(read_video(path))
     assert len(read) == 20 and list(path.parent.iterdir()) == [path]
     height, width = read[0].shape[:2]
     picture = max(384, size[0])
@@ -214,7 +215,7 @@ def test_gif_frames_are_exact(tmp_path: Path) -> None:
     colours = [(255, 0, 0), (0, 255, 0), (0, 0, 255)]
     pictures = [Image.new("RGB", (20, 10), colour) for colour in colours]
     pictures[0].save(tmp_path / "clip.gif", save_all=True, append_images=pictures[1:], duration=[40, 400, 70])
-    read = list(read_frames(tmp_path / "clip.gif"))
+    read = list(read_video(tmp_path / "clip.gif"))
     assert [tuple(frame[5, 5]) for frame in read] == colours and read[0].shape == (10, 20, 3)
 
 
@@ -223,7 +224,7 @@ def test_what_is_no_video_is_said_in_one_line(tmp_path: Path, name: str) -> None
     if name.startswith("broken"):
         (tmp_path / name).write_bytes(b"this is text, not a video")
     with pytest.raises(BadInput) as caught:
-        list(read_frames(tmp_path / name))
+        list(read_video(tmp_path / name))
     assert name in str(caught.value) and "\n" not in str(caught.value)
 
 

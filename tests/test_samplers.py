@@ -21,7 +21,7 @@ from sightline.agents.samplers.vllm import VLLMSampler
 from sightline.agents.types import Failure
 from sightline.config.agents import LoRA, ModelConfig, Replies
 from sightline.errors import BadInput, RunFailed
-from sightline.models.pictures import Picture
+from sightline.images import Picture
 from sightline.models.vlm.types import ChatTurn, Prompt
 from sightline.teachers.chat import ChatTeacherConfig
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from sightline.config.agents import LoRA, ModelConfig, TrainablePart
 from sightline.errors import BadInput, RunFailed
-from sightline.models.pictures import Picture
+from sightline.images import Picture
 from sightline.models.vlm import model as model_module
 from sightline.models.vlm import prompts as prompts_module
 from sightline.models.vlm.batches import join_pictures

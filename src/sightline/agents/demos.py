@@ -20,15 +20,13 @@ from sightline.agents.prompting import demonstration, prompt_text
 from sightline.config.agents import Replies
 from sightline.envs.games.wrapping import has_oracle, oracle
 from sightline.errors import BadInput, RunFailed
-from sightline.labels.frames import read_picture
-from sightline.models.pictures import Picture
+from sightline.images import Picture, PictureFiles
 from sightline.runs.files import write_atomically
 
 LINES, PICTURES = "demos.jsonl", "pictures"
 BARREN = 1_000
 """Episodes in a row in which best play is never known; then it is given up."""
 _CHANCE_OF_TASKS, _CHANCE_OF_MOVES = 1, 2
-_DIGEST = re.compile(r"[0-9a-f]{16}")
 _OURS = re.compile(r"(pictures/[0-9a-f]{16}\.png|(pictures/)?\.[\w.]+\.\d+-\d+\.writing)")
 """Files that an interrupted call may leave behind."""
 _KINDS: dict[str, type] = {"text": str, "pictures": list, "reply": str, "seed": int, "turn": int, "facts": dict}
@@ -133,7 +131,7 @@ def write_demos(folder: Path, demos: Iterable[Demo]) -> int:
         BadInput: the folder holds demonstrations already, or anything else; or it is none.
         RunFailed: it cannot be written.
     """
-    target = folder / LINES
+    target, files = folder / LINES, PictureFiles(folder / PICTURES, flat=True)
     lines: list[str] = []
     try:
         if target.exists():
@@ -147,11 +145,7 @@ def write_demos(folder: Path, demos: Iterable[Demo]) -> int:
                     raise BadInput(f"'{folder}' holds other things ('{name}'); say a folder that is new or empty")
         (folder / PICTURES).mkdir(parents=True, exist_ok=True)
         for demo in demos:
-            for picture in demo.pictures:
-                file = _file(folder, picture.digest)
-                if not file.exists():
-                    write_atomically(file, picture.png)
-            document = vars(demo) | {"pictures": [picture.digest for picture in demo.pictures]}
+            document = vars(demo) | {"pictures": [files.add(picture.pixels) for picture in demo.pictures]}
             lines.append(json.dumps(document, ensure_ascii=False))
         write_atomically(target, "".join(f"{line}\n" for line in lines).encode())
     except OSError as error:
@@ -168,13 +162,13 @@ def read_demos(folder: Path) -> Iterator[Demo]:
     file = folder / LINES
     if not file.is_file():
         raise BadInput(f"'{folder}' holds no demonstrations ({LINES}); 'sightline demos' writes some")
-    known: dict[str, Picture] = {}
+    files, known = PictureFiles(folder / PICTURES, flat=True), dict[str, Picture]()
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            yield _read_line(folder, line, f"'{file}' line {number}", known)
+            yield _read_line(line, f"'{file}' line {number}", files, known)
 
 
-def _read_line(folder: Path, line: bytes, place: str, known: dict[str, Picture]) -> Demo:
+def _read_line(line: bytes, place: str, files: PictureFiles, known: dict[str, Picture]) -> Demo:
     try:
         document = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -187,21 +181,8 @@ def _read_line(folder: Path, line: bytes, place: str, known: dict[str, Picture])
     facts = document["facts"]
     if not all(isinstance(fact, str) for fact in facts.values()):
         raise BadInput(f"{place} is broken: a fact is no text")
-    pictures = tuple(_read_picture(folder, digest, place, known) for digest in document["pictures"])
+    for name in document["pictures"]:
+        if files.file(name, place).stem not in known:  # looked up as a file first: `name` may be anything
+            known[name] = Picture(files.read(name, place))
+    pictures = tuple(known[name] for name in document["pictures"])
     return Demo(document["text"], pictures, document["reply"], document["seed"], document["turn"], facts)
-
-
-def _read_picture(folder: Path, digest: Any, place: str, known: dict[str, Picture]) -> Picture:
-    if not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
-        raise BadInput(f"{place} is broken: {str(digest)[:40]!r} is no name of a picture")
-    if digest not in known:
-        file = _file(folder, digest)
-        picture = Picture(read_picture(file, f"'{file}' ({place})"))
-        if picture.digest != digest:
-            raise BadInput(f"'{file}' ({place}) is damaged: it is not the picture that was stored there")
-        known[digest] = picture
-    return known[digest]
-
-
-def _file(folder: Path, digest: str) -> Path:
-    return folder / PICTURES / f"{digest}.png"

@@ -25,7 +25,7 @@ from sightline.envs.games.contract import Observation
 from sightline.envs.games.wrapping import has_oracle, oracle
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.evaluation.statistics import bootstrap_mean, wilson
-from sightline.models.pictures import Picture
+from sightline.images import Picture
 
 Looking = Literal["real", "blank", "shuffled"]
 """What is shown: the picture; one grey for all of it; the picture of another state."""

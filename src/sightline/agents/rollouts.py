@@ -24,7 +24,7 @@ from sightline.agents.samplers import Completion, Key, Sampler
 from sightline.agents.types import Reply, Trajectory, Turn
 from sightline.config.agents import Replies
 from sightline.envs.games.contract import Observation
-from sightline.models.pictures import Picture
+from sightline.images import Picture
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import ChatTurn
 

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sightline.agents.types import Advantages, Trajectory, Turn, same_text
-from sightline.models.pictures import Picture
+from sightline.images import Picture, PictureFiles
 from sightline.models.vlm.model import VLM
+from sightline.reports.trajectories_page import FOLDER, PICTURES
 from sightline.runs.files import FORMAT, write_atomically
 from sightline.runs.folder import RunFolder
 
-FOLDER, PICTURES = "trajectories", "pictures"
 THOUGHT, ACTION = "thought", "action"
 Token = tuple[str, float | None, float | None, str]
 """Text, natural log-probability, advantage, and `thought` or `action`; None is unknown."""
@@ -61,10 +61,8 @@ def write_trajectory_log(
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     with run.writing():
         (folder / PICTURES).mkdir(parents=True, exist_ok=True)
-        for digest, picture in pictures.items():
-            file = folder / PICTURES / f"{digest}.png"
-            if not file.exists():
-                write_atomically(file, picture.png)
+        for picture in pictures.values():
+            PictureFiles(folder / PICTURES, flat=True).add(picture.pixels)
         # A reply may hold half of a surrogate pair, which no file can.
         write_atomically(folder / f"{name}.json", text.encode("utf-8", "replace"))
 

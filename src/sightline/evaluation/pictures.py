@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from sightline.errors import BadInput, RunFailed
+from sightline.images import read_image, read_video
 from sightline.rewards.zero_shot import ZeroShotReward, warn_of_unknown_words
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
@@ -91,31 +92,7 @@ def _files(path: Path) -> list[Path]:
 
 def _pictures(file: Path) -> Iterator[tuple[str, np.ndarray]]:
     if file.suffix.lower() in VIDEO_SUFFIXES:
-        from sightline.reports.video import read_frames
-
-        for i, frame in enumerate(read_frames(file)):
+        for i, frame in enumerate(read_video(file)):
             yield f"{file}#{i}", frame
     else:
         yield str(file), read_image(file)
-
-
-def read_image(file: Path) -> np.ndarray:
-    """A picture as uint8[H, W, 3]; greyscale is spread over the channels, transparency is laid on white.
-
-    Raises:
-        BadInput: it cannot be read as a picture, or would take absurd amounts of memory.
-    """
-    from PIL import Image
-
-    try:
-        with Image.open(file) as image:
-            if image.mode.startswith("I;16"):
-                eight_bits = (np.asarray(image) >> 8).astype(np.uint8)
-                return np.repeat(eight_bits[:, :, None], 3, axis=2)
-            if image.has_transparency_data:
-                rgba = image.convert("RGBA")
-                white = Image.new("RGBA", rgba.size, "white")
-                return np.asarray(Image.alpha_composite(white, rgba).convert("RGB"))
-            return np.asarray(image.convert("RGB"))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise BadInput(f"'{file}' cannot be read as a picture: {' '.join(str(error).split())}") from error

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sightline.errors import BadInput
-from sightline.labels.frames import MAX_PIXELS
+from sightline.images import MAX_PIXELS
 from sightline.labels.parquet import read_parquet
 from sightline.labels.pickles import read_arrays
 from sightline.labels.store import Context, LabelStore

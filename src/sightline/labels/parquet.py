@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from sightline.errors import BadInput, RunFailed
-from sightline.labels.frames import name_of, read_picture, read_pictures
+from sightline.images import pixel_digest, read_png, read_pngs
 from sightline.labels.store import Context, LabelStore, StoredLabel
 from sightline.labels.types import Answer, ModelCall, Outcome, Question, QuestionKind, Segment
 from sightline.runs.files import MAX_PICTURE, read_bytes
@@ -207,7 +207,7 @@ class _Pictures:
             raise BadInput(f"'{file}' is missing or damaged: {error.strerror}") from error
         sum_of_bytes = hashlib.sha256(content).digest()
         if self._sound.get(file.stem) != sum_of_bytes:
-            if name_of(read_picture(io.BytesIO(content), f"'{file}'")) != file.stem:
+            if pixel_digest(read_png(io.BytesIO(content), f"'{file}'")) != file.stem:
                 raise BadInput(f"'{file}' is damaged: it is not the frame that was stored there")
             self._sound[file.stem] = sum_of_bytes
         return content
@@ -262,7 +262,7 @@ def _segment(pictures: Sequence[Any], rewards: list[float], where: str) -> Segme
     """Only the bytes of a picture are read; a path that stands beside them may lead anywhere."""
     if not pictures or len(pictures) != len(rewards):
         raise ValueError("a segment has no frames, or not one reward for each")
-    frames = read_pictures(_one_by_one(pictures, where), f"a segment in {where}")
+    frames = read_pngs(_one_by_one(pictures, where), f"a segment in {where}")
     return Segment(frames, np.array([np.nan if r is None else r for r in rewards], np.float32))
 
 

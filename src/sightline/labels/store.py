@@ -26,7 +26,7 @@ import numpy as np
 
 from sightline.config.loading import for_control
 from sightline.errors import BadInput, Damaged, RunFailed
-from sightline.labels.frames import FrameFiles
+from sightline.images import PictureFiles
 from sightline.labels.types import Answer, ModelCall, Outcome, Question, QuestionKind, Segment, Signed
 from sightline.runs.files import FORMAT, check_format
 from sightline.runs.folder import RunFolder, check_plain
@@ -145,7 +145,7 @@ class LabelStore:
     def __init__(self, folder: Path, read_only: bool = False) -> None:
         self.folder = folder
         self._lock = threading.RLock()
-        self._frames = FrameFiles(folder / "frames")
+        self._frames = PictureFiles(folder / "frames")
         self._refuse_to_begin_anew()
         try:
             if not read_only:
@@ -290,7 +290,12 @@ class LabelStore:
         with self._lock:
             known = self._database.execute("SELECT 1 FROM segments WHERE digest = ?", (segment.digest,)).fetchone()
         if known is None:
-            names = [self._frames.add(frame) for frame in segment.frames]
+            try:
+                names = [self._frames.add(frame) for frame in segment.frames]
+            except OSError as error:
+                raise RunFailed(
+                    f"the label store cannot keep a frame ({error.strerror or error}); make room"
+                ) from error
             rewards = [None if np.isnan(r) else float(r) for r in segment.true_rewards]
             with self._writing():
                 self._database.execute(

@@ -11,6 +11,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from sightline.images import pixel_digest
+
 QuestionKind = Literal["compare", "rate", "score"]
 """`compare`: which of two segments is nearer to the goal; `rate`: on which of a few levels is this one; `score`: how
 near is it, from 0 to 1."""
@@ -54,8 +56,7 @@ class Segment:
     @cached_property
     def digest(self) -> str:
         """Hexadecimal SHA-256 of the frames' shape and pixels."""
-        header = repr(self.frames.shape).encode()
-        return hashlib.sha256(header + np.ascontiguousarray(self.frames).tobytes()).hexdigest()
+        return pixel_digest(self.frames)
 
     def state(self) -> dict[str, np.ndarray]:
         """Plain data, for a checkpoint."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.errors import BadInput
+from sightline.images import PictureFiles
 from sightline.reports.pages import data_url, json_for_script, read_recipe, render
 from sightline.runs.files import check_format, parse_json, read_bytes, write_atomically
 
@@ -26,7 +27,6 @@ _OF_TURN = {
     *("prompt", "pictures", "finished", "tokens", "action", "failure", "played", "legal", "legal_actions", "stated"),
     *("facts", "true", "reward", "value", "advantage", "credited"),
 }
-_DIGEST = re.compile(r"[0-9a-f]{8,64}")
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,10 @@ def recorded_sets(run: Path) -> tuple[list[RecordedSet], list[str]]:
 
 def picture_url(run: Path, digest: str) -> str | None:
     """A recorded picture as a data URL; None if it is missing."""
-    return data_url(run / FOLDER / PICTURES / f"{digest}.png") if _DIGEST.fullmatch(digest) else None
+    try:
+        return data_url(PictureFiles(run / FOLDER / PICTURES, flat=True).file(digest))
+    except BadInput:  # no name of a picture: it would lead out of the folder
+        return None
 
 
 def _order(name: str) -> tuple[bool, int, list[tuple[int, str]]]:
@@ -126,7 +129,7 @@ def _check(episodes: Any) -> None:
             if missing := _OF_TURN - turn.keys():
                 raise KeyError(*missing)
             _in_short(turn, {})
-            _DIGEST.fullmatch("".join(turn["pictures"]))
+            "".join(turn["pictures"])  # raises TypeError unless all are text
 
 
 def _within(sets: Sequence[RecordedSet], run: Path, room: int) -> tuple[dict[str, Any], list[str]]:

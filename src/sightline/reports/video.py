@@ -1,4 +1,4 @@
-"""Videos: a policy's frames with the reward running below them, and frames from any video file."""
+"""Videos: a policy's frames with the reward running below them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from sightline.errors import BadInput
 
 OVERSAMPLING = 2
 """The strip is drawn this much larger and averaged down, which smooths its lines and letters."""
@@ -67,47 +65,6 @@ def write_scored_video(
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def read_frames(path: Path) -> Iterator[np.ndarray]:
-    """The frames of a video file or an animated GIF, one after the other.
-
-    Yields:
-        uint8[H, W, 3], RGB.
-
-    Raises:
-        BadInput: at the first frame, if there is no such file or it is no video; later, if it breaks off.
-    """
-    if not path.is_file():
-        raise BadInput(f"there is no video '{path}'")
-    # FFmpeg would repeat or drop frames of a GIF to make its rate constant.
-    frames = _gif_frames(path) if path.suffix.lower() == ".gif" else _video_frames(path)
-    count = 0
-    try:
-        for frame in frames:
-            yield frame
-            count += 1
-    except (OSError, RuntimeError, ValueError, SyntaxError) as error:
-        raise BadInput(f"'{path}' cannot be read as a video (after {count} frames)") from error
-    if count == 0:
-        raise BadInput(f"'{path}' holds no frames")
-
-
-def _gif_frames(path: Path) -> Iterator[np.ndarray]:
-    from PIL import Image, ImageSequence
-
-    with Image.open(path) as image:
-        for frame in ImageSequence.Iterator(image):
-            yield np.asarray(frame.convert("RGB"))
-
-
-def _video_frames(path: Path) -> Iterator[np.ndarray]:
-    import imageio.v2 as imageio
-
-    reader: Any = imageio.get_reader(path, format="FFMPEG")
-    with closing(reader):
-        for frame in reader:
-            yield np.asarray(frame, np.uint8)
 
 
 def _limits(rewards: np.ndarray) -> tuple[float, float]:

@@ -20,12 +20,12 @@ from pydantic import PositiveInt, model_validator
 
 from sightline.config.blocks import Reach, TeacherConfig, checked_block
 from sightline.errors import BadInput
+from sightline.images import Picture
 from sightline.labels.types import Answer, ModelCall, Outcome, Question, QuestionKind, Segment, Teacher
 from sightline.models.chat.calling import Attempt, RateLimitedClient, check
 from sightline.models.chat.config import ChatModelConfig
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Refused
 from sightline.models.chat.streaming import CancelToken, stream_async
-from sightline.models.pictures import Picture
 from sightline.teachers import prompts
 from sightline.teachers.parsing import expectation, parse_choice, parse_number, probabilities
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sightline.images import Picture
 from sightline.labels.types import Question
 from sightline.models.chat.messages import Part
-from sightline.models.pictures import Picture
 
 PROMPT_VERSION = "1"
 """Part of a teacher's signature: raise it whenever a word below changes, or old answers pass for new ones."""

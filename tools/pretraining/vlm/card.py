@@ -28,7 +28,7 @@ from sightline.config.agents import ModelConfig
 from sightline.envs.games.making import GameMaker
 from sightline.evaluation.seeds import make_panel
 from sightline.evaluation.statistics import wilson
-from sightline.models.pictures import Picture
+from sightline.images import Picture
 from sightline.models.vlm.model import VLM, load_vlm
 from sightline.models.vlm.types import ChatTurn, TokenSequence, TurnSpan
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from sightline.agents.samplers import Completion, Conversation, Key, only_text
 from sightline.errors import BadInput
+from sightline.images import Picture
 from sightline.models.chat.calling import Attempt, RateLimitedClient, check
 from sightline.models.chat.config import ChatModelConfig
 from sightline.models.chat.messages import Ask, ChatModel, ChatRequest, Part, Refused, Rejected
 from sightline.models.chat.streaming import stream_async
-from sightline.models.pictures import Picture
 
 
 class ChatSampler:

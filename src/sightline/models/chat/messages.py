@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from sightline.models.pictures import Picture
+from sightline.images import Picture
 
 Part = str | Picture
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sightline.errors import BadInput
-from sightline.models.pictures import Picture
+from sightline.images import Picture
 from sightline.models.vlm.batches import join_pictures
 from sightline.models.vlm.types import ChatTurn, Prompt
 

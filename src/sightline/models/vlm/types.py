@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sightline.models.pictures import Picture
+from sightline.images import Picture
 
 if TYPE_CHECKING:
     import torch
