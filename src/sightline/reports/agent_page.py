@@ -13,18 +13,18 @@ from sightline.reports.pages import (
     block,
     decimal,
     duration,
-    panel_sentence,
+    interval,
+    known,
+    number,
     percent,
     read_mapping,
     read_recipe,
     read_records,
-    read_text,
-    read_warnings,
-    render,
+    report_values,
     whole,
+    write_page,
 )
 from sightline.reports.trajectories_page import PAGE, RecordedSet, picture_url, recorded_sets
-from sightline.runs.files import write_atomically
 
 MAX_STRIP = 12
 """Turns of the played episode, at most."""
@@ -120,37 +120,25 @@ def write_agent_report(run: Path) -> Path:
         The page's path.
     """
     recipe, result = read_recipe(run), read_mapping(run / "result.json")
-    metrics, warnings = read_records(run), read_warnings(run)
-    step = result.get("chosen_step")
-    page = render(
+    metrics = read_records(run)
+    return write_page(
+        run / "report.html",
         "agent.html",
-        title=recipe.get("description") or recipe.get("env") or run.resolve().name,
-        run_name=run.resolve().name,
-        warnings=warnings,
-        headline=_headline(result),
-        headline_before=_interval(block(result, "untrained"), ""),
+        **report_values(run, recipe, result),
+        headline=number(result, "Episodes won", "success_rate", percent, ""),
+        headline_before=interval(block(result, "untrained")),
         numbers=_numbers(result),
-        panel=panel_sentence(result),
-        unreadable=not result and (run / "result.json").exists(),
         errors=result.get("errors") or 0,
         facts=_facts(recipe, result),
         verdict=looking_verdict(result, bool(recipe.get("in_words"))),
         rows=_rows(result),
         kinds=_kinds(result),
-        curves=plots.agent_curves(metrics, step) if metrics else "",
+        curves=plots.agent_curves(metrics, result.get("chosen_step")) if metrics else "",
         vitals=plots.agent_vitals(metrics) if metrics else "",
-        chosen_step=whole(step),
         chosen_update=result.get("chosen_update"),
         strip=_strip(run),
         episodes=PAGE if (run / PAGE).is_file() else "",
-        recipe_text=read_text(run / "recipe.yaml"),
-        versions=read_mapping(run / "versions.json"),
-        model_card=read_text(run / "model_card.md"),
-        command=read_text(run / "command.txt").strip(),
     )
-    path = run / "report.html"
-    write_atomically(path, page.encode("utf-8", "replace"))
-    return path
 
 
 def looking_verdict(result: Mapping[str, Any], in_words: bool = False) -> Verdict | None:
@@ -190,32 +178,15 @@ def _won(numbers: Mapping[str, Any]) -> str:
     return f"{percent(numbers['success_rate'])} [{100 * numbers['ci_low']:.0f}, {100 * numbers['ci_high']:.0f}]"
 
 
-def _headline(result: Mapping[str, Any]) -> Number | None:
-    if result.get("success_rate") is None:
-        return None
-    before = percent(block(result, "untrained").get("success_rate"))
-    return Number("Episodes won", before, percent(result["success_rate"]), _interval(result, ""))
-
-
 def _numbers(result: Mapping[str, Any]) -> list[Number]:
-    """What stands below the headline: those that are known."""
-    before = block(result, "untrained")
-    shown: list[tuple[str, str, Any, str | None]] = [
-        ("Won without mistakes", "clean", percent, None),
-        ("Mean over kinds", "kinds_mean", percent, None),
-        ("True replies", "truthful_replies", percent, None),
-        ("Return", "return", decimal, "return_"),
+    """Numbers below the headline: those that are known."""
+    numbers = [
+        number(result, "Won without mistakes", "clean", percent),
+        number(result, "Mean over kinds", "kinds_mean", percent),
+        number(result, "True replies", "truthful_replies", percent),
+        number(result, "Return", "return", decimal, "return_"),
     ]
-    return [
-        Number(name, show(before.get(key)), show(result[key]), _interval(result, prefix, show) if prefix else "")
-        for name, key, show, prefix in shown
-        if result.get(key) is not None
-    ]
-
-
-def _interval(numbers: Mapping[str, Any], prefix: str, show: Any = percent) -> str:
-    low, high = numbers.get(f"{prefix}ci_low"), numbers.get(f"{prefix}ci_high")
-    return "" if low is None or high is None else f"{show(low)} – {show(high)}"
+    return [one for one in numbers if one is not None]
 
 
 def _rows(result: Mapping[str, Any]) -> list[TableRow]:
@@ -231,11 +202,11 @@ def _row(name: str, main: bool, numbers: Mapping[str, Any]) -> TableRow:
     return TableRow(
         *(name, main, success, low, high),
         won=percent(numbers["success_rate"]),
-        interval=_interval(numbers, ""),
+        interval=interval(numbers),
         clean=percent(numbers.get("clean")),
         truthful=percent(numbers.get("truthful_replies")),
         returned=decimal(numbers.get("return")),
-        return_interval=_interval(numbers, "return_", decimal),
+        return_interval=interval(numbers, "return_", decimal),
         illegal=percent(numbers.get("illegal")),
         unparsable=percent(numbers.get("unparsable")),
     )
@@ -275,7 +246,7 @@ def _facts(recipe: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, st
         "Seed": recipe.get("seed"),
         "Time": duration(result.get("seconds")),
     }
-    return {name: str(value) for name, value in facts.items() if value not in (None, "")}
+    return known(facts)
 
 
 def _strip(run: Path) -> Strip | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import math
 import sqlite3
@@ -14,8 +13,10 @@ import numpy as np
 from PIL import Image
 
 from sightline.errors import BadInput, RunFailed
+from sightline.images import encode_png
 from sightline.labels.store import LabelStore, StoredLabel, existing_store
 from sightline.labels.types import Outcome
+from sightline.reports.pages import data_url
 
 SHOWN = 6
 TINY, LARGE = 128, 256
@@ -113,11 +114,9 @@ def _right(label: StoredLabel) -> bool | None:
 
 def _picture(frame: np.ndarray, preferred: bool) -> ExamplePicture:
     tiny = max(frame.shape[:2]) < TINY
-    picture, file = Image.fromarray(frame), io.BytesIO()
     if tiny:
-        picture.save(file, "PNG")
-    else:
-        picture.thumbnail((LARGE, LARGE))
-        picture.save(file, "JPEG", quality=88)
-    kind = "png" if tiny else "jpeg"
-    return ExamplePicture(f"data:image/{kind};base64," + base64.b64encode(file.getvalue()).decode(), tiny, preferred)
+        return ExamplePicture(data_url(encode_png(frame)), tiny, preferred)
+    picture, file = Image.fromarray(frame), io.BytesIO()
+    picture.thumbnail((LARGE, LARGE))
+    picture.save(file, "JPEG", quality=88)
+    return ExamplePicture(data_url(file.getvalue(), "image/jpeg"), tiny, preferred)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,19 +18,21 @@ from sightline.reports.examples import Example, examples
 from sightline.reports.pages import (
     Number,
     block,
+    data_url,
     decimal,
     duration,
-    panel_sentence,
+    known,
+    money,
+    number,
     percent,
     read_mapping,
     read_recipe,
     read_records,
-    read_text,
-    read_warnings,
-    render,
+    report_values,
     whole,
+    write_page,
 )
-from sightline.runs.files import read_bytes, write_atomically
+from sightline.runs.files import read_bytes
 
 MAX_VIDEO_BYTES = 8 * 1024 * 1024
 """Longer videos are named, not embedded, so that the page stays light."""
@@ -90,59 +91,41 @@ def write_report(run: Path) -> Path:
     """
     recipe, result = read_recipe(run), read_mapping(run / "result.json")
     metrics, landscape = read_records(run), read_mapping(run / "landscape.json")
-    warnings, wording = read_warnings(run), _reward_block(recipe).wording
+    wording = _reward_block(recipe).wording
     numbers = _numbers(result, wording.reward)
-    page = render(
+    return write_page(
+        run / "report.html",
         "report.html",
-        title=recipe.get("description") or recipe.get("env") or run.resolve().name,
-        run_name=run.resolve().name,
+        **report_values(run, recipe, result),
         goal=_sentences(recipe.get("goal")),
         baseline=_sentences(recipe.get("baseline")),
-        warnings=warnings,
         headline=numbers[0] if numbers else None,
         numbers=numbers[1:],
-        panel=panel_sentence(result),
-        unreadable=not result and (run / "result.json").exists(),
         facts=_facts(recipe, result, metrics),
         curves=plots.learning_curves(metrics, result.get("chosen_step"), wording.reward) if metrics else "",
-        chosen_step=whole(result.get("chosen_step")),
         teaching=_teaching(run, recipe, metrics),
         wording=wording,
         landscape=plots.landscape(landscape) if landscape else "",
         landscape_axes=len(landscape.get("axes", ())),
         videos=_videos(run, result),
-        recipe_text=read_text(run / "recipe.yaml"),
-        versions=read_mapping(run / "versions.json"),
-        model_card=read_text(run / "model_card.md"),
-        command=read_text(run / "command.txt").strip(),
-    )  # fmt: skip
-    path = run / "report.html"
-    write_atomically(path, page.encode())
-    return path
+    )
 
 
 def _numbers(result: Mapping[str, Any], reward_name: str) -> list[Number]:
     """The results, most important first: success if it is known, otherwise the return."""
-    untrained = result.get("untrained") or {}
-
-    def number(name: str, key: str, show: Any, prefix: str | None = None) -> Number:
-        low, high = (None, None) if prefix is None else (result.get(f"{prefix}ci_low"), result.get(f"{prefix}ci_high"))
-        interval = "" if low is None or high is None else f"{show(low)} – {show(high)}"
-        return Number(name, show(untrained.get(key)), show(result[key]), interval)
-
-    numbers = []
-    if result.get("success_rate") is not None:
-        numbers.append(number("Success rate", "success_rate", percent, ""))
-        if result.get("success_end") not in (None, result["success_rate"]):
-            numbers.append(number("Success at the end", "success_end", percent))
-    if result.get("return") is not None:
-        numbers.append(number("Ground-truth return", "return", decimal, "return_"))
-    if result.get("reward") is not None:
-        numbers.append(number(reward_name, "reward", decimal))
-    before = untrained.get("measures") or {}
-    for name, rate in (result.get("measures") or {}).items():
-        numbers.append(Number(name.replace("_", " ").capitalize(), percent(before.get(name)), percent(rate)))
-    return numbers
+    rate, at_end = result.get("success_rate"), result.get("success_end")
+    numbers = [
+        number(result, "Success rate", "success_rate", percent, ""),
+        number(result, "Success at the end", "success_end", percent) if rate is not None and rate != at_end else None,
+        number(result, "Ground-truth return", "return", decimal, "return_"),
+        number(result, reward_name, "reward", decimal),
+    ]
+    before = block(block(result, "untrained"), "measures")
+    measures = [
+        Number(name.replace("_", " ").capitalize(), percent(before.get(name)), percent(rate))
+        for name, rate in block(result, "measures").items()
+    ]
+    return [one for one in numbers if one is not None] + measures
 
 
 def _reward_block(recipe: Mapping[str, Any]) -> RewardConfig:
@@ -168,7 +151,7 @@ def _facts(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plots.
         "Seed": recipe.get("seed"),
         "Time": duration(result.get("seconds")),
     }
-    return {name: str(value) for name, value in facts.items() if value not in (None, "")}
+    return known(facts)
 
 
 def _teaching(run: Path, recipe: Mapping[str, Any], metrics: plots.Metrics) -> TeacherSection | None:
@@ -199,13 +182,13 @@ def _tallies(rounds: plots.Metrics) -> list[Tally]:
         Tally("Accuracy", percent(_accuracy(rounds)), "of decided pairs, by ground truth"),
         Tally(
             "Cost",
-            _money(_last(rounds, "labels/cost")),
+            money(_last(rounds, "labels/cost")),
             ", ".join(f"{whole(round(count))} {what}" for count, what in paid if count) or "no requests",
         ),
         Tally(
             "Waited for teacher",
-            _seconds(sum(waited)) if waited else "",
-            f"{_seconds(fmean(seconds))} for an answer" if seconds else "",
+            duration(sum(waited)) if waited else "",
+            f"{duration(fmean(seconds))} for an answer" if seconds else "",
         ),
     ]
     return [tally for tally in tallies if tally.value]
@@ -263,17 +246,8 @@ def _video(run: Path, name: str, caption: str) -> Video:
     size = path.stat().st_size
     if size >= MAX_VIDEO_BYTES:
         return Video(caption, problem=f"too large to stand in this page ({size / 2**20:.0f} MB): see {name}")
-    return Video(caption, source="data:video/mp4;base64," + base64.b64encode(read_bytes(path)).decode())
+    return Video(caption, source=data_url(read_bytes(path), "video/mp4"))
 
 
 def _sentences(value: Any) -> Sequence[str]:
     return [value] if isinstance(value, str) else [str(sentence) for sentence in value or ()]
-
-
-def _money(amount: float | None) -> str:
-    """In the currency of the teacher's prices, whatever that is."""
-    return "" if amount is None else "0" if not amount else f"{amount:.2g}" if amount < 1 else f"{amount:,.2f}"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)

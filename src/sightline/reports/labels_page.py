@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +13,11 @@ from sightline.errors import BadInput, RunFailed
 from sightline.labels.store import LabelStore
 from sightline.labels.types import ModelCall, Outcome
 from sightline.reports import plots
-from sightline.reports.pages import data_url
-from sightline.runs.files import write_atomically
+from sightline.reports.pages import NO_BREAK, decimal, duration, money, percent, png_url, whole, write_page
 
 if TYPE_CHECKING:
     from sightline.evaluation.agreement import Dispute, Judgement, Share, Statistics, TeacherStatistics
 
-THIN_SPACE, NO_BREAK = "\u202f", "\u00a0"
 MAX_FRAMES = 3
 """Frames of a segment that stand in the page: the first, the last, and one between."""
 _COLOURS = (plots.BLUE, plots.ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", plots.INK)
@@ -69,7 +66,7 @@ def table(statistics: Statistics) -> tuple[list[str], list[list[Cell]]]:
     """The table of teachers: headings, and a row for each; columns that say nothing of anybody are left out."""
     columns: list[tuple[str, Callable[[TeacherStatistics], Cell]]] = [
         ("teacher", lambda teacher: Cell(teacher.name)),
-        ("labels", lambda teacher: Cell(_whole(teacher.labels))),
+        ("labels", lambda teacher: Cell(whole(teacher.labels))),
         ("accuracy", lambda teacher: _share(teacher.accuracy)),
         ("hardest third", lambda teacher: _share(teacher.hardest)),
         ("easiest third", lambda teacher: _share(teacher.easiest)),
@@ -77,10 +74,10 @@ def table(statistics: Statistics) -> tuple[list[str], list[list[Cell]]]:
         ("no label", _no_label),
         ("same if swapped", lambda teacher: _share(teacher.consistency)),
         ("prefers first shown", lambda teacher: _share(teacher.first_shown)),
-        ("rank correlation", lambda teacher: Cell(_decimal(teacher.rank_correlation))),
+        ("rank correlation", lambda teacher: Cell(decimal(teacher.rank_correlation))),
         ("calibration error", _calibration),
-        ("cost per correct", lambda teacher: Cell(_money(teacher.cost_per_correct), _money(teacher.cost, " in all"))),
-        ("median time", lambda teacher: Cell(_seconds(teacher.median_seconds))),
+        ("cost per correct", lambda teacher: _cost(teacher)),
+        ("median time", lambda teacher: Cell(duration(teacher.median_seconds))),
     ]
     rows = {heading: [cell(teacher) for teacher in statistics.teachers] for heading, cell in columns}
     rows = {heading: cells for heading, cells in rows.items() if any(cell.text for cell in cells)}
@@ -99,24 +96,22 @@ def write_labels_page(
     Raises:
         RunFailed: it cannot be written.
     """
-    import jinja2
-
     headings, rows = table(statistics)
-    template = (resources.files("sightline.reports") / "templates" / "labels.html").read_text("utf-8")
-    page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(template).render(
-        title=title,
-        labels=_whole(statistics.labels),
-        goals=sorted({sentence for dispute in disputes for sentence in dispute.goal}),
-        headings=headings,
-        rows=rows,
-        signatures=[(teacher.name, teacher.signature) for teacher in statistics.teachers],
-        between=[(a.first, a.second, _share(a.same), _decimal(a.kappa) or "–") for a in statistics.between],
-        plot=accuracy_by_difference(statistics) if any(len(t.bins) > 1 for t in statistics.teachers) else "",
-        disputes=[_shown(dispute, store) for dispute in disputes],
-    )  # fmt: skip
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, page.encode())
+        write_page(
+            file,
+            "labels.html",
+            title=title,
+            labels=whole(statistics.labels),
+            goals=sorted({sentence for dispute in disputes for sentence in dispute.goal}),
+            headings=headings,
+            rows=rows,
+            signatures=[(teacher.name, teacher.signature) for teacher in statistics.teachers],
+            between=[(a.first, a.second, _share(a.same), decimal(a.kappa) or "–") for a in statistics.between],
+            plot=accuracy_by_difference(statistics) if any(len(t.bins) > 1 for t in statistics.teachers) else "",
+            disputes=[_shown(dispute, store) for dispute in disputes],
+        )
     except OSError as error:
         raise RunFailed(f"'{file}' cannot be written: {error.strerror or error}") from error
 
@@ -152,7 +147,7 @@ def _shown(dispute: Dispute, store: LabelStore) -> dict[str, Any]:
     first, second = dispute.true_returns
     better = np.sign(second - first)  # nan where unknown
     titles = [
-        f"{side}, true return {_decimal(value)}{' (better)' if better == sign else ''}" if value == value else side
+        f"{side}, true return {decimal(value)}{' (better)' if better == sign else ''}" if value == value else side
         for side, value, sign in (("Left", first, -1), ("Right", second, 1))
     ]
     return {
@@ -171,14 +166,14 @@ def _frames(store: LabelStore, digest: str) -> list[str | None]:
     except BadInput:  # the database names none
         return [None]
     chosen = np.unique(np.linspace(0, len(files) - 1, min(MAX_FRAMES, len(files))).round().astype(int))
-    return [data_url(files[i]) for i in chosen] or [None]
+    return [png_url(files[i]) for i in chosen] or [None]
 
 
 def _saying(judgement: Judgement) -> Saying:
     answer = judgement.label.answer
     notes = [
-        f"{100 * answer.confidence:.0f}{THIN_SPACE}% sure" if answer.confidence is not None else "",
-        _seconds(answer.seconds or None),
+        f"{percent(answer.confidence)} sure" if answer.confidence is not None else "",
+        duration(answer.seconds or None),
         answer.reason,
     ]
     mark = {True: "correct", False: "wrong", None: ""}[judgement.right]
@@ -189,40 +184,25 @@ def _saying(judgement: Judgement) -> Saying:
 def _no_label(teacher: TeacherStatistics) -> Cell:
     counts = {outcome.value: teacher.outcomes.get(outcome.value, 0) for outcome in _NO_LABEL}
     named = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    return Cell(_percent(sum(counts.values()) / teacher.labels), named)
+    return Cell(percent(sum(counts.values()) / teacher.labels), named)
+
+
+def _cost(teacher: TeacherStatistics) -> Cell:
+    # Nothing was paid: there is nothing to say, rather than 0.
+    if not teacher.cost:
+        return Cell("")
+    return Cell(money(teacher.cost_per_correct), f"{money(teacher.cost)} in all")
 
 
 def _calibration(teacher: TeacherStatistics) -> Cell:
     if teacher.calibration is None:
         return Cell("")
-    return Cell(_percent(teacher.calibration.expected_error), f"Brier {teacher.calibration.brier:.3f}")
+    return Cell(percent(teacher.calibration.expected_error), f"Brier {teacher.calibration.brier:.3f}")
 
 
 def _share(share: Share, interval: bool = True) -> Cell:
     if share.rate is None:
         return Cell("")
-    between = f"{100 * share.low:.0f}{NO_BREAK}–{NO_BREAK}{_percent(share.high)}"
-    counted = f"{_whole(share.count)} of {_whole(share.of)}".replace(" ", NO_BREAK)
-    return Cell(_percent(share.rate), between if interval else counted)
-
-
-def _percent(rate: float) -> str:
-    return f"{100 * rate:.0f}{THIN_SPACE}%"
-
-
-def _decimal(value: float | None) -> str:
-    return "" if value is None else f"{value:,.3g}".replace(",", THIN_SPACE).replace("-", "−")
-
-
-def _whole(value: int) -> str:
-    return f"{value:,}".replace(",", THIN_SPACE)
-
-
-def _money(value: float | None, what: str = "") -> str:
-    return "" if not value else f"{value:.2g}{what}" if value < 1 else f"{value:,.2f}{what}"
-
-
-def _seconds(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{1000 * value:.3g} ms" if value < 1 else f"{value:.2g} s" if value < 100 else f"{value:.0f} s"
+    between = f"{100 * share.low:.0f}{NO_BREAK}–{NO_BREAK}{percent(share.high)}"
+    counted = f"{whole(share.count)} of {whole(share.of)}".replace(" ", NO_BREAK)
+    return Cell(percent(share.rate), between if interval else counted)

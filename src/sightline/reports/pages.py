@@ -1,4 +1,4 @@
-"""What the pages of a run share: reading its files, numbers as text, and templates."""
+"""Shared parts of all pages: templates, files of a run as plain data, and numbers as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.errors import BadInput
 from sightline.runs import files
-from sightline.runs.files import read_document
+from sightline.runs.files import read_document, write_atomically
 from sightline.runs.folder import RunFolder
 from sightline.runs.metrics import read_metrics
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import jinja2
 
 _DOCUMENTS = ("run.json", "result.json", "untrained.json", "landscape.json", "warnings.json", "versions.json")
-THIN_SPACE = "\u202f"
+THIN_SPACE, NO_BREAK = "\u202f", "\u00a0"
 _IN_SCRIPTS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
@@ -39,9 +39,27 @@ class Number:
     interval: str = ""
 
 
-def render(name: str, **values: Any) -> str:
-    """A page from one of our templates; whatever is put in is escaped."""
-    return _templates().get_template(name).render(**values)
+def write_page(path: Path, template: str, **values: Any) -> Path:
+    """Write a page from one of our templates; whatever is put in is escaped. Returns its path."""
+    page = _templates().get_template(template).render(**values)
+    write_atomically(path, page.encode("utf-8", "replace"))  # a model's reply may hold half of a surrogate pair
+    return path
+
+
+def report_values(run: Path, recipe: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of the template `report_base.html`, which the reports of all roles share, as far as the files say them."""
+    return {
+        "title": recipe.get("description") or recipe.get("env") or run.resolve().name,
+        "run_name": run.resolve().name,
+        "warnings": read_warnings(run),
+        "panel": _panel_sentence(result),
+        "unreadable": not result and (run / "result.json").exists(),
+        "chosen_step": whole(result.get("chosen_step")),
+        "recipe_text": read_text(run / "recipe.yaml"),
+        "versions": read_mapping(run / "versions.json"),
+        "model_card": read_text(run / "model_card.md"),
+        "command": read_text(run / "command.txt").strip(),
+    }
 
 
 @cache
@@ -66,10 +84,15 @@ def json_for_script(document: Any) -> str:
     return markupsafe.Markup(text.translate(_IN_SCRIPTS))
 
 
-def data_url(file: Path) -> str | None:
-    """A picture as text; None if it cannot be read."""
+def data_url(content: bytes, media_type: str = "image/png") -> str:
+    """Picture or video inside a page."""
+    return f"data:{media_type};base64,{base64.b64encode(content).decode()}"
+
+
+def png_url(file: Path) -> str | None:
+    """PNG file as a data URL; None if it cannot be read."""
     try:
-        return "data:image/png;base64," + base64.b64encode(files.read_bytes(file, files.MAX_PICTURE)).decode()
+        return data_url(files.read_bytes(file, files.MAX_PICTURE))
     except (OSError, BadInput):
         return None
 
@@ -145,13 +168,46 @@ def whole(value: int | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
+    """Two or three significant digits: 250 ms, 7.5 s, 42 s, 12 min, 1.7 h."""
     if seconds is None:
         return ""
+    if seconds < 10:
+        return f"{1000 * seconds:.3g} ms" if 0 < seconds < 1 else f"{seconds:.1f} s"
     minutes, hours = round(seconds / 60), seconds / 3600
     return f"{seconds:.0f} s" if seconds < 90 else f"{minutes} min" if minutes < 90 else f"{hours:.1f} h"
 
 
-def panel_sentence(result: Mapping[str, Any]) -> str:
+def money(amount: float | None) -> str:
+    """An amount in the currency of the teacher's prices, whatever that is."""
+    return "" if amount is None else "0" if not amount else f"{amount:.2g}" if amount < 1 else f"{amount:,.2f}"
+
+
+def interval(numbers: Mapping[str, Any], prefix: str = "", show: Callable[[float], str] = percent) -> str:
+    """The 95 % interval in a result's `<prefix>ci_low` and `<prefix>ci_high`; empty if they are unknown."""
+    low, high = numbers.get(f"{prefix}ci_low"), numbers.get(f"{prefix}ci_high")
+    return "" if low is None or high is None else f"{show(low)} – {show(high)}"
+
+
+def number(
+    result: Mapping[str, Any], name: str, key: str, show: Callable[[float | None], str], prefix: str | None = None
+) -> Number | None:
+    """A result beside that before training; None if it is unknown.
+
+    Args:
+        prefix: of the keys of its interval; None if it has none.
+    """
+    if result.get(key) is None:
+        return None
+    before = show(block(result, "untrained").get(key))
+    return Number(name, before, show(result[key]), "" if prefix is None else interval(result, prefix, show))
+
+
+def known(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Those facts that say anything, as text."""
+    return {name: str(value) for name, value in facts.items() if value not in (None, "")}
+
+
+def _panel_sentence(result: Mapping[str, Any]) -> str:
     """On what the numbers were measured, such as "100 episodes, panel cartpole-test 3f9a"."""
     episodes = f"{result['episodes']} episodes" if result.get("episodes") else ""
     panel = f"panel {result['panel']}" if result.get("panel") else ""

@@ -11,8 +11,8 @@ from typing import Any
 
 from sightline.errors import BadInput
 from sightline.images import PictureFiles
-from sightline.reports.pages import data_url, json_for_script, read_recipe, render
-from sightline.runs.files import check_format, parse_json, read_bytes, write_atomically
+from sightline.reports.pages import json_for_script, png_url, read_recipe, write_page
+from sightline.runs.files import check_format, parse_json, read_bytes
 
 FOLDER, PICTURES = "trajectories", "pictures"
 """Where `agents/trajectory_log.py` writes."""
@@ -60,7 +60,8 @@ def write_trajectories(run: Path) -> Path:
     contents, too_much = _within(sets, run, MAX_BYTES)
     if too_much:
         problems.append(f"Left out, so that the page stays light: {', '.join(too_much)}.")
-    page = render(
+    return write_page(
+        run / PAGE,
         "trajectories.html",
         title=read_recipe(run).get("description") or run.resolve().name,
         run_name=run.resolve().name,
@@ -69,9 +70,6 @@ def write_trajectories(run: Path) -> Path:
         data=json_for_script(contents),
         sets=len(contents["sets"]),
     )
-    path = run / PAGE
-    write_atomically(path, page.encode("utf-8", "replace"))
-    return path
 
 
 def recorded_sets(run: Path) -> tuple[list[RecordedSet], list[str]]:
@@ -93,7 +91,7 @@ def recorded_sets(run: Path) -> tuple[list[RecordedSet], list[str]]:
 def picture_url(run: Path, digest: str) -> str | None:
     """A recorded picture as a data URL; None if it is missing."""
     try:
-        return data_url(PictureFiles(run / FOLDER / PICTURES, flat=True).file(digest))
+        return png_url(PictureFiles(run / FOLDER / PICTURES, flat=True).file(digest))
     except BadInput:  # no name of a picture: it would lead out of the folder
         return None
 
