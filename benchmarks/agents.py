@@ -412,11 +412,11 @@ class Watching:
     sampler: Sampler
     batches: list[tuple[list[Prompt], int]] = field(default_factory=list)
 
-    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
-        asked = self.sampler.ask(conversations, keys)
-        prompts = [one.prompt for one in asked if one.prompt is not None]
-        self.batches.append((prompts, max(len(one.sample.ids) for one in asked)))
-        return asked
+    def generate(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
+        completions = self.sampler.generate(conversations, keys)
+        prompts = [one.prompt for one in completions if one.prompt is not None]
+        self.batches.append((prompts, max(len(one.sample.ids) for one in completions)))
+        return completions
 
 
 class Timed(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -482,8 +482,8 @@ class Bench:
         self._vlm = self._setup.vlm
         self._setup.engine.prepare(self._vlm)
         self._spent = [0.0]
-        make, rollouts = game_maker(self._recipe, practice=True), recipe.rollouts
-        self._table = RolloutWorker(
+        make, rollouts = game_maker(self._recipe, training=True), recipe.rollouts
+        self._worker = RolloutWorker(
             lambda: Timed(make(), self._spent), recipe.replies, rollouts.window, rollouts.parallel, self._vlm
         )
         self._learner = PolicyLearner(self._recipe, self._vlm, self._setup.engine)
@@ -498,17 +498,17 @@ class Bench:
         seeds = range(number * 10_000, number * 10_000 + self._tasks)
         tasks = [EpisodeTask(seed, member) for seed in seeds for member in range(self._group)]
         self._spent[0] = 0.0
-        playing, played = timed(lambda: self._table.play(watching, tasks, (number,)))
+        playing, played = timed(lambda: self._worker.play(watching, tasks, (number,)))
         without_games = playing - self._spent[0]
         prepared = [self._prepared(prompts, tokens) for prompts, tokens in watching.batches]
         sampling, _ = timed(lambda: self._all_bare(prepared, True))
         greedy, _ = timed(lambda: self._all_bare(prepared, False))
         published_playing, _ = timed(lambda: self._published.play(number, published_steps))
         judging, _ = timed(lambda: self._learner.compute_values_and_ref_logprobs(played))
-        credits = self._learner.compute_advantages(played)
-        learning, _ = timed(lambda: self._learner.learn(played, credits, 0, 0.0))
+        advantages = self._learner.compute_advantages(played)
+        learning, _ = timed(lambda: self._learner.learn(played, advantages, 0, 0.0))
         self._restore()
-        some = list(_turns(played, credits))[:published_steps]
+        some = list(_turns(played, advantages))[:published_steps]
         published_learning, _ = timed(lambda: self._published.learn(some))
         self._restore()
         turns = sum(len(episode.turns) for episode in played)
@@ -534,7 +534,7 @@ class Bench:
         }
 
     def close(self) -> None:
-        self._table.close()
+        self._worker.close()
         self._published.close()
         self._setup.engine.close()
 
@@ -591,7 +591,7 @@ class Published:
         self._parameters = [parameter for parameter in self._vlm.scorer.parameters() if parameter.requires_grad]
         rate = self._recipe.update.learning_rate
         self._optimiser = torch.optim.AdamW(self._parameters, rate, betas=(0.9, 0.95), weight_decay=0.0)
-        self._env = game_maker(self._recipe, practice=True)()
+        self._env = game_maker(self._recipe, training=True)()
         self._stops = sorted(self._vlm.tokens.stops)
 
     def play(self, seed: int, steps: int) -> None:
@@ -683,11 +683,13 @@ def _settings(vlm: VLM, tokens: int, sampled: bool, temperature: float, stops: l
     return library.GenerationConfig(max_new_tokens=tokens, eos_token_id=stops, pad_token_id=vlm.tokens.pad, **how)
 
 
-def _turns(played: Sequence[Trajectory], credits: Sequence[Advantages | None]) -> Iterator[tuple[Turn, float, float]]:
+def _turns(
+    played: Sequence[Trajectory], advantages: Sequence[Advantages | None]
+) -> Iterator[tuple[Turn, float, float]]:
     """All turns with their advantage and target, mixed."""
     found = [
         (turn, float(one.advantages[place]), float(one.returns[place]))
-        for episode, one in zip(played, credits, strict=True)
+        for episode, one in zip(played, advantages, strict=True)
         if one is not None and one.returns is not None
         for place, turn in enumerate(episode.turns)
         if turn.prompt is not None and len(turn.sample.ids)

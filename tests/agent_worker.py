@@ -31,7 +31,7 @@ from sightline.models.vlm.model import load_vlm
 from sightline.runs.stopping import StopRequests
 
 PLACES = {
-    "reply": "sightline.agents.samplers.policy.PolicySampler.ask",
+    "reply": "sightline.agents.samplers.policy.PolicySampler.generate",
     "warm start": "sightline.models.vlm.model.VLM.score",
     "step": "sightline.agents.learning.PolicyLearner._step",
     "update": "sightline.agents.learning.PolicyLearner.learn",

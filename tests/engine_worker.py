@@ -81,19 +81,19 @@ def vlm_of(recipe: AgentRecipe) -> VLM:
 
 def play(recipe: AgentRecipe, engine: Engine, vlm: VLM, learner: PolicyLearner, update: int) -> list[Trajectory]:
     """The episodes of all processes, judged, in the order of their tasks."""
-    table = RolloutWorker(GAME, recipe.replies, parallel=4, vlm=vlm)
+    worker = RolloutWorker(GAME, recipe.replies, parallel=4, vlm=vlm)
     sampler = PolicySampler(vlm, recipe.rollouts.temperature, recipe.replies.max_tokens)
     tasks = [EpisodeTask(seed, member) for seed in SEEDS for member in range(recipe.algorithm.group)]
-    with engine.whole():
-        mine = table.play(sampler, tasks[engine.rank :: engine.world], (update,))
+    with engine.full_params():
+        mine = worker.play(sampler, tasks[engine.rank :: engine.world], (update,))
         learner.compute_values_and_ref_logprobs(mine)
-    table.close()
+    worker.close()
     by_rank = engine.gather(mine)
     return [by_rank[number % engine.world][number // engine.world] for number in range(len(tasks))]
 
 
 def weights_of(engine: Engine, vlm: VLM) -> dict[str, torch.Tensor]:
-    with engine.whole():
+    with engine.full_params():
         return {name: values.detach().clone() for name, values in vlm.scorer.state_dict().items()}
 
 
@@ -107,7 +107,7 @@ def learned(case: str, engine: Engine, model: Path, spoil: bool = False) -> dict
                 parameter.add_(1.0)
     learner = learner_of(recipe, engine, vlm)
     if recipe.update.kl_thoughts and recipe.policy.lora is None:
-        with engine.whole():
+        with engine.full_params():
             vlm.keep_reference()
     told: dict[str, Any] = {"said": [], "values": [], "references": [], "metrics": []}
     for update in range(2):
@@ -115,7 +115,7 @@ def learned(case: str, engine: Engine, model: Path, spoil: bool = False) -> dict
         turns = [turn for episode in played for turn in episode.turns]
         told["said"].append([turn.sample.ids.tolist() for turn in turns])
         told["values"].append([turn.value for turn in turns])
-        told["references"].append([turn.reference for turn in turns])
+        told["references"].append([turn.ref_logprobs for turn in turns])
         told["metrics"].append(learner.learn(played, learner.compute_advantages(played), update, update / 2))
     return told | {"weights": weights_of(engine, vlm)}
 
@@ -146,7 +146,7 @@ def hand_on(folder: Path) -> None:
         recipe = recipe_of("ppo", folder / "model")
         vlm = vlm_of(recipe)
         learner = learner_of(recipe, engine, vlm)
-        with engine.whole():
+        with engine.full_params():
             vlm.load_weights(before)
         engine.load_optimiser_state(learner.optimiser, read_state(before / "optimiser.safetensors"))
         write(folder / f"{name}-at-once", engine, vlm, learner)
@@ -160,12 +160,12 @@ def hand_on(folder: Path) -> None:
 def write(folder: Path, engine: Engine, vlm: VLM, learner: PolicyLearner) -> None:
     optimiser = engine.optimiser_state(learner.optimiser)
     assert bool(optimiser) == (engine.rank == 0)
-    with engine.whole():
+    with engine.full_params():
         if engine.rank == 0:  # what only one process does must not wait for the others
             vlm.save(folder)
             write_state(folder / "optimiser.safetensors", optimiser)
-            table = RolloutWorker(GAME, Replies(max_tokens=9), vlm=vlm)
-            assert table.play(PolicySampler(vlm, 0.0, 9), [EpisodeTask(1)])[0].turns
+            worker = RolloutWorker(GAME, Replies(max_tokens=9), vlm=vlm)
+            assert worker.play(PolicySampler(vlm, 0.0, 9), [EpisodeTask(1)])[0].turns
 
 
 def fail(folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sightline.agents.evaluation import evaluate_policy, play, summary
+from sightline.agents.evaluation import evaluate_policy, play_eval_seeds, summary
 from sightline.agents.rollouts import RolloutWorker
 from sightline.agents.samplers import Completion, Conversation, Key, only_text
 from sightline.agents.trajectory_log import trajectory_log, write_trajectory_log
@@ -86,7 +86,7 @@ class Faulty:
     words: Words
     faults: float = 0.0
 
-    def ask(self, conversations: Sequence[Sequence[ChatTurn]], keys: Sequence[tuple[int, ...]]) -> list[Completion]:
+    def generate(self, conversations: Sequence[Sequence[ChatTurn]], keys: Sequence[tuple[int, ...]]) -> list[Completion]:
         return [self._reply(conversation[-1], key) for conversation, key in zip(conversations, keys, strict=True)]
 
     def _reply(self, exchange: ChatTurn, key: tuple[int, ...]) -> Completion:
@@ -105,7 +105,7 @@ class Faulty:
         return Completion(Sample(np.array(ids), logprobs, text, True), Prompt(np.array(ids)))
 
 
-def scripted_table(words: Words, parallel: int = 16) -> RolloutWorker:
+def scripted_worker(words: Words, parallel: int = 16) -> RolloutWorker:
     vlm: Any = words
     return RolloutWorker(GameMaker("numberline"), Replies(), parallel=parallel, vlm=vlm)
 
@@ -117,22 +117,24 @@ def fabricate_run(path: Path, episodes: int = 12, updates: Sequence[int] = (1, 4
     """
     path.mkdir(parents=True)
     run, words = RunFolder(path), Words()
-    table, panel = scripted_table(words), make_panel("test", "numberline", episodes)
+    worker, panel = scripted_worker(words), make_panel("test", "numberline", episodes)
     vlm: Any = words
 
     def keep(look: str, played: list[Trajectory]) -> None:
         write_trajectory_log(run, f"test-{look}", *trajectory_log(played, None, vlm))
 
-    result = {"chosen_step": 3600, "chosen_update": 9, **evaluate_policy(table, Faulty(words, 0.05), panel, keep)}
-    result["untrained"] = summary(play(table, Faulty(words, 0.8), panel), panel)
+    result = {"chosen_step": 3600, "chosen_update": 9, **evaluate_policy(worker, Faulty(words, 0.05), panel, keep)}
+    result["untrained"] = summary(play_eval_seeds(worker, Faulty(words, 0.8), panel), panel)
     result["seconds"] = 1234.0
     for update in updates:
-        played = play(table, Faulty(words, 0.5 / update), make_panel(f"update {update}", "numberline", episodes))
+        played = play_eval_seeds(
+            worker, Faulty(words, 0.5 / update), make_panel(f"update {update}", "numberline", episodes)
+        )
         mean = np.mean([one.rewards.sum() for one in played])
-        credits = [Advantages(one.rewards[::-1].cumsum()[::-1] - mean, np.zeros(len(one.turns))) for one in played]
+        advantages = [Advantages(one.rewards[::-1].cumsum()[::-1] - mean, np.zeros(len(one.turns))) for one in played]
         played[-1].error = f"OSError: the simulator is gone {EVIL}"
-        write_trajectory_log(run, f"update-{update:04d}", *trajectory_log(played, credits, vlm))
-    table.close()
+        write_trajectory_log(run, f"update-{update:04d}", *trajectory_log(played, advantages, vlm))
+    worker.close()
     write_recipe(run, RECIPE)
     run.write_json("result.json", result)
     run.write_json("versions.json", {"sightline": "0.3", "torch": "2.9.0"})

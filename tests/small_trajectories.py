@@ -39,7 +39,7 @@ def turn(
         sample=sample,
         reply=Reply(action, None, stated or {}, thoughts, failure),
         played=rest.pop("played", action),
-        credited=rest.pop("credited", action is not None),
+        on_policy=rest.pop("on_policy", action is not None),
         legal=rest.pop("legal", action is not None),
         reward=reward,
         facts=rest.pop("facts", {}),

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from sightline.agents.evaluation import (
-    LOOKS,
-    Shuffled,
-    blank,
+    PICTURE_CONDITIONS,
+    ShuffledPictures,
+    blank_picture,
+    collect_pictures,
     describe_agent,
     evaluate_policy,
-    gathered_pictures,
     oracle_play,
-    play,
+    play_eval_seeds,
     random_play,
     summary,
 )
@@ -44,7 +44,7 @@ NUMBERLINE = GameMaker("numberline")
 PANEL = make_panel("test", "numberline", 60)
 
 
-def table(parallel: int = 16, make: Callable[[], Any] = NUMBERLINE, **replies: Any) -> RolloutWorker:
+def worker(parallel: int = 16, make: Callable[[], Any] = NUMBERLINE, **replies: Any) -> RolloutWorker:
     return RolloutWorker(make, Replies(**replies), parallel=parallel)
 
 
@@ -53,7 +53,7 @@ def plain(trajectories: Sequence[Trajectory]) -> str:
 
 
 def test_one_that_looks_is_perfect_and_blind_at_chance() -> None:
-    numbers = evaluate_policy(table(), Scripted(looks), PANEL)
+    numbers = evaluate_policy(worker(), Scripted(looks), PANEL)
     assert (numbers["success_rate"], numbers["truthful"], numbers["truthful_replies"]) == (1, 1, 1)
     assert (numbers["clean"], numbers["kinds_mean"], numbers["score"]) == (1, 1, 1)
     assert (numbers["illegal"], numbers["unparsable"], numbers["errors"], numbers["episodes"]) == (0, 0, 0, 60)
@@ -71,34 +71,34 @@ def test_one_that_looks_is_perfect_and_blind_at_chance() -> None:
 
 def test_one_that_does_not_look_is_the_same_whatever_is_shown() -> None:
     say = '{"current": "0", "target": "5", "action": "+"}'
-    numbers = evaluate_policy(table(), Scripted(lambda exchange: say), PANEL)
+    numbers = evaluate_policy(worker(), Scripted(lambda exchange: say), PANEL)
     real = {key: value for key, value in numbers.items() if key not in ("blank", "shuffled", "random", "oracle")}
     assert real == numbers["blank"] == numbers["shuffled"]
     assert 0.2 < real["success_rate"] < 0.8
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", PICTURE_CONDITIONS)
 def test_how_many_are_played_at_once_changes_nothing(look: Any) -> None:
     panel = make_panel("order", "numberline", 20)
-    alone = plain(play(table(1), Scripted(looks), panel, look))
+    alone = plain(play_eval_seeds(worker(1), Scripted(looks), panel, look))
     for parallel in (8, 64):
-        assert plain(play(table(parallel), Scripted(looks), panel, look)) == alone
+        assert plain(play_eval_seeds(worker(parallel), Scripted(looks), panel, look)) == alone
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", PICTURE_CONDITIONS)
 def test_the_order_of_seeds_changes_nothing(look: Any) -> None:
     panel = make_panel("order", "numberline", 12)
     backwards = EvalSeeds(panel.name, panel.env, panel.seeds[::-1])
-    forth, back = (play(table(), Scripted(looks), one, look) for one in (panel, backwards))
+    forth, back = (play_eval_seeds(worker(), Scripted(looks), one, look) for one in (panel, backwards))
     assert plain(forth) == plain(back[::-1])
 
 
 def test_a_table_is_used_again_without_a_trace() -> None:
-    panel, one = make_panel("again", "blackjack", 10), table(make=GameMaker("blackjack"))
+    panel, one = make_panel("again", "blackjack", 10), worker(make=GameMaker("blackjack"))
     stand = Scripted(lambda exchange: '{"action": "stand"}')
-    first = plain(play(one, stand, panel))
+    first = plain(play_eval_seeds(one, stand, panel))
     evaluate_policy(one, stand, panel)
-    assert plain(play(one, stand, panel)) == first
+    assert plain(play_eval_seeds(one, stand, panel)) == first
 
 
 def test_panels_stay_what_they_are() -> None:
@@ -176,14 +176,14 @@ def test_summaries_keep_their_bounds(drawn: list[tuple[bool, str, bool]]) -> Non
 
 
 def test_a_blank_picture_keeps_its_size() -> None:
-    shown = blank(Picture(np.zeros((40, 60, 3), np.uint8)), EpisodeTask(1), 0).pixels
+    shown = blank_picture(Picture(np.zeros((40, 60, 3), np.uint8)), EpisodeTask(1), 0).pixels
     assert shown.shape == (40, 60, 3) and shown.dtype == np.uint8 and (shown == 128).all()
 
 
 def test_shuffled_pictures_are_of_other_states_and_even() -> None:
-    pool = gathered_pictures(table(), PANEL)
+    pool = collect_pictures(worker(), PANEL)
     assert {picture.digest for picture in pool} <= set(seen())
-    look, real = Shuffled(pool), pool[3]
+    look, real = ShuffledPictures(pool), pool[3]
     shown = [look(real, EpisodeTask(seed), turn_number).digest for seed in range(300) for turn_number in range(10)]
     assert real.digest not in shown
     counts = np.unique(shown, return_counts=True)[1]
@@ -195,12 +195,12 @@ def test_shuffled_pictures_are_of_other_states_and_even() -> None:
 def test_without_another_picture_of_its_size_a_grey_one_is_shown() -> None:
     small, large = (Picture(np.zeros((side, side, 3), np.uint8)) for side in (32, 40))
     for pool in ((), (small,), (small, large)):
-        assert (Shuffled(pool)(small, EpisodeTask(0), 0).pixels == 128).all()
+        assert (ShuffledPictures(pool)(small, EpisodeTask(0), 0).pixels == 128).all()
 
 
 def test_the_pool_is_bounded() -> None:
     panel = make_panel("pool", "blackjack", 400)
-    pool = gathered_pictures(table(make=GameMaker("blackjack")), panel)
+    pool = collect_pictures(worker(make=GameMaker("blackjack")), panel)
     assert 500 <= len(pool) <= 520
     assert len({picture.digest for picture in pool}) == len(pool)
 
@@ -239,7 +239,7 @@ class Breaking(NumberLine):
 
 
 def test_games_that_break_are_counted() -> None:
-    numbers = evaluate_policy(table(make=lambda: GameWrapper(Breaking())), Scripted(looks), PANEL)
+    numbers = evaluate_policy(worker(make=lambda: GameWrapper(Breaking())), Scripted(looks), PANEL)
     for found in (numbers, numbers["blank"], numbers["random"], numbers["oracle"]):
         assert found["errors"] > 0 and found["errors"] + found["episodes"] == 60
     assert numbers["success_rate"] == 1
@@ -248,7 +248,7 @@ def test_games_that_break_are_counted() -> None:
 def test_a_game_without_best_play_has_no_oracle() -> None:
     make = GameMaker("CartPole-v1", prompt="balance", actions=("left", "right"), episode_steps=3)
     numbers = evaluate_policy(
-        table(make=make), Scripted(lambda e: '{"action": "left"}'), make_panel("t", "CartPole-v1", 2)
+        worker(make=make), Scripted(lambda e: '{"action": "left"}'), make_panel("t", "CartPole-v1", 2)
     )
     assert numbers["oracle"] is None and numbers["random"]["episodes"] == 2
 
@@ -265,9 +265,9 @@ class Letters:
 
 def test_records_are_plain_and_whole(tmp_path: Path) -> None:
     panel = make_panel("records", "numberline", 4)
-    played = play(table(), Scripted(looks), panel, "shuffled")
-    credits = [Advantages(np.full(len(one.turns), 0.5)) for one in played]
-    records, pictures = trajectory_log(played, credits)
+    played = play_eval_seeds(worker(), Scripted(looks), panel, "shuffled")
+    advantages = [Advantages(np.full(len(one.turns), 0.5)) for one in played]
+    records, pictures = trajectory_log(played, advantages)
     for name in ("update-0004", "update-0008"):
         write_trajectory_log(RunFolder(tmp_path), name, records, pictures)
     read = json.loads((tmp_path / "trajectories" / "update-0004.json").read_text())["episodes"]
@@ -285,7 +285,7 @@ def test_records_are_plain_and_whole(tmp_path: Path) -> None:
 
 
 def test_tokens_make_up_the_reply_whatever_there_is_of_them() -> None:
-    said = play(table(), Scripted(looks), make_panel("tokens", "numberline", 1))[0].turns[0]
+    said = play_eval_seeds(worker(), Scripted(looks), make_panel("tokens", "numberline", 1))[0].turns[0]
     tokens = tokens_of(said, 0.25, None)
     assert "".join(text for text, *_ in tokens) == said.sample.text
     assert [(text, kind) for text, _, _, kind in tokens if kind == "action"] == [(said.reply.action, "action")]
@@ -303,14 +303,14 @@ def test_tokens_make_up_the_reply_whatever_there_is_of_them() -> None:
 
 def test_advantages_and_values_are_told_where_there_are_any() -> None:
     policy = partial(turn, prompt=object())
-    one = Trajectory(1, 0, [policy(value=2.0), policy(credited=False), turn(value=3.0)], True)
+    one = Trajectory(1, 0, [policy(value=2.0), policy(on_policy=False), turn(value=3.0)], True)
     with_values = Advantages(np.array([1.0, -1.0, math.inf]), np.zeros(3))
     turns = trajectory_log([one], [with_values])[0][0]["turns"]
     assert [t["advantage"] for t in turns] == [1.0, -1.0, None]
     assert [t["tokens"][0][2] for t in turns] == [1.0, None, None]  # nothing is learned where another decided
     assert [t["value"] for t in turns] == [2.0, 0.0, 3.0]
-    for credits in ([Advantages(np.ones(3))], [None], None):
-        assert {t["value"] for t in trajectory_log([one], credits)[0][0]["turns"]} == {None}
+    for advantages in ([Advantages(np.ones(3))], [None], None):
+        assert {t["value"] for t in trajectory_log([one], advantages)[0][0]["turns"]} == {None}
     assert trajectory_log([one])[0][0]["turns"][0]["advantage"] is None
 
 

@@ -134,13 +134,13 @@ def test_nothing_is_learned_from_what_broke(algorithm: str) -> None:
     learner = PolicyLearner(setup.recipe, setup.vlm, setup.engine)
     group = setup.recipe.algorithm.group
     tasks = [EpisodeTask(REAL_SEEDS + 1 + seed, member) for seed in range(12) for member in range(group)]
-    played = setup.table().play(setup.sampler(), tasks)
+    played = setup.rollout_worker().play(setup.sampler(), tasks)
     learner.compute_values_and_ref_logprobs(played)
-    credits = learner.compute_advantages(played)
+    advantages = learner.compute_advantages(played)
     broken = [episode.error is not None for episode in played]
     assert 0 < sum(broken) < len(broken)
-    assert all(credit is None for credit, broke in zip(credits, broken, strict=True) if broke)
-    assert sum(credit is not None for credit in credits) >= (sum(not broke for broke in broken) if group == 1 else 1)
+    assert all(credit is None for credit, broke in zip(advantages, broken, strict=True) if broke)
+    assert sum(credit is not None for credit in advantages) >= (sum(not broke for broke in broken) if group == 1 else 1)
 
 
 class NoNumber(NumberLine):
@@ -247,7 +247,7 @@ def test_a_gradient_that_is_no_number_leaves_the_weights_alone(monkeypatch: pyte
     learner = PolicyLearner(setup.recipe, setup.vlm, setup.engine)
     setup.engine.prepare(setup.vlm)
     setup.vlm.keep_reference()
-    played = setup.table().play(setup.sampler(), [EpisodeTask(seed) for seed in range(4)])
+    played = setup.rollout_worker().play(setup.sampler(), [EpisodeTask(seed) for seed in range(4)])
     learner.compute_values_and_ref_logprobs(played)
     before = {name: value.clone() for name, value in setup.vlm.scorer.named_parameters()}
     weight = setup.vlm.scorer.value_head
@@ -292,12 +292,12 @@ def test_memory_that_runs_out_makes_passes_smaller(monkeypatch: pytest.MonkeyPat
     settings = ("update.minibatch=100", "update.micro_batch=12", "update.kl_thoughts=0", "update.learning_rate=1e-3")
     tasks = [EpisodeTask(seed) for seed in range(6)]
     setup = setup_of(*settings)
-    played = setup.table().play(setup.sampler(), tasks)
+    played = setup.rollout_worker().play(setup.sampler(), tasks)
     setup.engine.prepare(setup.vlm)
     expected = learned(setup, PolicyLearner(setup.recipe, setup.vlm, setup.engine), played)
 
     other = setup_of(*settings)
-    again = other.table().play(other.sampler(), tasks)
+    again = other.rollout_worker().play(other.sampler(), tasks)
     other.engine.prepare(other.vlm)
     said: list[str] = []
     score, sizes, learning = VLM.score, [], [0]
@@ -327,7 +327,7 @@ def test_memory_that_runs_out_makes_passes_smaller(monkeypatch: pytest.MonkeyPat
 
 def test_memory_that_is_never_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = setup_of("update.kl_thoughts=0")
-    played = setup.table().play(setup.sampler(), [EpisodeTask(0)])
+    played = setup.rollout_worker().play(setup.sampler(), [EpisodeTask(0)])
     learner = PolicyLearner(setup.recipe, setup.vlm, setup.engine, lambda line: None)
     learner.compute_values_and_ref_logprobs(played)
 
@@ -474,13 +474,13 @@ GOOD, ILLEGAL = '{"action": "-"}', '{"action": "+"}'
 def test_unparsable_replies(reply: str, penalty: float) -> None:
     lost = corner(reply, unparsable="forfeit", penalty=penalty)
     assert lost.rewards.tolist() == [-penalty]
-    assert (lost.turns[0].played, lost.turns[0].credited, lost.turns[0].penalty) == (None, True, penalty)
+    assert (lost.turns[0].played, lost.turns[0].on_policy, lost.turns[0].penalty) == (None, True, penalty)
     assert (lost.success, lost.truncated, lost.error) == (False, False, None)
     moved = corner(reply, unparsable="random", penalty=penalty)
     assert moved.rewards.tolist() == [2.0 - penalty] * 3
     assert moved.success
     assert {turn.played for turn in moved.turns} == {"-"}, "random among what is legal"
-    assert {turn.credited for turn in moved.turns} == {penalty > 0}
+    assert {turn.on_policy for turn in moved.turns} == {penalty > 0}
     assert all(turn.reply.failure is not None and not turn.legal for turn in moved.turns)
     assert moved.turns[0].reply.failure is (Failure.EMPTY if not reply.strip() else moved.turns[0].reply.failure)
 
@@ -488,16 +488,16 @@ def test_unparsable_replies(reply: str, penalty: float) -> None:
 @pytest.mark.parametrize("penalty", [0.0, 0.5])
 def test_illegal_replies(penalty: float) -> None:
     played = corner(ILLEGAL, illegal="play", penalty=penalty)
-    assert [(turn.played, turn.credited, turn.legal) for turn in played.turns] == [("+", True, False)] * 3
+    assert [(turn.played, turn.on_policy, turn.legal) for turn in played.turns] == [("+", True, False)] * 3
     assert played.rewards.tolist() == [2.0 - penalty] * 3
     moved = corner(ILLEGAL, illegal="random", penalty=penalty)
-    assert [(turn.played, turn.credited) for turn in moved.turns] == [("-", penalty > 0)] * 3
+    assert [(turn.played, turn.on_policy) for turn in moved.turns] == [("-", penalty > 0)] * 3
     assert moved.rewards.tolist() == [2.0 - penalty] * 3
     lost = corner(ILLEGAL, illegal="forfeit", penalty=penalty)
-    assert [(turn.played, turn.credited) for turn in lost.turns] == [(None, True)]
+    assert [(turn.played, turn.on_policy) for turn in lost.turns] == [(None, True)]
     assert lost.rewards.tolist() == [-penalty]
     good = corner(GOOD, illegal="forfeit", unparsable="forfeit", penalty=penalty)
-    assert [(turn.played, turn.credited, turn.legal) for turn in good.turns] == [("-", True, True)] * 3
+    assert [(turn.played, turn.on_policy, turn.legal) for turn in good.turns] == [("-", True, True)] * 3
     assert good.rewards.tolist() == [2.0] * 3, "nothing is taken from good replies"
 
 

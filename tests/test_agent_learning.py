@@ -17,12 +17,11 @@ from conftest import Finished
 from sightline.agents.building import AgentSetup, build, resolve
 from sightline.agents.learning import PolicyLearner
 from sightline.agents.rollouts import EpisodeTask
-from sightline.agents.sequences import build_sequences, turns_in
+from sightline.agents.sequences import build_sequences, count_turns
 from sightline.agents.types import Advantages, Trajectory
 from sightline.agents.warm_start import warm_start
 from sightline.config.agents import WarmStart
 from sightline.config.loading import for_agent, load_recipe
-from small_trajectories import turn_by_turn
 
 Sightline = Callable[..., Finished]
 ALGORITHMS = ("ppo", "grpo", "rloo", "gigpo")
@@ -39,7 +38,7 @@ def setup_of(*overrides: str, recipe: str = "numberline") -> AgentSetup:
 def played_by(setup: AgentSetup, tasks: int = 2, group: int = 4) -> list[Trajectory]:
     """Episodes in which tasks are played by groups, with unparsable and illegal replies among them."""
     drawn = [EpisodeTask(seed, member) for seed in range(2, 2 + tasks) for member in range(group)]
-    return setup.table(practice=True).play(setup.sampler(), drawn)
+    return setup.rollout_worker(training=True).play(setup.sampler(), drawn)
 
 
 # -- the ratio is one --------------------------------------------------------------------------------------------------
@@ -64,12 +63,12 @@ def test_weights_that_do_not_change_give_a_ratio_of_one(algorithm: str, ratio: s
             for weight in setup.vlm.scorer.value_head.parameters():
                 weight.add_(0.1)
     learner = PolicyLearner(setup.recipe, setup.vlm, setup.engine)
-    judged = learner.compute_values_and_ref_logprobs(played)
-    assert judged["mismatch_tokens"] == sum(len(turn.sample.ids) for episode in played for turn in episode.turns)
-    assert judged["mismatch"] / judged["mismatch_tokens"] < 1e-5
-    assert judged["mismatch_max"] < 1e-3
-    credits = learner.compute_advantages(played)
-    numbers: dict[str, Any] = learner.learn(played, credits, 0, 0.0)
+    mismatch = learner.compute_values_and_ref_logprobs(played)
+    assert mismatch["mismatch_tokens"] == sum(len(turn.sample.ids) for episode in played for turn in episode.turns)
+    assert mismatch["mismatch"] / mismatch["mismatch_tokens"] < 1e-5
+    assert mismatch["mismatch_max"] < 1e-3
+    advantages = learner.compute_advantages(played)
+    numbers: dict[str, Any] = learner.learn(played, advantages, 0, 0.0)
     assert numbers["update/steps"] >= 2
     assert numbers["update/turns"] >= 20
     assert numbers["update/ratio"] == pytest.approx(1, abs=1e-4)
@@ -78,7 +77,7 @@ def test_weights_that_do_not_change_give_a_ratio_of_one(algorithm: str, ratio: s
     assert numbers["update/kl_old"] == pytest.approx(0, abs=1e-5)
     assert numbers["update/kl_reference"] == pytest.approx(0, abs=1e-5)
     assert numbers["update/gradient_norm"] > 0.01
-    merged = [len(lesson.turns) for lesson in build_sequences(played, credits)]
+    merged = [len(sequence.turns) for sequence in build_sequences(played, advantages)]
     assert (max(merged) > 1) == (window > 1), "turns share passages where the window allows it"
     if algorithm == "ppo":
         assert all(turn.value for episode in played for turn in episode.turns)
@@ -94,21 +93,21 @@ def test_a_ratio_of_one_is_no_matter_of_course() -> None:
     learner.compute_values_and_ref_logprobs(played)
     numbers: dict[str, Any] = learner.learn(played, learner.compute_advantages(played), 0, 0.0)
     assert numbers["update/ratio_max"] > 1.01
-    judged = learner.compute_values_and_ref_logprobs(played)
-    assert judged["mismatch"] / judged["mismatch_tokens"] > 1e-3
+    mismatch = learner.compute_values_and_ref_logprobs(played)
+    assert mismatch["mismatch"] / mismatch["mismatch_tokens"] > 1e-3
     other = setup_of(*FROZEN, "rollouts.temperature=1.0", "update.kl_thoughts=0", "update.kl_actions=0")
-    judged = PolicyLearner(other.recipe, other.vlm, other.engine).compute_values_and_ref_logprobs(played)
-    assert judged["mismatch"] / judged["mismatch_tokens"] > 1e-3
+    mismatch = PolicyLearner(other.recipe, other.vlm, other.engine).compute_values_and_ref_logprobs(played)
+    assert mismatch["mismatch"] / mismatch["mismatch_tokens"] > 1e-3
 
 
 def test_merged_passages_are_scored_as_single_ones() -> None:
     setup, played = setup_of(*FROZEN), played_once(3)
     blank = [Advantages(np.zeros(len(episode.turns))) for episode in played]
-    merged, single = build_sequences(played, blank), build_sequences(*turn_by_turn(played, blank))
-    assert turns_in(merged) == turns_in(single) == len(single) > len(merged)
+    merged, single = build_sequences(played, blank), build_sequences(played, blank, merge=False)
+    assert count_turns(merged) == count_turns(single) == len(single) > len(merged)
     with torch.no_grad():
-        together = setup.vlm.score([lesson.passage for lesson in merged], 1.5)
-        apart = setup.vlm.score([lesson.passage for lesson in single], 1.5)
+        together = setup.vlm.score([sequence.tokens for sequence in merged], 1.5)
+        apart = setup.vlm.score([sequence.tokens for sequence in single], 1.5)
     torch.testing.assert_close(together.logprobs, apart.logprobs, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(together.values, apart.values, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(together.choice_entropy, apart.choice_entropy, rtol=1e-4, atol=1e-4)
@@ -126,16 +125,17 @@ def test_what_led_to_better_becomes_more_probable(algorithm: str) -> None:
     setup.engine.prepare(setup.vlm)
     learner = PolicyLearner(setup.recipe, setup.vlm, setup.engine)
     learner.compute_values_and_ref_logprobs(played)
-    credits = learner.compute_advantages(played)
-    learner.learn(played, credits, 0, 0.0)
-    known = [(each, credit) for each, credit in zip(played, credits, strict=True) if credit is not None]
-    found = build_sequences(*turn_by_turn([each for each, _ in known], [credit for _, credit in known]))
+    advantages = learner.compute_advantages(played)
+    learner.learn(played, advantages, 0, 0.0)
+    found = build_sequences(played, advantages, merge=False)
     with torch.no_grad():
-        after = setup.vlm.score([lesson.passage for lesson in found], 1.5).logprobs.numpy()
-    turns = [lesson.turns[0] for lesson in found]
-    ends = np.cumsum([len(turn.logprobs) for turn in turns])[:-1]
-    gained = np.array([(new - turn.logprobs).sum() for new, turn in zip(np.split(after, ends), turns, strict=True)])
-    advantages = np.array([turn.advantage if turn.credited else 0.0 for turn in turns])
+        after = setup.vlm.score([sequence.tokens for sequence in found], 1.5).logprobs.numpy()
+    turns = [sequence.turns[0] for sequence in found]
+    ends = np.cumsum([len(turn.turn.sample.logprobs) for turn in turns])[:-1]
+    gained = np.array(
+        [(new - turn.turn.sample.logprobs).sum() for new, turn in zip(np.split(after, ends), turns, strict=True)]
+    )
+    advantages = np.array([turn.advantage if turn.turn.on_policy else 0.0 for turn in turns])
     assert (gained * advantages).sum() > 0
     assert np.corrcoef(gained, advantages)[0, 1] > 0.2
 

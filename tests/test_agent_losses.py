@@ -13,8 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.agents.losses import LossOutput, NotFinite, Targets, mismatch, policy_loss
-from sightline.agents.metrics import added, update_metrics
+from sightline.agents.losses import LossOutput, NonFiniteLoss, Targets, policy_loss, sampler_mismatch
+from sightline.agents.metrics import merge_sums, update_metrics
 from sightline.config.agents import GRPO, PPO, Update
 from sightline.models.vlm.types import TokenStats
 
@@ -35,8 +35,8 @@ def targets_for(lengths: Sequence[int], advantages: Sequence[float], **rest: Any
             advantages=torch.tensor(advantages, dtype=torch.float32),
             returns=None,
             old_values=torch.zeros(count),
-            credited=torch.ones(count, dtype=torch.bool),
-            choosing=torch.zeros(count, dtype=torch.bool),
+            on_policy=torch.ones(count, dtype=torch.bool),
+            has_choice=torch.zeros(count, dtype=torch.bool),
         ),
         **rest,
     )
@@ -141,7 +141,7 @@ class TestTokenRatio:
 class TestFallback:
     @pytest.mark.parametrize("ratio", ["turn", "token"])
     def test_no_policy_gradient_where_the_reply_did_not_decide(self, ratio: Any) -> None:
-        targets = targets_for([2, 2], [3.0, -2.0], credited=torch.tensor([False, True]))
+        targets = targets_for([2, 2], [3.0, -2.0], on_policy=torch.tensor([False, True]))
         targets.action[:2] = False
         found = gradient([0.1, -0.2, 0.1, 0.1], targets, Update(ratio=ratio))
         assert found[:2] == [0, 0] and all(found[2:])
@@ -149,7 +149,7 @@ class TestFallback:
         assert output.metrics["ratios"] == (1 if ratio == "turn" else 2)
 
     def test_its_value_is_learned_and_its_distance_kept(self) -> None:
-        targets = targets_for([1], [3.0], credited=torch.tensor([False]), returns=torch.tensor([2.0]))
+        targets = targets_for([1], [3.0], on_policy=torch.tensor([False]), returns=torch.tensor([2.0]))
         values = torch.zeros(1, requires_grad=True)
         settings = Update(kl_thoughts=0.5, kl_actions=0.5)
         output, scores = loss_of([0.4], targets, settings, [0.1], PPO(value_coefficient=1.0), values=values)
@@ -202,7 +202,7 @@ class TestReference:
 
 
 def test_distance_from_the_model_that_played() -> None:
-    """KL(old, new) from tokens of the old: r - 1 - log r with r = new / old, added up over a turn."""
+    """KL(old, new) from tokens of the old: r - 1 - log r with r = new / old, merge_sums up over a turn."""
     output, _ = loss_of(
         [-1.0, -1.0, -1.0], targets_for([2, 1], [0.0, 0.0], old_logprobs=torch.tensor([-1.5, -1.0, -0.7]))
     )
@@ -211,7 +211,7 @@ def test_distance_from_the_model_that_played() -> None:
 
 
 def test_entropy_among_actions_is_kept_high() -> None:
-    targets = targets_for([1, 1], [0.0, 0.0], choosing=torch.tensor([True, False]))
+    targets = targets_for([1, 1], [0.0, 0.0], has_choice=torch.tensor([True, False]))
     entropy = torch.tensor([0.6, 0.0], requires_grad=True)
     output, _ = loss_of([0.0, 0.0], targets, Update(entropy=0.1), choice_entropy=entropy)
     assert output.loss.item() == pytest.approx(-0.1 * 0.6 / 2)
@@ -279,29 +279,29 @@ class TestParts:
                 numbers[0][turns].tolist(),
                 old_logprobs=numbers[1][tokens],
                 returns=numbers[2][turns],
-                choosing=torch.ones(last - first, dtype=torch.bool),
-                credited=torch.arange(first, last) != 2,
+                has_choice=torch.ones(last - first, dtype=torch.bool),
+                on_policy=torch.arange(first, last) != 2,
             )
             logprobs, by_turn = features[tokens] @ weights, features[turns] @ weights
             scores = TokenStats(logprobs, numbers[3][tokens].exp(), by_turn, by_turn**2)
             output = policy_loss(scores, targets, numbers[3][tokens], settings, algorithm, count)
             output.loss.backward()
-            sums += [output.metrics, mismatch(scores, targets)]
+            sums += [output.metrics, sampler_mismatch(scores, targets)]
         assert weights.grad is not None
-        return weights.grad, update_metrics(added(sums))
+        return weights.grad, update_metrics(merge_sums(sums))
 
 
 class TestNumbers:
     @pytest.mark.parametrize("bad", [nan, inf, -inf])
-    @pytest.mark.parametrize("credited", [True, False])
-    def test_what_is_not_finite_is_named(self, bad: float, credited: bool) -> None:
-        targets = targets_for([1, 2, 1], [1.0] * 3, credited=torch.tensor([True, credited, True]))
-        with pytest.raises(NotFinite, match=r"1 of 3 turns.*turns 1 of") as caught:
+    @pytest.mark.parametrize("on_policy", [True, False])
+    def test_what_is_not_finite_is_named(self, bad: float, on_policy: bool) -> None:
+        targets = targets_for([1, 2, 1], [1.0] * 3, on_policy=torch.tensor([True, on_policy, True]))
+        with pytest.raises(NonFiniteLoss, match=r"1 of 3 turns.*turns 1 of") as caught:
             loss_of([0.0, bad, 0.0, 0.0], targets)
         assert caught.value.turns == [1]
 
     def test_a_bad_advantage_is_named(self) -> None:
-        with pytest.raises(NotFinite) as caught:
+        with pytest.raises(NonFiniteLoss) as caught:
             loss_of([0.0, 0.0], targets_for([1, 1], [1.0, nan]))
         assert caught.value.turns == [1]
 
@@ -324,7 +324,7 @@ class TestNumbers:
 
 def test_mismatch_of_sampler_and_learner() -> None:
     targets = targets_for([2], [1.0], old_logprobs=torch.tensor([-1.0, -1.0]))
-    sums = mismatch(scores_of([-1.0 + log(1.5), -1.0 + log(0.9)], 1), targets)
+    sums = sampler_mismatch(scores_of([-1.0 + log(1.5), -1.0 + log(0.9)], 1), targets)
     assert sums["mismatch"] / sums["mismatch_tokens"] == pytest.approx((0.5 + 0.1) / 2)
     assert sums["mismatch_max"] == pytest.approx(0.5)
-    assert mismatch(scores_of([-1.0, -1.0], 1), targets)["mismatch"] == 0
+    assert sampler_mismatch(scores_of([-1.0, -1.0], 1), targets)["mismatch"] == 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sightline.agents.alarms import Alarms
-from sightline.agents.metrics import added, informativeness, repeated_thoughts, rollout_metrics, update_metrics
+from sightline.agents.metrics import informativeness, merge_sums, repeated_thoughts, rollout_metrics, update_metrics
 from sightline.agents.types import Failure, Trajectory
 from sightline.config.agents import AlarmSettings as Limits
 from small_trajectories import episode, turn
@@ -112,8 +112,8 @@ class TestThoughts:
 class TestAdding:
     def test_sums_and_the_largest(self) -> None:
         parts = [{"ratio": 1.0, "ratio_max": 3.0}, {"ratio": 2.0, "ratio_max": 2.0, "tokens": 5.0}, {}]
-        assert added(parts) == {"ratio": 3.0, "ratio_max": 3.0, "tokens": 5.0}
-        assert added([{"low_max": -3.0}, {"low_max": -2.0}]) == {"low_max": -2.0}
+        assert merge_sums(parts) == {"ratio": 3.0, "ratio_max": 3.0, "tokens": 5.0}
+        assert merge_sums([{"low_max": -3.0}, {"low_max": -2.0}]) == {"low_max": -2.0}
 
     def test_per_turn_and_per_token(self) -> None:
         found = update_metrics({"turns": 2.0, "tokens": 10.0, "kl_old": 4.0, "entropy": 5.0})

@@ -22,8 +22,8 @@ PLAIN = PPO(gamma=0.9, gae_lambda=0.95, normalise=False)
 
 def advantages(groups: list[Group], settings: Any, **rest: Any) -> list[list[list[float] | None]]:
     """Plain lists; None where there is no credit."""
-    credits = compute_advantages(groups, settings, **rest)
-    return [[None if one is None else one.advantages.tolist() for one in group] for group in credits]
+    advantages = compute_advantages(groups, settings, **rest)
+    return [[None if one is None else one.advantages.tolist() for one in group] for group in advantages]
 
 
 def first_turns(group: Group, settings: Any) -> list[float]:

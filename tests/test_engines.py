@@ -16,10 +16,9 @@ import torch
 from torch import nn
 
 from engine_worker import CASES, LEFT_OUT, learned, learner_of, play, recipe_of, vlm_of, write
-from sightline.agents.engines.engine import passes
+from sightline.agents.engines.engine import SingleProcess, padded_microbatches
 from sightline.agents.engines.fsdp2 import layers_in
 from sightline.agents.engines.optimisers import load_optimiser_state, optimiser_state
-from sightline.agents.engines.single import SingleProcess
 from sightline.agents.engines.starting import start_engine
 from sightline.errors import BadInput
 from sightline.runs import state as files
@@ -194,17 +193,17 @@ def test_how_engines_are_started(launched: Callable[..., None]) -> None:
         start_engine("ddp", "cuda")
 
 
-def test_spare_passes_are_made_only_in_lockstep() -> None:
+def test_padding_is_added_only_for_uniform_steps() -> None:
     class Third(SingleProcess):
         def largest(self, number: int) -> int:
             return max(number, 3)
 
     engine = Third()
-    assert passes(engine, ["a"], "spare") == [("a", True)]
-    assert passes(engine, [], "spare") == []
-    engine.lockstep = True
-    assert passes(engine, ["a"], "spare") == [("a", True), ("spare", False), ("spare", False)]
-    assert passes(engine, list("abcd"), "spare") == [(letter, True) for letter in "abcd"]
+    assert padded_microbatches(engine, ["a"], "padding") == [("a", True)]
+    assert padded_microbatches(engine, [], "padding") == []
+    engine.uniform_steps = True
+    assert padded_microbatches(engine, ["a"], "padding") == [("a", True), ("padding", False), ("padding", False)]
+    assert padded_microbatches(engine, list("abcd"), "padding") == [(letter, True) for letter in "abcd"]
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing() -> None:

@@ -23,7 +23,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from conftest import TINY, Finished
-from sightline.agents.training import ControlTrainer as AgentSession
+from sightline.agents.training import AgentTrainer
 from sightline.control.checkpoints import chosen_policy, latest_learner
 from sightline.control.training import ControlTrainer as ControlSession
 from sightline.errors import BadInput
@@ -100,7 +100,7 @@ def stopping(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(self: Any) -> None:
         raise Stopped(15, None)
 
-    for session, name in ((ControlSession, "learn"), (AgentSession, "_start"), (AgentSession, "learn")):
+    for session, name in ((ControlSession, "learn"), (AgentTrainer, "_start"), (AgentTrainer, "learn")):
         monkeypatch.setattr(session, name, stop)
 
 

@@ -70,7 +70,7 @@ def test_each_conversation_gets_the_reply_to_its_own_picture(provider: str) -> N
     levels = [10, 200, 30, 250, 90, 100]
     with FaultServer(brightness_as_action, key="right", model="m", latency=0.02) as server:
         sampler = sampler_at(server, provider, concurrency=3)
-        asked = sampler.ask([shown(level) for level in levels], [(i,) for i in range(6)])
+        asked = sampler.generate([shown(level) for level in levels], [(i,) for i in range(6)])
         assert server.most_at_once <= 3
     replies = [read_reply(one.sample.text, FORM, SIGNS, ("current",), one.sample.finished) for one in asked]
     assert [reply.stated["current"] for reply in replies] == [str(level) for level in levels]
@@ -81,8 +81,8 @@ def test_each_conversation_gets_the_reply_to_its_own_picture(provider: str) -> N
 
 def test_the_reply_is_asked_for_by_schema_unless_it_shall_not_be() -> None:
     with FaultServer(brightness_as_action) as server:
-        sampler_at(server).ask([shown(1)], [(0,)])
-        sampler_at(server, structured=False).ask([shown(1)], [(0,)])
+        sampler_at(server).generate([shown(1)], [(0,)])
+        sampler_at(server, structured=False).generate([shown(1)], [(0,)])
     with_schema, without = (asked.body.get("response_format") for asked in server.asked)
     assert with_schema["json_schema"]["schema"]["properties"]["action"]["enum"] == ["-", "+"]
     assert without is None
@@ -107,7 +107,7 @@ def test_missing_replies_are_empty_counted_and_said_once() -> None:
     said: list[str] = []
     with FaultServer(brightness_as_action, faults=[refusal, status(500), garbage, refusal]) as server:
         sampler = sampler_at(server, said=said, concurrency=1)
-        asked = sampler.ask([shown(200) for _ in range(5)], [(i,) for i in range(5)])
+        asked = sampler.generate([shown(200) for _ in range(5)], [(i,) for i in range(5)])
     assert [one.sample.text == "" for one in asked] == [True, True, True, True, False]
     assert not any(one.sample.finished for one in asked[:4]) and asked[4].sample.finished
     assert sampler.failures == {"refused": 2, "failed": 2}
@@ -120,7 +120,7 @@ def test_missing_replies_are_empty_counted_and_said_once() -> None:
 def test_a_server_that_dies_leaves_what_was_replied() -> None:
     with FaultServer(brightness_as_action, lives=2) as server:
         sampler = sampler_at(server, concurrency=1)
-        asked = sampler.ask([shown(200) for _ in range(4)], [(i,) for i in range(4)])
+        asked = sampler.generate([shown(200) for _ in range(4)], [(i,) for i in range(4)])
     assert [bool(one.sample.text) for one in asked] == [True, True, False, False]
     assert sampler.failures == {"failed": 2}
 
@@ -128,7 +128,7 @@ def test_a_server_that_dies_leaves_what_was_replied() -> None:
 def test_what_may_pass_is_tried_again() -> None:
     with FaultServer(brightness_as_action, faults=[status(429, retry_after="0.01"), None]) as server:
         sampler = sampler_at(server, retries=1, concurrency=1)
-        asked = sampler.ask([shown(200)], [(0,)])
+        asked = sampler.generate([shown(200)], [(0,)])
     assert asked[0].sample.text and not sampler.failures and len(server.asked) == 2
 
 
@@ -136,7 +136,7 @@ def test_a_rejected_key_ends_it_in_one_line() -> None:
     with FaultServer(brightness_as_action, key="another") as server:
         sampler = sampler_at(server)
         with pytest.raises(BadInput, match=r"^the chat model at 127\.0\.0\.1\S* cannot be asked: .*key.*") as raised:
-            sampler.ask([shown(1) for _ in range(50)], [(i,) for i in range(50)])
+            sampler.generate([shown(1) for _ in range(50)], [(i,) for i in range(50)])
         with pytest.raises(BadInput, match="cannot be asked"):
             sampler.check()
     assert "\n" not in str(raised.value)
@@ -144,7 +144,7 @@ def test_a_rejected_key_ends_it_in_one_line() -> None:
 
 def test_a_reply_that_was_cut_off_says_so() -> None:
     with FaultServer(says("so"), faults=[thought_too_long["openai"]]) as server:
-        asked = sampler_at(server).ask([shown(1)], [(0,)])
+        asked = sampler_at(server).generate([shown(1)], [(0,)])
     assert not asked[0].sample.finished and asked[0].sample.text == ""
 
 
@@ -156,7 +156,7 @@ def test_check_asks_with_a_picture() -> None:
 
 def test_nothing_to_ask_needs_no_server() -> None:
     with FaultServer() as server:
-        assert sampler_at(server).ask([], []) == []
+        assert sampler_at(server).generate([], []) == []
     assert not server.asked
 
 
@@ -231,10 +231,10 @@ def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_vllm_gets_unexpanded_prompts_and_gives_what_is_learned_from() -> None:
     sampler = VLLMSampler(fake_vlm(), temperature=0.7, max_tokens=5, max_model_len=99)
     conversations = [shown(9), [*shown(1), *shown(2), *shown(3)]]
-    asked = sampler.ask(conversations, [(0, 1), (0, 2)])
+    asked = sampler.generate(conversations, [(0, 1), (0, 2)])
     llm = sampler._llm
     assert Path(llm.options["model"], "a.safetensors").is_file() and llm.options["max_model_len"] == 99
-    assert sampler.at(0.0).ask(conversations[:1], [(0, 1)]) and llm.calls.pop()[1].temperature == 0
+    assert sampler.at(0.0).generate(conversations[:1], [(0, 1)]) and llm.calls.pop()[1].temperature == 0
     assert llm.options["logprobs_mode"] == "processed_logprobs" and llm.options["generation_config"] == "vllm"
     (first, sampling), (second, others) = llm.calls
     assert first["prompt_token_ids"] == [1, IMAGE, 5, 1] and second["prompt_token_ids"] == [1, *[IMAGE] * 3, 5, 3]
@@ -250,11 +250,11 @@ def test_vllm_gets_unexpanded_prompts_and_gives_what_is_learned_from() -> None:
 @pytest.mark.usefixtures("fake_vllm")
 def test_vllm_draws_by_the_key_and_replies_can_be_cut_off() -> None:
     sampler = VLLMSampler(fake_vlm(), max_tokens=1)
-    asked = sampler.ask([shown(1), shown(1)], [(4, 5), (4, 5)])
+    asked = sampler.generate([shown(1), shown(1)], [(4, 5), (4, 5)])
     assert not asked[0].sample.finished and asked[0].sample.text == "a"
     assert len({sampling.seed for _, sampling in sampler._llm.calls}) == 1
-    assert sampler.ask([], []) == []
-    sampler.ask([[ChatTurn("no picture", ())]], [(1,)])
+    assert sampler.generate([], []) == []
+    sampler.generate([[ChatTurn("no picture", ())]], [(1,)])
     assert "multi_modal_data" not in sampler._llm.calls[-1][0]
 
 
@@ -264,7 +264,7 @@ def test_vllm_must_read_what_the_learner_reads() -> None:
     vlm.unexpanded = lambda conversation: vlm.encode(conversation).ids.tolist()
     expanded_twice = VLLMSampler(vlm)
     with pytest.raises(RunFailed, match="of 19 tokens where the learner reads another of 7"):
-        expanded_twice.ask([shown(1)], [(0,)])
+        expanded_twice.generate([shown(1)], [(0,)])
 
 
 @pytest.mark.usefixtures("fake_vllm")

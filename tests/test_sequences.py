@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from sightline.agents.sequences import (
     TrainingSequence,
     build_sequences,
-    micro_batches,
+    build_targets,
+    count_turns,
+    microbatches,
     minibatches,
-    share,
-    targets_of,
-    turns_in,
+    rank_share,
 )
 from sightline.agents.types import Advantages, Trajectory, Turn
 from sightline.models.vlm.types import Prompt
@@ -46,52 +46,61 @@ def windowed(replies: Sequence[Sequence[int]], window: int) -> Trajectory:
     return Trajectory(0, 0, turns)
 
 
-def credit_for(trajectory: Trajectory, values: bool = True) -> Advantages:
+def advantages_for(trajectory: Trajectory, values: bool = True) -> Advantages:
     advantages = np.arange(len(trajectory.turns)) + 0.5
     return Advantages(advantages, advantages + 10 if values else None)
 
 
-def lessons_of(*trajectories: Trajectory) -> list[TrainingSequence]:
-    return build_sequences(trajectories, [credit_for(each) for each in trajectories])
+def sequences_of(*trajectories: Trajectory, merge: bool = True) -> list[TrainingSequence]:
+    return build_sequences(trajectories, [advantages_for(each) for each in trajectories], merge)
 
 
-def ids_of(lesson: TrainingSequence) -> np.ndarray:
-    return np.concatenate([lesson.passage.prompt.ids, lesson.passage.reply])
+def ids_of(sequence: TrainingSequence) -> np.ndarray:
+    return np.concatenate([sequence.tokens.prompt.ids, sequence.tokens.reply])
 
 
 class TestMerging:
     def test_a_growing_conversation_is_one_passage(self) -> None:
         played = windowed([[7, 8], [9], [7, 7, 7]], window=3)
-        (lesson,) = lessons_of(played)
+        (sequence,) = sequences_of(played)
         # 1, picture, 50, [7, 8], 2, picture, 51, [9], 2, picture, 52, [7, 7, 7]
-        assert ids_of(lesson).tolist() == [1, 99, 50, 7, 8, 2, 99, 51, 9, 2, 99, 52, 7, 7, 7]
-        assert [(span.start, span.end) for span in lesson.passage.spans] == [(3, 5), (8, 9), (12, 15)]
-        assert [one.span for one in lesson.turns] == list(lesson.passage.spans)
-        assert lesson.length == 15
-        assert lesson.passage.prompt.per_picture["pixels"].flatten().tolist() == [50, 51, 52]
+        assert ids_of(sequence).tolist() == [1, 99, 50, 7, 8, 2, 99, 51, 9, 2, 99, 52, 7, 7, 7]
+        assert [(span.start, span.end) for span in sequence.tokens.spans] == [(3, 5), (8, 9), (12, 15)]
+        assert [one.span for one in sequence.turns] == list(sequence.tokens.spans)
+        assert sequence.length == 15
+        assert sequence.tokens.prompt.per_picture["pixels"].flatten().tolist() == [50, 51, 52]
 
     def test_what_is_learned_of_each_turn(self) -> None:
         played = windowed([[7, 8], [9, 5]], window=2)
-        played.turns[1] = replace(played.turns[1], choice=1, choices=(5, 6), credited=False)
-        played.turns[1].reference = np.array([-2.0, -3.0], np.float32)
-        ((first, second),) = [lesson.turns for lesson in lessons_of(played)]
-        assert (first.advantage, first.target, first.value, first.credited) == (0.5, 10.5, 0.0, True)
-        assert (second.advantage, second.target, second.value, second.credited) == (1.5, 11.5, 1.0, False)
+        played.turns[1] = replace(played.turns[1], choice=1, choices=(5, 6), on_policy=False)
+        ((first, second),) = [sequence.turns for sequence in sequences_of(played)]
+        assert [first.turn, second.turn] == played.turns
+        assert (first.advantage, first.value_target) == (0.5, 10.5)
+        assert (second.advantage, second.value_target) == (1.5, 11.5)
         assert first.span.choice is None
         assert (second.span.start, second.span.choice, second.span.choices) == (8, 9, (5, 6))
-        assert second.action.tolist() == [False, True]
-        assert first.reference is None and second.reference is not None and second.reference.tolist() == [-2, -3]
-        assert second.logprobs.tolist() == [-0.5, -0.5] and second.logprobs.dtype == np.float32
+
+    def test_sequences_that_are_only_scored_have_no_advantages(self) -> None:
+        played = windowed([[7, 8], [9, 5]], window=2)
+        ((first, second),) = [sequence.turns for sequence in build_sequences([played])]
+        assert [(one.advantage, one.value_target) for one in (first, second)] == [(0.0, None)] * 2
+        assert [one.span for one in (first, second)] == [one.span for one in sequences_of(played)[0].turns]
+
+    def test_apart_if_wanted(self) -> None:
+        played = windowed([[7, 8], [9], [7, 7, 7]], window=3)
+        apart = sequences_of(played, merge=False)
+        assert [count_turns([sequence]) for sequence in apart] == [1, 1, 1]
+        assert [sequence.tokens.prompt for sequence in apart] == [one.prompt for one in played.turns]
 
     def test_a_short_window_is_not_merged(self) -> None:
-        assert len(lessons_of(windowed([[7], [7], [7]], window=1))) == 3
+        assert len(sequences_of(windowed([[7], [7], [7]], window=1))) == 3
         # the second prompt extends the first; the third has dropped it
-        assert [turns_in([lesson]) for lesson in lessons_of(windowed([[7], [7], [7]], window=2))] == [2, 1]
+        assert [count_turns([sequence]) for sequence in sequences_of(windowed([[7], [7], [7]], window=2))] == [2, 1]
 
     def test_episodes_are_never_merged(self) -> None:
         played = windowed([[7], [8]], window=2)
         halves = [Trajectory(0, i, [one]) for i, one in enumerate(played.turns)]
-        assert len(lessons_of(*halves)) == 2
+        assert len(sequences_of(*halves)) == 2
 
     def test_another_reply_than_the_sampled_one_is_not_merged(self) -> None:
         played = windowed([[7, 8], [9]], window=2)
@@ -99,7 +108,7 @@ class TestMerging:
         ids = played.turns[1].prompt.ids.copy()
         ids[4] = 6
         played.turns[1] = replace(played.turns[1], prompt=replace(played.turns[1].prompt, ids=ids))
-        assert len(lessons_of(played)) == 2
+        assert len(sequences_of(played)) == 2
 
     @pytest.mark.parametrize(
         "tensors",
@@ -115,18 +124,18 @@ class TestMerging:
     )
     def test_other_tensors_are_not_merged(self, tensors: dict[str, dict[str, torch.Tensor]]) -> None:
         played = windowed([[7, 8], [9]], window=2)
-        assert len(lessons_of(played)) == 1
+        assert len(sequences_of(played)) == 1
         assert played.turns[1].prompt is not None
         played.turns[1] = replace(played.turns[1], prompt=replace(played.turns[1].prompt, **tensors))
-        assert len(lessons_of(played)) == 2
+        assert len(sequences_of(played)) == 2
 
     def test_what_cannot_be_learned_from_is_left_out(self) -> None:
         played = windowed([[7], [8], [9]], window=1)
         played.turns[1] = replace(played.turns[1], prompt=None)
         others = windowed([[7]], window=1)
-        found = build_sequences([others, played], [None, credit_for(played)])
-        assert [lesson.turns[0].advantage for lesson in found] == [0.5, 2.5]
-        assert lessons_of(windowed([[]], window=1)) == []
+        found = build_sequences([others, played], [None, advantages_for(played)])
+        assert [sequence.turns[0].advantage for sequence in found] == [0.5, 2.5]
+        assert sequences_of(windowed([[]], window=1)) == []
 
     @given(
         st.lists(st.lists(st.integers(3, 9), min_size=1, max_size=4), min_size=1, max_size=6),
@@ -134,48 +143,48 @@ class TestMerging:
     )
     def test_every_sampled_token_once_with_its_own_past(self, replies: list[list[int]], window: int) -> None:
         played = windowed(replies, window)
-        found = lessons_of(played)
-        scored = [(lesson, one) for lesson in found for one in lesson.turns]
+        found = sequences_of(played, merge=merge)
+        scored = [(sequence, one) for sequence in found for one in sequence.turns]
         assert len(scored) == len(replies)
-        for original, (lesson, one) in zip(played.turns, scored, strict=True):
+        for original, (sequence, one) in zip(played.turns, scored, strict=True):
             assert original.prompt is not None
-            ids = ids_of(lesson)
+            ids = ids_of(sequence)
             assert ids[one.span.start : one.span.end].tolist() == original.sample.ids.tolist()
             assert ids[: one.span.start].tolist() == original.prompt.ids.tolist()
             pictures = int((original.prompt.ids == PICTURE).sum())
-            shown = lesson.passage.prompt.per_picture["pixels"][:pictures]
+            shown = sequence.tokens.prompt.per_picture["pixels"][:pictures]
             assert torch.equal(shown, original.prompt.per_picture["pixels"])
-        assert all(lesson.passage.spans[-1].end == lesson.length for lesson in found)
-        if window >= len(replies):
+        assert all(sequence.tokens.spans[-1].end == sequence.length for sequence in found)
+        if merge and window >= len(replies):
             assert len(found) == 1
 
 
 class TestTargets:
     def test_flat(self) -> None:
         played = windowed([[7, 8], [9, 5, 5]], window=2)
-        played.turns[1] = replace(played.turns[1], choice=1, choices=(5, 6), credited=False)
-        found = targets_of(lessons_of(played, windowed([[4]], 1)))
+        played.turns[1] = replace(played.turns[1], choice=1, choices=(5, 6), on_policy=False)
+        found = build_targets(sequences_of(played, windowed([[4]], 1)))
         assert found.turn_of.tolist() == [0, 0, 1, 1, 1, 2]
         assert found.action.tolist() == [False, True, False, False, True, True]
         assert found.old_logprobs.tolist() == [-0.5] * 6
         assert found.advantages.tolist() == [0.5, 1.5, 0.5]
         assert found.returns is not None and found.returns.tolist() == [10.5, 11.5, 10.5]
         assert found.old_values.tolist() == [0, 1, 0]
-        assert found.credited.tolist() == [True, False, True]
-        assert found.choosing.tolist() == [False, True, False]
+        assert found.on_policy.tolist() == [True, False, True]
+        assert found.has_choice.tolist() == [False, True, False]
         assert found.advantages.dtype == found.old_logprobs.dtype == torch.float32
 
     def test_without_values(self) -> None:
         played = windowed([[7]], 1)
-        found = build_sequences([played], [credit_for(played, values=False)])
-        assert targets_of(found).returns is None
+        found = build_sequences([played], [advantages_for(played, values=False)])
+        assert build_targets(found).returns is None
         with pytest.raises(ValueError, match="some have none"):
-            targets_of([*found, *lessons_of(played)])
+            build_targets([*found, *sequences_of(played)])
 
 
 def many(lengths: Sequence[int]) -> list[TrainingSequence]:
     """Lessons of so many turns."""
-    return lessons_of(*(windowed([[3 + i % 7]] * n, window=n) for i, n in enumerate(lengths)))
+    return sequences_of(*(windowed([[3 + i % 7]] * n, window=n) for i, n in enumerate(lengths)))
 
 
 class TestDivision:
@@ -184,13 +193,13 @@ class TestDivision:
         found = many(lengths)
         steps = minibatches(found, per_step, seed=1, update=2, epoch=3)
         assert sorted(map(id, chain.from_iterable(steps))) == sorted(map(id, found))
-        assert max(map(turns_in, steps)) <= per_step + 4
+        assert max(map(count_turns, steps)) <= per_step + 4
         for step in steps:
-            shares = [share(step, rank, world) for rank in range(world)]
+            shares = [rank_share(step, rank, world) for rank in range(world)]
             assert sorted(map(id, chain.from_iterable(shares))) == sorted(map(id, step))
-            passes = micro_batches(step, 3)
+            passes = microbatches(step, 3)
             assert sorted(map(id, chain.from_iterable(passes))) == sorted(map(id, step))
-            assert all(turns_in(part) <= 3 or len(part) == 1 for part in passes)
+            assert all(count_turns(part) <= 3 or len(part) == 1 for part in passes)
 
     @given(st.integers(1, 100), st.integers(1, 40))
     def test_steps_are_alike(self, count: int, per_step: int) -> None:
@@ -210,9 +219,9 @@ class TestDivision:
         assert first not in others and first != list(range(20))
 
     def test_nothing_to_learn(self) -> None:
-        assert minibatches([], 4, 1, 2, 3) == [] and micro_batches([], 4) == []
+        assert minibatches([], 4, 1, 2, 3) == [] and microbatches([], 4) == []
 
     def test_similar_lengths_share_a_pass(self) -> None:
         replies = [[5] * n for n in (9, 1, 8, 2)]
-        found = lessons_of(*(windowed([reply], 1) for reply in replies))
-        assert [[len(one.passage.reply) for one in part] for part in micro_batches(found, 2)] == [[1, 2], [8, 9]]
+        found = sequences_of(*(windowed([reply], 1) for reply in replies))
+        assert [[len(one.tokens.reply) for one in part] for part in microbatches(found, 2)] == [[1, 2], [8, 9]]

@@ -1,4 +1,4 @@
-"""From a recipe to all that a run needs: the game, the model, the processes."""
+"""Resolve an agent's recipe, and build what a run needs: environment, policy, engine, sampler, rollout workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sightline.agents.prompting import BLANK, demonstration
 from sightline.agents.rollouts import RolloutWorker
 from sightline.agents.samplers import Sampler
 from sightline.agents.samplers.policy import PolicySampler
-from sightline.config.agents import PPO, WarmStart
+from sightline.config.agents import PPO
 from sightline.config.loading import for_agent, validate_recipe
 from sightline.config.recipe import AgentRecipe
 from sightline.envs.games.making import GameMaker
@@ -25,21 +25,28 @@ if TYPE_CHECKING:
 
 
 def resolve(recipe: AgentRecipe) -> AgentRecipe:
-    """Fill in what the recipe leaves open; the result says everything.
+    """Fill in what the recipe leaves open, and check that its environment and demonstrations exist.
 
     Raises:
-        BadInput: there is no such game, it does not take these options, it cannot be played from pictures, or there are
-            no demonstrations of it.
-        RunFailed: the game cannot be built on this machine.
+        BadInput: there is no such environment, it does not take these options, it has no pictures, or there are no
+            demonstrations of it.
+        RunFailed: the environment cannot be built on this machine.
     """
-    for make in (game_maker(recipe), game_maker(recipe, practice=True)):
+    for make in (game_maker(recipe), game_maker(recipe, training=True)):
         game = make()
         try:
             game.reset(seed=0)
         finally:
             game.close()
     if recipe.warm_start is not None:
-        _check_demonstrations(recipe, recipe.warm_start)
+        # Read or make one demonstration: a warm start that cannot begin is refused before the model is loaded.
+        settings = recipe.warm_start
+        if settings.demos is None:
+            maker = game_maker(recipe, training=True)
+            found = demonstrations(maker, recipe.replies, 1, recipe.seed, settings.explore)
+        else:
+            found = read_demos(Path(settings.demos))
+        next(found, None)
     document: dict[str, Any] = recipe.model_dump(mode="json")
     tenth = max(recipe.steps // 10, 1)
     document["evaluation"]["every"] = recipe.evaluation.every or tenth
@@ -47,23 +54,14 @@ def resolve(recipe: AgentRecipe) -> AgentRecipe:
     return for_agent(validate_recipe(document))
 
 
-def _check_demonstrations(recipe: AgentRecipe, settings: WarmStart) -> None:
-    """Refuse a warm start that could not even begin."""
-    if settings.demos is None:
-        found = demonstrations(game_maker(recipe, practice=True), recipe.replies, 1, recipe.seed, settings.explore)
-    else:
-        found = read_demos(Path(settings.demos))
-    next(found, None)
-
-
-def game_maker(recipe: AgentRecipe, practice: bool = False) -> GameMaker:
-    """How to make the recipe's game, as it is evaluated or as it is practised."""
-    options = recipe.env_options | (recipe.rollouts.practice if practice else {})
+def game_maker(recipe: AgentRecipe, training: bool = False) -> GameMaker:
+    """Factory of the recipe's environment for evaluation, or with the changed options of training."""
+    options = recipe.env_options | (recipe.rollouts.practice if training else {})
     return GameMaker(recipe.env, options, recipe.prompt, recipe.actions, recipe.episode_steps, recipe.in_words)
 
 
 def played_game(recipe: AgentRecipe) -> str:
-    """What is played in evaluations: the game's name, and with it all that changes the game."""
+    """Name of the evaluated environment with all options that change it, as evaluation seeds depend on it."""
     return played(
         recipe.env, env_options=recipe.env_options, episode_steps=recipe.episode_steps, in_words=recipe.in_words
     )
@@ -71,13 +69,13 @@ def played_game(recipe: AgentRecipe) -> str:
 
 @dataclass(frozen=True)
 class AgentSetup:
-    """What a run needs.
+    """Policy, engine and sampler of a run.
 
     Attributes:
-        recipe: complete.
-        vlm: the model, with the weights that the recipe names.
-        engine: the processes that it learns on.
-        server: writes the replies with a copy of the weights; None if the model does so itself.
+        recipe: resolved.
+        vlm: the policy, with the weights that the recipe names.
+        engine: the processes that it is trained on.
+        server: vLLM with a copy of the weights; None if the policy samples by itself.
     """
 
     recipe: AgentRecipe
@@ -85,15 +83,15 @@ class AgentSetup:
     engine: Engine
     server: VLLMSampler | None = None
 
-    def table(self, practice: bool = False) -> RolloutWorker:
-        """Where episodes are played, in training or in evaluation."""
+    def rollout_worker(self, training: bool = False) -> RolloutWorker:
+        """Rollout worker of training (this process's part of the parallel episodes) or of evaluation."""
         recipe = self.recipe
-        parallel = recipe.rollouts.parallel // self.engine.world if practice else recipe.evaluation.parallel
-        make = game_maker(recipe, practice)
+        parallel = recipe.rollouts.parallel // self.engine.world if training else recipe.evaluation.parallel
+        make = game_maker(recipe, training)
         return RolloutWorker(make, recipe.replies, recipe.rollouts.window, max(parallel, 1), self.vlm)
 
     def sampler(self, greedy: bool = False) -> Sampler:
-        """The model as it replies in training, or greedily as in evaluation."""
+        """Sampler of the policy: at the temperature of training, or greedy as in evaluation."""
         recipe = self.recipe
         temperature = 0.0 if greedy else recipe.rollouts.temperature
         if self.server is not None:
@@ -101,41 +99,41 @@ class AgentSetup:
         return PolicySampler(self.vlm, temperature, recipe.replies.max_tokens)
 
     def weights_changed(self) -> None:
-        """Hand new weights to whoever writes the replies with a copy of them."""
+        """Hand new weights to a sampler that has a copy of them."""
         if self.server is not None:
-            with self.engine.whole():
+            with self.engine.full_params():
                 self.server.take_over_weights()
 
-    def panel(self, name: str, episodes: int, seed: int = 0) -> EvalSeeds:
-        """A panel of the recipe's game; other options of the game make it another one."""
+    def eval_seeds(self, name: str, episodes: int, seed: int = 0) -> EvalSeeds:
+        """Evaluation seeds of the recipe's environment; other options give other seeds."""
         return make_panel(name, played_game(self.recipe), episodes, seed)
 
 
 def _check_length(recipe: AgentRecipe, vlm: VLM) -> None:
-    """Refuse a limit of tokens that no whole reply can keep to.
+    """Refuse a token limit below the shortest complete reply.
 
     Raises:
-        BadInput: naming the least.
+        BadInput: naming the minimum.
     """
     game = game_maker(recipe)()
-    names, asked = game.get_wrapper_attr("action_names"), game.get_wrapper_attr("asked")
+    names, queried_facts = game.get_wrapper_attr("action_names"), game.get_wrapper_attr("asked")
     game.close()
     thoughts = BLANK * 8 if recipe.replies.thoughts else ""
-    shortest = (demonstration(recipe.replies, dict.fromkeys(asked, BLANK), thoughts, name) for name in names)
-    least = max(len(vlm.tokens.encode(reply)) for reply in shortest) + 1
-    if least > recipe.replies.max_tokens:
+    shortest = (demonstration(recipe.replies, dict.fromkeys(queried_facts, BLANK), thoughts, name) for name in names)
+    minimum = max(len(vlm.tokens.encode(reply)) for reply in shortest) + 1
+    if minimum > recipe.replies.max_tokens:
         raise BadInput(
-            f"replies.max_tokens={recipe.replies.max_tokens} is too few: even a short reply of this model has {least} "
-            "tokens; raise it (256 is usual with thoughts)"
+            f"replies.max_tokens={recipe.replies.max_tokens} is too few: even a short reply of this model has "
+            f"{minimum} tokens; raise it (256 is usual with thoughts)"
         )
 
 
 def build(recipe: AgentRecipe) -> AgentSetup:
-    """Load the model and join the processes.
+    """Load the policy and start the engine.
 
     Raises:
-        BadInput: there is no such model, it cannot be used as the recipe says, or processes were started otherwise than
-            the engine needs.
+        BadInput: there is no such model, it cannot be used as the recipe says, or processes were started in another way
+            than the engine needs.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The state of a run as files: a model as Hugging Face writes it, the optimiser, and where the run stands."""
+"""Checkpoints of an agent's run: weights in Hugging Face's format, optimiser state, and trainer state."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from sightline.runs.state import read_state, write_state
 
 STATE, OPTIMISER = "state.json", "optimiser.safetensors"
 EVERY_BEST = 10**6
-"""Bests are removed by `AgentCheckpoints.save` alone, once no checkpoint speaks of them."""
+"""Number of best checkpoints to keep, never reached: `AgentCheckpoints.save` removes those that no state refers to."""
 
 
 @dataclass
 class AgentTrainerState:
-    """Where a run stands between two updates. Nothing else is drawn on: all chance comes from these numbers.
+    """Trainer state between two updates. All randomness of the rest of the run is derived from it and the recipe.
 
     Attributes:
         turns: played so far.
         update: number of the next update.
-        best_turns, best_update, best_score: of the chosen checkpoint; None before the first evaluation.
-        seconds: spent so far, over all sessions.
-        alarms: their state.
-        warnings: said so far.
-        finished: whether the score at which the run ends was reached.
+        best_turns, best_update, best_score: of the best checkpoint; None before the first evaluation.
+        seconds: wall-clock time so far, over all sessions.
+        alarms: state of `Alarms`.
+        warnings: issued so far.
+        finished: the score of `evaluation.stop_at` was reached.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -50,11 +50,11 @@ class AgentTrainerState:
 
 
 class AgentCheckpoints:
-    """Checkpoints of an agent's run: those to go on from, the best by evaluation, and the model before RL.
+    """Store of a run's checkpoints: those to resume from, the best by evaluation, and the model before RL.
 
     Args:
-        run: whose they are.
-        keep: how many to keep to go on from.
+        run: their run folder.
+        keep: number of checkpoints to resume from.
     """
 
     def __init__(self, run: RunFolder, keep: int) -> None:
@@ -62,15 +62,16 @@ class AgentCheckpoints:
         self._best = CheckpointStore(run, "best", EVERY_BEST)
         self._warm = CheckpointStore(run, "warm", 1)
 
-    def save(self, vlm: VLM, optimiser: OptimiserState, standing: AgentTrainerState) -> Checkpoint:
-        """Write what the run goes on from; then remove bests that nobody needs any more."""
+    def save(self, vlm: VLM, optimiser: OptimiserState, state: AgentTrainerState) -> Checkpoint:
+        """Write a checkpoint to resume from; then remove best ones that no kept state refers to."""
 
         def write(folder: Path) -> None:
             vlm.save(folder)
             write_state(folder / OPTIMISER, optimiser)
-            write_document(folder / STATE, asdict(standing))
+            write_document(folder / STATE, asdict(state))
 
-        saved = self._steps.save(standing.turns, write)
+        saved = self._steps.save(state.turns, write)
+        # A run that is resumed from an older checkpoint needs the best of that time.
         needed = {_best_turns(step.path) for step in self._steps.all()}
         for best in self._best.all():
             if best.step not in needed:
@@ -78,28 +79,28 @@ class AgentCheckpoints:
         return saved
 
     def save_best(self, vlm: VLM, turns: int) -> None:
-        """Keep the model as the best so far."""
+        """Save the model as the best so far."""
         self._best.save(turns, lambda folder: vlm.save(folder))
 
     def save_warm(self, vlm: VLM) -> None:
-        """Keep the model as it is before RL."""
+        """Save the model after its warm start: the reference model."""
         self._warm.save(0, lambda folder: vlm.save(folder))
 
     def warm(self) -> Path | None:
-        """The model before RL, if it was kept."""
+        """Folder of the model after its warm start, if it was saved."""
         found = self._warm.latest()
         return found.path if found else None
 
     def latest(self, warn: Callable[[str], None]) -> tuple[Path, AgentTrainerState] | None:
-        """What to go on from."""
+        """Newest complete checkpoint to resume from, with its trainer state."""
         found = self._steps.latest(warn)
-        return None if found is None else (found.path, _standing(found.path))
+        return None if found is None else (found.path, _trainer_state(found.path))
 
     def best(self, turns: int) -> Path:
-        """The chosen model.
+        """Folder of the best model.
 
         Raises:
-            Damaged: it is not there, or damaged.
+            Damaged: it is missing or damaged.
         """
         for found in self._best.all():
             if found.step == turns:
@@ -109,43 +110,43 @@ class AgentCheckpoints:
         raise Damaged(f"the chosen checkpoint of turn {turns} is gone; train again")
 
 
-def load_optimiser(folder: Path) -> OptimiserState:
-    """The optimiser's state as it was saved.
+def read_optimiser_state(folder: Path) -> OptimiserState:
+    """Read the optimiser state of a checkpoint.
 
     Raises:
-        Damaged: the file is none.
+        Damaged: the file is not one.
     """
     state: OptimiserState = read_state(folder / OPTIMISER)
     return state
 
 
 def chosen_model(run: RunFolder) -> tuple[Path, int]:
-    """The model that a run has chosen, and the turns before it.
+    """Folder of a run's best model, and the turns played before it.
 
     Raises:
-        BadInput: nothing was chosen yet.
-        Damaged: it is, or what says which it is.
+        BadInput: the run has no evaluation yet.
+        Damaged: the model, or the file that names it.
     """
-    snapshots = AgentCheckpoints(run, keep=1)
+    checkpoints = AgentCheckpoints(run, keep=1)
     result = run.read_json("result.json")
-    latest = None if result else snapshots.latest(lambda message: None)
+    latest = None if result else checkpoints.latest(lambda message: None)
     turns = result.get("chosen_step") if result else latest[1].best_turns if latest else None
     if turns is None:
         raise BadInput(f"'{run.path}' has no chosen checkpoint yet; go on with --resume until its first evaluation")
     if not isinstance(turns, int):
         raise Damaged(f"'{run.path / 'result.json'}' is damaged: chosen_step is {str(turns)[:40]!r}")
-    return snapshots.best(turns), turns
+    return checkpoints.best(turns), turns
 
 
 def _best_turns(path: Path) -> int | None:
-    """Which best a checkpoint speaks of; None also if it is damaged."""
+    """Best checkpoint that a saved state refers to; None also if it is damaged."""
     try:
-        return _standing(path).best_turns
+        return _trainer_state(path).best_turns
     except (OSError, BadInput):
         return None
 
 
-def _standing(path: Path) -> AgentTrainerState:
+def _trainer_state(path: Path) -> AgentTrainerState:
     document = read_document(path / STATE)
     try:
         return TypeAdapter(AgentTrainerState).validate_python(document)

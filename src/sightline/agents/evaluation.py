@@ -1,9 +1,9 @@
-"""How well an agent plays a panel, and whether it looks: the same episodes with the pictures, without them, and with
-pictures of other states.
+"""Agent evaluation: success and perception accuracy on evaluation seeds, with real, blank and shuffled pictures.
 
-An agent that has learned to win by the words alone is as good without pictures. So every result stands beside two with
-broken sight, beside play at random and beside the game's own best play, all on the same panel. Blind tests of this kind
-are usual for models that answer questions about pictures (Goyal et al., "Making the V in VQA Matter", CVPR 2017).
+An agent that has learned to win by the words alone is as good without pictures. So every result comes with two of the
+same episodes without sight (`blank`: grey pictures; `shuffled`: pictures of other states), with random play and with
+the environment's oracle, all on the same seeds. Blind tests of this kind are usual for models that answer questions
+about pictures (Goyal et al., "Making the V in VQA Matter", CVPR 2017).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import gymnasium
 import numpy as np
 
-from sightline.agents.algorithms.returns import is_whole
+from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.rollouts import CHANCE_OF_MOVES, EpisodeTask, PictureFilter, RolloutWorker
 from sightline.agents.samplers import Sampler
 from sightline.agents.types import Trajectory
@@ -27,59 +27,57 @@ from sightline.evaluation.seeds import EvalSeeds
 from sightline.evaluation.statistics import bootstrap_mean, wilson
 from sightline.images import Picture
 
-Looking = Literal["real", "blank", "shuffled"]
-"""What is shown: the picture; one grey for all of it; the picture of another state."""
-LOOKS: tuple[Looking, ...] = get_args(Looking)
+PictureCondition = Literal["real", "blank", "shuffled"]
+"""Pictures that the agent is shown: the real one; a grey one; that of another state."""
+PICTURE_CONDITIONS: tuple[PictureCondition, ...] = get_args(PictureCondition)
 MID_GREY = 128
 POOL = 512
-"""Different pictures of other states, at most: enough that they say nothing, few enough to be kept."""
+"""Maximum number of different pictures to shuffle: enough to be uninformative, few enough to keep."""
 STATES_OF_EPISODE = 64
-"""Of an episode that is played for such pictures, at most, so that they come from several episodes."""
+"""Maximum number of such pictures from one episode, so that they come from several."""
 
 Choose = Callable[[gymnasium.Env[Any, Any], Mapping[str, Any], np.random.Generator], str]
-"""A game, the info of its state, and chance -> the name of an action."""
+"""(environment, info of its state, random generator) -> name of an action."""
 
 
-def play(
-    table: RolloutWorker,
+def play_eval_seeds(
+    worker: RolloutWorker,
     sampler: Sampler,
-    panel: EvalSeeds,
-    look: Looking = "real",
+    eval_seeds: EvalSeeds,
+    pictures: PictureCondition = "real",
     after_turns: Callable[[int], None] | None = None,
 ) -> list[Trajectory]:
-    """Play every seed of a panel once; what is played depends on nothing but sampler, panel and look.
+    """Play one episode of every evaluation seed; the result depends on nothing but sampler, seeds and pictures.
 
     Args:
-        look: what the sampler is shown; the game, and what counts as true, is always that of the real picture.
+        pictures: what the sampler is shown; environment and visible facts are always those of the real picture.
         after_turns: called with the number of turns that were just played.
 
     Returns:
-        Trajectories in the panel's order.
+        Trajectories in the order of the seeds.
     """
-    tasks = [EpisodeTask(seed) for seed in panel.seeds]
-    return table.play(sampler, tasks, look=look_of(table, panel, look), after_turns=after_turns)
+    tasks = [EpisodeTask(seed) for seed in eval_seeds.seeds]
+    picture_filter: PictureFilter | None = None
+    if pictures == "blank":
+        picture_filter = blank_picture
+    elif pictures == "shuffled":
+        picture_filter = ShuffledPictures(collect_pictures(worker, eval_seeds))
+    return worker.play(sampler, tasks, picture_filter=picture_filter, after_turns=after_turns)
 
 
-def look_of(table: RolloutWorker, panel: EvalSeeds, look: Looking) -> PictureFilter | None:
-    """What is shown instead of pictures; None for the pictures themselves."""
-    if look == "real":
-        return None
-    return blank if look == "blank" else Shuffled(gathered_pictures(table, panel))
-
-
-def blank(picture: Picture, task: EpisodeTask, turn: int) -> Picture:
-    """A grey picture of the same size."""
+def blank_picture(picture: Picture, task: EpisodeTask, turn: int) -> Picture:
+    """Picture filter: a grey picture of the same size."""
     return Picture(np.full_like(picture.pixels, MID_GREY))
 
 
 @dataclass(frozen=True)
-class Shuffled:
-    """Shows the picture of another state, chosen by the task's seed and the turn alone.
+class ShuffledPictures:
+    """Picture filter: the picture of another state, chosen by the task's seed and the turn alone.
 
-    It never shows what should be seen: where the pool has no other picture of that size, a grey one is shown.
+    It never shows the real picture: where the pool has no other one of that size, a grey one is shown.
 
     Attributes:
-        pool: different pictures, in an order of their own.
+        pool: different pictures, in an order that does not depend on the episodes.
     """
 
     pool: tuple[Picture, ...]
@@ -88,15 +86,15 @@ class Shuffled:
         shape, digest = picture.pixels.shape, picture.digest
         others = [one for one in self.pool if one.pixels.shape == shape and one.digest != digest]
         if not others:
-            return blank(picture, task, turn)
-        chance = hashlib.sha256(f"{task.seed} {task.member} {turn}".encode()).digest()
-        return others[int.from_bytes(chance[:8], "big") % len(others)]
+            return blank_picture(picture, task, turn)
+        digest_of_turn = hashlib.sha256(f"{task.seed} {task.member} {turn}".encode()).digest()
+        return others[int.from_bytes(digest_of_turn[:8], "big") % len(others)]
 
 
-def gathered_pictures(table: RolloutWorker, panel: EvalSeeds) -> tuple[Picture, ...]:
-    """Different pictures of a game, from episodes with the panel's seeds that are played at random.
+def collect_pictures(worker: RolloutWorker, eval_seeds: EvalSeeds) -> tuple[Picture, ...]:
+    """Collect different pictures of an environment by random play on the evaluation seeds.
 
-    They are the same whatever the order of the seeds; the table must not be playing.
+    They are the same whatever the order of the seeds; the worker must not be playing.
     """
     found: dict[str, Picture] = {}
 
@@ -106,10 +104,10 @@ def gathered_pictures(table: RolloutWorker, panel: EvalSeeds) -> tuple[Picture, 
             found.setdefault(picture.digest, picture)
         return len(found) < POOL and steps < STATES_OF_EPISODE
 
-    for seed in sorted(set(panel.seeds)):
+    for seed in sorted(set(eval_seeds.seeds)):
         if len(found) >= POOL:
             break
-        _walk(table, seed, _at_random, keep)
+        _play_without_model(worker, seed, _random_action, keep)
     return tuple(found[digest] for digest in sorted(found))
 
 
@@ -118,12 +116,12 @@ def gathered_pictures(table: RolloutWorker, panel: EvalSeeds) -> tuple[Picture, 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What counts of an episode.
+    """Statistics of one episode.
 
     Attributes:
-        clean: won without any mistake.
-        truths: (facts stated as they are, facts that could be seen) of each turn with facts; None if nobody was asked.
-        illegal, unparsable: turns.
+        clean: success without any mistake.
+        perception: (facts stated correctly, visible facts) of each turn with facts; None if no model played.
+        illegal, unparsable: numbers of turns.
     """
 
     success: bool
@@ -131,26 +129,27 @@ class _Outcome:
     total: float
     turns: int
     kind: str
-    truths: tuple[tuple[int, int], ...] | None = None
+    perception: tuple[tuple[int, int], ...] | None = None
     illegal: int = 0
     unparsable: int | None = None
 
 
-def summary(trajectories: Sequence[Trajectory], panel: EvalSeeds) -> dict[str, Any]:
-    """Plain numbers of a panel, with 95 % intervals.
+def summary(trajectories: Sequence[Trajectory], eval_seeds: EvalSeeds) -> dict[str, Any]:
+    """Summary of evaluation episodes as plain numbers, with 95 % confidence intervals.
 
     Returns:
         `success_rate` with `ci_low` and `ci_high` (Wilson); `return` with `return_ci_low` and `return_ci_high`
-        (bootstrap); `episodes`, those that the rates are of, and `errors`, those that broke and are left out; `panel`;
-        `turns`, the mean of an episode; of all facts `truthful`, the share that was stated as it is; of turns
-        `truthful_replies` (all facts true), `illegal` and `unparsable`; of episodes `clean`: won, every reply of it
-        naming a legal action, and without a number that the game rejected. `kinds` has the episodes, `success_rate`
-        and `clean` of each of the game's kinds, `kinds_mean` is the mean over kinds of `clean`; None if it has none.
-        `score`, from 0 to 1, is what checkpoints are chosen by: `kinds_mean` (else `clean`) times `truthful_replies`
-        (else 1). What cannot be measured is None; the score is then 0.
+        (bootstrap); `episodes`, those that the rates are of, and `errors`, those that broke and are left out; `panel`,
+        the evaluation seeds; `turns`, the mean length; perception accuracy as `truthful`, the share of visible facts
+        that were stated correctly, and `truthful_replies`, the share of turns in which all were; shares of turns
+        `illegal` and `unparsable`; share of episodes `clean`: success, every reply naming a legal action, and no move
+        that the environment counts as a mistake. `kinds` has the episodes, `success_rate` and `clean` of each category
+        of tasks, `kinds_mean` is the mean over categories of `clean`; None if there are none. `score`, from 0 to 1,
+        selects checkpoints: `kinds_mean` (else `clean`) times `truthful_replies` (else 1). What cannot be measured is
+        None; the score is then 0.
     """
-    whole = [_outcome(trajectory) for trajectory in trajectories if is_whole(trajectory)]
-    return _summary(whole, len(trajectories) - len(whole), panel)
+    complete = [_outcome(trajectory) for trajectory in trajectories if is_complete(trajectory)]
+    return _summary(complete, len(trajectories) - len(complete), eval_seeds)
 
 
 def _outcome(trajectory: Trajectory) -> _Outcome:
@@ -162,28 +161,28 @@ def _outcome(trajectory: Trajectory) -> _Outcome:
         total=float(trajectory.rewards.sum()),
         turns=len(turns),
         kind=trajectory.kind,
-        truths=tuple(turn.truths for turn in turns if turn.facts),
+        perception=tuple(turn.perception for turn in turns if turn.facts),
         illegal=sum(turn.reply.action is not None and not turn.legal for turn in turns),
         unparsable=sum(turn.reply.failure is not None for turn in turns),
     )
 
 
-def _summary(outcomes: Sequence[_Outcome], errors: int, panel: EvalSeeds) -> dict[str, Any]:
+def _summary(outcomes: Sequence[_Outcome], errors: int, eval_seeds: EvalSeeds) -> dict[str, Any]:
     turns = sum(outcome.turns for outcome in outcomes)
-    truths = [truth for outcome in outcomes for truth in outcome.truths or ()]
+    perception = [turn for outcome in outcomes for turn in outcome.perception or ()]
     unparsable = [outcome.unparsable for outcome in outcomes if outcome.unparsable is not None]
     kinds = _kinds(outcomes)
     clean = _mean([outcome.clean for outcome in outcomes])
     kinds_mean = _mean([kind["clean"] for kind in kinds.values()]) if kinds else None
-    truthful_replies = _mean([true == of for true, of in truths])
+    truthful_replies = _mean([correct == total for correct, total in perception])
     skill = clean if kinds_mean is None else kinds_mean
     return {
         **_success_and_return(outcomes),
         "episodes": len(outcomes),
         "errors": errors,
-        "panel": str(panel),
+        "panel": str(eval_seeds),
         "turns": _mean([outcome.turns for outcome in outcomes]),
-        "truthful": _share(sum(true for true, _ in truths), sum(of for _, of in truths)),
+        "truthful": _share(sum(correct for correct, _ in perception), sum(total for _, total in perception)),
         "truthful_replies": truthful_replies,
         "illegal": _share(sum(outcome.illegal for outcome in outcomes), turns),
         "unparsable": _share(sum(unparsable), turns) if unparsable else None,
@@ -211,7 +210,7 @@ def _success_and_return(outcomes: Sequence[_Outcome]) -> dict[str, float | None]
 
 
 def _kinds(outcomes: Sequence[_Outcome]) -> dict[str, dict[str, Any]] | None:
-    """None if the game does not tell kinds apart."""
+    """Success by category of tasks; None if the environment has no categories."""
     groups: dict[str, list[_Outcome]] = defaultdict(list)
     for outcome in outcomes:
         groups[outcome.kind].append(outcome)
@@ -228,7 +227,7 @@ def _kinds(outcomes: Sequence[_Outcome]) -> dict[str, dict[str, Any]] | None:
 
 
 def describe_agent(numbers: Mapping[str, Any]) -> str:
-    """A summary in one line."""
+    """Format a summary as one line."""
     if numbers["success_rate"] is None:
         return f"all {numbers['errors']} episodes broke"
     low, high = 100 * numbers["ci_low"], 100 * numbers["ci_high"]
@@ -256,41 +255,40 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-# -- what a result is compared with ------------------------------------------------------------------------------------
+# -- baselines ---------------------------------------------------------------------------------------------------------
 
 
-def random_play(table: RolloutWorker, panel: EvalSeeds) -> dict[str, Any]:
-    """A summary of playing evenly among the legal actions. Nobody is asked, so nothing is true or unparsable."""
-    return _played_by(table, panel, _at_random)
+def random_play(worker: RolloutWorker, eval_seeds: EvalSeeds) -> dict[str, Any]:
+    """Summary of the random baseline, uniform over legal actions. No model replies, so perception is not measured."""
+    return _baseline(worker, eval_seeds, _random_action)
 
 
-def oracle_play(table: RolloutWorker, panel: EvalSeeds) -> dict[str, Any] | None:
-    """A summary of the game's own best play, with random legal actions where it has no advice; None if the game does
-    not know how to play."""
-    return _played_by(table, panel, _best) if has_oracle(table.game(0)) else None
+def oracle_play(worker: RolloutWorker, eval_seeds: EvalSeeds) -> dict[str, Any] | None:
+    """Summary of the environment's oracle, with random legal actions where it has no advice; None if it has none."""
+    return _baseline(worker, eval_seeds, _oracle_action) if has_oracle(worker.game(0)) else None
 
 
-def _played_by(table: RolloutWorker, panel: EvalSeeds, choose: Choose) -> dict[str, Any]:
-    outcomes = [_walk(table, seed, choose) for seed in panel.seeds]
-    whole = [outcome for outcome in outcomes if outcome is not None]
-    return _summary(whole, len(outcomes) - len(whole), panel)
+def _baseline(worker: RolloutWorker, eval_seeds: EvalSeeds, choose: Choose) -> dict[str, Any]:
+    outcomes = [_play_without_model(worker, seed, choose) for seed in eval_seeds.seeds]
+    complete = [outcome for outcome in outcomes if outcome is not None]
+    return _summary(complete, len(outcomes) - len(complete), eval_seeds)
 
 
-def _walk(
-    table: RolloutWorker,
+def _play_without_model(
+    worker: RolloutWorker,
     seed: int,
     choose: Choose,
     go_on: Callable[[Observation, int], bool] = lambda observation, steps: True,
 ) -> _Outcome | None:
-    """Play an episode without anybody being asked.
+    """Play an episode by a rule.
 
     Args:
-        go_on: shown every state and the number of steps before it; False leaves the episode.
+        go_on: called with every observation and the number of steps before it; False leaves the episode.
 
     Returns:
         None if the environment broke down.
     """
-    game = table.game(0)
+    game = worker.game(0)
     names: tuple[str, ...] = game.get_wrapper_attr("action_names")
     total, steps, illegal, over = 0.0, 0, 0, False
     try:
@@ -303,44 +301,44 @@ def _walk(
             observation, reward, terminated, truncated, info = game.step(np.int64(names.index(action)))
             total, steps, over = total + float(reward), steps + 1, bool(terminated or truncated)
     except Exception:
-        table.replace(0)
+        worker.replace_game(0)
         return None
     success = bool(info.get("success", False))
     clean = success and not illegal and not info.get("mistakes", 0)
     return _Outcome(success, clean, total, steps, kind, illegal=illegal)
 
 
-def _at_random(game: gymnasium.Env[Any, Any], info: Mapping[str, Any], chance: np.random.Generator) -> str:
+def _random_action(game: gymnasium.Env[Any, Any], info: Mapping[str, Any], rng: np.random.Generator) -> str:
     names: tuple[str, ...] = game.get_wrapper_attr("action_names")
     legal = tuple(info.get("legal_actions", names)) or names
-    return legal[int(chance.integers(len(legal)))]
+    return legal[int(rng.integers(len(legal)))]
 
 
-def _best(game: gymnasium.Env[Any, Any], info: Mapping[str, Any], chance: np.random.Generator) -> str:
-    return oracle(game) or _at_random(game, info, chance)
+def _oracle_action(game: gymnasium.Env[Any, Any], info: Mapping[str, Any], rng: np.random.Generator) -> str:
+    return oracle(game) or _random_action(game, info, rng)
 
 
-# -- all of it ---------------------------------------------------------------------------------------------------------
+# -- agent evaluation --------------------------------------------------------------------------------------------------
 
 
 def evaluate_policy(
-    table: RolloutWorker,
+    worker: RolloutWorker,
     sampler: Sampler,
-    panel: EvalSeeds,
-    keep: Callable[[Looking, list[Trajectory]], None] = lambda look, played: None,
+    eval_seeds: EvalSeeds,
+    keep: Callable[[PictureCondition, list[Trajectory]], None] = lambda pictures, played: None,
 ) -> dict[str, Any]:
-    """All that is measured of a model: its summary, and under `blank`, `shuffled`, `random` and `oracle` those to
-    compare it with (`oracle` is None if the game does not know how to play).
+    """Evaluate an agent: its summary, and under `blank`, `shuffled`, `random` and `oracle` those to compare it with
+    (`oracle` is None if the environment has none).
 
     Args:
-        keep: is given what was played with each look.
+        keep: called with the episodes of each picture condition.
     """
     numbers: dict[str, Any] = {}
-    for look in LOOKS:
-        played = play(table, sampler, panel, look)
-        keep(look, played)
-        found = summary(played, panel)
-        numbers |= found if look == "real" else {look: found}
-    numbers["random"] = random_play(table, panel)
-    numbers["oracle"] = oracle_play(table, panel)
+    for pictures in PICTURE_CONDITIONS:
+        played = play_eval_seeds(worker, sampler, eval_seeds, pictures)
+        keep(pictures, played)
+        found = summary(played, eval_seeds)
+        numbers |= found if pictures == "real" else {pictures: found}
+    numbers["random"] = _baseline(worker, eval_seeds, _random_action)
+    numbers["oracle"] = _baseline(worker, eval_seeds, _oracle_action) if has_oracle(worker.game(0)) else None
     return numbers

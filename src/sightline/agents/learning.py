@@ -1,28 +1,33 @@
-"""One update: from what was played to changed weights."""
+"""One update: from the episodes of a rollout to changed weights.
+
+rollout -- values, reference log-probs -- advantages -- epochs of optimiser steps -- changed weights
+            (old model, no gradient)                     |
+                                                         step = microbatches of all processes:
+                                                         score -> loss / global turns -> backward, summed
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
 
 from sightline.agents.algorithms import compute_advantages
-from sightline.agents.engines.engine import Engine, passes
-from sightline.agents.losses import NotFinite, Sums, mismatch, policy_loss
-from sightline.agents.metrics import Metrics, added, update_metrics
+from sightline.agents.engines.engine import Engine, padded_microbatches
+from sightline.agents.losses import NonFiniteLoss, Sums, policy_loss, sampler_mismatch
+from sightline.agents.metrics import MetricValues, merge_sums, update_metrics
 from sightline.agents.sequences import (
     TrainingSequence,
     build_sequences,
-    is_learned_from,
-    micro_batches,
+    build_targets,
+    count_turns,
+    microbatches,
     minibatches,
-    share,
-    targets_of,
-    turns_in,
+    rank_share,
 )
 from sightline.agents.types import Advantages, Group, Trajectory
 from sightline.config.agents import PPO
@@ -35,13 +40,13 @@ OUT_OF_MEMORY = "out of memory"
 
 
 class PolicyLearner:
-    """Changes a model by what it played.
+    """Trains a vision-language model on its own episodes.
 
     Args:
-        recipe: how.
-        vlm: the model; its weights are brought into the engine's form.
-        engine: the processes.
-        say: is told what a person should know.
+        recipe: algorithm, loss and batch sizes.
+        vlm: the policy, prepared by the engine.
+        engine: the processes to train on.
+        say: receives messages for people.
     """
 
     def __init__(self, recipe: AgentRecipe, vlm: VLM, engine: Engine, say: Callable[[str], None] = print) -> None:
@@ -55,110 +60,121 @@ class PolicyLearner:
             parameters, self._settings.learning_rate, betas=(0.9, 0.95), weight_decay=self._settings.weight_decay
         )
 
-    def compute_values_and_ref_logprobs(self, played: Sequence[Trajectory]) -> Sums:
-        """Ask the model, before it changes, for what credit and loss will need of these episodes of this process:
-        the values of their turns, and what the model before RL would have said.
+    def compute_values_and_ref_logprobs(self, trajectories: Sequence[Trajectory]) -> Sums:
+        """Compute the values and reference log-probs of this process's turns, before the weights change.
+
+        They are written into the turns; truncated episodes get their bootstrap value.
 
         Returns:
-            How far sampling and learning disagree on the probabilities of the same tokens (`losses.mismatch`).
+            Difference between sampler and trainer in the probabilities of the same tokens
+            (`losses.sampler_mismatch`).
         """
+        complete = [episode for episode in trajectories if episode.error is None]
         while True:
             try:
-                return self._judged(played)
+                sums = self._score_turns(complete)
+                if isinstance(self._recipe.algorithm, PPO):
+                    self._bootstrap_values([episode for episode in complete if episode.end is not None])
+                return sums
             except (torch.OutOfMemoryError, MemoryError) as error:
                 if self._micro_batch == 1:
-                    raise RunFailed("out of memory while judging a single turn; take a smaller model") from error
-            self._take_less()
+                    raise RunFailed("out of memory while scoring a single turn; take a smaller model") from error
+            self._halve_micro_batch()
 
-    def _judged(self, played: Sequence[Trajectory]) -> Sums:
-        whole = [episode for episode in played if episode.error is None]
-        blank = [Advantages(np.zeros(len(episode.turns))) for episode in whole]
-        turns = iter([turn for episode in whole for turn in episode.turns if is_learned_from(turn)])
+    def _score_turns(self, trajectories: Sequence[Trajectory]) -> Sums:
+        """Score all turns with the model that sampled them and with the reference model, without gradient."""
         sums: list[Sums] = []
-        for few in _chunks(build_sequences(whole, blank), self._micro_batch):
-            passages = [lesson.passage for lesson in few]
+        for batch in _chunks(build_sequences(trajectories), self._micro_batch):
+            sequences = [sequence.tokens for sequence in batch]
             with torch.no_grad():
-                scores = self._vlm.score(passages, self._temperature)
-            sums.append(mismatch(scores, targets_of(few, self._vlm.device)))
-            anchors: np.ndarray | None = None
+                scores = self._vlm.score(sequences, self._temperature)
+            sums.append(sampler_mismatch(scores, build_targets(batch, self._vlm.device)))
+            ref_logprobs: np.ndarray | None = None
             if self._settings.needs_reference:
-                anchors = self._vlm.reference_logprobs(passages, self._temperature).float().cpu().numpy()
-            at = 0
-            for turn, value in zip(islice(turns, turns_in(few)), scores.values.tolist(), strict=True):
-                length = len(turn.sample.ids)
+                ref_logprobs = self._vlm.reference_logprobs(sequences, self._temperature).float().cpu().numpy()
+            # Scores are flat: one value for each turn, the log-probabilities of all turns one after the other.
+            turns = [each.turn for sequence in batch for each in sequence.turns]
+            start = 0
+            for turn, value in zip(turns, scores.values.tolist(), strict=True):
+                end = start + len(turn.sample.ids)
                 turn.value = value
-                turn.reference = None if anchors is None else anchors[at : at + length]
-                at += length
-        if isinstance(self._recipe.algorithm, PPO):
-            self._bootstrap_values([episode for episode in whole if episode.end is not None])
-        return added(sums)
+                turn.ref_logprobs = None if ref_logprobs is None else ref_logprobs[start:end]
+                start = end
+        return merge_sums(sums)
 
     def _bootstrap_values(self, truncated: Sequence[Trajectory]) -> None:
-        """Values of the states in which episodes were cut short."""
-        for few in _chunks(truncated, self._micro_batch):
-            passages = []
-            for episode in few:
+        """Compute the value of the state in which each truncated episode was cut off."""
+        for batch in _chunks(truncated, self._micro_batch):
+            sequences = []
+            for episode in batch:
                 assert episode.end is not None
                 end = len(episode.end.ids)
-                passages.append(TokenSequence(episode.end, np.zeros(0, np.int64), (TurnSpan(end, end),)))
+                # An empty span at the end of the prompt: the value there is that before the reply that never came.
+                sequences.append(TokenSequence(episode.end, np.zeros(0, np.int64), (TurnSpan(end, end),)))
             with torch.no_grad():
-                values = self._vlm.score(passages, self._temperature).values.tolist()
-            for episode, value in zip(few, values, strict=True):
+                values = self._vlm.score(sequences, self._temperature).values.tolist()
+            for episode, value in zip(batch, values, strict=True):
                 episode.last_value = value
 
-    def compute_advantages(self, played: Sequence[Trajectory]) -> list[Advantages | None]:
-        """What the algorithm makes of each episode.
+    def compute_advantages(self, trajectories: Sequence[Trajectory]) -> list[Advantages | None]:
+        """Compute the advantages of each episode with the recipe's algorithm.
 
         Args:
-            played: by all processes, judged, episodes of a group beside each other.
+            trajectories: of all processes, with values; episodes of a group beside each other.
         """
-        groups: list[Group] = [list(group) for _, group in groupby(played, key=lambda episode: episode.seed)]
-        credits = compute_advantages(groups, self._recipe.algorithm, self._recipe.rollouts.reward)
-        return [one for several in credits for one in several]
+        groups: list[Group] = [list(group) for _, group in groupby(trajectories, key=lambda episode: episode.seed)]
+        advantages = compute_advantages(groups, self._recipe.algorithm, self._recipe.rollouts.reward)
+        return [one for of_group in advantages for one in of_group]
 
     def learn(
-        self, played: Sequence[Trajectory], credits: Sequence[Advantages | None], update: int, progress: float
-    ) -> Metrics:
-        """Change the model by the episodes of all processes.
+        self,
+        trajectories: Sequence[Trajectory],
+        advantages: Sequence[Advantages | None],
+        update: int,
+        progress: float,
+    ) -> MetricValues:
+        """Train on the episodes of all processes.
 
         Args:
-            played: by all processes, judged.
-            credits: of each episode.
-            update: its number, from 0: the chance in which order things are learned.
-            progress: how much of the run is over, 0 to 1, for the learning rate.
+            trajectories: of all processes, with values and reference log-probs.
+            advantages: of each episode.
+            update: its number, from 0: seed of the order of the minibatches.
+            progress: share of the run that is over, 0 to 1, for the learning rate schedule.
 
         Raises:
             RunFailed: a loss or gradient is not finite; the weights are those of the last good step.
         """
-        learned = build_sequences(played, credits)
-        rate = self._settings.learning_rate * _share_of_rate(self._settings.schedule, progress)
+        # Built again, not kept from scoring: advantages depend on the episodes of all processes, and so do the steps.
+        sequences = build_sequences(trajectories, advantages)
+        learning_rate = self._settings.learning_rate * _schedule_factor(self._settings.schedule, progress)
         for group in self.optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = learning_rate
         sums: list[Sums] = []
         norms: list[float] = []
+        # Several epochs over the same rollout: it is off-policy from the second step on, hence ratios and clipping.
         for epoch in range(self._settings.epochs):
-            batches = minibatches(learned, self._settings.minibatch, self._recipe.seed, update, epoch)
-            for number, batch in enumerate(batches):
-                place = f"update {update}, epoch {epoch + 1}, step {number + 1} of {len(batches)}"
-                step_sums, norm = self._step(batch, place)
+            steps = minibatches(sequences, self._settings.minibatch, self._recipe.seed, update, epoch)
+            for number, step in enumerate(steps):
+                place = f"update {update}, epoch {epoch + 1}, step {number + 1} of {len(steps)}"
+                step_sums, norm = self._step(step, place)
                 sums.append(step_sums)
                 norms.append(norm)
-        total = added(self._engine.gather(added(sums)))
+        total = merge_sums(self._engine.gather(merge_sums(sums)))
         return update_metrics(total) | {
             "update/gradient_norm": float(np.mean(norms)) if norms else None,
             "update/steps": float(len(norms)),
-            "update/learning_rate": rate,
-            "update/turns": float(turns_in(learned)),
+            "update/learning_rate": learning_rate,
+            "update/turns": float(count_turns(sequences)),
         }
 
     def _step(self, batch: Sequence[TrainingSequence], place: str) -> tuple[Sums, float]:
-        """One step of the optimiser; with smaller forward passes if memory runs out."""
+        """Run one optimiser step; with smaller microbatches if memory runs out."""
         while True:
             sums: Sums = {}
             trouble: str | None = None
             try:
                 sums = self._backward(batch)
-            except NotFinite as error:
+            except NonFiniteLoss as error:
                 trouble = f"{place}: {error}; the last checkpoint is good"
             except (torch.OutOfMemoryError, MemoryError) as error:
                 trouble = OUT_OF_MEMORY
@@ -167,18 +183,18 @@ class PolicyLearner:
                         f"{place}: out of memory with a single turn in a pass; try policy.gradient_checkpointing=true, "
                         "policy.lora or a smaller model"
                     )
-                if self._engine.lockstep:  # the others wait in the middle of a pass and cannot be told
+                if self._engine.uniform_steps:  # the others wait in the middle of a pass and cannot be told
                     raise RunFailed(
                         f"{place}: out of memory; lower update.micro_batch (it is {self._micro_batch})"
                     ) from error
-            # What is wrong with one process all have to know: they go on together or end together.
+            # A problem of one process must be known to all of them: they retry together or end together.
             troubles = {one for one in self._engine.gather(trouble) if one is not None}
             if not troubles:
                 break
             for one in sorted(troubles - {OUT_OF_MEMORY}):
                 raise RunFailed(one)
-            self.optimiser.zero_grad(set_to_none=True)
-            self._take_less()
+            self.optimiser.zero_grad(set_to_none=True)  # gradients of the passes before the one that failed
+            self._halve_micro_batch()
         norm = self._engine.step(self.optimiser, self._settings.max_grad_norm)
         if not math.isfinite(norm):
             raise RunFailed(
@@ -186,54 +202,56 @@ class PolicyLearner:
             )
         return sums, norm
 
-    def _take_less(self) -> None:
-        """After memory ran out: make smaller forward passes from now on."""
+    def _halve_micro_batch(self) -> None:
+        """After running out of memory: use smaller forward passes from now on."""
         self._micro_batch = max(1, self._micro_batch // 2)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         self._say(f"out of memory: going on with {self._micro_batch} turns in a pass, to the same effect")
 
     def _backward(self, batch: Sequence[TrainingSequence]) -> Sums:
-        """Add up the gradients of this process's share of a step."""
-        mine = micro_batches(share(batch, self._engine.rank, self._engine.world), self._micro_batch)
-        spare = micro_batches(batch[:1], self._micro_batch)[0]
+        """Accumulate the gradients of this process's share of an optimiser step."""
+        local = microbatches(rank_share(batch, self._engine.rank, self._engine.world), self._micro_batch)
+        padding = microbatches(batch[:1], self._micro_batch)[0]
         sums: list[Sums] = []
-        not_finite: NotFinite | None = None
-        for few, counts in passes(self._engine, mine, spare):
-            scores = self._vlm.score([lesson.passage for lesson in few], self._temperature)
-            targets = targets_of(few, self._vlm.device)
+        non_finite: NonFiniteLoss | None = None
+        for sequences, counts in padded_microbatches(self._engine, local, padding):
+            scores = self._vlm.score([sequence.tokens for sequence in sequences], self._temperature)
+            ref_logprobs: torch.Tensor | None = None
+            if self._settings.needs_reference:
+                known = [each.turn.ref_logprobs for sequence in sequences for each in sequence.turns]
+                assert all(one is not None for one in known), "reference log-probs are computed before training"
+                ref_logprobs = torch.from_numpy(np.concatenate(known)).to(self._vlm.device)  # type: ignore[arg-type]
             try:
                 output = policy_loss(
-                    scores, targets, self._reference(few), self._settings, self._recipe.algorithm, turns_in(batch)
+                    scores,
+                    build_targets(sequences, self._vlm.device),
+                    ref_logprobs,
+                    self._settings,
+                    self._recipe.algorithm,
+                    total_turns=count_turns(batch),  # of all processes, so that gradients can be summed
                 )
-            except NotFinite as error:
-                not_finite = not_finite or error
-                if not self._engine.lockstep:
+            except NonFiniteLoss as error:
+                non_finite = non_finite or error
+                if not self._engine.uniform_steps:
                     break
-                # The others wait for this pass, and for a gradient of every weight.
+                # The other processes wait for this pass, and for a gradient of every weight.
                 torch.autograd.backward(0.0 * (scores.logprobs.sum() + scores.values.sum()))
                 continue
             torch.autograd.backward(output.loss if counts else 0.0 * output.loss)
             if counts:
                 sums.append(output.metrics)
-        if not_finite is not None:
-            raise not_finite
-        return added(sums)
-
-    def _reference(self, few: Sequence[TrainingSequence]) -> torch.Tensor | None:
-        if not self._settings.needs_reference:
-            return None
-        known = [turn.reference for lesson in few for turn in lesson.turns]
-        assert all(one is not None for one in known), "episodes are judged before they are learned from"
-        return torch.from_numpy(np.concatenate(known)).to(self._vlm.device)  # type: ignore[arg-type]
+        if non_finite is not None:
+            raise non_finite
+        return merge_sums(sums)
 
 
 def _chunks(items: Sequence[Any], size: int) -> list[Any]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def _share_of_rate(schedule: str, progress: float) -> float:
-    """How much of the learning rate is left."""
+def _schedule_factor(schedule: str, progress: float) -> float:
+    """Factor of the learning rate at this point of the run."""
     progress = min(max(progress, 0.0), 1.0)
     if schedule == "linear":
         return 1.0 - progress

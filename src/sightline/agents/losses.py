@@ -1,28 +1,52 @@
-"""What an agent's update minimises, and what is measured on the way.
+"""Agent loss: PPO's clipped policy loss, KL to a reference model, entropy bonus, value loss, and their metrics.
 
-With pi the model that learns, old the one that played, and w a token's weight (1 in the action, `thought_weight` in all
-the rest; where no action was read all is the rest):
+Notation: pi is the model that is trained, old the one that sampled, ref the model before RL; w is a token's weight (1
+in the action, `thought_weight` in all the rest; without a parsed action all tokens are the rest).
 
-- Policy, `ratio="turn"`: r = exp(sum over the turn of w (log pi - log old)), clipped as in PPO (Schulman et al. 2017,
-  arXiv 1707.06347, equation 7). That is log pi(reply) = lambda * log pi(thoughts) + log pi(action) of RL4VLM (Zhai et
-  al. 2024, arXiv 2405.10292, section 4).
-- Policy, `ratio="token"`: every token has a ratio of its own, clipped by itself, with the advantage of its turn; the
-  value stays one for each turn (VL-DAC, Bredis et al. 2025, arXiv 2508.04280). Tokens are added up with their weights,
-  not averaged: before the first step both kinds have the same gradient, and a mean over the reply would make long wrong
-  replies cheap (Liu et al. 2025, arXiv 2503.20783).
-- Distance to the model before RL: d^2 / 2 with d = log reference - log pi, for each sampled token (the estimator k2 of
-  Schulman, "Approximating KL Divergence", 2020), weighted by `kl_thoughts` or `kl_actions` and added up. Its expected
-  gradient is that of the divergence itself, and it grows with d, where that of k3 (exp(d) - d - 1) explodes: single
-  tokens once weighed 40 000 nats.
-- Entropy among the legal actions, to be kept high. Among all tokens it would spoil the format.
-- Value: 0.5 (V - R)^2; with `value_clip` the larger of this and the same for V moved at most so far from the old value.
+    reply     { " t h o u g h t s " :  ...  " a c t i o n " :  " left " }
+    weight      thought_weight ........................ tw ...   1    tw
+    KL          kl_thoughts .............................. .. kl_actions ..
 
-Turns that are not credited (a random move was played in place of an unreadable one) have no policy loss: the reply did
-not decide what happened. Their value is learned like any other's, and so is the distance to the model before RL: what
-became unreadable is led back to what once was readable.
+Importance ratio, `ratio="turn"`: r = exp(sum over the turn of w (log pi - log old)), one ratio for each turn. That is
+log pi(reply) = lambda * log pi(thoughts) + log pi(action) of RL4VLM (Zhai et al. 2024, arXiv 2405.10292, section 4).
 
-All is added up over turns and divided by a number of turns given from outside, that of the whole optimiser step. So any
-division into forward passes and processes gives the same gradient, once all are added (not averaged).
+Importance ratio, `ratio="token"`: r = exp(log pi - log old), one ratio for each token, clipped by itself, with the
+advantage of its turn; the value stays one for each turn (VL-DAC, Bredis et al. 2025, arXiv 2508.04280). Token losses
+are summed with their weights, not averaged: before the first step both kinds have the same gradient, and a mean over
+the reply would make long wrong replies cheap (Liu et al. 2025, arXiv 2503.20783).
+
+Policy loss, the PPO clip (Schulman et al. 2017, arXiv 1707.06347, equation 7): -min(r A, clip(r) A).
+
+         A > 0                          A < 0
+    gain |          _________      gain |   _________
+         |       .'                     |            '.
+         |    .'                        |               '.
+         +----|-----|-------- r         +------------|---|---- r
+              1     1 + clip_high         1 - clip_low   1
+
+Where the gain is flat there is no gradient: a reply that has become likely enough gains no more, one that has become
+unlikely enough loses no more.
+
+KL to the reference model: the estimator k2 = d^2 / 2 with d = log ref - log pi, for each sampled token (Schulman,
+"Approximating KL Divergence", 2020), weighted by `kl_thoughts` or `kl_actions` and summed. Its expected gradient is
+that of the divergence itself, and it grows with d, where that of k3 = exp(d) - d - 1 explodes: single tokens once
+weighed 40 000 nats.
+
+Entropy bonus: the entropy among the legal actions. Among all tokens it would spoil the format.
+
+Value loss: 0.5 (V - R)^2; with `value_clip` the larger of this and the same for V moved at most so far from the old
+value, as in PPO.
+
+Turns that are not on-policy (a random action was played in place of an unparsable one) have no policy loss: the reply
+did not decide the outcome. Their value loss and their KL stay: the KL leads an unparsable reply back to the format of
+the reference model.
+
+All losses are summed over turns and divided by the number of turns of the whole optimiser step, given from outside. So
+any division into microbatches and processes gives the same gradient, once the gradients are summed (not averaged):
+
+    sum of L_1 .. L_64        (L_1 + .. + L_40)   (L_41 + .. + L_64)
+    ------------------   =    -----------------  + ------------------        64: global number of turns
+            64                       64                    64
 """
 
 from __future__ import annotations
@@ -38,26 +62,26 @@ if TYPE_CHECKING:
     import torch
 
 Sums = dict[str, float]
-"""Measurements that can be added over forward passes and processes, see `metrics.added`."""
+"""Sums of measurements over turns or tokens, to be merged over passes and processes by `metrics.merge_sums`."""
 
-LARGEST_LOG = 20.0
-"""Logarithms of ratios are cut off here: exp of more says nothing, and of 89 nothing but infinity in float32. Beyond,
-the gradient is zero."""
+MAX_LOG_RATIO = 20.0
+"""Bound of log ratios: exp(20) is far outside of any clip range already, and exp(89) is infinite in float32. Beyond the
+bound the gradient is zero."""
 
 
 @dataclass(frozen=True)
 class Targets:
-    """What scores are compared with; T tokens and M turns in the order of `TokenStats`.
+    """Training targets of a microbatch; T tokens and M turns in the order of `TokenStats`.
 
     Attributes:
-        old_logprobs: float32[T], as sampled.
-        action: bool[T], whether the token is part of the action.
-        turn_of: int64[T], which turn each token belongs to.
+        old_logprobs: float32[T], log-probabilities under the model that sampled.
+        action: bool[T], the token is part of the action.
+        turn_of: int64[T], index of the turn that the token belongs to.
         advantages: float32[M].
-        returns: float32[M], what values should have been; None for algorithms without values.
-        old_values: float32[M], what they were.
-        credited: bool[M], whether the reply decided what was played.
-        choosing: bool[M], whether there was a choice among legal actions of which `TokenStats.choice_entropy` tells.
+        returns: float32[M], targets of the values; None for algorithms without a critic.
+        old_values: float32[M], values at the time of sampling.
+        on_policy: bool[M], the reply decided what was played.
+        has_choice: bool[M], `TokenStats.choice_entropy` holds the entropy among legal actions.
     """
 
     old_logprobs: torch.Tensor
@@ -66,11 +90,11 @@ class Targets:
     advantages: torch.Tensor
     returns: torch.Tensor | None
     old_values: torch.Tensor
-    credited: torch.Tensor
-    choosing: torch.Tensor
+    on_policy: torch.Tensor
+    has_choice: torch.Tensor
 
     def per_turn(self, tokens: torch.Tensor) -> torch.Tensor:
-        """float32[T] -> float32[M]: sums over the tokens of each turn."""
+        """float32[T] -> float32[M]: sum over the tokens of each turn."""
         import torch
 
         return torch.zeros_like(self.advantages).index_add(0, self.turn_of, tokens)
@@ -78,22 +102,22 @@ class Targets:
 
 @dataclass(frozen=True)
 class LossOutput:
-    """The loss of a forward pass.
+    """Loss of one microbatch.
 
     Attributes:
         loss: float32 scalar with gradient.
-        metrics: see `metrics.update_metrics` for what they say.
+        metrics: sums that `metrics.update_metrics` turns into means.
     """
 
     loss: torch.Tensor
     metrics: Sums
 
 
-class NotFinite(RunFailed):
-    """A loss is NaN or infinite.
+class NonFiniteLoss(RunFailed):
+    """NaN or infinite loss.
 
     Attributes:
-        turns: indices of the turns whose loss it is.
+        turns: indices of the turns with such a loss.
     """
 
     def __init__(self, turns: list[int], of: int) -> None:
@@ -108,75 +132,106 @@ class NotFinite(RunFailed):
 def policy_loss(
     scores: TokenStats,
     targets: Targets,
-    reference_logprobs: torch.Tensor | None,
+    ref_logprobs: torch.Tensor | None,
     settings: Update,
     algorithm: Algorithm,
     total_turns: int,
 ) -> LossOutput:
-    """The loss of the turns of one forward pass, in float32 whatever the scores are.
+    """Policy, KL, entropy and value loss of one microbatch, in float32 whatever the dtype of the scores.
 
     Args:
-        scores: of the model that learns.
-        reference_logprobs: float32[T] of the model before RL; None if it was not asked.
-        total_turns: of the whole optimiser step, over all forward passes and processes.
+        scores: log-probabilities, values and entropies under the model that is trained.
+        ref_logprobs: float32[T], log-probabilities under the reference model; None without a KL term.
+        total_turns: of the whole optimiser step, over all microbatches and processes.
 
     Raises:
-        NotFinite: with the turns by name; nothing should be learned from this pass.
-        ValueError: settings ask for a distance to the model before RL and it was not asked.
+        NonFiniteLoss: naming the turns; do not train on this microbatch.
+        ValueError: the settings have a KL term and `ref_logprobs` is None.
     """
     import torch
 
-    if reference_logprobs is None and settings.needs_reference:
+    if ref_logprobs is None and settings.needs_reference:
         raise ValueError("kl_thoughts and kl_actions need the log-probabilities of the model before RL")
     logprobs = scores.logprobs.float()
     sums: dict[str, torch.Tensor] = {}
-    losses = _surrogate(logprobs, targets, settings, sums)
-    if reference_logprobs is not None:
-        distances = 0.5 * (reference_logprobs.float().detach() - logprobs).square()
+    # Every term is float32[M], one loss for each turn, so that a loss that is not finite can be named.
+    losses = _clipped_surrogate(logprobs, targets, settings, sums)
+    if ref_logprobs is not None:
+        # KL to the reference model, estimator k2; unlike k3 its gradient, d, is bounded by the log ratio itself
+        kl = 0.5 * (ref_logprobs.float().detach() - logprobs).square()
         weights = torch.where(targets.action, settings.kl_actions, settings.kl_thoughts)
-        losses = losses + targets.per_turn(weights * distances)
-        sums["kl_reference"] = distances.sum()
+        losses = losses + targets.per_turn(weights * kl)
+        sums["kl_reference"] = kl.sum()
         sums["kl_reference_turns"] = torch.ones_like(losses).sum()
+    # Entropy bonus: a higher entropy among the legal actions lowers the loss.
     losses = losses - settings.entropy * scores.choice_entropy.float()
     if isinstance(algorithm, PPO) and targets.returns is not None:
         values = _value_losses(scores.values.float(), targets, targets.returns, algorithm.value_clip)
         losses = losses + algorithm.value_coefficient * values
-        sums |= {"value_loss": values.sum()} | _value_sums(targets.old_values, targets.returns)
+        errors = targets.returns - targets.old_values
+        # sums for the explained variance: 1 - Var(returns - values) / Var(returns)
+        sums |= {
+            "value_loss": values.sum(),
+            "returns": targets.returns.sum(),
+            "returns_squared": (targets.returns**2).sum(),
+            "errors": errors.sum(),
+            "errors_squared": (errors**2).sum(),
+            "values": (targets.returns == targets.returns).sum(),
+        }
     sums["loss"] = losses.sum()
-    sums |= _general_sums(scores, logprobs, targets)
-    _check(losses.detach() + targets.per_turn(0 * logprobs.detach()))
+    with torch.no_grad():
+        log_ratios = (logprobs - targets.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        sums |= {
+            "turns": torch.ones_like(targets.advantages).sum(),
+            "tokens": torch.ones_like(logprobs).sum(),
+            # KL from the sampling policy, only measured: k3 = exp(d) - d - 1, unbiased and never negative
+            "kl_old": (torch.expm1(log_ratios) - log_ratios).sum(),
+            "entropy": scores.entropy.float().sum(),
+            "choice_entropy": scores.choice_entropy.float()[targets.has_choice].sum(),
+            "choices": targets.has_choice.sum(),
+        }
+    # 0 * logprobs is NaN where a log-probability is not finite, also in turns whose losses do not contain it.
+    bad = ~torch.isfinite(losses.detach() + targets.per_turn(0 * logprobs.detach()))
+    if bad.any():
+        raise NonFiniteLoss(torch.nonzero(bad).flatten().tolist(), len(losses))
+    # The global number of turns, not that of this microbatch: see the module's docstring.
     return LossOutput(losses.sum() / total_turns, _as_floats(sums))
 
 
-def mismatch(scores: TokenStats, targets: Targets) -> Sums:
-    """How far the sampler's probabilities are from the learner's, to be asked before the first step of an update.
+def sampler_mismatch(scores: TokenStats, targets: Targets) -> Sums:
+    """Measure how far the sampler's probabilities are from the trainer's, before the first step of an update.
 
-    The mean of |exp(new - old) - 1| over tokens; the same weights should give 0 but for rounding.
+    The mean of |exp(new - old) - 1| over tokens. The weights are the same, so it is 0 up to rounding; more means that
+    sampler and trainer read different prompts or compute differently, and importance ratios are wrong.
     """
-    gap = (_ratios(scores.logprobs.float().detach() - targets.old_logprobs) - 1).abs()
+    gap = (_importance_ratios(scores.logprobs.float().detach() - targets.old_logprobs) - 1).abs()
     sums = {"mismatch": gap.sum(), "mismatch_tokens": (gap >= 0).sum()}
     if len(gap):
         sums["mismatch_max"] = gap.max()
     return _as_floats(sums)
 
 
-def _surrogate(
+def _clipped_surrogate(
     logprobs: torch.Tensor, targets: Targets, settings: Update, sums: dict[str, torch.Tensor]
 ) -> torch.Tensor:
-    """float32[M], the clipped policy loss of each turn; what is measured goes into `sums`."""
+    """float32[M], the clipped policy loss of each turn; measurements go into `sums`."""
     import torch
 
     weights = torch.where(targets.action, 1.0, settings.thought_weight)
-    differences = logprobs - targets.old_logprobs
+    log_ratios = logprobs - targets.old_logprobs
     by_token = settings.ratio == "token"
     if by_token:
-        ratios, advantages = _ratios(differences), targets.advantages[targets.turn_of]
-        counted = targets.credited[targets.turn_of] & (weights > 0)
+        # [T]: every token is clipped by itself, and carries the advantage of its turn
+        ratios, advantages = _importance_ratios(log_ratios), targets.advantages[targets.turn_of]
+        counted = targets.on_policy[targets.turn_of] & (weights > 0)
     else:
-        ratios, advantages = _ratios(targets.per_turn(weights * differences)), targets.advantages
-        counted = targets.credited
+        # [M]: the ratio of whole replies, a product over their tokens, with weights as exponents
+        ratios, advantages = _importance_ratios(targets.per_turn(weights * log_ratios)), targets.advantages
+        counted = targets.on_policy
     clipped = ratios.clamp(1 - settings.clip_low, 1 + settings.clip_high)
+    # The smaller of both is a lower bound of the objective: leaving the trust region never pays, coming back does.
     losses = -torch.minimum(ratios * advantages, clipped * advantages)
+    # where, not times 0: the ratio of a turn that does not count may be infinite
     losses = torch.where(counted, losses, torch.zeros_like(losses))
     with torch.no_grad():
         sums["ratios"] = counted.sum()
@@ -189,66 +244,25 @@ def _surrogate(
     return losses
 
 
-def _ratios(differences: torch.Tensor) -> torch.Tensor:
-    return differences.clamp(-LARGEST_LOG, LARGEST_LOG).exp()
-
-
-def _distances(differences: torch.Tensor) -> torch.Tensor:
-    """The estimator k3 of a KL divergence, from log other - log sampler of sampled tokens; never negative."""
-    import torch
-
-    differences = differences.clamp(-LARGEST_LOG, LARGEST_LOG)
-    return torch.expm1(differences) - differences
+def _importance_ratios(log_ratios: torch.Tensor) -> torch.Tensor:
+    return log_ratios.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
 def _value_losses(
     values: torch.Tensor, targets: Targets, returns: torch.Tensor, value_clip: float | None
 ) -> torch.Tensor:
+    """float32[M], squared error of each value; with `value_clip` no gain from moving further than that."""
     import torch
 
     losses = 0.5 * (values - returns) ** 2
     if value_clip is None:
         return losses
-    near = targets.old_values + (values - targets.old_values).clamp(-value_clip, value_clip)
-    return torch.maximum(losses, 0.5 * (near - returns) ** 2)
-
-
-def _value_sums(old_values: torch.Tensor, returns: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Of what the share of the returns' variance that the values foresaw is made."""
-    errors = returns - old_values
-    return {
-        "returns": returns.sum(),
-        "returns_squared": (returns**2).sum(),
-        "errors": errors.sum(),
-        "errors_squared": (errors**2).sum(),
-        "values": (returns == returns).sum(),
-    }
-
-
-def _general_sums(scores: TokenStats, logprobs: torch.Tensor, targets: Targets) -> dict[str, torch.Tensor]:
-    import torch
-
-    with torch.no_grad():
-        return {
-            "turns": torch.ones_like(targets.advantages).sum(),
-            "tokens": torch.ones_like(logprobs).sum(),
-            "kl_old": _distances(logprobs - targets.old_logprobs).sum(),
-            "entropy": scores.entropy.float().sum(),
-            "choice_entropy": scores.choice_entropy.float()[targets.choosing].sum(),
-            "choices": targets.choosing.sum(),
-        }
-
-
-def _check(losses: torch.Tensor) -> None:
-    import torch
-
-    bad = ~torch.isfinite(losses)
-    if bad.any():
-        raise NotFinite(torch.nonzero(bad).flatten().tolist(), len(losses))
+    clipped = targets.old_values + (values - targets.old_values).clamp(-value_clip, value_clip)
+    return torch.maximum(losses, 0.5 * (clipped - returns) ** 2)
 
 
 def _as_floats(sums: dict[str, torch.Tensor]) -> Sums:
-    """One wait for the device instead of one for each number."""
+    """Copy all sums from the device at once, instead of waiting for each."""
     import torch
 
     values = torch.stack([value.detach().float() for value in sums.values()]).tolist()

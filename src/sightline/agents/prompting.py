@@ -1,7 +1,7 @@
-"""What an agent is told of how to reply, and a reply in that form.
+"""Prompt of a turn: the observation's words, the instructions on the reply format, and example replies in it.
 
-A reply says what it sees, then what it thinks, then what it does, in this order: so the action can follow from the
-thoughts, and these from what was seen. There are two forms. `json` is one object, `{"current": "3", …, "action": "+"}`;
+A reply states facts, then thoughts, then the action, in this order: so the action can follow from the thoughts, and
+these from the facts. There are two formats. `json` is one object, `{"current": "3", …, "action": "+"}`;
 `tags` is `<current>3</current>…<action>+</action>`, one to a line, where nothing is escaped.
 """
 
@@ -16,28 +16,30 @@ from sightline.config.agents import Replies
 
 ACTION, THOUGHTS = "action", "thoughts"
 BLANK = "..."
-"""What stands in the skeleton of a reply; never the name of an action."""
+"""Placeholder in the skeleton of a reply; never the name of an action."""
 
 
-def prompt_text(observation_text: str, settings: Replies, asked: Sequence[str], action_names: Sequence[str]) -> str:
-    """All words of one turn: what the game says, and how to reply.
-
-    Args:
-        observation_text: of the game: rules, and what of the present state is told in words.
-        asked: names of the facts that are to be stated, in order.
-        action_names: of the game.
-    """
-    return f"{observation_text}\n{instructions(settings, asked, action_names)}"
-
-
-def instructions(settings: Replies, asked: Sequence[str], action_names: Sequence[str]) -> str:
-    """How to reply: the same text in every turn of a game, whatever is legal, so that prompts stay equal.
+def prompt_text(
+    observation_text: str, settings: Replies, queried_facts: Sequence[str], action_names: Sequence[str]
+) -> str:
+    """Compose the prompt of one turn: the observation's words and the reply instructions.
 
     Args:
-        asked: names of the facts that are to be stated, in order; left out if the settings do not want facts.
-        action_names: all of the game's, not only the legal ones.
+        observation_text: rules, and what of the present state is told in words.
+        queried_facts: names of the facts that a reply should state, in order.
+        action_names: of the environment.
     """
-    facts = tuple(asked) if settings.facts else ()
+    return f"{observation_text}\n{instructions(settings, queried_facts, action_names)}"
+
+
+def instructions(settings: Replies, queried_facts: Sequence[str], action_names: Sequence[str]) -> str:
+    """Reply instructions: the same text in every turn, whatever is legal, so that prompts stay equal.
+
+    Args:
+        queried_facts: names of the facts that a reply should state, in order; left out if the settings want none.
+        action_names: all of the environment's, not only the legal ones.
+    """
+    facts = tuple(queried_facts) if settings.facts else ()
     wanted = [f"what you see ({', '.join(facts)})"] if facts else []
     wanted += ["your thoughts"] if settings.thoughts else []
     wanted += ["one action"]
@@ -49,10 +51,10 @@ def instructions(settings: Replies, asked: Sequence[str], action_names: Sequence
 
 
 def demonstration(settings: Replies, facts: Mapping[str, str], thoughts: str, action: str) -> str:
-    """A reply in the form that is asked for.
+    """Write a reply in the requested format.
 
     Args:
-        facts: what is stated, in order; left out if the settings do not want facts.
+        facts: to be stated, in order; left out if the settings do not want facts.
         thoughts: left out if the settings do not want them.
     """
     said = dict(facts) if settings.facts else {}
@@ -64,16 +66,16 @@ def demonstration(settings: Replies, facts: Mapping[str, str], thoughts: str, ac
 
 
 def tag_name(name: str) -> str:
-    """The tag of a fact: its name, with `_` for whatever cannot stand in a tag."""
+    """Tag name of a fact: its name, with `_` for characters that a tag cannot have."""
     return re.sub(r"\W+", "_", name)
 
 
-def reply_schema(settings: Replies, asked: Sequence[str], action_names: Sequence[str]) -> dict[str, Any] | None:
-    """JSON schema of a reply, for servers that can enforce one; None for tags."""
+def reply_schema(settings: Replies, queried_facts: Sequence[str], action_names: Sequence[str]) -> dict[str, Any] | None:
+    """JSON schema of a reply, for servers with structured output; None for tags."""
     if settings.format != "json":
         return None
     text: dict[str, Any] = {"type": "string"}
-    properties = dict.fromkeys(asked, text) if settings.facts else {}
+    properties = dict.fromkeys(queried_facts, text) if settings.facts else {}
     properties |= {THOUGHTS: text} if settings.thoughts else {}
     properties |= {ACTION: text | {"enum": list(action_names)}}
     return {

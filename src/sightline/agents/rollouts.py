@@ -1,8 +1,15 @@
-"""Episodes are played, many at a time.
+"""Rollout worker: plays episodes with a sampler, many at a time in one batch.
 
-Every episode has a task seed and a number within its group, and all its chance comes from these: the game's from the
-seed, the sampler's and that of random moves from seed, number and turn. So an episode is the same whoever is played
-beside it, in whatever order, on however many processes.
+    task     slot 0          slot 1          slot 2          one `Sampler.generate` call for each row:
+    turn 0   seed 7, #0      seed 7, #1      seed 9, #0      all slots in one batch
+    turn 1   seed 7, #0      seed 7, #1      seed 9, #0
+    turn 2   seed 7, #0      seed 9, #1 <-   seed 9, #0      a finished episode makes room for the next task
+
+    one turn: observation -> chat message -> reply (sampled tokens) -> parsed action -> env.step -> reward
+
+Every episode has a task seed and an index within its group, and all its randomness is derived from these: the
+environment's from the seed, the sampler's and that of random actions from seed, index and turn. So an episode is the
+same whatever is played beside it, in whatever order, on however many processes.
 """
 
 from __future__ import annotations
@@ -30,53 +37,98 @@ from sightline.models.vlm.types import ChatTurn
 
 MakeGame = Callable[[], gymnasium.Env[Any, Any]]
 PictureFilter = Callable[[Picture, "EpisodeTask", int], Picture]
-"""What is shown instead of a picture, in a turn of a task."""
+"""(picture, task, turn) -> the picture that is shown in its place."""
 CHANCE_OF_MOVES = 2
-REMEMBERED = 4096
-"""Prompts and replies of a table that are not worked out again."""
+"""First number of the PRNG keys of random actions, so that they differ from those of sampling."""
+CACHE_SIZE = 4096
+"""Prompt texts and parsed replies that are kept: many turns of a rollout have the same ones."""
 
 
 @dataclass(frozen=True)
 class EpisodeTask:
-    """One episode to be played: the seed of its game, and which episode with that seed it is."""
+    """Episode to be played: its task seed, and its index within the group of episodes with that seed."""
 
     seed: int
     member: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class _ParsedReply:
+    """Parsed reply with its action tokens; see `Turn`. It is cached and shared by turns, so treat it as immutable."""
+
+    reply: Reply
+    action_tokens: np.ndarray
+    choice: int | None = None
+    choices: tuple[int, ...] = ()
+
+
+class _Texts:
+    """Prompt texts and parsed replies of a worker, cached.
+
+    Attributes:
+        replies: requested format, and what follows from a reply in another one.
+        vlm: the policy, for the tokens of a reply; None if replies are only text.
+    """
+
+    def __init__(self, replies: Replies, vlm: VLM | None) -> None:
+        self.replies, self.vlm = replies, vlm
+        self.prompt_text = lru_cache(CACHE_SIZE)(self._prompt_text)
+        self.parse = lru_cache(CACHE_SIZE)(self._parse)
+
+    def _prompt_text(self, text: str, queried_facts: tuple[str, ...], action_names: tuple[str, ...]) -> str:
+        return prompt_text(text, self.replies, queried_facts, action_names)
+
+    def _parse(
+        self,
+        ids: tuple[int, ...],
+        text: str,
+        finished: bool,
+        queried_facts: tuple[str, ...],
+        action_names: tuple[str, ...],
+        legal: tuple[str, ...],
+    ) -> _ParsedReply:
+        reply = read_reply(text, self.replies, action_names, queried_facts, finished)
+        if self.vlm is None or not ids:
+            return _ParsedReply(reply, np.zeros(len(ids), bool))
+        vlm = self.vlm
+        # Characters of the action -> tokens, for the loss's weights; and the token that decides between legal actions,
+        # for the entropy bonus.
+        tokens = action_tokens(reply.span, vlm.offsets(ids))
+        choice, choices = choice_tokens(text, reply.span, legal, vlm.tokens.encode, vlm.tokens.offsets, ids)
+        return _ParsedReply(reply, tokens, choice, choices)
+
+
 class RolloutWorker:
-    """Games that are played at the same time by one sampler.
+    """Plays episodes of one environment with a sampler, several at the same time.
 
     Args:
-        make: makes one game; as many are made as are played at once, and kept.
-        replies: what is asked for, and what follows if it does not come.
-        window: turns that the sampler is shown, the present one included.
-        parallel: episodes played at the same time; the place of one that is over is taken by the next.
-        vlm: the model whose tokens samples are made of; None if they are only text, of which nothing is learned.
+        make: makes one environment; as many are made as are played at once, and kept.
+        replies: requested format of replies, and what follows from a reply in another one.
+        window: turns of the conversation that the sampler is shown, the present one included.
+        parallel: episodes played at the same time.
+        vlm: the policy whose tokens replies consist of; None if replies are only text, which is not trained on.
     """
 
     def __init__(
         self, make: MakeGame, replies: Replies, window: int = 1, parallel: int = 64, vlm: VLM | None = None
     ) -> None:
-        self._make, self._replies, self._window, self._parallel = make, replies, window, parallel
-        self._vlm = vlm
+        self._make, self._window, self._parallel = make, window, parallel
+        self._texts = _Texts(replies, vlm)
         self._games: list[gymnasium.Env[Any, Any]] = []
-        self._words = lru_cache(REMEMBERED)(self._word)
-        self._readings = lru_cache(REMEMBERED)(self._make_out)
 
     def play(
         self,
         sampler: Sampler,
         tasks: Sequence[EpisodeTask],
-        chance: Key = (),
-        look: PictureFilter | None = None,
+        key: Key = (),
+        picture_filter: PictureFilter | None = None,
         after_turns: Callable[[int], None] | None = None,
     ) -> list[Trajectory]:
         """Play every task to its end.
 
         Args:
-            chance: joined to the key of every turn, so that the same task can be played differently.
-            look: changes what is shown, not what is played.
+            key: prefix of the PRNG key of every turn, so that the same task can be played differently.
+            picture_filter: changes the pictures that the sampler is shown, not the episode's facts.
             after_turns: called with the number of turns that were just played.
 
         Returns:
@@ -88,88 +140,77 @@ class RolloutWorker:
         free = list(range(self._parallel))
         while waiting or active:
             while waiting and free:
-                place, task = waiting.popleft()
-                active.append(_Episode(self, free.pop(0), place, task, chance, look))
+                index, task = waiting.popleft()
+                slot = free.pop(0)
+                game = self.game(slot)
+                active.append(_Episode(game, slot, index, task, key, self._texts, self._window, picture_filter))
             playing = [episode for episode in active if not episode.over]
             if playing:
-                asked = sampler.ask(
+                # One batch: the next turn of every running episode.
+                completions = sampler.generate(
                     [episode.conversation() for episode in playing], [episode.key() for episode in playing]
                 )
-                for episode, answer in zip(playing, asked, strict=True):
-                    episode.take(answer)
-                if after_turns is not None:
-                    after_turns(len(playing))
+                for episode, completion in zip(playing, completions, strict=True):
+                    episode.step(completion)
             for episode in active:
                 if episode.over:
-                    done[episode.place] = episode.trajectory
-                    free.append(episode.seat)
+                    done[episode.index] = episode.trajectory
+                    free.append(episode.slot)
+                    if episode.trajectory.error is not None:
+                        self.replace_game(episode.slot)
             active = [episode for episode in active if not episode.over]
-        return [done[place] for place in range(len(tasks))]
+            if playing and after_turns is not None:
+                after_turns(len(playing))
+        return [done[index] for index in range(len(tasks))]
 
-    def game(self, seat: int) -> gymnasium.Env[Any, Any]:
-        """The game at a seat."""
-        while len(self._games) <= seat:
+    def game(self, slot: int) -> gymnasium.Env[Any, Any]:
+        """Environment of a slot, made when it is first needed."""
+        while len(self._games) <= slot:
             self._games.append(self._make())
-        return self._games[seat]
+        return self._games[slot]
 
-    def replace(self, seat: int) -> None:
-        """Put a new game where one broke down."""
+    def replace_game(self, slot: int) -> None:
+        """Replace a slot's environment that broke down by a new one."""
         with contextlib.suppress(Exception):
-            self._games[seat].close()
-        self._games[seat] = self._make()
+            self._games[slot].close()
+        self._games[slot] = self._make()
 
     def close(self) -> None:
+        """Close all environments."""
         for game in self._games:
-            with contextlib.suppress(Exception):  # it would hide why play has ended
+            with contextlib.suppress(Exception):  # it would hide the error that ended the rollout
                 game.close()
         self._games.clear()
 
-    def _word(self, text: str, asked: tuple[str, ...], action_names: tuple[str, ...]) -> str:
-        return prompt_text(text, self._replies, asked, action_names)
-
-    def _make_out(
-        self,
-        ids: tuple[int, ...],
-        text: str,
-        finished: bool,
-        asked: tuple[str, ...],
-        action_names: tuple[str, ...],
-        legal: tuple[str, ...],
-    ) -> _Reading:
-        reply = read_reply(text, self._replies, action_names, asked, finished)
-        if self._vlm is None or not ids:
-            return _Reading(reply, np.zeros(len(ids), bool))
-        vlm = self._vlm
-        tokens = action_tokens(reply.span, vlm.offsets(ids))
-        choice, choices = choice_tokens(text, reply.span, legal, vlm.tokens.encode, vlm.tokens.offsets, ids)
-        return _Reading(reply, tokens, choice, choices)
-
-
-@dataclass(frozen=True, eq=False)
-class _Reading:
-    """A reply made out; see `Turn`. It may be that of several turns, so nobody changes it."""
-
-    reply: Reply
-    action_tokens: np.ndarray
-    choice: int | None = None
-    choices: tuple[int, ...] = ()
-
 
 class _Episode:
-    """One game that is being played at a table."""
+    """Running episode in a slot of a worker.
+
+    Args:
+        game: environment, of this episode alone until it is over.
+        index: of the task in the worker's list.
+        key: prefix of the PRNG keys.
+    """
 
     def __init__(
-        self, table: RolloutWorker, seat: int, place: int, task: EpisodeTask, chance: Key, look: PictureFilter | None
+        self,
+        game: gymnasium.Env[Any, Any],
+        slot: int,
+        index: int,
+        task: EpisodeTask,
+        key: Key,
+        texts: _Texts,
+        window: int,
+        picture_filter: PictureFilter | None,
     ) -> None:
-        self._table, self.seat, self.place, self._task = table, seat, place, task
-        self._chance, self._look = chance, look
+        self._game, self.slot, self.index, self._task = game, slot, index, task
+        self._key, self._texts, self._window, self._picture_filter = key, texts, window, picture_filter
         self.trajectory = Trajectory(task.seed, task.member)
         self.over = False
         self._exchanges: list[ChatTurn] = []
         self._info: dict[str, Any] = {}
-        game = table.game(seat)
         self._action_names: tuple[str, ...] = game.get_wrapper_attr("action_names")
-        self._asked: tuple[str, ...] = game.get_wrapper_attr("asked")
+        self._queried_facts: tuple[str, ...] = game.get_wrapper_attr("asked")
         try:
             observation, self._info = game.reset(seed=task.seed)
             self.trajectory.kind = str(self._info.get("kind", ""))
@@ -178,29 +219,33 @@ class _Episode:
             self._break_down(error)
 
     def key(self) -> Key:
-        return (*self._chance, self._task.seed, self._task.member, len(self.trajectory.turns))
+        """PRNG key of the next turn."""
+        return (*self._key, self._task.seed, self._task.member, len(self.trajectory.turns))
 
     def conversation(self) -> list[ChatTurn]:
-        """The turns of the window; the last waits for its reply."""
-        return self._exchanges[-self._table._window :]
+        """Messages of the window; the last one waits for its reply.
 
-    def take(self, asked: Completion) -> None:
-        """Play what was replied."""
-        turn = self._read(asked)
+        window 2:    turn 0   turn 1   turn 2   turn 3
+                                       shown    shown, to be replied to
+        """
+        return self._exchanges[-self._window :]
+
+    def step(self, completion: Completion) -> None:
+        """Parse a reply, and play its action."""
+        turn = self._parsed_turn(completion)
         self.trajectory.turns.append(turn)
         self._exchanges[-1] = turn.exchange
-        if turn.played is None:
+        if turn.played is None:  # forfeited
             self.over = True
             return
-        game = self._table.game(self.seat)
         try:
-            observation, reward, terminated, truncated, self._info = game.step(
+            observation, reward, terminated, truncated, self._info = self._game.step(
                 np.int64(self._action_names.index(turn.played))
             )
             if not math.isfinite(reward):
                 turns, seed = len(self.trajectory.turns), self._task.seed
                 raise ValueError(f"the reward of turn {turns} is {reward} (episode with seed {seed})")
-            turn.reward += float(reward)
+            turn.reward += float(reward)  # it holds the penalty already
             self.trajectory.success = bool(self._info.get("success", False))
             self.trajectory.mistakes = int(self._info.get("mistakes", 0))
             self._show(observation)
@@ -209,48 +254,52 @@ class _Episode:
             return
         self.over = bool(terminated or truncated)
         if truncated and not terminated:
+            # Cut off by time: the critic bootstraps from the state that would have come next.
             self.trajectory.truncated = True
-            if self._table._vlm is not None and asked.prompt is not None:
-                self.trajectory.end = self._table._vlm.encode(self.conversation())
+            if self._texts.vlm is not None and completion.prompt is not None:
+                self.trajectory.end = self._texts.vlm.encode(self.conversation())
 
     def _show(self, observation: Observation) -> None:
+        """Append an observation to the conversation."""
         pictures = tuple(Picture(image) for image in observation.images)
-        if self._look is not None:
+        if self._picture_filter is not None:
             turn = len(self.trajectory.turns)
-            pictures = tuple(self._look(picture, self._task, turn) for picture in pictures)
-        text = self._table._words(observation.text, self._asked, self._action_names)
+            pictures = tuple(self._picture_filter(picture, self._task, turn) for picture in pictures)
+        text = self._texts.prompt_text(observation.text, self._queried_facts, self._action_names)
         self._exchanges.append(ChatTurn(text, pictures))
 
-    def _read(self, asked: Completion) -> Turn:
-        """The turn that a reply makes, before it is played."""
-        settings, sample = self._table._replies, asked.sample
+    def _parsed_turn(self, completion: Completion) -> Turn:
+        """Make the turn of a reply, before its action is played."""
+        settings, sample = self._texts.replies, completion.sample
         legal: tuple[str, ...] = tuple(self._info.get("legal_actions", self._action_names))
         ids = tuple(sample.ids.tolist())
-        reading = self._table._readings(ids, sample.text, sample.finished, self._asked, self._action_names, legal)
-        reply = reading.reply
-        is_legal = reply.action in legal
-        played = self._played(reply.action, is_legal, legal)
-        penalty = settings.penalty if reply.action is None or not is_legal else 0.0
+        parsed = self._texts.parse(ids, sample.text, sample.finished, self._queried_facts, self._action_names, legal)
+        action = parsed.reply.action
+        is_legal = action in legal
+        played = self._choose_action(action, is_legal, legal)
+        penalty = settings.penalty if action is None or not is_legal else 0.0
         return Turn(
             exchange=ChatTurn(self._exchanges[-1].text, self._exchanges[-1].pictures, ids, reply_text=sample.text),
-            prompt=asked.prompt,
+            prompt=completion.prompt,
             sample=sample,
-            reply=reply,
+            reply=parsed.reply,
             played=played,
-            credited=played is None or played == reply.action or settings.penalty > 0,
+            # A random action in place of the reply's is not the policy's: its outcome would be credited to whatever
+            # was written. Only with a penalty the reply had a consequence of its own.
+            on_policy=played is None or played == action or settings.penalty > 0,
             legal=is_legal,
             reward=-penalty,
             penalty=penalty,
             facts=dict(self._info.get("facts", {})) if settings.facts else {},
             legal_actions=legal,
-            action_tokens=reading.action_tokens,
-            choice=reading.choice,
-            choices=reading.choices,
+            action_tokens=parsed.action_tokens,
+            choice=parsed.choice,
+            choices=parsed.choices,
         )
 
-    def _played(self, action: str | None, is_legal: bool, legal: Iterable[str]) -> str | None:
-        """The action that is taken for a reply, None if the episode is forfeited."""
-        settings = self._table._replies
+    def _choose_action(self, action: str | None, is_legal: bool, legal: Iterable[str]) -> str | None:
+        """Choose the action to play for a parsed one; None forfeits the episode."""
+        settings = self._texts.replies
         if action is not None and (is_legal or settings.illegal == "play"):
             return action
         if (settings.unparsable if action is None else settings.illegal) == "forfeit":
@@ -259,7 +308,7 @@ class _Episode:
         return names[int(np.random.default_rng((CHANCE_OF_MOVES, *self.key())).integers(len(names)))]
 
     def _break_down(self, error: Exception) -> None:
+        """End the episode with an error of the environment; the worker replaces the environment."""
         reason = " ".join(str(error).split()) or "no reason given"
         self.trajectory.error = f"{type(error).__name__}: {reason}"
         self.over = True
-        self._table.replace(self.seat)

@@ -1,4 +1,4 @@
-"""Examine what a run has chosen, or any other model, on a panel of a game."""
+"""Agent evaluation behind `sightline evaluate`: a run's best model, a recipe's model, or a chat model."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from sightline.runs.folder import RunFolder
 
 
 def evaluate_run(run: RunFolder, episodes: int, seed: int, trust: bool = False) -> dict[str, Any]:
-    """Play a test panel with the run's chosen model, with real, blank and shuffled pictures.
+    """Evaluate a run's best model on test seeds, with real, blank and shuffled pictures.
 
     Args:
         run: a run of an agent with at least one evaluation.
-        episodes: size of the panel.
+        episodes: number of evaluation seeds.
         seed: which panel of that size.
-        trust: whether code that the run's recipe names may be imported.
+        trust: allow to import code that the run's recipe names.
 
     Returns:
         See `evaluate_policy`; and `chosen_step`.
 
     Raises:
-        BadInput: the run has no whole checkpoint that was chosen yet, or names code of its own.
+        BadInput: the run has no complete best checkpoint yet, or names code of its own.
     """
     recipe = for_agent(run.trusted_recipe(trust))
     path, turns = chosen_model(run)
     setup = _setup(recipe)
     setup.vlm.load_weights(path)
-    return {"chosen_step": turns} | _examine(setup, episodes, seed)
+    return {"chosen_step": turns} | _evaluate(setup, episodes, seed)
 
 
 def evaluate_model(recipe: AgentRecipe, episodes: int, seed: int) -> dict[str, Any]:
-    """The same of the model that a recipe names, as it is before any training."""
-    return _examine(_setup(recipe), episodes, seed)
+    """Evaluate the model that a recipe names, before any training."""
+    return _evaluate(_setup(recipe), episodes, seed)
 
 
 def evaluate_chat(
     recipe: AgentRecipe, config: ChatModelConfig, episodes: int, seed: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """The same of a model behind a chat interface, such as a hosted one, on the same panel.
+    """Evaluate a chat model, such as a hosted one, on the same seeds.
 
     Args:
-        recipe: game, form of replies and window.
+        recipe: environment, reply format and window.
         config: provider, model, limits and sampling.
-        say: is told of replies that are missing.
+        say: receives a line about missing replies.
 
     Returns:
-        See `evaluate_policy`; and `model`, `missing` (replies that never came), `input_tokens`, `output_tokens`.
+        See `evaluate_policy`; and `model`, `missing` (failed replies), `input_tokens`, `output_tokens`.
 
     Raises:
         BadInput: package or key missing, key refused, model unknown.
@@ -63,12 +63,12 @@ def evaluate_chat(
     """
     from sightline.agents.samplers.chat import ChatSampler
 
-    table = RolloutWorker(game_maker(recipe), recipe.replies, recipe.rollouts.window, recipe.evaluation.parallel)
-    game = table.game(0)
-    names, asked = game.get_wrapper_attr("action_names"), game.get_wrapper_attr("asked")
-    sampler = ChatSampler(config, reply_schema(recipe.replies, asked, names), say)
+    worker = RolloutWorker(game_maker(recipe), recipe.replies, recipe.rollouts.window, recipe.evaluation.parallel)
+    game = worker.game(0)
+    names, queried_facts = game.get_wrapper_attr("action_names"), game.get_wrapper_attr("asked")
+    sampler = ChatSampler(config, reply_schema(recipe.replies, queried_facts, names), say)
     sampler.check()
-    numbers = evaluate_policy(table, sampler, make_panel("test", played_game(recipe), episodes, seed))
+    numbers = evaluate_policy(worker, sampler, make_panel("test", played_game(recipe), episodes, seed))
     return numbers | {
         "model": sampler.name,
         "missing": sum(sampler.failures.values()),
@@ -78,10 +78,10 @@ def evaluate_chat(
 
 
 def _setup(recipe: AgentRecipe) -> AgentSetup:
-    """One process, and a model that does not learn."""
+    """Build a policy that is only evaluated, in one process."""
     import torch
 
-    from sightline.agents.engines.single import SingleProcess
+    from sightline.agents.engines.engine import SingleProcess
     from sightline.models.vlm.model import load_vlm
 
     torch.set_num_threads(recipe.threads)
@@ -89,5 +89,6 @@ def _setup(recipe: AgentRecipe) -> AgentSetup:
     return AgentSetup(recipe, load_vlm(recipe.policy, has_values, recipe.device, recipe.seed), SingleProcess())
 
 
-def _examine(setup: AgentSetup, episodes: int, seed: int) -> dict[str, Any]:
-    return evaluate_policy(setup.table(), setup.sampler(greedy=True), setup.panel("test", episodes, seed))
+def _evaluate(setup: AgentSetup, episodes: int, seed: int) -> dict[str, Any]:
+    seeds = setup.eval_seeds("test", episodes, seed)
+    return evaluate_policy(setup.rollout_worker(), setup.sampler(greedy=True), seeds)

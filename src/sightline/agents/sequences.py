@@ -1,9 +1,22 @@
-"""From turns to what the model reads in a forward pass, and how an update is divided into steps, shares and passes.
+"""Training sequences: turns laid out in token sequences, and their division into optimiser steps and microbatches.
 
 Where the next prompt begins with the prompt and the reply before it, token by token and picture by picture, both turns
-are scored in one pass over the longer text: the same conditionals for half the work. Where it does not, for example
-because the window dropped an old turn, a new passage begins. Either way each sampled token is scored exactly once,
-given exactly what it was sampled given.
+are trained in one forward pass over the longer sequence: the shared prefix is computed once. An episode of three turns
+with a window of three:
+
+    prompt 1   rules img1                                -> reply 1
+    prompt 2   rules img1 reply1 img2                    -> reply 2
+    prompt 3   rules img1 reply1 img2 reply2 img3        -> reply 3
+
+    sequence   rules img1 | a a a A | img2 | b b B | img3 | c c c C |      prompt 3 and reply 3
+    in loss      .    .     1 1 1 1    .     1 1 1    .     1 1 1 1        sampled tokens only
+    action       .    .     . . . 1    .     . . 1    .     . . . 1        weight 1, others `thought_weight`
+    turn         .    .     0 0 0 0    .     1 1 1    .     2 2 2 2        which advantage, which value
+    value             ^                ^              ^                    read at the last token before a reply
+
+Causal attention makes this exact: a token's log-probability depends on the tokens before it only, and those are the
+ones that it was sampled after. Where a prompt does not extend the one before, for example because the window dropped an
+old turn, a new sequence begins. Either way each sampled token is trained exactly once.
 """
 
 from __future__ import annotations
@@ -25,73 +38,78 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SequenceTurn:
-    """What is to be learned of one turn.
+    """One turn of a training sequence.
 
     Attributes:
-        span: of its n tokens within the lesson's passage.
-        logprobs: float32[n], as they were sampled.
-        action: bool[n], which tokens make up the action; all others count as thoughts. None does if no action was
-            read; such a reply is all thoughts.
-        advantage: how much better the turn was than expected.
-        target: what the value before the turn should have been; None for algorithms without values.
-        value: what it was when the turn was played.
-        credited: False if something else than the reply decided what was played: nothing is learned from the advantage
-            then, while the value and the distance to the model before RL are those of any turn.
-        reference: float32[n], log-probabilities under the model before RL; None if nobody asked.
+        turn: the turn; its log-probabilities, action tokens, value and reference log-probabilities are trained on.
+        span: its sampled tokens within the sequence.
+        advantage: of the turn.
+        value_target: target of the value before the reply; None for algorithms without a critic.
     """
 
+    turn: Turn
     span: TurnSpan
-    logprobs: np.ndarray
-    action: np.ndarray
     advantage: float
-    target: float | None
-    value: float
-    credited: bool
-    reference: np.ndarray | None = None
+    value_target: float | None
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingSequence:
-    """A passage and what is to be learned from it: one turn for each span of the passage, in the same order."""
+    """A token sequence and its turns: one for each span, in the same order."""
 
-    passage: TokenSequence
+    tokens: TokenSequence
     turns: tuple[SequenceTurn, ...]
 
     @property
     def length(self) -> int:
-        """Tokens of the passage."""
-        return len(self.passage.prompt.ids) + len(self.passage.reply)
+        """Number of tokens."""
+        return len(self.tokens.prompt.ids) + len(self.tokens.reply)
 
 
-def build_sequences(trajectories: Iterable[Trajectory], credits: Iterable[Advantages | None]) -> list[TrainingSequence]:
-    """What can be learned from trajectories, in their order.
+def build_sequences(
+    trajectories: Iterable[Trajectory], advantages: Iterable[Advantages | None] | None = None, merge: bool = True
+) -> list[TrainingSequence]:
+    """Build the training sequences of trajectories, in their order.
 
-    Left out are trajectories without credit, turns that another sampler replied to (no prompt), and replies of no
-    tokens.
+    Left out are trajectories without advantages, turns of another sampler than the policy (no prompt), and replies of
+    no tokens.
 
     Args:
-        credits: one for each trajectory, with one advantage for each of its turns.
+        advantages: of each trajectory; None builds sequences to be scored only: all trajectories, with advantages 0.
+        merge: False gives every turn a sequence of its own.
     """
-    found: list[TrainingSequence] = []
-    for trajectory, credit in zip(trajectories, credits, strict=True):
-        if credit is not None:
-            found += [_lesson(trajectory, credit, chain) for chain in _chains(trajectory.turns)]
-    return found
+    trajectories = list(trajectories)
+    if advantages is None:
+        advantages = [Advantages(np.zeros(len(trajectory.turns))) for trajectory in trajectories]
+    sequences: list[TrainingSequence] = []
+    for trajectory, found in zip(trajectories, advantages, strict=True):
+        for chain in [] if found is None else _chains(trajectory.turns, merge):
+            assert found is not None
+            turns = tuple(_sequence_turn(trajectory.turns[i], found, i) for i in chain)
+            last = turns[-1].turn
+            assert last.prompt is not None
+            # The last prompt contains all earlier prompts and replies of the chain.
+            tokens = TokenSequence(last.prompt, np.asarray(last.sample.ids), tuple(turn.span for turn in turns))
+            sequences.append(TrainingSequence(tokens, turns))
+    return sequences
 
 
-def is_learned_from(turn: Turn) -> bool:
-    """Whether a turn has tokens of the model that learns: a prompt, and a reply of at least one token."""
-    return turn.prompt is not None and len(turn.sample.ids) > 0
+def _sequence_turn(turn: Turn, advantages: Advantages, index: int) -> SequenceTurn:
+    assert turn.prompt is not None
+    start = len(turn.prompt.ids)
+    choice = None if turn.choice is None else start + turn.choice
+    span = TurnSpan(start, start + len(turn.sample.ids), choice, turn.choices)
+    value_target = None if advantages.returns is None else float(advantages.returns[index])
+    return SequenceTurn(turn, span, float(advantages.advantages[index]), value_target)
 
 
-def _chains(turns: Sequence[Turn]) -> list[list[int]]:
-    """Indices of the turns that share a passage, for each passage."""
+def _chains(turns: Sequence[Turn], merge: bool) -> list[list[int]]:
+    """Indices of the turns of each sequence: turns whose prompts extend each other."""
     chains: list[list[int]] = []
     for i, turn in enumerate(turns):
-        if not is_learned_from(turn):
-            continue
-        assert turn.prompt is not None
-        if chains and _extends(turn.prompt, turns[chains[-1][-1]]):
+        if turn.prompt is None or not len(turn.sample.ids):
+            continue  # no tokens of the policy
+        if merge and chains and _extends(turn.prompt, turns[chains[-1][-1]]):
             chains[-1].append(i)
         else:
             chains.append([i])
@@ -99,118 +117,98 @@ def _chains(turns: Sequence[Turn]) -> list[list[int]]:
 
 
 def _extends(prompt: Prompt, earlier: Turn) -> bool:
-    """Whether a prompt begins with an earlier turn's prompt and reply, whatever follows, and shows its pictures
-    first."""
+    """Tell whether a prompt begins with an earlier turn's prompt, pictures and reply, whatever follows."""
     before = earlier.prompt
     if before is None:
         return False
     ids = np.concatenate([before.ids, earlier.sample.ids])
+    # Ids alone are not enough: all pictures have the same placeholder tokens.
     return (
         np.array_equal(prompt.ids[: len(ids)], ids)
         and prompt.per_token.keys() == before.per_token.keys()
         and before.per_picture.keys() <= prompt.per_picture.keys()
-        and all(_begins(prompt.per_token[name], part) for name, part in before.per_token.items())
-        and all(_begins(prompt.per_picture[name], part) for name, part in before.per_picture.items())
+        and all(_starts_with(prompt.per_token[name], part) for name, part in before.per_token.items())
+        and all(_starts_with(prompt.per_picture[name], part) for name, part in before.per_picture.items())
     )
 
 
-def _begins(whole: torch.Tensor, part: torch.Tensor) -> bool:
-    """Whether the first rows of a tensor are those of another."""
+def _starts_with(tensor: torch.Tensor, prefix: torch.Tensor) -> bool:
+    """Tell whether the first rows of a tensor equal another tensor."""
     import torch
 
-    return whole.dtype == part.dtype and torch.equal(whole[: len(part)], part)
+    return tensor.dtype == prefix.dtype and torch.equal(tensor[: len(prefix)], prefix)
 
 
-def _lesson(trajectory: Trajectory, credit: Advantages, chain: list[int]) -> TrainingSequence:
-    turns = tuple(_lesson_turn(trajectory.turns[i], credit, i) for i in chain)
-    last = trajectory.turns[chain[-1]]
-    assert last.prompt is not None
-    passage = TokenSequence(last.prompt, np.asarray(last.sample.ids), tuple(turn.span for turn in turns))
-    return TrainingSequence(passage, turns)
-
-
-def _lesson_turn(turn: Turn, credit: Advantages, index: int) -> SequenceTurn:
-    assert turn.prompt is not None
-    start = len(turn.prompt.ids)
-    choice = None if turn.choice is None else start + turn.choice
-    return SequenceTurn(
-        TurnSpan(start, start + len(turn.sample.ids), choice, turn.choices),
-        np.asarray(turn.sample.logprobs, np.float32),
-        np.asarray(turn.action_tokens, bool),
-        float(credit.advantages[index]),
-        None if credit.returns is None else float(credit.returns[index]),
-        turn.value,
-        turn.credited,
-        turn.reference,
-    )
-
-
-def turns_in(build_sequences: Iterable[TrainingSequence]) -> int:
-    """How many turns lessons hold."""
-    return sum(len(lesson.turns) for lesson in build_sequences)
+def count_turns(sequences: Iterable[TrainingSequence]) -> int:
+    """Count the turns of sequences: the unit of batch sizes and of the loss."""
+    return sum(len(sequence.turns) for sequence in sequences)
 
 
 def minibatches(
-    build_sequences: Sequence[TrainingSequence], turns_per_step: int, seed: int, update: int, epoch: int
+    sequences: Sequence[TrainingSequence], turns_per_step: int, seed: int, update: int, epoch: int
 ) -> list[list[TrainingSequence]]:
-    """The lessons of each optimiser step of an epoch, over all processes.
+    """Shuffle the sequences of an epoch and divide them into optimiser steps, over all processes.
 
-    All steps have about the same number of turns, so that none learns from a small rest: as many steps as are needed
-    for none to exceed `turns_per_step`, but for lessons of several turns, which are never torn apart. Equal seed,
-    update and epoch give equal steps.
+    All steps have about the same number of turns, so that none trains on a small rest: as many steps as are needed for
+    none to exceed `turns_per_step`, except that a sequence of several turns is never split. Equal seed, update and
+    epoch give equal steps.
     """
-    total = turns_in(build_sequences)
+    total = count_turns(sequences)
     steps: list[list[TrainingSequence]] = [[] for _ in range(-(-total // turns_per_step))]
     before = 0
-    for i in np.random.default_rng([seed, update, epoch]).permutation(len(build_sequences)):
-        lesson = build_sequences[i]
-        middle = before + len(lesson.turns) / 2
-        steps[int(middle * len(steps) / total)].append(lesson)
-        before += len(lesson.turns)
+    for i in np.random.default_rng([seed, update, epoch]).permutation(len(sequences)):
+        # All turns in a row, cut into equal steps: a sequence goes to the step that its middle falls into.
+        middle = before + len(sequences[i].turns) / 2
+        steps[int(middle * len(steps) / total)].append(sequences[i])
+        before += len(sequences[i].turns)
     return [step for step in steps if step]
 
 
-def share(build_sequences: Sequence[TrainingSequence], rank: int, world: int) -> list[TrainingSequence]:
-    """What one of `world` processes does of a step. It may be nothing; gradients must be added up all the same."""
-    return list(build_sequences[rank::world])
+def rank_share(sequences: Sequence[TrainingSequence], rank: int, world: int) -> list[TrainingSequence]:
+    """Share of one of `world` processes in an optimiser step; it may be empty."""
+    return list(sequences[rank::world])
 
 
-def micro_batches(build_sequences: Sequence[TrainingSequence], turns: int) -> list[list[TrainingSequence]]:
-    """The lessons of each forward pass: at most so many turns, except for a single lesson that has more.
+def microbatches(sequences: Sequence[TrainingSequence], max_turns: int) -> list[list[TrainingSequence]]:
+    """Divide sequences into forward passes of at most `max_turns` turns, except for a single sequence that has more.
 
-    Lessons of similar length go together, so that little is padded.
+    Sequences of similar length go together, to waste little on padding. The loss is divided by the turns of the whole
+    step, so this division changes no gradient.
     """
-    passes: list[list[TrainingSequence]] = []
-    for lesson in sorted(build_sequences, key=lambda lesson: lesson.length):
-        if passes and turns_in(passes[-1]) + len(lesson.turns) <= turns:
-            passes[-1].append(lesson)
+    batches: list[list[TrainingSequence]] = []
+    for sequence in sorted(sequences, key=lambda sequence: sequence.length):
+        if batches and count_turns(batches[-1]) + len(sequence.turns) <= max_turns:
+            batches[-1].append(sequence)
         else:
-            passes.append([lesson])
-    return passes
+            batches.append([sequence])
+    return batches
 
 
-def targets_of(build_sequences: Sequence[TrainingSequence], device: str | torch.device = "cpu") -> Targets:
-    """What the scores of these lessons' passages are compared with, in the same order of tokens and turns."""
+def build_targets(sequences: Sequence[TrainingSequence], device: str | torch.device = "cpu") -> Targets:
+    """Build the loss's targets of a microbatch, in the order of its tokens and turns."""
     import torch
 
     from sightline.agents.losses import Targets
 
-    turns = [turn for lesson in build_sequences for turn in lesson.turns]
-    lengths = [len(turn.logprobs) for turn in turns]
+    turns = [turn for sequence in sequences for turn in sequence.turns]
+    lengths = [len(each.turn.sample.ids) for each in turns]
 
     def tensor(values: Any, dtype: torch.dtype) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values), dtype=dtype).to(device)
 
-    goals = [turn.target for turn in turns if turn.target is not None]
-    if goals and len(goals) < len(turns):
+    returns = [each.value_target for each in turns if each.value_target is not None]
+    if returns and len(returns) < len(turns):
         raise ValueError("some of the turns have a target for their value and some have none")
+    # Flat over tokens, without padding: turns of all sequences one after the other, as `VLM.score` returns them.
+    logprobs = [np.asarray(each.turn.sample.logprobs, np.float32) for each in turns]
+    action = [np.asarray(each.turn.action_tokens, bool) for each in turns]
     return Targets(
-        old_logprobs=tensor(np.concatenate([np.zeros(0), *(turn.logprobs for turn in turns)]), torch.float32),
-        action=tensor(np.concatenate([np.zeros(0, bool), *(turn.action for turn in turns)]), torch.bool),
+        old_logprobs=tensor(np.concatenate([np.zeros(0), *logprobs]), torch.float32),
+        action=tensor(np.concatenate([np.zeros(0, bool), *action]), torch.bool),
         turn_of=tensor(np.repeat(np.arange(len(turns)), lengths), torch.int64),
-        advantages=tensor([turn.advantage for turn in turns], torch.float32),
-        returns=tensor(goals, torch.float32) if goals else None,
-        old_values=tensor([turn.value for turn in turns], torch.float32),
-        credited=tensor([turn.credited for turn in turns], torch.bool),
-        choosing=tensor([turn.span.choice is not None for turn in turns], torch.bool),
+        advantages=tensor([each.advantage for each in turns], torch.float32),
+        returns=tensor(returns, torch.float32) if returns else None,
+        old_values=tensor([each.turn.value for each in turns], torch.float32),
+        on_policy=tensor([each.turn.on_policy for each in turns], torch.bool),
+        has_choice=tensor([each.span.choice is not None for each in turns], torch.bool),
     )

@@ -84,7 +84,7 @@ def _episode(trajectory: Trajectory, credit: Advantages | None, vlm: VLM | None)
 def _turn(turn: Turn, credit: Advantages | None, index: int, vlm: VLM | None) -> dict[str, Any]:
     advantage = None if credit is None else _finite(credit.advantages[index])
     valued = credit is not None and credit.returns is not None
-    learned = turn.prompt is not None and turn.credited
+    learned = turn.prompt is not None and turn.on_policy
     reply = turn.reply
     return {
         "prompt": turn.exchange.text,
@@ -103,7 +103,7 @@ def _turn(turn: Turn, credit: Advantages | None, index: int, vlm: VLM | None) ->
         "reward": _finite(turn.reward),
         "value": _finite(turn.value) if valued else None,
         "advantage": advantage,
-        "credited": turn.credited,
+        "credited": turn.on_policy,
     }
 
 

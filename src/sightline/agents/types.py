@@ -1,4 +1,4 @@
-"""The nouns of an agent's life: replies, turns, trajectories, groups, credit."""
+"""Data types of rollouts: replies, turns, trajectories, groups of trajectories, advantages."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from sightline.models.vlm.types import ChatTurn, Prompt, Sample
 
 
 class Failure(StrEnum):
-    """Why no action could be taken from a reply."""
+    """Reason why a reply has no action."""
 
     EMPTY = "empty"
-    """There is nothing but blanks."""
+    """The reply is empty or whitespace."""
     CUT_OFF = "cut off"
     """The reply reached the limit of tokens before its action was complete."""
     MALFORMED = "malformed"
-    """It is not in the format that was asked for."""
+    """The reply is not in the requested format."""
     NO_ACTION = "no action"
-    """The format is right, the action is missing or empty."""
+    """The format is right, but the action is missing or empty."""
     UNKNOWN_ACTION = "unknown action"
-    """What stands for the action is not the name of one."""
+    """The value of the action is not the name of an action."""
     AMBIGUOUS = "ambiguous"
     """Several different actions are named."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply, read.
+    """Parsed reply.
 
     Attributes:
-        action: name of the action as the game spells it; None if there is a failure.
+        action: name of the action as the environment spells it; None if there is a failure.
         span: characters [start, end) of the action's value in the text, without quotes; None if there is none.
-        stated: what it says of the picture: name -> text, for the facts that it states.
-        thoughts: empty if there are none.
-        failure: None if an action was read.
+        stated: facts that the reply states about the picture: name -> text.
+        thoughts: chain of thought; may be empty.
+        failure: None if an action was parsed.
     """
 
     action: str | None
@@ -48,27 +48,29 @@ class Reply:
 
 @dataclass(eq=False)
 class Turn:
-    """One look, one reply, one action.
+    """One step of an episode: an observation, the sampled reply, the action and its reward.
 
     Attributes:
-        exchange: what was shown, and the sampled reply.
-        prompt: as the model read it, earlier turns of the window included; None if a sampler other than the policy
-            replied (then there is nothing to learn from).
-        sample: the reply as it was sampled.
-        reply: the reply, read.
-        played: the action that was taken; None if the episode was forfeited.
-        credited: whether what came of it is put down to the reply; False for random moves in its place.
-        legal: whether the named action was legal; False if none was named.
-        reward: that of the game, less the penalty.
-        penalty: for a reply that was unparsable or illegal, if the recipe asks for one.
-        facts: what could be seen: name -> text.
+        exchange: observation as a chat message, and the sampled reply.
+        prompt: token ids that the reply was conditioned on, earlier turns of the window included; None if another
+            sampler than the policy replied (such turns are not trained on).
+        sample: sampled tokens with their log-probabilities.
+        reply: parsed reply.
+        played: action that was taken; None if the episode was forfeited.
+        on_policy: False if a random action was played in place of the reply's: the policy did not choose it, so the
+            turn has no policy loss.
+        legal: the reply's action was legal; False if it named none.
+        reward: environment reward minus the penalty.
+        penalty: subtracted for an unparsable or illegal reply, if the recipe has one.
+        facts: visible facts, the ground truth of perception: name -> text.
         legal_actions: names.
-        action_tokens: bool[n], which of the sampled tokens make up what stands for the action, known or not (any token
-            that shares a character with it); none of them if nothing does.
-        choice: index into the sampled tokens of the one by which legal actions differ first; None if none was read.
+        action_tokens: bool[n], the sampled tokens of the action's value, known or not (any token that shares a
+            character with it); all False if there is none.
+        choice: index of the sampled token at which the legal actions first differ; None if no action was parsed.
         choices: id of that token for each legal action.
-        value: the policy's estimate of the discounted rewards to come, before it replied; 0 without a value head.
-        reference: float32[n], log-probabilities of the sampled tokens under the model before RL; None if nobody asked.
+        value: the critic's estimate of the discounted return before the reply; 0 without a value head.
+        ref_logprobs: float32[n], log-probabilities of the sampled tokens under the reference model (the model before
+            RL); None if the loss does not need them.
     """
 
     exchange: ChatTurn
@@ -76,7 +78,7 @@ class Turn:
     sample: Sample
     reply: Reply
     played: str | None
-    credited: bool
+    on_policy: bool
     legal: bool
     reward: float
     facts: dict[str, str]
@@ -86,40 +88,40 @@ class Turn:
     choices: tuple[int, ...] = ()
     penalty: float = 0.0
     value: float = 0.0
-    reference: np.ndarray | None = None
+    ref_logprobs: np.ndarray | None = None
 
     @property
     def state(self) -> str:
-        """By which turns in the same state are recognised: the words and the pictures' digests."""
+        """Key of the observation: its words and the digests of its pictures. Equal states have equal keys."""
         return "\n".join([self.exchange.text, *(picture.digest for picture in self.exchange.pictures)])
 
     @property
-    def truths(self) -> tuple[int, int]:
-        """How many of the facts that could be seen were stated as they are, and how many there were."""
-        true = sum(same_text(self.reply.stated.get(name, ""), fact) for name, fact in self.facts.items())
-        return true, len(self.facts)
+    def perception(self) -> tuple[int, int]:
+        """Perception accuracy as a fraction: (facts that the reply states correctly, visible facts)."""
+        correct = sum(same_text(self.reply.stated.get(name, ""), fact) for name, fact in self.facts.items())
+        return correct, len(self.facts)
 
 
 def same_text(a: str, b: str) -> bool:
-    """Whether two texts say the same but for blanks and capital letters."""
+    """Compare two texts, ignoring whitespace and case."""
     return "".join(a.split()).casefold() == "".join(b.split()).casefold()
 
 
 @dataclass(eq=False)
 class Trajectory:
-    """An episode.
+    """One episode.
 
     Attributes:
-        seed: of the task.
-        member: which of its group's episodes it is.
+        seed: task seed.
+        member: index of the episode within its group.
         turns: in order, at least one unless `error` is set.
-        success: whether the game was won.
-        truncated: whether it ended by a limit of time, so that more would have come.
-        end: what the model would have read next after a truncated end; None otherwise.
-        last_value: the policy's estimate of what would have come after a truncated end, else 0.
-        kind: the game's name for this sort of task, by which results may be told apart; may be empty.
-        mistakes: moves that the game itself counts as wrong, if it counts any.
-        error: why the environment broke down, None if it did not; nothing is learned from such an episode.
+        success: the environment reported success.
+        truncated: ended by a time limit, so the return is incomplete and the critic has to bootstrap.
+        end: prompt of the state after a truncated end, for the bootstrap value; None otherwise.
+        last_value: bootstrap value of that state, else 0.
+        kind: the environment's category of the task, for results by category; may be empty.
+        mistakes: moves that the environment itself counts as wrong.
+        error: exception of the environment, None if there was none; such an episode is not trained on.
     """
 
     seed: int
@@ -140,16 +142,16 @@ class Trajectory:
 
 
 Group = list[Trajectory]
-"""Episodes of the same task seed."""
+"""Episodes with the same task seed, compared with each other by GRPO, RLOO and GiGPO."""
 
 
 @dataclass(frozen=True, eq=False)
 class Advantages:
-    """What an algorithm makes of one trajectory.
+    """Advantages of one trajectory, and the targets of its values.
 
     Attributes:
-        advantages: float64[turns], how much better each turn was than expected.
-        returns: float64[turns], what the value before each turn should have been; None for algorithms without values.
+        advantages: float64[turns].
+        returns: float64[turns], regression targets of the value head; None for algorithms without a critic.
     """
 
     advantages: np.ndarray

@@ -1,4 +1,4 @@
-"""Supervised learning from demonstrations, before reinforcement learning."""
+"""Warm start: supervised fine-tuning (SFT) on demonstrations, before reinforcement learning."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import torch
 
 from sightline.agents.building import AgentSetup, game_maker
 from sightline.agents.demos import Demo, demonstrations, read_demos
-from sightline.agents.engines.engine import passes
+from sightline.agents.engines.engine import padded_microbatches
 from sightline.agents.parsing import read_reply
+from sightline.agents.replies import read_reply
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import same_text
 from sightline.config.agents import WarmStart
@@ -21,7 +22,7 @@ from sightline.errors import BadInput, RunFailed
 from sightline.models.vlm.types import ChatTurn, Sample, TokenSequence, TurnSpan
 
 HELD_OUT = 128
-"""Demonstrations that are not learned from, on which truthfulness is measured."""
+"""Demonstrations that are not trained on, on which perception accuracy is measured."""
 CHECK_EVERY = 50
 """Updates between two measurements."""
 
@@ -29,23 +30,23 @@ CHECK_EVERY = 50
 def warm_start(
     setup: AgentSetup,
     settings: WarmStart,
-    tell: Callable[[int, dict[str, float | None]], None],
-    look: Callable[[], None] = lambda: None,
+    report: Callable[[int, dict[str, float | None]], None],
+    before_update: Callable[[], None] = lambda: None,
 ) -> dict[str, float | None]:
-    """Teach the model to reply as demonstrated.
+    """Fine-tune the policy on demonstrations, by cross-entropy on the tokens of their replies.
 
     Args:
-        setup: model, game, processes.
-        settings: how much, how fast, and when it is enough.
-        tell: is told now and then: samples seen, and numbers.
-        look: called before every update; ends it all by raising.
+        setup: policy, environment, engine.
+        settings: samples, learning rate, and the perception accuracy that is enough.
+        report: called with the samples seen so far, and metrics.
+        before_update: called before every update; ends the warm start by raising.
 
     Returns:
-        The last numbers: `warm_start/loss` (mean negative log-probability of a token) and `warm_start/truthful` (share
-        of the facts in held-out replies that are true).
+        The last metrics: `warm_start/loss` (mean negative log-probability of a token) and `warm_start/truthful`
+        (perception accuracy of replies to held-out prompts).
 
     Raises:
-        BadInput: the demonstrations cannot be read, there are too few, or the game cannot demonstrate itself.
+        BadInput: the demonstrations cannot be read, there are too few, or the environment has no oracle.
     """
     engine, vlm = setup.engine, setup.vlm
     held_out, stream = _demos(setup, settings)
@@ -56,32 +57,35 @@ def warm_start(
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.learning_rate, updates, pct_start=rise)
     numbers: dict[str, float | None] = {}
     for update in range(1, updates + 1):
-        look()
+        before_update()
         batch = list(islice(stream, settings.batch))
-        passages = [_passage(setup, demo) for demo in batch]
-        tokens = sum(len(passage.reply) for passage in passages)
+        sequences = [_token_sequence(setup, demo) for demo in batch]
+        # As in `losses`: divided by the tokens of the whole step, so that gradients can be summed over processes.
+        tokens = sum(len(sequence.reply) for sequence in sequences)
+        local, size = sequences[engine.rank :: engine.world], setup.recipe.update.micro_batch
+        microbatches = [local[start : start + size] for start in range(0, len(local), size)]
         loss = 0.0
-        for few, counts in passes(engine, _share(setup, passages), passages[:1]):
-            of_few = -vlm.score(few).logprobs.sum() / tokens
-            torch.autograd.backward(of_few if counts else 0.0 * of_few)
-            loss += float(of_few.detach()) if counts else 0.0
+        for microbatch, counts in padded_microbatches(engine, microbatches, sequences[:1]):
+            part = -vlm.score(microbatch).logprobs.sum() / tokens
+            torch.autograd.backward(part if counts else 0.0 * part)
+            loss += float(part.detach()) if counts else 0.0
         if not math.isfinite(engine.step(optimiser, setup.recipe.update.max_grad_norm)):
             raise RunFailed(f"warm start, update {update}: the gradient is not finite; lower warm_start.learning_rate")
         schedule.step()
         if update % CHECK_EVERY == 0 or update == updates:
-            truthful = engine.gather(_truthful(setup, held_out))[0]
-            numbers = {"warm_start/loss": sum(engine.gather(loss)), "warm_start/truthful": truthful}
-            tell(update * settings.batch, numbers)
-            if settings.truthful is not None and truthful is not None and truthful >= settings.truthful:
+            accuracy = engine.gather(_perception_accuracy(setup, held_out))[0]
+            numbers = {"warm_start/loss": sum(engine.gather(loss)), "warm_start/truthful": accuracy}
+            report(update * settings.batch, numbers)
+            if settings.truthful is not None and accuracy is not None and accuracy >= settings.truthful:
                 break
     return numbers
 
 
 def _demos(setup: AgentSetup, settings: WarmStart) -> tuple[list[Demo], Iterator[Demo]]:
-    """Demonstrations that are held out, and those to learn from, without end."""
+    """Held-out demonstrations, and an endless stream of those to train on."""
     recipe = setup.recipe
     if settings.demos is None:
-        make = game_maker(recipe, practice=True)
+        make = game_maker(recipe, training=True)
         stream = demonstrations(make, recipe.replies, settings.samples + HELD_OUT, recipe.seed, settings.explore)
         return list(islice(stream, HELD_OUT)), stream
     found = list(read_demos(Path(settings.demos)))
@@ -97,35 +101,28 @@ def _shuffled(demos: Sequence[Demo], seed: int) -> Iterator[Demo]:
             yield demos[place]
 
 
-def _passage(setup: AgentSetup, demo: Demo) -> TokenSequence:
-    """A demonstration as the model would have sampled it: its reply, ended."""
+def _token_sequence(setup: AgentSetup, demo: Demo) -> TokenSequence:
+    """Encode a demonstration as the policy would have sampled it: the reply with the token that ends it."""
     prompt = setup.vlm.encode([ChatTurn(demo.text, demo.pictures)])
     reply = np.array([*setup.vlm.tokens.encode(demo.reply), setup.vlm.tokens.stop], np.int64)
     start = len(prompt.ids)
     return TokenSequence(prompt, reply, (TurnSpan(start, start + len(reply)),))
 
 
-def _share(setup: AgentSetup, passages: Sequence[TokenSequence]) -> list[Sequence[TokenSequence]]:
-    """This process's share of a step, in forward passes."""
-    size, engine = setup.recipe.update.micro_batch, setup.engine
-    mine = list(passages[engine.rank :: engine.world])
-    return [mine[start : start + size] for start in range(0, len(mine), size)]
-
-
-def _truthful(setup: AgentSetup, demos: Sequence[Demo]) -> float | None:
-    """Share of the facts that the model states truly of held-out pictures; None for games without facts."""
-    recipe, true, of = setup.recipe, 0, 0
+def _perception_accuracy(setup: AgentSetup, demos: Sequence[Demo]) -> float | None:
+    """Share of the visible facts that greedy replies state correctly; None for environments without facts."""
+    recipe, correct, total = setup.recipe, 0, 0
     if not recipe.replies.facts:
         return None
     conversations = [[ChatTurn(demo.text, demo.pictures)] for demo in demos]
     samples: list[Sample] = []
-    with setup.engine.whole():
+    with setup.engine.full_params():
         sampler = PolicySampler(setup.vlm, 0.0, recipe.replies.max_tokens)
         for start in range(0, len(demos), recipe.evaluation.parallel):
-            some = conversations[start : start + recipe.evaluation.parallel]
-            samples += [asked.sample for asked in sampler.ask(some, [()] * len(some))]
+            batch = conversations[start : start + recipe.evaluation.parallel]
+            samples += [completion.sample for completion in sampler.generate(batch, [()] * len(batch))]
     for demo, sample in zip(demos, samples, strict=True):
         stated = read_reply(sample.text, recipe.replies, (), tuple(demo.facts)).stated
-        true += sum(same_text(stated.get(name, ""), fact) for name, fact in demo.facts.items())
-        of += len(demo.facts)
-    return true / of if of else None
+        correct += sum(same_text(stated.get(name, ""), fact) for name, fact in demo.facts.items())
+        total += len(demo.facts)
+    return correct / total if total else None

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from sightline.agents.replies import read_reply
 
 from pretraining.vlm.curriculum import GAMES, REPLIES, Exercise, exercises
 from pretraining.vlm.train import HELD_OUT_SEED
-from sightline.agents.evaluation import MID_GREY, play, random_play, summary
+from sightline.agents.evaluation import MID_GREY, play_eval_seeds, random_play, summary
 from sightline.agents.parsing import read_reply
 from sightline.agents.rollouts import RolloutWorker
 from sightline.agents.samplers.policy import PolicySampler
@@ -113,7 +114,7 @@ def _playing(vlm: VLM, game: str) -> dict[str, Any]:
     make = GameMaker(game, episode_steps=MOST_TURNS)
     panel = make_panel("card", game, EPISODES)
     table = RolloutWorker(make, REPLIES, vlm=vlm)
-    played = summary(play(table, PolicySampler(vlm, 0.0, MAX_TOKENS), panel), panel)
+    played = summary(play_eval_seeds(table, PolicySampler(vlm, 0.0, MAX_TOKENS), panel), panel)
     at_random = random_play(table, panel)["success_rate"]
     table.close()
     names = ("success_rate", "ci_low", "ci_high", "clean")

@@ -1,11 +1,17 @@
-"""From what was played to what each turn is credited with; one file for each algorithm."""
+"""Advantage estimators, one file for each algorithm: GAE (PPO), GRPO, RLOO, GiGPO.
+
+Their unit is the turn: one advantage for one reply, whatever its number of tokens. `losses` spreads it over the tokens.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sightline.agents.algorithms import gigpo, grpo, ppo, rloo
+from sightline.agents.algorithms.gigpo import gigpo_advantages
+from sightline.agents.algorithms.grpo import grpo_advantages
+from sightline.agents.algorithms.ppo import ppo_advantages
 from sightline.agents.algorithms.returns import RewardKind
+from sightline.agents.algorithms.rloo import rloo_advantages
 from sightline.agents.types import Advantages, Group
 from sightline.config.agents import GRPO, PPO, Algorithm, GiGPO
 
@@ -13,21 +19,21 @@ from sightline.config.agents import GRPO, PPO, Algorithm, GiGPO
 def compute_advantages(
     groups: Sequence[Group], settings: Algorithm, reward: RewardKind = "game"
 ) -> list[list[Advantages | None]]:
-    """What each turn of an update is credited with.
+    """Compute the advantages of one update with the recipe's algorithm.
 
     Args:
-        groups: all that was played for one update, by all processes; the episodes of a group share their task seed.
-        settings: which algorithm, and its settings.
+        groups: all episodes of the update, of all processes; the episodes of a group share their task seed.
+        settings: algorithm and its hyperparameters.
         reward: which rewards count, see `returns.rewards_of`.
 
     Returns:
-        For each group and trajectory a credit with float64[turns]; None where there is nothing to learn: the episode
-        broke or is empty, or its group shows no differences.
+        Advantages for each group and trajectory; None where there is nothing to learn: the episode broke or is empty,
+        or all returns of its group are equal.
     """
     if isinstance(settings, PPO):
-        return ppo.compute_advantages(groups, settings, reward)
+        return ppo_advantages(groups, settings, reward)
     if isinstance(settings, GRPO):
-        return grpo.compute_advantages(groups, settings, reward)
+        return grpo_advantages(groups, settings, reward)
     if isinstance(settings, GiGPO):
-        return gigpo.compute_advantages(groups, settings, reward)
-    return rloo.compute_advantages(groups, settings, reward)
+        return gigpo_advantages(groups, settings, reward)
+    return rloo_advantages(groups, settings, reward)

@@ -1,10 +1,13 @@
-"""Credit for an episode against its group: Shao et al., "DeepSeekMath", 2024 (arXiv 2402.03300), section 4.1.2 (outcome
+"""GRPO advantages, relative to the group: Shao et al., "DeepSeekMath", 2024 (arXiv 2402.03300), section 4.1.2 (outcome
 supervision).
 
-Every turn of an episode is credited alike: with the episode's return, less the mean of the group, divided by the
-group's deviation (of the population, plus a small number). `divide_by_deviation=False` leaves the division out: Liu et
-al., "Understanding R1-Zero-Like Training" (Dr. GRPO), 2025 (arXiv 2503.20783), section 3: dividing favours tasks that
-are nearly always or nearly never solved. Groups whose episodes all ended alike say nothing and are dropped.
+    task seed 7:  return  1   0   0   1        mean 0.5, standard deviation 0.5
+    advantage            +1  -1  -1  +1        the same for every turn of an episode
+
+The group's mean is the baseline, so no critic is needed. `divide_by_deviation=False` leaves the division out (Liu et
+al., "Understanding R1-Zero-Like Training" (Dr. GRPO), 2025, arXiv 2503.20783, section 3): dividing favours tasks that
+are nearly always or nearly never solved. Groups whose episodes all have the same return carry no signal and are
+dropped.
 """
 
 from __future__ import annotations
@@ -13,34 +16,37 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sightline.agents.algorithms.returns import RewardKind, all_alike, is_whole, rewards_of
+from sightline.agents.algorithms.returns import RewardKind, all_equal, is_complete, rewards_of
 from sightline.agents.types import Advantages, Group
 from sightline.config.agents import GRPO
 
 EPSILON = 1e-6
-"""Added to the deviation that advantages are divided by."""
+"""Added to the standard deviation that advantages are divided by."""
 
 
-def compute_advantages(groups: Sequence[Group], settings: GRPO, reward: RewardKind) -> list[list[Advantages | None]]:
-    """A credit for each trajectory; None for those that broke or are empty, and for groups without differences."""
+def grpo_advantages(groups: Sequence[Group], settings: GRPO, reward: RewardKind) -> list[list[Advantages | None]]:
+    """GRPO advantages of each trajectory; None for broken or empty episodes, and for groups of equal returns."""
     return [_of_group(group, settings, reward) for group in groups]
 
 
 def _of_group(group: Group, settings: GRPO, reward: RewardKind) -> list[Advantages | None]:
-    credits: list[Advantages | None] = [None] * len(group)
-    whole = [i for i, episode in enumerate(group) if is_whole(episode)]
-    returns = np.array([rewards_of(group[i], reward).sum() for i in whole])
-    if len(whole) < 2 or all_alike(returns):
-        return credits
-    for i, advantage in zip(whole, compared(returns, settings.divide_by_deviation), strict=True):
-        credits[i] = Advantages(np.full(len(group[i].turns), advantage))
-    return credits
+    advantages: list[Advantages | None] = [None] * len(group)
+    # A broken episode says nothing about the policy, so it counts neither in the mean nor in the deviation.
+    complete = [i for i, episode in enumerate(group) if is_complete(episode)]
+    returns = np.array([rewards_of(group[i], reward).sum() for i in complete])
+    if len(complete) < 2 or all_equal(returns):
+        return advantages
+    for i, advantage in zip(complete, relative_to_group(returns, settings.divide_by_deviation), strict=True):
+        # Outcome supervision: the episode's advantage goes to all of its turns alike.
+        advantages[i] = Advantages(np.full(len(group[i].turns), advantage))
+    return advantages
 
 
-def compared(values: np.ndarray, divide_by_deviation: bool) -> np.ndarray:
-    """float64[n] -> float64[n]: how far above their mean values are, in deviations if wanted; 0 if all are alike."""
-    if all_alike(values):
-        return np.zeros(len(values))
-    above = values - values.mean()
-    deviation = float(values.std()) + EPSILON if divide_by_deviation else 1.0
-    return np.asarray(above / deviation)
+def relative_to_group(returns: np.ndarray, divide_by_deviation: bool) -> np.ndarray:
+    """float64[n] -> float64[n]: returns minus their mean, in standard deviations if wanted; 0 if all are equal."""
+    if all_equal(returns):
+        # Dividing rounding errors by EPSILON would turn them into advantages.
+        return np.zeros(len(returns))
+    centered = returns - returns.mean()
+    deviation = float(returns.std()) + EPSILON if divide_by_deviation else 1.0
+    return np.asarray(centered / deviation)

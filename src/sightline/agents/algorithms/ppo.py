@@ -1,11 +1,15 @@
-"""Credit for each turn by generalised advantage estimation: Schulman et al., "High-Dimensional Continuous Control Using
-Generalized Advantage Estimation", ICLR 2016 (arXiv 1506.02438), section 3, as PPO uses it (arXiv 1707.06347, section
-5).
+"""PPO advantages by GAE: Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation",
+ICLR 2016 (arXiv 1506.02438), section 3, as PPO uses it (arXiv 1707.06347, section 5).
 
-A turn is credited with how much better things went from there on than its value said, later surprises counting less by
-gamma * lambda for each turn of delay. The step is a turn, not a token (RL4VLM, arXiv 2405.10292, section 4). A
-terminated episode is worth nothing after its end; a truncated one is worth what the policy expected to come
-(`last_value`).
+    delta_t = r_t + gamma * V_{t+1} - V_t
+    A_t     = delta_t + gamma * lambda * A_{t+1}
+
+    turn     0        1        2        end
+    value    V_0      V_1      V_2      terminated: 0; truncated: `last_value`
+    reward       r_0      r_1      r_2
+
+A time step is a turn, not a token (RL4VLM, arXiv 2405.10292, section 4): gamma must not punish long replies. A
+terminated episode is worth nothing after its end; for a truncated one the critic bootstraps.
 """
 
 from __future__ import annotations
@@ -14,26 +18,26 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sightline.agents.algorithms.returns import RewardKind, is_whole, rewards_of
+from sightline.agents.algorithms.returns import RewardKind, is_complete, rewards_of
 from sightline.agents.types import Advantages, Group, Trajectory
 from sightline.config.agents import PPO
 
 EPSILON = 1e-8
-"""Added to the deviation that advantages are divided by."""
+"""Added to the standard deviation that advantages are divided by."""
 
 
-def compute_advantages(groups: Sequence[Group], settings: PPO, reward: RewardKind) -> list[list[Advantages | None]]:
-    """A credit for each trajectory; None for those that broke or are empty.
+def ppo_advantages(groups: Sequence[Group], settings: PPO, reward: RewardKind) -> list[list[Advantages | None]]:
+    """GAE advantages of each trajectory; None for broken or empty episodes.
 
     `Advantages.returns` are advantages plus values, before normalisation. With `settings.normalise`, advantages have
-    mean 0 and deviation 1 over all turns of all groups: hand in those of all processes together.
+    mean 0 and standard deviation 1 over all turns of all groups: pass those of all processes together.
     """
-    credits = [[_of_episode(episode, settings, reward) for episode in group] for group in groups]
-    return _normalised(credits) if settings.normalise else credits
+    advantages = [[_of_episode(episode, settings, reward) for episode in group] for group in groups]
+    return _normalised(advantages) if settings.normalise else advantages
 
 
 def _of_episode(episode: Trajectory, settings: PPO, reward: RewardKind) -> Advantages | None:
-    if not is_whole(episode):
+    if not is_complete(episode):
         return None
     values = np.array([turn.value for turn in episode.turns], np.float64)
     advantages = generalised_advantages(
@@ -43,31 +47,32 @@ def _of_episode(episode: Trajectory, settings: PPO, reward: RewardKind) -> Advan
         settings.gamma,
         settings.gae_lambda,
     )
+    # The critic's target is the lambda-return: A_t + V_t.
     return Advantages(advantages, advantages + values)
 
 
 def generalised_advantages(
-    rewards: np.ndarray, values: np.ndarray, value_after: float, gamma: float, gae_lambda: float
+    rewards: np.ndarray, values: np.ndarray, last_value: float, gamma: float, gae_lambda: float
 ) -> np.ndarray:
-    """float64[turns], from the rewards and values (float64[turns]) of one episode and its value after the last turn."""
-    next_values = np.append(values[1:], value_after)
-    surprises = rewards + gamma * next_values - values
+    """float64[turns]: GAE from the rewards and values (float64[turns]) of one episode and the value after its end."""
+    next_values = np.append(values[1:], last_value)
+    deltas = rewards + gamma * next_values - values
     advantages = np.zeros(len(rewards))
     following = 0.0
     for i in reversed(range(len(rewards))):
-        following = surprises[i] + gamma * gae_lambda * following
+        following = deltas[i] + gamma * gae_lambda * following
         advantages[i] = following
     return advantages
 
 
-def _normalised(credits: list[list[Advantages | None]]) -> list[list[Advantages | None]]:
-    every = [one.advantages for group in credits for one in group if one is not None]
-    if not every:
-        return credits
-    together = np.concatenate(every)
+def _normalised(advantages: list[list[Advantages | None]]) -> list[list[Advantages | None]]:
+    """Standardise the advantages of an update; the targets of the values keep their scale."""
+    known = [one.advantages for group in advantages for one in group if one is not None]
+    if not known:
+        return advantages
+    together = np.concatenate(known)
     mean, deviation = together.mean(), together.std()
-
-    def normalise(one: Advantages | None) -> Advantages | None:
-        return one and Advantages((one.advantages - mean) / (deviation + EPSILON), one.returns)
-
-    return [[normalise(one) for one in group] for group in credits]
+    return [
+        [one and Advantages((one.advantages - mean) / (deviation + EPSILON), one.returns) for one in group]
+        for group in advantages
+    ]

@@ -1,4 +1,4 @@
-"""What the rewards of an episode are, and which episodes can be learned from."""
+"""Rewards and returns of an episode, as the advantage estimators see them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ RewardKind = Literal["game", "success"]
 
 
 def rewards_of(trajectory: Trajectory, kind: RewardKind) -> np.ndarray:
-    """float64[turns]: the rewards that an algorithm sees.
+    """float64[turns]: rewards that an algorithm trains on.
 
-    `game`: the game's own. `success`: 1 on the last turn of a won episode and 0 everywhere else. Both less penalties.
+    `game`: the environment's rewards. `success`: 1 on the last turn of a successful episode and 0 everywhere else.
+    Both minus penalties.
     """
     if kind == "game":
         return trajectory.rewards
@@ -24,21 +25,22 @@ def rewards_of(trajectory: Trajectory, kind: RewardKind) -> np.ndarray:
     return rewards
 
 
-def is_whole(trajectory: Trajectory) -> bool:
-    """Whether an episode was played at all and nothing broke."""
+def is_complete(trajectory: Trajectory) -> bool:
+    """Tell whether an episode has turns and did not break."""
     return trajectory.error is None and bool(trajectory.turns)
 
 
-def all_alike(values: np.ndarray) -> bool:
-    """Whether float64[n] are equal but for rounding, so that comparing them teaches nothing."""
+def all_equal(values: np.ndarray) -> bool:
+    """Tell whether float64[n] are equal up to rounding: zero variance, so relative advantages carry no signal."""
     return bool(np.ptp(values) <= 1e-9 * max(1.0, float(np.abs(values).max())))
 
 
-def discounted(rewards: np.ndarray, gamma: float) -> np.ndarray:
-    """float64[turns] -> float64[turns]: each turn's reward and all later ones, each turn of delay costing `gamma`."""
-    to_come = np.zeros(len(rewards))
+def discounted_returns(rewards: np.ndarray, gamma: float) -> np.ndarray:
+    """float64[turns] -> float64[turns]: discounted return from each turn to the end, the reward-to-go."""
+    returns = np.zeros(len(rewards))
     following = 0.0
     for i in reversed(range(len(rewards))):
+        # G_t = r_t + gamma * G_{t+1}
         following = rewards[i] + gamma * following
-        to_come[i] = following
-    return to_come
+        returns[i] = following
+    return returns

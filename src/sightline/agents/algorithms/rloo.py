@@ -1,10 +1,11 @@
-"""Credit for an episode against the others of its group: Ahmadian et al., "Back to Basics: Revisiting REINFORCE Style
+"""RLOO advantages, relative to the rest of the group: Ahmadian et al., "Back to Basics: Revisiting REINFORCE Style
 Optimization for Learning from Human Feedback in LLMs", ACL 2024 (arXiv 2402.14740), the section on REINFORCE
 Leave-One-Out.
 
-Every turn of an episode is credited alike: with the episode's return, less the mean return of the other episodes. That
-mean does not depend on the episode itself, so the gradient is unbiased. Groups whose episodes all ended alike say
-nothing and are dropped.
+    advantage_i = return_i - mean of the other returns of the group
+
+The baseline does not depend on the episode itself, so the gradient is unbiased (GRPO's mean includes it). Every turn of
+an episode has the same advantage. Groups whose episodes all have the same return carry no signal and are dropped.
 """
 
 from __future__ import annotations
@@ -13,23 +14,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sightline.agents.algorithms.returns import RewardKind, all_alike, is_whole, rewards_of
+from sightline.agents.algorithms.returns import RewardKind, all_equal, is_complete, rewards_of
 from sightline.agents.types import Advantages, Group
 from sightline.config.agents import RLOO
 
 
-def compute_advantages(groups: Sequence[Group], settings: RLOO, reward: RewardKind) -> list[list[Advantages | None]]:
-    """A credit for each trajectory; None for those that broke or are empty, and for groups without differences."""
+def rloo_advantages(groups: Sequence[Group], settings: RLOO, reward: RewardKind) -> list[list[Advantages | None]]:
+    """RLOO advantages of each trajectory; None for broken or empty episodes, and for groups of equal returns."""
     return [_of_group(group, reward) for group in groups]
 
 
 def _of_group(group: Group, reward: RewardKind) -> list[Advantages | None]:
-    credits: list[Advantages | None] = [None] * len(group)
-    whole = [i for i, episode in enumerate(group) if is_whole(episode)]
-    returns = np.array([rewards_of(group[i], reward).sum() for i in whole])
-    if len(whole) < 2 or all_alike(returns):
-        return credits
-    others = (returns.sum() - returns) / (len(whole) - 1)
-    for i, advantage in zip(whole, returns - others, strict=True):
-        credits[i] = Advantages(np.full(len(group[i].turns), advantage))
-    return credits
+    advantages: list[Advantages | None] = [None] * len(group)
+    complete = [i for i, episode in enumerate(group) if is_complete(episode)]
+    returns = np.array([rewards_of(group[i], reward).sum() for i in complete])
+    # Leave-one-out needs at least one other episode.
+    if len(complete) < 2 or all_equal(returns):
+        return advantages
+    baselines = (returns.sum() - returns) / (len(complete) - 1)
+    for i, advantage in zip(complete, returns - baselines, strict=True):
+        advantages[i] = Advantages(np.full(len(group[i].turns), advantage))
+    return advantages

@@ -1,1 +1,1 @@
-"""On how many processes a model learns, and how they share the work. Rollouts, credit and losses know nothing of it."""
+"""Training engines: one process, DDP or FSDP2. Rollouts, advantages and losses do not know which of them runs."""

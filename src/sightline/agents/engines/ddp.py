@@ -1,7 +1,8 @@
-"""A whole model on every process; gradients are added up once for each step.
+"""DDP engine: data parallelism with a full replica of the model on every process.
 
-Not torch's DistributedDataParallel: that averages, and adds up in every backward pass unless told otherwise, and all
-processes must make equally many. Here a process makes as many passes as it has work, or none.
+Not torch's DistributedDataParallel: that averages gradients, synchronises in every backward pass unless told otherwise,
+and needs equally many passes on all processes. Here gradients are summed once for each optimiser step, and a process
+runs as many passes as it has work, or none.
 """
 
 from __future__ import annotations
@@ -10,9 +11,14 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sightline.agents.engines.optimisers import OptimiserState, load_optimiser_state, optimiser_state
-from sightline.agents.engines.processes import Processes, share_weights
-from sightline.agents.engines.stepping import clipped_step, parameters_of
+from sightline.agents.engines.engine import ProcessGroup, broadcast_weights
+from sightline.agents.engines.optimisers import (
+    OptimiserState,
+    clipped_step,
+    load_optimiser_state,
+    optimiser_state,
+    parameters_of,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -21,24 +27,24 @@ if TYPE_CHECKING:
     from sightline.models.vlm.model import VLM
 
 BUCKET = 2**25
-"""Numbers that are sent at once: enough to keep the connection busy, little beside the gradients themselves."""
+"""Gradient elements in one all-reduce: enough to keep the connection busy, little beside the gradients themselves."""
 
 
-class DDP(Processes):
-    """Replicas of the model; see `Engine`."""
+class DDP(ProcessGroup):
+    """Engine with a replica of the model on every process; see `Engine`."""
 
-    lockstep = False
+    uniform_steps = False
     _module: nn.Module
 
     def prepare(self, vlm: VLM) -> None:
-        share_weights(vlm.scorer)
+        broadcast_weights(vlm.scorer)
         self._module = vlm.scorer
 
-    def whole(self) -> contextlib.AbstractContextManager[None]:
+    def full_params(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     def step(self, optimiser: torch.optim.Optimizer, max_norm: float) -> float:
-        add_gradients(parameters_of(optimiser))
+        sum_gradients(parameters_of(optimiser))
         return clipped_step(optimiser, max_norm)
 
     def optimiser_state(self, optimiser: torch.optim.Optimizer) -> OptimiserState:
@@ -48,39 +54,41 @@ class DDP(Processes):
         load_optimiser_state(self._module, optimiser, state)
 
 
-def add_gradients(parameters: Sequence[torch.Tensor]) -> None:
-    """Put the sum over all processes into every gradient. One that is missing counts as zero; those that no process has
-    stay missing, as they would in one process."""
+def sum_gradients(parameters: Sequence[torch.Tensor]) -> None:
+    """All-reduce gradients: the sum over all processes. A missing one counts as zero; those that no process has stay
+    missing, as they would in one process (AdamW then skips the parameter, weight decay included)."""
     import torch
     import torch.distributed as dist
 
     if not parameters:
         return
-    there = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
-    dist.all_reduce(there, dist.ReduceOp.MAX)
+    present = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
+    dist.all_reduce(present, dist.ReduceOp.MAX)
     gradients = []
-    for parameter, known in zip(parameters, there.tolist(), strict=True):
-        if known and parameter.grad is None:
+    for parameter, anywhere in zip(parameters, present.tolist(), strict=True):
+        if anywhere and parameter.grad is None:  # another process has it, and waits for ours in the all-reduce
             parameter.grad = torch.zeros_like(parameter)
         if parameter.grad is not None:
             gradients.append(parameter.grad)
     for bucket in _buckets(gradients):
+        # summed in float32 whatever the weights are: bfloat16 would round in every addition
         flat = torch.cat([gradient.reshape(-1).float() for gradient in bucket])
         dist.all_reduce(flat)
-        at = 0
+        start = 0
         for gradient in bucket:
-            gradient.copy_(flat[at : at + gradient.numel()].view_as(gradient))
-            at += gradient.numel()
+            gradient.copy_(flat[start : start + gradient.numel()].view_as(gradient))
+            start += gradient.numel()
 
 
 def _buckets(gradients: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Group gradients into buckets of up to `BUCKET` elements; a larger one is alone."""
     bucket: list[torch.Tensor] = []
-    numbers = 0
+    elements = 0
     for gradient in gradients:
-        if bucket and numbers + gradient.numel() > BUCKET:
+        if bucket and elements + gradient.numel() > BUCKET:
             yield bucket
-            bucket, numbers = [], 0
+            bucket, elements = [], 0
         bucket.append(gradient)
-        numbers += gradient.numel()
+        elements += gradient.numel()
     if bucket:
         yield bucket

@@ -1,15 +1,23 @@
-"""What learning needs of the processes that it runs on."""
+"""Engine: what training needs of the processes it runs on; and the engine of a single process.
+
+rank 0   rollouts --+           +-- forward/backward of its share --+
+                    +-- gather -+                                    +-- sum gradients -- clip -- optimiser step
+rank 1   rollouts --+           +-- forward/backward of its share --+
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from sightline.agents.engines.optimisers import OptimiserState
+from sightline.agents.engines.optimisers import OptimiserState, clipped_step, load_optimiser_state, optimiser_state
+from sightline.errors import RunFailed
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from sightline.models.vlm.model import VLM
 
@@ -17,80 +25,176 @@ T = TypeVar("T")
 
 
 class Engine(Protocol):
-    """One process among `world`, which is number `rank`. All of them call the same methods in the same order.
+    """One process of `world`, the one with number `rank`. All processes call the same methods in the same order.
 
-    Weights are equal on all processes, whole or in shards. Each process plays and scores its share of the episodes, and
-    makes the backward passes of its share of a step. The gradients of all are added up, not averaged: the result is
-    that of one process.
+    Weights are equal on all processes, replicated or sharded. Each process plays and scores its share of the episodes,
+    and runs the backward passes of its share of an optimiser step. Gradients are summed over processes, not averaged:
+    the loss is already divided by the number of turns of the whole step, so the sum is the gradient of one process.
 
     Attributes:
         rank, world: which process of how many.
-        lockstep: whether all processes must make equally many forward and backward passes, see `passes`. Then a pass
-            that breaks off on one of them leaves the others waiting, so it cannot be tried again.
+        uniform_steps: all processes must run the same number of forward and backward passes, see
+            `padded_microbatches`. A pass that fails on one of them leaves the others waiting, so it cannot be retried.
     """
 
     rank: int
     world: int
-    lockstep: bool
+    uniform_steps: bool
 
     def prepare(self, vlm: VLM) -> None:
-        """Bring the weights into the form in which they learn, those of process 0 on all; before an optimiser is made
-        of them.
+        """Replicate or shard the weights, those of process 0 on all; call it before an optimiser is built.
 
         Raises:
-            BadInput: the model cannot learn in this way.
+            BadInput: the model cannot be trained with this engine.
         """
         ...
 
-    def whole(self) -> AbstractContextManager[None]:
-        """While entered, this process has a whole model of plain tensors: it may generate, score without gradient, keep
+    def full_params(self) -> AbstractContextManager[None]:
+        """While entered, this process has a full model of plain tensors: it may generate, score without gradient, keep
         a reference, save and load, as often as it likes, whatever the others do.
 
-        What is changed must be changed alike on all processes; it stays after leaving.
+        Changes must be the same on all processes; they stay after leaving.
         """
         ...
 
     def step(self, optimiser: torch.optim.Optimizer, max_norm: float) -> float:
-        """Add up the gradients of all processes, clip their common norm, change the weights, forget the gradients.
+        """Sum the gradients of all processes, clip their global norm, update the weights, clear the gradients.
 
         Returns:
             The norm before clipping. If it is not finite, the weights are left as they are.
         """
         ...
 
-    def gather(self, mine: T) -> list[T]:
-        """What every process has, by rank."""
+    def gather(self, local: T) -> list[T]:
+        """Gather one object from every process, by rank."""
         ...
 
     def largest(self, number: int) -> int:
-        """The largest of the processes' numbers."""
+        """Maximum of a number over processes."""
         ...
 
     def optimiser_state(self, optimiser: torch.optim.Optimizer) -> OptimiserState:
-        """The whole state of an optimiser, whatever the engine: one engine's state can be loaded by another. Process 0
-        gets it, the others get nothing. Not to be called within `whole`."""
+        """Full optimiser state, the same for every engine, so that another engine can load it. Process 0 gets it, the
+        others get an empty one. Not to be called within `full_params`."""
         ...
 
     def load_optimiser_state(self, optimiser: torch.optim.Optimizer, state: OptimiserState) -> None:
-        """Take over what `optimiser_state` gave to process 0; every process has to bring it. Not to be called within
-        `whole`.
+        """Load the state that `optimiser_state` gave to process 0; every process has to pass it. Not to be called
+        within `full_params`.
 
         Raises:
-            BadInput: it is that of another model.
+            BadInput: the state belongs to another model.
         """
         ...
 
     def close(self) -> None:
-        """Leave the group of processes."""
+        """Leave the process group."""
         ...
 
 
-def passes(engine: Engine, mine: Sequence[T], spare: T) -> list[tuple[T, bool]]:
-    """The forward passes that this process makes of a step, and whether each counts.
+def padded_microbatches(engine: Engine, microbatches: Sequence[T], padding: T) -> list[tuple[T, bool]]:
+    """Microbatches of this process in an optimiser step, each with whether it counts.
+
+        rank 0   mb  mb  mb        uniform_steps: a collective runs in every layer of every pass,
+        rank 1   mb  pad pad       so a process with less work takes part with padding
 
     Args:
-        mine: its share; may be empty.
-        spare: what it reads where others have more to do and wait for it; the loss of that is to be taken times zero.
+        microbatches: this process's share; may be empty.
+        padding: input of the passes that only keep up with the other processes; multiply their loss by zero.
     """
-    count = engine.largest(len(mine)) if engine.lockstep else len(mine)
-    return [(few, True) for few in mine] + [(spare, False)] * (count - len(mine))
+    count = engine.largest(len(microbatches)) if engine.uniform_steps else len(microbatches)
+    return [(batch, True) for batch in microbatches] + [(padding, False)] * (count - len(microbatches))
+
+
+class SingleProcess:
+    """Engine of one process; see `Engine`."""
+
+    rank = 0
+    world = 1
+    uniform_steps = False
+    _module: nn.Module
+
+    def prepare(self, vlm: VLM) -> None:
+        self._module = vlm.scorer
+
+    def full_params(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def step(self, optimiser: torch.optim.Optimizer, max_norm: float) -> float:
+        return clipped_step(optimiser, max_norm)
+
+    def gather(self, local: T) -> list[T]:
+        return [local]
+
+    def largest(self, number: int) -> int:
+        return number
+
+    def optimiser_state(self, optimiser: torch.optim.Optimizer) -> OptimiserState:
+        return optimiser_state(self._module, optimiser)
+
+    def load_optimiser_state(self, optimiser: torch.optim.Optimizer, state: OptimiserState) -> None:
+        load_optimiser_state(self._module, optimiser, state)
+
+    def close(self) -> None:
+        return None
+
+
+class ProcessGroup:
+    """Base of the engines on several processes: the group that torch.distributed has joined.
+
+    Numbers and objects are exchanged on the CPU, so that nothing waits for a GPU, or on one.
+    """
+
+    def __init__(self) -> None:
+        import torch.distributed as dist
+
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+
+    def gather(self, local: T) -> list[T]:
+        """Gather one object from every process, by rank."""
+        import torch.distributed as dist
+
+        gathered: list[T | None] = [None] * self.world
+        with _lost_peer_reported():
+            dist.all_gather_object(gathered, local)
+        return gathered  # type: ignore[return-value]
+
+    def largest(self, number: int) -> int:
+        """Maximum of a number over processes."""
+        import torch
+        import torch.distributed as dist
+
+        known = torch.tensor([number])
+        with _lost_peer_reported():
+            dist.all_reduce(known, dist.ReduceOp.MAX)
+        return int(known)
+
+    def close(self) -> None:
+        """Leave the process group; calling it again changes nothing."""
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _lost_peer_reported() -> Iterator[None]:
+    """Turn the backend's stack trace about a lost process into one line."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RunFailed("another process has ended before its time; see what it said") from error
+
+
+def broadcast_weights(module: nn.Module) -> None:
+    """Copy the weights and buffers of process 0 to all processes, bit for bit."""
+    import torch
+    import torch.distributed as dist
+
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            sent = tensor.detach().contiguous()
+            if sent.numel():
+                dist.broadcast(sent.reshape(-1).view(torch.uint8), src=0)  # as bytes: backends do not know all types
+                if sent.data_ptr() != tensor.data_ptr():
+                    tensor.copy_(sent)

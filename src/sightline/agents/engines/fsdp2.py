@@ -1,12 +1,14 @@
-"""A model in shards: each process keeps its part of the weights, gradients and optimiser (torch's FSDP2; Zhao et al.
+"""FSDP2 engine: each process keeps its shard of the weights, gradients and optimiser state (torch's FSDP2; Zhao et al.
 2023, arXiv 2304.11277; Rajbhandari et al. 2020, arXiv 1910.02054).
 
-For a pass, the weights of one layer after the other are gathered from all processes; gradients go back to where their
-weights are kept, added up. So all processes have to make equally many passes of learning. To play, to judge and to save
-they gather everything once (`whole`), and then owe nothing to each other.
+    training   layer by layer: all-gather weights, compute, free them; reduce-scatter the gradients (summed)
+    rollouts   `full_params`: all-gather everything once, then every process works on its own
+
+So all processes run equally many training passes (`uniform_steps`), while rollouts, scoring and saving are not bound to
+each other.
 
 The arithmetic is that of the other engines (products in bfloat16 on GPUs by autocast, weights and sums in float32), so
-that the same numbers come out, and what is saved is exact.
+that the same numbers come out, and saved weights are exact.
 """
 
 from __future__ import annotations
@@ -16,9 +18,14 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sightline.agents.engines.optimisers import OptimiserState, load_optimiser_state, optimiser_state, spread
-from sightline.agents.engines.processes import Processes, share_weights
-from sightline.agents.engines.stepping import clipped_step
+from sightline.agents.engines.engine import ProcessGroup, broadcast_weights
+from sightline.agents.engines.optimisers import (
+    OptimiserState,
+    clipped_step,
+    load_optimiser_state,
+    optimiser_state,
+    shard_like,
+)
 from sightline.errors import BadInput
 
 if TYPE_CHECKING:
@@ -31,18 +38,18 @@ HOOKS = (
     *("_forward_pre_hooks", "_forward_hooks", "_state_dict_pre_hooks"),
     *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
 )
-"""Where modules keep what FSDP has them do before and after passes, saving and loading."""
+"""Attributes of a module that hold FSDP's hooks of passes, saving and loading."""
 
 
-class FSDP2(Processes):
-    """Shards of the model; see `Engine`."""
+class FSDP2(ProcessGroup):
+    """Engine with a shard of the model on every process; see `Engine`."""
 
     _module: Any
 
     def __init__(self) -> None:
         super().__init__()
-        self.lockstep = self.world > 1
-        self._is_whole = False
+        self.uniform_steps = self.world > 1
+        self._is_full = False
 
     def prepare(self, vlm: VLM) -> None:
         import torch
@@ -51,7 +58,7 @@ class FSDP2(Processes):
 
         if vlm.policy.four_bit:
             raise BadInput("weights of 4 bits cannot be kept in shards; say engine=ddp, or policy.four_bit=false")
-        share_weights(vlm.scorer)
+        broadcast_weights(vlm.scorer)
         mesh = init_device_mesh(vlm.device.type, (self.world,))
         precision = MixedPrecisionPolicy(reduce_dtype=torch.float32)
         # the value head is in float32 whatever the model is, and a group of shards has one type
@@ -71,25 +78,31 @@ class FSDP2(Processes):
         self._module = vlm.scorer
 
     @contextlib.contextmanager
-    def whole(self) -> Iterator[None]:
-        if self._is_whole:
+    def full_params(self) -> Iterator[None]:
+        import torch
+
+        if self._is_full:  # entered already; the outer one reshards
             yield
             return
         shards = dict(self._module.named_parameters())
         for module in _sharded(self._module):
             module.unshard()
-        self._is_whole = True
+        self._is_full = True
         try:
             with _without_hooks(self._module):
                 yield
         finally:
-            self._is_whole = False
-            _take_back(shards, dict(self._module.named_parameters()))
+            self._is_full = False
+            # Weights may have been loaded meanwhile: copy this process's part of them into its shards.
+            weights = dict(self._module.named_parameters())
+            with torch.no_grad():
+                for name, shard in shards.items():
+                    shard.to_local().copy_(shard_like(weights[name], shard).to_local())  # type: ignore[attr-defined]
             for module in _sharded(self._module):
                 module.reshard()
 
     def step(self, optimiser: torch.optim.Optimizer, max_norm: float) -> float:
-        return clipped_step(optimiser, max_norm)  # gradients were added up by the backward passes
+        return clipped_step(optimiser, max_norm)  # gradients were summed by the backward passes
 
     def optimiser_state(self, optimiser: torch.optim.Optimizer) -> OptimiserState:
         return optimiser_state(self._module, optimiser, keep=self.rank == 0)
@@ -99,7 +112,7 @@ class FSDP2(Processes):
 
 
 def layers_in(module: nn.Module) -> list[nn.Module]:
-    """The layers of which towers are made: the members of the outermost lists of modules, whatever the model."""
+    """Transformer layers, the units of sharding: the members of the outermost module lists, whatever the model."""
     from torch import nn
 
     found: list[nn.Module] = []
@@ -121,33 +134,26 @@ def _sharded(module: nn.Module) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _without_hooks(module: nn.Module) -> Iterator[None]:
-    """While entered, FSDP leaves the weights as they are: it neither gathers them nor lets go of them, and states are
-    plain tensors."""
+    """Switch FSDP's hooks off while entered: weights are neither gathered nor freed, and state dicts hold plain
+    tensors."""
     taken: list[tuple[dict[int, Any], dict[int, Any]]] = []
     for part in module.modules():
         for name in HOOKS:
             hooks = getattr(part, name)
-            if any(_is_of_fsdp(hook) for hook in hooks.values()):
+            fsdp_keys = [
+                key
+                for key, hook in hooks.items()
+                if str(getattr(hook, "__module__", "")).startswith("torch.distributed.fsdp")
+            ]
+            if fsdp_keys:
                 taken.append((hooks, dict(hooks)))
-                for key in [key for key, hook in hooks.items() if _is_of_fsdp(hook)]:
+                for key in fsdp_keys:
                     del hooks[key]
     try:
         yield
     finally:
         for hooks, before in taken:
+            # Keep hooks that were added meanwhile, behind the ones that come back: their order is that of calls.
             since = {key: hook for key, hook in hooks.items() if key not in before}
             hooks.clear()
             hooks.update(before | since)
-
-
-def _is_of_fsdp(hook: Any) -> bool:
-    return str(getattr(hook, "__module__", "")).startswith("torch.distributed.fsdp")
-
-
-def _take_back(shards: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
-    """Copy this process's shards of whole weights to where they are kept."""
-    import torch
-
-    with torch.no_grad():
-        for name, shard in shards.items():
-            shard.to_local().copy_(spread(weights[name], shard).to_local())  # type: ignore[attr-defined]

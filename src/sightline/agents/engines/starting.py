@@ -1,4 +1,4 @@
-"""From the name of an engine to the processes that it works on."""
+"""Start an engine by name: join the process group that torchrun has started."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import os
 from datetime import timedelta
 from typing import Literal
 
-from sightline.agents.engines.engine import Engine
+from sightline.agents.engines.engine import Engine, SingleProcess
 from sightline.errors import BadInput
 
 PATIENCE = timedelta(hours=6)
-"""How long processes wait for each other: one of them may examine the model while the others have nothing to do. If one
-ends before its time, torchrun ends the others at once."""
+"""Timeout of collectives: one process may evaluate the model for hours while the others wait. If one dies, torchrun
+ends the others at once."""
 
 
 def start_engine(name: Literal["auto", "single", "ddp", "fsdp2"], device: str = "auto") -> Engine:
-    """Join the processes that torchrun has started, if it has.
+    """Start an engine; with torchrun, join its process group.
 
     Args:
         name: `auto` is `ddp` with several processes, else `single`.
-        device: where the model will live, see `choose_device`; with CUDA each process of a machine takes a GPU of its
-            own, which is the current one from then on.
+        device: of the model, see `choose_device`; with CUDA each process of a machine takes a GPU of its own, which is
+            the current one from then on.
 
     Raises:
         BadInput: processes were not started as the engine needs, or there are not enough GPUs.
@@ -30,8 +30,6 @@ def start_engine(name: Literal["auto", "single", "ddp", "fsdp2"], device: str = 
     if name == "auto":
         name = "ddp" if world > 1 else "single"
     if name == "single":
-        from sightline.agents.engines.single import SingleProcess
-
         if world > 1:
             raise BadInput(
                 f"engine=single is for one process, and torchrun has started {world}; say engine=ddp or fsdp2"
@@ -52,16 +50,17 @@ def start_engine(name: Literal["auto", "single", "ddp", "fsdp2"], device: str = 
 
 
 def _join(device: str) -> None:
+    """Initialise torch.distributed; with GPUs both backends, gloo for objects on the CPU and nccl for tensors."""
     import torch
     import torch.distributed as dist
 
     on_gpus = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
     if on_gpus:
-        place = int(os.environ.get("LOCAL_RANK", "0"))
-        if place >= torch.cuda.device_count():
+        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        if local_rank >= torch.cuda.device_count():
             raise BadInput(
                 f"there are more processes than GPUs on this machine ({torch.cuda.device_count()}); "
                 f"start with torchrun --nproc-per-node {max(torch.cuda.device_count(), 1)}, or say device=cpu"
             )
-        torch.cuda.set_device(place)
+        torch.cuda.set_device(local_rank)
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", timeout=PATIENCE)

@@ -1,4 +1,4 @@
-"""Who replies: the policy itself, a script, a model behind a chat interface, or the policy served by vLLM."""
+"""Samplers of replies: the policy itself, the policy served by vLLM, a chat model, or a script."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import numpy as np
 from sightline.models.vlm.types import ChatTurn, Prompt, Sample
 
 Conversation = Sequence[ChatTurn]
-"""The turns that are shown, in order; the last has no reply yet."""
+"""Turns of the window, in order; the last one has no reply yet."""
 Key = tuple[int, ...]
-"""From which all chance of a turn comes."""
+"""PRNG key of a turn: all its randomness is derived from these numbers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Completion:
-    """A reply, and what was asked if it can be learned from."""
+    """Sampled reply, and the prompt as token ids; without a prompt it is not trained on."""
 
     sample: Sample
     prompt: Prompt | None = None
 
 
 class Sampler(Protocol):
-    """Whoever replies."""
+    """Source of replies."""
 
-    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
-        """Reply to the last exchange of each conversation.
+    def generate(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
+        """Generate a reply to the last message of each conversation.
 
         Args:
-            conversations: N of them; earlier exchanges carry their replies.
-            keys: the chance of each reply; equal keys and conversations give equal replies, where that is possible.
+            conversations: N of them; earlier turns carry their replies.
+            keys: PRNG key of each reply; equal keys and conversations give equal replies, where that is possible.
 
         Returns:
             N replies, in the same order.
@@ -41,5 +41,5 @@ class Sampler(Protocol):
 
 
 def only_text(text: str, finished: bool = True) -> Completion:
-    """A reply of which nothing but the text is known: no ids, no probabilities, so nothing is learned from it."""
+    """Completion that is only text: without ids and log-probabilities, so it is not trained on."""
     return Completion(Sample(np.zeros(0, np.int64), np.zeros(0, np.float32), text, finished))

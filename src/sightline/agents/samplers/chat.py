@@ -1,4 +1,4 @@
-"""Replies by a model that chats: hosted ones, servers of one's own, or a model of Hugging Face in this process."""
+"""Sampler: a chat model; a hosted one, your own server, or a Hugging Face model in this process."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from sightline.models.chat.streaming import stream_async
 
 
 class ChatSampler:
-    """Asks a model that chats for every reply, many at once. Making one needs neither key nor network.
+    """Requests every reply from a chat model, many concurrently. Making one needs neither key nor network.
 
-    The interfaces know one turn only, so earlier turns of a conversation are told in the same request, each with its
-    pictures, its words and what was replied.
+    The interfaces know one turn only, so earlier turns of a conversation go into the same request, each with its
+    pictures, its words and its reply.
 
-    A request that is refused, or that fails as often as may be tried, gives an empty reply (which no action can be read
-    from) and is counted; the first of each kind is said. A request that is turned down for good (the key, the model's
-    name, a quota) ends it all, for so would every other.
+    A request that is refused, or that fails after all retries, gives an empty reply (which has no action) and is
+    counted; the first of each kind is reported. A request that is rejected for good (the key, the model's name, a
+    quota) ends the run, for so would every other.
 
     Args:
         config: provider, model, limits and sampling.
         schema: JSON schema of a reply (`prompting.reply_schema`), asked for where `config.structured` and the server
             allow it.
-        warn: told, in one line, of the first failure of each kind.
+        warn: receives one line for the first failure of each kind.
 
     Attributes:
         name: of the model, for reports.
-        failures: how many replies are missing, by `refused` and `failed`.
-        input_tokens, output_tokens: what was read and written so far, as the provider counts.
+        failures: number of missing replies, by `refused` and `failed`.
+        input_tokens, output_tokens: used so far, as the provider counts.
 
     Raises:
-        BadInput: the configured address is none.
+        BadInput: the configured address is not one.
     """
 
     def __init__(
@@ -58,20 +58,20 @@ class ChatSampler:
         self._calls = RateLimitedClient(self._limits)
 
     def check(self) -> None:
-        """Ask something trivial, with a picture and everything else that will be asked for.
+        """Send a trivial request with a picture and all options that later requests have.
 
         Raises:
-            BadInput: package or key missing, key refused, model unknown, or it cannot be asked so.
+            BadInput: package or key missing, key refused, model unknown, or it does not take such requests.
             RunFailed: the server does not answer.
         """
         red = Picture(np.full((64, 64, 3), (200, 30, 30), np.uint8))
         check(self._model, self._limits, self._request((red, "Which colour is this? Reply in JSON.")))
 
-    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
-        """See `Sampler`. The keys are not used: servers draw by themselves, so replies are not repeatable.
+    def generate(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
+        """See `Sampler`. The keys are not used: servers sample by themselves, so replies are not reproducible.
 
         Raises:
-            BadInput: package or key missing, or requests are turned down for good.
+            BadInput: package or key missing, or requests are rejected for good.
         """
         replies = [only_text("", finished=False) for _ in conversations]
         requests = [self._request(as_one_turn(conversation)) for conversation in conversations]
@@ -89,9 +89,10 @@ class ChatSampler:
         return last
 
     def _count(self, attempt: Attempt) -> None:
-        heard = attempt.reply or attempt.error
-        self.input_tokens += heard.input_tokens if heard else 0
-        self.output_tokens += heard.output_tokens if heard else 0
+        # a failed attempt may have cost tokens as well
+        outcome = attempt.reply or attempt.error
+        self.input_tokens += outcome.input_tokens if outcome else 0
+        self.output_tokens += outcome.output_tokens if outcome else 0
 
     def _note_failure(self, attempt: Attempt) -> None:
         kind = "refused" if isinstance(attempt.error, Refused) else "failed"
@@ -107,7 +108,7 @@ class ChatSampler:
 
 
 def as_one_turn(conversation: Conversation) -> tuple[Part, ...]:
-    """All turns as the parts of one request: pictures, words and reply of each, the present one last."""
+    """Parts of one request with all turns: pictures, words and reply of each, the present one last."""
     parts: list[Part] = []
     for number, exchange in enumerate(conversation, 1):
         if len(conversation) > 1:

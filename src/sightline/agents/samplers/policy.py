@@ -1,4 +1,4 @@
-"""The policy itself replies, in this process."""
+"""Sampler: the policy itself, in this process."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import Prompt, Sample
 
 CHANCE_OF_SAMPLING = 1
+"""First number of the PRNG keys of sampling, so that they differ from those of random actions."""
 
 
 @dataclass(frozen=True)
 class PolicySampler:
-    """A model, asked as it is now.
+    """Samples replies with the present weights of the policy.
 
     Attributes:
-        vlm: the model.
-        temperature: 1 samples from the model as it is; 0 takes the most probable token.
+        vlm: the policy.
+        temperature: 1 samples from the model's distribution; 0 is greedy.
         max_tokens: of a reply.
     """
 
@@ -29,18 +30,20 @@ class PolicySampler:
     temperature: float
     max_tokens: int
 
-    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
+    def generate(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
         """See `Sampler`."""
         prompts = [self.vlm.encode(conversation) for conversation in conversations]
         uniforms = None
         if self.temperature > 0:
-            chances = [np.random.default_rng((CHANCE_OF_SAMPLING, *key)) for key in keys]
-            uniforms = np.stack([chance.random(self.max_tokens) for chance in chances])
-        samples = self._written(prompts, uniforms)
+            # One uniform number for each token, inverted through the cumulative distribution: a reply does not depend
+            # on the batch that it is generated in.
+            generators = [np.random.default_rng((CHANCE_OF_SAMPLING, *key)) for key in keys]
+            uniforms = np.stack([generator.random(self.max_tokens) for generator in generators])
+        samples = self._sample(prompts, uniforms)
         return [Completion(sample, prompt) for sample, prompt in zip(samples, prompts, strict=True)]
 
-    def _written(self, prompts: Sequence[Prompt], uniforms: np.ndarray | None) -> list[Sample]:
-        """Replies; in halves if memory runs out, to the same effect, for each has its own numbers."""
+    def _sample(self, prompts: Sequence[Prompt], uniforms: np.ndarray | None) -> list[Sample]:
+        """Sample replies; if memory runs out in two halves, with the same result: each has its own uniform numbers."""
         import torch
 
         try:
@@ -52,4 +55,4 @@ class PolicySampler:
                 ) from error
         half = len(prompts) // 2
         first, second = (None, None) if uniforms is None else (uniforms[:half], uniforms[half:])
-        return self._written(prompts[:half], first) + self._written(prompts[half:], second)
+        return self._sample(prompts[:half], first) + self._sample(prompts[half:], second)

@@ -1,7 +1,7 @@
-"""Replies by the policy itself, served by vLLM in this process: for large models on a GPU.
+"""Sampler: the policy served by vLLM in this process, for large models on a GPU.
 
-Written against the documentation and sources of vLLM 0.14 and later, and tested against a stand-in for its package
-only: it has not been run on a GPU.
+Written against the documentation and sources of vLLM 0.14 and later, and tested with a fake of its package only: it has
+not been run on a GPU.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ if TYPE_CHECKING:
     from sightline.models.vlm.model import VLM
 
 CHANCE_OF_SEEDS = 3
+"""First number of the PRNG keys of vLLM's seeds."""
 _BANNED = -100.0
-"""The least bias that vLLM takes: the token's probability times 4e-44."""
+"""Lowest logit bias that vLLM takes: the token's probability times 4e-44."""
 
 
 class VLLMSampler:
-    """Lets vLLM reply for a model that is trained here.
+    """Samples replies with vLLM for a policy that is trained in this process.
 
-    vLLM puts in the places of pictures by itself, so it is given prompts with one placeholder for each picture;
-    prompts in which they are already spread out would get them twice. What it made of them must be, id by id, what
-    the learner reads, or else the run ends: probabilities of another prompt are worth nothing.
+    vLLM expands the placeholders of pictures by itself, so it gets prompts with one placeholder for each picture;
+    expanded ones would be expanded twice. Its prompt must equal the trainer's id by id, or the run ends:
+    log-probabilities under another prompt make wrong importance ratios.
 
     Log-probabilities come from the distribution that was sampled from (`processed_logprobs`): at the temperature, and
-    without the banned tokens. They differ from the learner's by rounding.
+    without the banned tokens. They differ from the trainer's by rounding, see `losses.sampler_mismatch`.
 
     Args:
-        vlm: the model; it reads prompts and texts, and says what may be written.
-        temperature: of sampling; 0 takes the most probable token.
+        vlm: the policy; it encodes prompts, decodes replies, and knows the banned tokens.
+        temperature: of sampling; 0 is greedy.
         max_tokens: of a reply.
         options: further arguments of `vllm.LLM`, such as `gpu_memory_utilization`, `max_model_len`, or
             `limit_mm_per_prompt={"image": 4}` where several pictures are shown.
@@ -73,7 +74,7 @@ class VLLMSampler:
             **{"logprobs_mode": "processed_logprobs", "generation_config": "vllm", "seed": 0} | options,
         )
         if not hasattr(self._llm.llm_engine, "reset_encoder_cache"):
-            raise BadInput("this vLLM cannot forget what it saw with earlier weights; pip install --upgrade vllm")
+            raise BadInput("this vLLM cannot clear what it cached with earlier weights; pip install --upgrade vllm")
         self._sampling: dict[str, Any] = {
             "temperature": temperature,
             "top_p": 1.0,
@@ -84,11 +85,11 @@ class VLLMSampler:
             "logit_bias": {int(token): _BANNED for token in vlm.tokens.banned.nonzero().flatten().tolist()},
         }
 
-    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
+    def generate(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
         """See `Sampler`.
 
         Raises:
-            RunFailed: vLLM reads other prompts than the learner.
+            RunFailed: vLLM's prompt is not the trainer's.
         """
         if not conversations:
             return []
@@ -98,16 +99,16 @@ class VLLMSampler:
             [self._vllm.SamplingParams(seed=_seed(key), **self._sampling) for key in keys],
             use_tqdm=False,
         )
-        return [self._asked(prompt, output) for prompt, output in zip(prompts, outputs, strict=True)]
+        return [self._completion(prompt, output) for prompt, output in zip(prompts, outputs, strict=True)]
 
     def at(self, temperature: float) -> VLLMSampler:
-        """The same server, asked at another temperature."""
+        """The same server with another sampling temperature."""
         other = copy.copy(self)
         other._sampling = self._sampling | {"temperature": temperature}
         return other
 
     def take_over_weights(self) -> None:
-        """Take over the weights that the model has now, with its adapters in them; see `sync`."""
+        """Load the present weights of the policy, adapters merged, into vLLM; see `sync`."""
         from safetensors.torch import load_file
 
         # by way of files, because the names of weights in a checkpoint are those that vLLM knows
@@ -117,14 +118,14 @@ class VLLMSampler:
                 self.sync(load_file(file).items())
 
     def sync(self, named_parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Take over new weights, and forget whatever was computed with those before.
+        """Load weights, and clear the caches of what was computed with the ones before.
 
         Args:
             named_parameters: (name, values) as in the model's checkpoint, adapters merged.
 
         Raises:
             BadInput: there are adapters among them.
-            RunFailed: vLLM cannot forget, because it is still writing.
+            RunFailed: vLLM cannot clear its cache, because it is still generating.
         """
         weights = [(name, values.detach()) for name, values in named_parameters]
         if any("lora_" in name for name, _ in weights):
@@ -145,7 +146,7 @@ class VLLMSampler:
         prompt: dict[str, Any] = {"prompt_token_ids": self._vlm.unexpanded(conversation)}
         return prompt | ({"multi_modal_data": {"image": shown}} if shown else {})
 
-    def _asked(self, prompt: Prompt, output: Any) -> Completion:
+    def _completion(self, prompt: Prompt, output: Any) -> Completion:
         if list(output.prompt_token_ids) != prompt.ids.tolist():
             raise RunFailed(
                 f"vLLM reads a prompt of {len(output.prompt_token_ids)} tokens where the learner reads another of "
@@ -160,7 +161,7 @@ class VLLMSampler:
 
 
 def _import_vllm() -> Any:
-    # in this process, or weights could not be handed over without copies of everything
+    # In this process, or handing over weights would copy all of them between processes.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     try:
         return importlib.import_module("vllm")
@@ -171,5 +172,5 @@ def _import_vllm() -> Any:
 
 
 def _seed(key: Key) -> int:
-    """A number of 31 bits from all of a key."""
+    """Hash a PRNG key to a seed of 31 bits, as vLLM wants it."""
     return int(np.random.SeedSequence((CHANCE_OF_SEEDS, *key)).generate_state(1)[0] >> 1)
