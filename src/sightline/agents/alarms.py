@@ -20,7 +20,7 @@ class Alarms:
         self._streaks: dict[str, int] = {}
 
     def watch(self, metrics: Mapping[str, float | None]) -> list[str]:
-        """Give a line for each alarm that goes off with this update.
+        """Update the alarms with one update's metrics; return a line for each that goes off.
 
         Args:
             metrics: of one update, named as in `metrics.rollout_metrics` and `metrics.update_metrics`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -72,7 +73,10 @@ class AgentCheckpoints:
 
         saved = self._steps.save(state.turns, write)
         # A run that is resumed from an older checkpoint needs the best of that time.
-        needed = {_best_turns(step.path) for step in self._steps.all()}
+        needed = set()
+        for step in self._steps.all():
+            with contextlib.suppress(OSError, BadInput):  # damaged: it cannot be resumed from
+                needed.add(_trainer_state(step.path).best_turns)
         for best in self._best.all():
             if best.step not in needed:
                 best.remove()
@@ -136,14 +140,6 @@ def chosen_model(run: RunFolder) -> tuple[Path, int]:
     if not isinstance(turns, int):
         raise Damaged(f"'{run.path / 'result.json'}' is damaged: chosen_step is {str(turns)[:40]!r}")
     return checkpoints.best(turns), turns
-
-
-def _best_turns(path: Path) -> int | None:
-    """Best checkpoint that a saved state refers to; None also if it is damaged."""
-    try:
-        return _trainer_state(path).best_turns
-    except (OSError, BadInput):
-        return None
 
 
 def _trainer_state(path: Path) -> AgentTrainerState:

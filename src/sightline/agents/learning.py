@@ -146,7 +146,9 @@ class PolicyLearner:
         """
         # Built again, not kept from scoring: advantages depend on the episodes of all processes, and so do the steps.
         sequences = build_sequences(trajectories, advantages)
-        learning_rate = self._settings.learning_rate * _schedule_factor(self._settings.schedule, progress)
+        progress = min(max(progress, 0.0), 1.0)
+        factor = {"linear": 1.0 - progress, "cosine": 0.5 * (1.0 + math.cos(math.pi * progress))}
+        learning_rate = self._settings.learning_rate * factor.get(self._settings.schedule, 1.0)
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate
         sums: list[Sums] = []
@@ -248,11 +250,3 @@ class PolicyLearner:
 
 def _chunks(items: Sequence[Any], size: int) -> list[Any]:
     return [items[start : start + size] for start in range(0, len(items), size)]
-
-
-def _schedule_factor(schedule: str, progress: float) -> float:
-    """Factor of the learning rate at this point of the run."""
-    progress = min(max(progress, 0.0), 1.0)
-    if schedule == "linear":
-        return 1.0 - progress
-    return 0.5 * (1.0 + math.cos(math.pi * progress)) if schedule == "cosine" else 1.0

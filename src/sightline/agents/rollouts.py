@@ -72,11 +72,11 @@ class _Texts:
 
     def __init__(self, replies: Replies, vlm: VLM | None) -> None:
         self.replies, self.vlm = replies, vlm
-        self.prompt_text = lru_cache(CACHE_SIZE)(self._prompt_text)
+        # Episodes of a group have the same beginning, and many observations differ in their pictures only.
+        self.prompt_text = lru_cache(CACHE_SIZE)(
+            lambda text, queried_facts, action_names: prompt_text(text, replies, queried_facts, action_names)
+        )
         self.parse = lru_cache(CACHE_SIZE)(self._parse)
-
-    def _prompt_text(self, text: str, queried_facts: tuple[str, ...], action_names: tuple[str, ...]) -> str:
-        return prompt_text(text, self.replies, queried_facts, action_names)
 
     def _parse(
         self,
@@ -234,6 +234,8 @@ class _Episode:
         """Parse a reply, and play its action."""
         turn = self._parsed_turn(completion)
         self.trajectory.turns.append(turn)
+        # From now on the conversation holds the sampled ids: later prompts contain exactly what was sampled, which is
+        # what allows turns to share a training sequence (token in, token out).
         self._exchanges[-1] = turn.exchange
         if turn.played is None:  # forfeited
             self.over = True

@@ -80,6 +80,7 @@ def build_sequences(
     """
     trajectories = list(trajectories)
     if advantages is None:
+        # values and reference log-probs are needed before advantages exist
         advantages = [Advantages(np.zeros(len(trajectory.turns))) for trajectory in trajectories]
     sequences: list[TrainingSequence] = []
     for trajectory, found in zip(trajectories, advantages, strict=True):
@@ -96,6 +97,7 @@ def build_sequences(
 
 def _sequence_turn(turn: Turn, advantages: Advantages, index: int) -> SequenceTurn:
     assert turn.prompt is not None
+    # A reply begins where its prompt ends, in the merged sequence as well: that begins with this prompt.
     start = len(turn.prompt.ids)
     choice = None if turn.choice is None else start + turn.choice
     span = TurnSpan(start, start + len(turn.sample.ids), choice, turn.choices)
@@ -166,6 +168,7 @@ def minibatches(
 
 def rank_share(sequences: Sequence[TrainingSequence], rank: int, world: int) -> list[TrainingSequence]:
     """Share of one of `world` processes in an optimiser step; it may be empty."""
+    # dealt out one by one: sequences are shuffled, so shares have about the same work
     return list(sequences[rank::world])
 
 

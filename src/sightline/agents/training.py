@@ -65,13 +65,13 @@ def train(setup: AgentSetup, run: RunFolder, progress: Progress, resume: bool = 
         RunFailed: in one line; earlier checkpoints are complete.
     """
     with StopRequests() as stop:
-        session = AgentTrainer(setup, run, progress, stop, resume)
+        trainer = AgentTrainer(setup, run, progress, stop, resume)
         try:
-            session.begin()
-            session.learn()
-            return session.conclude()
+            trainer.begin()
+            trainer.learn()
+            return trainer.conclude()
         finally:
-            session.close()
+            trainer.close()
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class InterruptibleSampler:
 
 
 class AgentTrainer:
-    """Trainer of an agent's run: begin or resume, learn, conclude."""
+    """Trainer of an agent's run: begin or resume, run updates, conclude."""
 
     def __init__(
         self, setup: AgentSetup, run: RunFolder, progress: Progress, stop: StopRequests, resume: bool = False

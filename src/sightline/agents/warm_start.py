@@ -59,7 +59,13 @@ def warm_start(
     for update in range(1, updates + 1):
         before_update()
         batch = list(islice(stream, settings.batch))
-        sequences = [_token_sequence(setup, demo) for demo in batch]
+        # As if the policy had sampled the demonstrations: prompt, reply, and the token that ends it.
+        sequences = []
+        for demo in batch:
+            prompt = vlm.encode([ChatTurn(demo.text, demo.pictures)])
+            reply = np.array([*vlm.tokens.encode(demo.reply), vlm.tokens.stop], np.int64)
+            start = len(prompt.ids)
+            sequences.append(TokenSequence(prompt, reply, (TurnSpan(start, start + len(reply)),)))
         # As in `losses`: divided by the tokens of the whole step, so that gradients can be summed over processes.
         tokens = sum(len(sequence.reply) for sequence in sequences)
         local, size = sequences[engine.rank :: engine.world], setup.recipe.update.micro_batch
@@ -99,14 +105,6 @@ def _shuffled(demos: Sequence[Demo], seed: int) -> Iterator[Demo]:
     while True:
         for place in rng.permutation(len(demos)):
             yield demos[place]
-
-
-def _token_sequence(setup: AgentSetup, demo: Demo) -> TokenSequence:
-    """Encode a demonstration as the policy would have sampled it: the reply with the token that ends it."""
-    prompt = setup.vlm.encode([ChatTurn(demo.text, demo.pictures)])
-    reply = np.array([*setup.vlm.tokens.encode(demo.reply), setup.vlm.tokens.stop], np.int64)
-    start = len(prompt.ids)
-    return TokenSequence(prompt, reply, (TurnSpan(start, start + len(reply)),))
 
 
 def _perception_accuracy(setup: AgentSetup, demos: Sequence[Demo]) -> float | None:

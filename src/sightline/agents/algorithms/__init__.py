@@ -30,10 +30,12 @@ def compute_advantages(
         Advantages for each group and trajectory; None where there is nothing to learn: the episode broke or is empty,
         or all returns of its group are equal.
     """
+    # PPO alone compares with a critic; the others compare the episodes of a group with each other, without one.
     if isinstance(settings, PPO):
         return ppo_advantages(groups, settings, reward)
     if isinstance(settings, GRPO):
         return grpo_advantages(groups, settings, reward)
     if isinstance(settings, GiGPO):
         return gigpo_advantages(groups, settings, reward)
+    # the only one left of the union
     return rloo_advantages(groups, settings, reward)

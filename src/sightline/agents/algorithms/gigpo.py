@@ -44,6 +44,7 @@ def _of_group(group: Group, settings: GiGPO, reward: RewardKind) -> list[Advanta
     returns = [discounted_returns(each, settings.gamma) for each in rewards]
     of_turns = _turn_advantages(episodes, returns, settings.divide_by_deviation)
     advantages = [one + settings.turn_weight * turns for one, turns in zip(of_episodes, of_turns, strict=True)]
+    # Equal returns and no state visited twice: nothing to compare, so the group is left out of the update.
     if any(each.any() for each in advantages):
         for i, each in zip(complete, advantages, strict=True):
             found[i] = Advantages(each)
@@ -57,6 +58,7 @@ def _turn_advantages(group: Group, returns: list[np.ndarray], divide_by_deviatio
         for j, turn in enumerate(episode.turns):
             visits[turn.state].append((i, j))
     advantages = [np.zeros(len(episode.turns)) for episode in group]
+    # Comparing turns in the same state removes what the state is worth from the advantage, as a critic would.
     for places in visits.values():
         values = np.array([returns[i][j] for i, j in places])
         for (i, j), advantage in zip(places, relative_to_group(values, divide_by_deviation), strict=True):

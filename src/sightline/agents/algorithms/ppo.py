@@ -55,9 +55,11 @@ def generalised_advantages(
     rewards: np.ndarray, values: np.ndarray, last_value: float, gamma: float, gae_lambda: float
 ) -> np.ndarray:
     """float64[turns]: GAE from the rewards and values (float64[turns]) of one episode and the value after its end."""
+    # V_{t+1} of the last turn is 0 after a terminated episode and the bootstrap value after a truncated one.
     next_values = np.append(values[1:], last_value)
     deltas = rewards + gamma * next_values - values
     advantages = np.zeros(len(rewards))
+    # Backwards, so that each turn reuses the sum over all later ones. lambda=0: one-step TD; lambda=1: Monte Carlo.
     following = 0.0
     for i in reversed(range(len(rewards))):
         following = deltas[i] + gamma * gae_lambda * following
@@ -70,6 +72,7 @@ def _normalised(advantages: list[list[Advantages | None]]) -> list[list[Advantag
     known = [one.advantages for group in advantages for one in group if one is not None]
     if not known:
         return advantages
+    # Over turns, not episodes: the unit that the loss sums over.
     together = np.concatenate(known)
     mean, deviation = together.mean(), together.std()
     return [

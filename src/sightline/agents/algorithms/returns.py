@@ -19,6 +19,7 @@ def rewards_of(trajectory: Trajectory, kind: RewardKind) -> np.ndarray:
     """
     if kind == "game":
         return trajectory.rewards
+    # Penalties are about the reply, not about the task, so they count whatever the reward is.
     rewards = np.array([-turn.penalty for turn in trajectory.turns], np.float64)
     if trajectory.success:
         rewards[-1:] += 1.0

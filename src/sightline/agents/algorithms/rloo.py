@@ -31,6 +31,7 @@ def _of_group(group: Group, reward: RewardKind) -> list[Advantages | None]:
     # Leave-one-out needs at least one other episode.
     if len(complete) < 2 or all_equal(returns):
         return advantages
+    # mean of the others = (sum - own) / (n - 1)
     baselines = (returns.sum() - returns) / (len(complete) - 1)
     for i, advantage in zip(complete, returns - baselines, strict=True):
         advantages[i] = Advantages(np.full(len(group[i].turns), advantage))

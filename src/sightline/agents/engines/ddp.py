@@ -62,6 +62,7 @@ def sum_gradients(parameters: Sequence[torch.Tensor]) -> None:
 
     if not parameters:
         return
+    # All processes must reduce the same tensors, so they first agree on the parameters that have a gradient anywhere.
     present = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
     dist.all_reduce(present, dist.ReduceOp.MAX)
     gradients = []

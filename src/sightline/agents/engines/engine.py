@@ -102,6 +102,7 @@ def padded_microbatches(engine: Engine, microbatches: Sequence[T], padding: T) -
         microbatches: this process's share; may be empty.
         padding: input of the passes that only keep up with the other processes; multiply their loss by zero.
     """
+    # Without collectives inside of a pass nobody waits, and a process with no work runs no pass at all.
     count = engine.largest(len(microbatches)) if engine.uniform_steps else len(microbatches)
     return [(batch, True) for batch in microbatches] + [(padding, False)] * (count - len(microbatches))
 
@@ -115,6 +116,7 @@ class SingleProcess:
     _module: nn.Module
 
     def prepare(self, vlm: VLM) -> None:
+        # kept for the names of its parameters, by which the optimiser's state is saved
         self._module = vlm.scorer
 
     def full_params(self) -> AbstractContextManager[None]:
@@ -154,6 +156,7 @@ class ProcessGroup:
         """Gather one object from every process, by rank."""
         import torch.distributed as dist
 
+        # as pickles: episodes are objects of any size, and every process sees those of all
         gathered: list[T | None] = [None] * self.world
         with _lost_peer_reported():
             dist.all_gather_object(gathered, local)
@@ -164,7 +167,7 @@ class ProcessGroup:
         import torch
         import torch.distributed as dist
 
-        known = torch.tensor([number])
+        known = torch.tensor([number])  # on the CPU: gloo
         with _lost_peer_reported():
             dist.all_reduce(known, dist.ReduceOp.MAX)
         return int(known)
@@ -191,6 +194,7 @@ def broadcast_weights(module: nn.Module) -> None:
     import torch
     import torch.distributed as dist
 
+    # Each process has loaded or initialised its own copy; a value head, for one, is random.
     with torch.no_grad():
         for tensor in (*module.parameters(), *module.buffers()):
             sent = tensor.detach().contiguous()

@@ -25,6 +25,7 @@ def start_engine(name: Literal["auto", "single", "ddp", "fsdp2"], device: str = 
     Raises:
         BadInput: processes were not started as the engine needs, or there are not enough GPUs.
     """
+    # torchrun tells each process its place by environment variables
     started = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     world = int(os.environ["WORLD_SIZE"]) if started else 1
     if name == "auto":
@@ -62,5 +63,6 @@ def _join(device: str) -> None:
                 f"there are more processes than GPUs on this machine ({torch.cuda.device_count()}); "
                 f"start with torchrun --nproc-per-node {max(torch.cuda.device_count(), 1)}, or say device=cpu"
             )
+        # the current device: nccl and tensors on plain "cuda" take it
         torch.cuda.set_device(local_rank)
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", timeout=PATIENCE)
