@@ -86,7 +86,9 @@ class Faulty:
     words: Words
     faults: float = 0.0
 
-    def generate(self, conversations: Sequence[Sequence[ChatTurn]], keys: Sequence[tuple[int, ...]]) -> list[Completion]:
+    def generate(
+        self, conversations: Sequence[Sequence[ChatTurn]], keys: Sequence[tuple[int, ...]]
+    ) -> list[Completion]:
         return [self._reply(conversation[-1], key) for conversation, key in zip(conversations, keys, strict=True)]
 
     def _reply(self, exchange: ChatTurn, key: tuple[int, ...]) -> Completion:

@@ -211,19 +211,19 @@ def test_the_pool_is_bounded() -> None:
 def test_play_at_random_by_independent_arithmetic() -> None:
     """On a line of 0 and 1 there is one pair, one legal step, and it leads there."""
     one_step = GameMaker("numberline", {"max_position": 1})
-    numbers = random_play(table(make=one_step), make_panel("test", "numberline", 5))
+    numbers = random_play(worker(make=one_step), make_panel("test", "numberline", 5))
     assert (numbers["success_rate"], numbers["return"], numbers["turns"], numbers["illegal"]) == (1, 1, 1, 0)
     assert set(numbers) == set(summary([], PANEL))
 
 
 def test_play_at_random_is_the_same_again_and_no_legal_action_is_left_out() -> None:
-    one = table()
-    assert random_play(one, PANEL) == random_play(one, PANEL) == random_play(table(1), PANEL)
+    one = worker()
+    assert random_play(one, PANEL) == random_play(one, PANEL) == random_play(worker(1), PANEL)
     assert random_play(one, PANEL)["return"] < oracle_play(one, PANEL)["return"]  # type: ignore[index]
 
 
 def test_the_oracle_plays_every_kind() -> None:
-    numbers = oracle_play(table(make=GameMaker("ezpoints")), make_panel("test", "ezpoints", 30))
+    numbers = oracle_play(worker(make=GameMaker("ezpoints")), make_panel("test", "ezpoints", 30))
     assert numbers is not None
     assert numbers["success_rate"] == numbers["clean"] == numbers["score"] == 1
     assert len(numbers["kinds"]) > 3 and numbers["return"] == 10

@@ -103,7 +103,7 @@ def test_a_ratio_of_one_is_no_matter_of_course() -> None:
 def test_merged_passages_are_scored_as_single_ones() -> None:
     setup, played = setup_of(*FROZEN), played_once(3)
     blank = [Advantages(np.zeros(len(episode.turns))) for episode in played]
-    merged, single = build_sequences(played, blank), build_sequences(played, blank, merge=False)
+    merged, single = build_sequences(played, blank), build_sequences(*turn_by_turn(played, blank))
     assert count_turns(merged) == count_turns(single) == len(single) > len(merged)
     with torch.no_grad():
         together = setup.vlm.score([sequence.tokens for sequence in merged], 1.5)
@@ -127,7 +127,8 @@ def test_what_led_to_better_becomes_more_probable(algorithm: str) -> None:
     learner.compute_values_and_ref_logprobs(played)
     advantages = learner.compute_advantages(played)
     learner.learn(played, advantages, 0, 0.0)
-    found = build_sequences(played, advantages, merge=False)
+    known = [(each, one) for each, one in zip(played, advantages, strict=True) if one is not None]
+    found = build_sequences(*turn_by_turn([each for each, _ in known], [one for _, one in known]))
     with torch.no_grad():
         after = setup.vlm.score([sequence.tokens for sequence in found], 1.5).logprobs.numpy()
     turns = [sequence.turns[0] for sequence in found]

@@ -51,8 +51,8 @@ def advantages_for(trajectory: Trajectory, values: bool = True) -> Advantages:
     return Advantages(advantages, advantages + 10 if values else None)
 
 
-def sequences_of(*trajectories: Trajectory, merge: bool = True) -> list[TrainingSequence]:
-    return build_sequences(trajectories, [advantages_for(each) for each in trajectories], merge)
+def sequences_of(*trajectories: Trajectory) -> list[TrainingSequence]:
+    return build_sequences(trajectories, [advantages_for(each) for each in trajectories])
 
 
 def ids_of(sequence: TrainingSequence) -> np.ndarray:
@@ -85,12 +85,6 @@ class TestMerging:
         ((first, second),) = [sequence.turns for sequence in build_sequences([played])]
         assert [(one.advantage, one.value_target) for one in (first, second)] == [(0.0, None)] * 2
         assert [one.span for one in (first, second)] == [one.span for one in sequences_of(played)[0].turns]
-
-    def test_apart_if_wanted(self) -> None:
-        played = windowed([[7, 8], [9], [7, 7, 7]], window=3)
-        apart = sequences_of(played, merge=False)
-        assert [count_turns([sequence]) for sequence in apart] == [1, 1, 1]
-        assert [sequence.tokens.prompt for sequence in apart] == [one.prompt for one in played.turns]
 
     def test_a_short_window_is_not_merged(self) -> None:
         assert len(sequences_of(windowed([[7], [7], [7]], window=1))) == 3
@@ -143,7 +137,7 @@ class TestMerging:
     )
     def test_every_sampled_token_once_with_its_own_past(self, replies: list[list[int]], window: int) -> None:
         played = windowed(replies, window)
-        found = sequences_of(played, merge=merge)
+        found = sequences_of(played)
         scored = [(sequence, one) for sequence in found for one in sequence.turns]
         assert len(scored) == len(replies)
         for original, (sequence, one) in zip(played.turns, scored, strict=True):
@@ -155,7 +149,7 @@ class TestMerging:
             shown = sequence.tokens.prompt.per_picture["pixels"][:pictures]
             assert torch.equal(shown, original.prompt.per_picture["pixels"])
         assert all(sequence.tokens.spans[-1].end == sequence.length for sequence in found)
-        if merge and window >= len(replies):
+        if window >= len(replies):
             assert len(found) == 1
 
 

@@ -67,7 +67,7 @@ class TrainingSequence:
 
 
 def build_sequences(
-    trajectories: Iterable[Trajectory], advantages: Iterable[Advantages | None] | None = None, merge: bool = True
+    trajectories: Iterable[Trajectory], advantages: Iterable[Advantages | None] | None = None
 ) -> list[TrainingSequence]:
     """Build the training sequences of trajectories, in their order.
 
@@ -76,7 +76,6 @@ def build_sequences(
 
     Args:
         advantages: of each trajectory; None builds sequences to be scored only: all trajectories, with advantages 0.
-        merge: False gives every turn a sequence of its own.
     """
     trajectories = list(trajectories)
     if advantages is None:
@@ -84,7 +83,7 @@ def build_sequences(
         advantages = [Advantages(np.zeros(len(trajectory.turns))) for trajectory in trajectories]
     sequences: list[TrainingSequence] = []
     for trajectory, found in zip(trajectories, advantages, strict=True):
-        for chain in [] if found is None else _chains(trajectory.turns, merge):
+        for chain in [] if found is None else _chains(trajectory.turns):
             assert found is not None
             turns = tuple(_sequence_turn(trajectory.turns[i], found, i) for i in chain)
             last = turns[-1].turn
@@ -105,13 +104,13 @@ def _sequence_turn(turn: Turn, advantages: Advantages, index: int) -> SequenceTu
     return SequenceTurn(turn, span, float(advantages.advantages[index]), value_target)
 
 
-def _chains(turns: Sequence[Turn], merge: bool) -> list[list[int]]:
+def _chains(turns: Sequence[Turn]) -> list[list[int]]:
     """Indices of the turns of each sequence: turns whose prompts extend each other."""
     chains: list[list[int]] = []
     for i, turn in enumerate(turns):
         if turn.prompt is None or not len(turn.sample.ids):
             continue  # no tokens of the policy
-        if merge and chains and _extends(turn.prompt, turns[chains[-1][-1]]):
+        if chains and _extends(turn.prompt, turns[chains[-1][-1]]):
             chains[-1].append(i)
         else:
             chains.append([i])

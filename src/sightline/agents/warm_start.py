@@ -14,7 +14,6 @@ from sightline.agents.building import AgentSetup, game_maker
 from sightline.agents.demos import Demo, demonstrations, read_demos
 from sightline.agents.engines.engine import padded_microbatches
 from sightline.agents.parsing import read_reply
-from sightline.agents.replies import read_reply
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import same_text
 from sightline.config.agents import WarmStart

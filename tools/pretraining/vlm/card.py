@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sightline.agents.replies import read_reply
 
 from pretraining.vlm.curriculum import GAMES, REPLIES, Exercise, exercises
 from pretraining.vlm.train import HELD_OUT_SEED
