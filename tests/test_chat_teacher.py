@@ -655,5 +655,5 @@ def test_a_model_in_this_process_can_be_interrupted(vlm: Path) -> None:
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(BadInput, match="cannot be loaded as a model that sees and chats"):
+    with pytest.raises(BadInput, match="cannot be loaded as an image-text-to-text model"):
         ChatTeacher(provider="local", model=str(tmp_path)).check()

@@ -382,8 +382,10 @@ def test_prompts_are_remembered_within_bounds(loaded: Callable[[str], VLM], monk
     bytes_of_one = 3 * 32 * 32 * 4
     encoder = prompts_module.PromptEncoder(processor, stops, cache_bytes=3 * (bytes_of_one + 500))
     made: list[str] = []
-    real = encoder._read
-    monkeypatch.setattr(encoder, "_read", lambda text, *rest, **more: made.append(text) or real(text, *rest, **more))
+    real = encoder._build_segment
+    monkeypatch.setattr(
+        encoder, "_build_segment", lambda text, *rest, **more: made.append(text) or real(text, *rest, **more)
+    )
     for seed in (0, 0, 1, 0, 1):
         encoder.encode([ChatTurn("a", (picture(seed),))])
     assert len(made) == 2
@@ -391,7 +393,7 @@ def test_prompts_are_remembered_within_bounds(loaded: Callable[[str], VLM], monk
     assert len(made) == 3
     for seed in range(2, 20):
         encoder.encode([ChatTurn("a", (picture(seed),))])
-    assert len(encoder._cache) <= 3 and encoder._free >= 0
+    assert len(encoder._cache) <= 3 and encoder._free_bytes >= 0
     encoder.encode([ChatTurn("a", (picture(19),))])
     assert len(made) == 21
     encoder.encode([ChatTurn("a", (picture(0),))])
@@ -730,7 +732,7 @@ def test_bfloat16_arithmetic_keeps_weights_and_logits_in_float32(
     fresh: Callable[..., VLM], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exact = fresh("llava")
-    monkeypatch.setattr(model_module, "_arithmetic", lambda *_: (torch.float32, torch.bfloat16))
+    monkeypatch.setattr(model_module, "_dtypes", lambda *_: (torch.float32, torch.bfloat16))
     vlm = fresh("llava")
     prompts = [vlm.encode(exchanges) for exchanges in SHOWN]
     samples = vlm.generate(prompts, uniforms(4, 6), 1.0, 6)
@@ -755,7 +757,7 @@ def test_weights_of_bfloat16(fresh: Callable[..., VLM]) -> None:
 
 
 def test_types_follow_the_device_and_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = model_module._arithmetic
+    chosen = model_module._dtypes
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     half, whole = torch.bfloat16, torch.float32
     monkeypatch.setattr(model_module, "fast_dtype", lambda device: half)
@@ -773,7 +775,7 @@ def test_types_follow_the_device_and_the_recipe(monkeypatch: pytest.MonkeyPatch)
 
 def test_four_bits_ask_for_what_they_need(folder: Callable[[str], Path]) -> None:
     model = str(folder("llava"))
-    with pytest.raises(BadInput, match=r"cannot learn; say policy\.lora"):
+    with pytest.raises(BadInput, match=r"cannot be trained; add adapters with policy\.lora"):
         load_vlm(ModelConfig(model=model, four_bit=True), device="cpu")
     with pytest.raises(BadInput, match="needs a GPU"):
         load_vlm(ModelConfig(model=model, four_bit=True, lora=LoRA()), device="cpu")
@@ -786,7 +788,7 @@ def test_models_that_cannot_be_loaded(folder: Callable[[str], Path], tmp_path: P
         assert "\n" not in str(told.value)
 
     refused(tmp_path / "nowhere", "there is no folder")
-    refused("nobody/nothing", "cannot be loaded as a model that sees and chats")
+    refused("nobody/nothing", "cannot be loaded as an image-text-to-text model")
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", "cannot be loaded")
     shutil.copytree(folder("llava"), tmp_path / "silent")
@@ -797,7 +799,7 @@ def test_models_that_cannot_be_loaded(folder: Callable[[str], Path], tmp_path: P
     text_only = LlamaForCausalLM(LlamaConfig(hidden_size=32, intermediate_size=8, num_hidden_layers=1, vocab_size=9))
     text_only.save_pretrained(tmp_path / "text")
     byte_level().save_pretrained(tmp_path / "text")
-    refused(tmp_path / "text", "no image-text-to-text model")
+    refused(tmp_path / "text", "not an image-text-to-text model")
     (tmp_path / "silent/config.json").write_text('{"model_type": "llava", "text_config": {"hidden_size": 7}}')
     refused(tmp_path / "silent", "cannot be loaded")
 
@@ -825,5 +827,5 @@ def test_missing_packages_are_named(
         raise ImportError(said)
 
     monkeypatch.setattr(transformers.AutoProcessor, "from_pretrained", missing)
-    with pytest.raises(BadInput, match=f"needs a package that is not here: pip install {package}"):
+    with pytest.raises(BadInput, match=f"needs a package that is not installed: pip install {package}"):
         load_pretrained(str(folder("llava")))

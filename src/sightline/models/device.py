@@ -1,4 +1,4 @@
-"""Where tensors live."""
+"""Devices and dtypes of tensors."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ if TYPE_CHECKING:
 
 
 def choose_device(name: str) -> torch.device:
-    """A torch device by name; `auto` is the first of CUDA, MPS and CPU that is there.
+    """Choose a torch device by name; `auto` is the first available of CUDA, MPS and CPU.
 
     Raises:
-        BadInput: there is no such device on this machine.
+        BadInput: the device is not available on this machine.
     """
     import torch
 
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
+        # CUDA devices can be named where there are none; allocating on one is the test.
         place = torch.device(name)
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError) as error:
@@ -29,7 +30,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def fast_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where the hardware multiplies it (range of float32, eight bits of precision), else float32."""
+    """Fastest safe dtype of a device: bfloat16 if the hardware supports it (float32's range, 8 bits of precision)."""
     import torch
 
     if device.type == "cuda":

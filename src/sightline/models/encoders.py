@@ -1,4 +1,4 @@
-"""Image-text encoders by name: the bundled one, open_clip's, and Hugging Face's CLIP and SigLIP families.
+"""Image-text encoders by name: the bundled one, any of open_clip, and Hugging Face's CLIP and SigLIP families.
 
 Image size, mean and standard deviation, interpolation and tokenizer all come from the model's own files.
 """
@@ -25,43 +25,43 @@ BUNDLED = "bundled"
 
 
 class Encoder(Protocol):
-    """An image tower and a text tower with a common embedding space."""
+    """Image-text encoder: an image tower and a text tower with a common embedding space."""
 
     name: str
     image_size: int
-    """Side of the square picture that the image tower reads, in pixels."""
+    """Side in pixels of the square picture that the image tower reads."""
 
     def embed_frames(self, frames: np.ndarray) -> np.ndarray:
-        """uint8[N, H, W, 3] -> float32[N, D], each of length 1; any N, also 0."""
+        """Embed frames: uint8[N, H, W, 3] -> float32[N, D] of unit norm; N may be 0."""
 
     def embed_texts(self, sentences: Sequence[str]) -> np.ndarray:
-        """Sentences -> float32[N, D], each of length 1. Not available after `free_text_tower`."""
+        """Embed N sentences: -> float32[N, D] of unit norm. Not available after `free_text_tower`."""
 
     def unknown_words(self, sentences: Sequence[str]) -> list[str]:
-        """Words that the tokenizer maps to its unknown token; always empty for byte-level tokenizers."""
+        """Words that the tokenizer maps to its unknown token; none for byte-level tokenizers."""
 
     def free_text_tower(self) -> None:
-        """Give back the memory of the text tower, once all words are embedded."""
+        """Free the memory of the text tower, once all sentences are embedded."""
 
 
 def bundled_folder() -> Path:
-    """Folder of the encoder that comes with Sightline, in open_clip's format, with its model card."""
+    """Folder of the bundled encoder, in open_clip's format, with its model card."""
     return Path(str(resources.files("sightline.models") / "bundled" / "encoder"))
 
 
 def load_encoder(name: str, device: str = "auto", dtype: str = "auto", batch_size: int = 256) -> Encoder:
-    """Load an encoder.
+    """Load an image-text encoder.
 
     Args:
         name: `bundled`; `Architecture/tag` of open_clip, e.g. `ViT-B-32/laion2b_s34b_b79k`; `hf:owner/name` or
             `hf:/folder` for Hugging Face's CLIP, SigLIP and SigLIP 2; `local-dir:/folder` in open_clip's format.
-        device: a torch device, or `auto` for the first of CUDA, MPS and CPU that is there.
+        device: a torch device, or `auto` for the first available of CUDA, MPS and CPU.
         dtype: `float32`, `float16`, `bfloat16`, or `auto` for bfloat16 on CUDA and float32 elsewhere.
         batch_size: frames per forward pass.
 
     Raises:
         BadInput: there is no model of that name.
-        RunFailed: the model cannot be fetched or its files are broken.
+        RunFailed: the model cannot be downloaded, or its files are damaged.
     """
     torch_device = choose_device(device)
     torch_dtype = _dtype_for(dtype, torch_device)
@@ -73,13 +73,13 @@ def load_encoder(name: str, device: str = "auto", dtype: str = "auto", batch_siz
 
 
 def embedding_size(name: str) -> int | None:
-    """How many numbers an encoder makes of a frame, without loading it; None if its files would have to be fetched."""
+    """Embedding dimension of an encoder, without loading it; None if its files would have to be downloaded."""
     size = (_model_config(name) or {}).get("embed_dim")
     return size if isinstance(size, int) else None
 
 
 def _model_config(name: str) -> dict[str, Any] | None:
-    """What open_clip knows of a model by its name or from its folder; None if it does not."""
+    """Model configuration that open_clip has for a name or a folder; None if it has none."""
     import open_clip
 
     if name == BUNDLED or name.startswith("local-dir:"):
@@ -102,7 +102,7 @@ def _dtype_for(dtype: str, device: torch.device) -> torch.dtype:
 
 
 class _TowerPair:
-    """What both model sources share: batching over frames, and normalised float32 results."""
+    """Base class of encoders: batching over frames, and normalised float32 embeddings."""
 
     name: str
     _batch_size: int
@@ -147,7 +147,7 @@ class _TowerPair:
 
 
 class OpenClipEncoder(_TowerPair):
-    """Any model that open_clip can build."""
+    """Encoder built by open_clip."""
 
     def __init__(self, name: str, device: torch.device, dtype: torch.dtype, batch_size: int) -> None:
         import open_clip
@@ -159,7 +159,7 @@ class OpenClipEncoder(_TowerPair):
             self._model, _, transform = open_clip.create_model_and_transforms(
                 model_name, pretrained=tag, device="cpu", require_pretrained=True
             )
-            # A model's own files may ask for code beside them to be run, and are overruled.
+            # A model's files may ask for code beside them to be run; that is never allowed.
             named = (_model_config(name) or {}).get("text_cfg")
             is_hugging_face = isinstance(named, dict) and bool(named.get("hf_tokenizer_name"))
             plain = {"trust_remote_code": False} if is_hugging_face else {}
@@ -209,7 +209,7 @@ class OpenClipEncoder(_TowerPair):
 
 
 class HuggingFaceEncoder(_TowerPair):
-    """Any Hugging Face model with `get_image_features` and `get_text_features`."""
+    """Encoder from Hugging Face: any model with `get_image_features` and `get_text_features`."""
 
     def __init__(self, name: str, device: torch.device, dtype: torch.dtype, batch_size: int) -> None:
         from transformers import AutoModel, AutoProcessor
@@ -218,7 +218,7 @@ class HuggingFaceEncoder(_TowerPair):
         self._device, self._dtype, self._batch_size = device, dtype, batch_size
         source = name.removeprefix("hf:")
         try:
-            # Without a word about it, the library would ask on the terminal whether code beside the weights may run.
+            # Unless told, the library asks on the terminal whether it may run code that lies beside the weights.
             self._processor = AutoProcessor.from_pretrained(source, trust_remote_code=False)  # type: ignore[no-untyped-call]
             model = AutoModel.from_pretrained(source, dtype=dtype, trust_remote_code=False)
         except Exception as error:
@@ -270,7 +270,7 @@ def _image_processor_size(image_processor: Any) -> int | None:
 
 
 def _vision_size(config: Any) -> int:
-    """Side of the picture that a vision tower reads; SigLIP 2's flexible towers state patches instead of pixels."""
+    """Side in pixels of the picture that a vision tower reads; SigLIP 2's NaFlex towers state patches instead."""
     if getattr(config, "image_size", None):
         return int(config.image_size)
     return int(config.num_patches**0.5) * int(config.patch_size)
@@ -283,7 +283,11 @@ def _channels(values: Sequence[float], device: torch.device) -> torch.Tensor:
 
 
 def _open_clip_name(name: str) -> tuple[str, str | None]:
-    """Our name -> open_clip's model name and pretrained tag."""
+    """Translate an encoder name to open_clip's model name and pretrained tag.
+
+    Raises:
+        BadInput: open_clip has no such model, architecture or tag.
+    """
     import open_clip
 
     if name == BUNDLED:
@@ -292,14 +296,16 @@ def _open_clip_name(name: str) -> tuple[str, str | None]:
         folder = Path(name.removeprefix("local-dir:")).expanduser()
         if not (folder / "open_clip_config.json").is_file():
             raise BadInput(
-                f"there is no open_clip_config.json in '{folder}'; for a Hugging Face folder say hf:{folder}"
+                f"there is no open_clip_config.json in '{folder}'; for a Hugging Face folder use hf:{folder}"
             )
         return f"local-dir:{folder}", None
     architecture, slash, tag = name.partition("/")
     models = open_clip.list_models()
     if not slash:
         hint = nearest(name, [BUNDLED, *models])
-        raise BadInput(f"'{name}' is no encoder; say bundled, Architecture/tag, hf:owner/name or local-dir:/path{hint}")
+        raise BadInput(
+            f"'{name}' is not an encoder; use bundled, Architecture/tag, hf:owner/name or local-dir:/path{hint}"
+        )
     if architecture not in models:
         raise BadInput(f"open_clip has no architecture '{architecture}'{nearest(architecture, models)}")
     tags = open_clip.list_pretrained_tags_by_model(architecture)
@@ -309,6 +315,7 @@ def _open_clip_name(name: str) -> tuple[str, str | None]:
 
 
 def _cannot_load(name: str, error: Exception) -> Exception:
+    """Error for a failed load: missing folder (`BadInput`), damaged files or no network (`RunFailed`)."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     reason = " ".join(str(error).split())[:300] or type(error).__name__
@@ -320,13 +327,13 @@ def _cannot_load(name: str, error: Exception) -> Exception:
     if not any(word in reason.lower() for word in ("connect", "download", "offline", "cache", "resolve", "locate")):
         return RunFailed(f"encoder '{name}' could not be loaded: {type(error).__name__}: {reason}")
     return RunFailed(
-        f"encoder '{name}' is not in the cache {HF_HUB_CACHE} and could not be fetched; where there is a network, run "
-        f"'sightline models --fetch {name}' and copy that folder here (or set HF_HOME to where it is)"
+        f"encoder '{name}' is not in the cache {HF_HUB_CACHE} and could not be downloaded; on a machine with network "
+        f"access, run 'sightline models --fetch {name}' and copy that folder here (or point HF_HOME to it)"
     )
 
 
 def model_card(name: str) -> str | None:
-    """Text of the model card, if the model is a folder that holds one."""
+    """Model card of an encoder that is a folder; None if the folder has none."""
     folder = bundled_folder() if name == BUNDLED else Path(name.removeprefix("local-dir:").removeprefix("hf:"))
     card = folder / "README.md"
     return card.read_text() if card.is_file() else None

@@ -1,4 +1,4 @@
-"""Talking to the model hub without noise, and without a minute of retries where there is no network."""
+"""Access to the Hugging Face hub without log output, and without a minute of retries where there is no network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from urllib.parse import urlsplit
 
 @contextlib.contextmanager
 def quiet_hub(offline: bool) -> Iterator[None]:
-    """Within, the hub's client logs nothing, and looks only into its cache if told so or if there is no network."""
+    """Silence the hub's client within the context, and restrict it to its cache if there is no network.
+
+    Args:
+        offline: restrict it to the cache in any case.
+    """
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE
@@ -26,7 +30,7 @@ def quiet_hub(offline: bool) -> Iterator[None]:
 
 
 def _reachable(endpoint: str, seconds: float = 3.0) -> bool:
-    """Whether the host of the hub can be reached; a proxy is trusted."""
+    """True if the hub accepts connections; behind a proxy it is assumed to."""
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
         return True
     parts = urlsplit(endpoint)

@@ -1,4 +1,4 @@
-"""Names of the encoders that can be asked for."""
+"""List of the available encoders."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from sightline.errors import BadInput, nearest
 
 
 def list_encoders(containing: str | None = None) -> list[tuple[str, str]]:
-    """(name, description) of every encoder whose name contains a text; the general forms first.
+    """List encoders as (name, description), the general forms first.
+
+    Args:
+        containing: list only names that contain this text, ignoring case.
 
     Raises:
-        BadInput: there is none, with the nearest names.
+        BadInput: no name contains it; the message names the nearest ones.
     """
     import open_clip
 

@@ -1,2 +1,3 @@
-"""A vision-language model that can be trained: loaded by its name, asked with pictures and words, its replies scored
-token by token. Nothing here knows a model family: the model's own files prepare prompts, tokens and pictures."""
+"""Trainable vision-language models: load one by name, generate replies to pictures and text, and compute their
+log-probabilities token by token. Nothing here depends on a model family: prompts, tokens and pictures are prepared by
+the model's own processor and chat template."""

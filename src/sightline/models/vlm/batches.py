@@ -1,4 +1,4 @@
-"""Prompts of different lengths and different numbers of pictures side by side."""
+"""Padding and batching of prompts with different lengths and numbers of pictures."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def stack(
     side: Literal["left", "right"],
     nested: Collection[str],
 ) -> dict[str, torch.Tensor]:
-    """What a model is called with.
+    """Pad rows of token ids to one length and collect all model inputs.
 
     Args:
-        rows: int64[L] each: a prompt's ids, or more that follow them.
-        prompts: to which the rows belong; their further tensors are filled up with zeros.
-        pad: id to fill up with.
-        side: where.
-        nested: names of picture tensors that the model wants with one more axis in front.
+        rows: N arrays int64[L_i]: a prompt's ids, optionally followed by reply ids.
+        prompts: the prompts that the rows begin with; their per-token tensors are extended with zeros.
+        pad: padding id.
+        side: padding side: left for generation, right for scoring.
+        nested: names of picture tensors that the model expects with an extra leading axis of size 1.
 
     Returns:
-        `input_ids` and `attention_mask` int64[N, L], further tensors of tokens [N, L], and tensors of pictures with
-        those of all rows one after the other.
+        `input_ids` and `attention_mask` int64[N, L], further per-token tensors [N, L], and picture tensors [P, …],
+        concatenated over the rows.
     """
     import torch
 
@@ -42,6 +42,10 @@ def stack(
         before, after = (missing, 0) if side == "left" else (0, missing)
         return torch.nn.functional.pad(values, (before, after), value=fill)
 
+    #   side="left": every prompt ends in the last column,    side="right": every position counts from column 0,
+    #   where `generate` reads the next token                 so spans index the batch as they index their own ids
+    #       . . p p p                                             p p p r .
+    #       p p p p p                                             p p p r r
     ids = [torch.from_numpy(np.asarray(row, np.int64)) for row in rows]
     inputs = {
         "input_ids": torch.stack([filled(row, pad) for row in ids]),
@@ -50,17 +54,19 @@ def stack(
     for name in dict.fromkeys(name for prompt in prompts for name in prompt.per_token):
         columns = []
         for row, prompt in zip(ids, prompts, strict=True):
+            # Tokens of the reply are text, which is type 0.
             known = prompt.per_token.get(name, row.new_zeros(0))
             columns.append(filled(torch.cat([known, known.new_zeros(len(row) - len(known))]), 0))
         inputs[name] = torch.stack(columns)
     for name in dict.fromkeys(name for prompt in prompts for name in prompt.per_picture):
+        # Models match pictures to their placeholder tokens by order alone, so rows need no separator.
         together = join_pictures([prompt.per_picture[name] for prompt in prompts if name in prompt.per_picture])
         inputs[name] = together[None] if name in nested else together
     return inputs
 
 
 def join_pictures(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Tensors [P, …] one after the other; where they differ in size, smaller ones are filled up with zeros."""
+    """Concatenate tensors [P, …] along the first axis; in the other axes, smaller ones are padded with zeros."""
     import torch
 
     if len(tensors) == 1:
@@ -69,6 +75,7 @@ def join_pictures(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     grown = []
     for tensor in tensors:
         missing = [want - have for want, have in zip(sizes, tensor.shape[1:], strict=True)]
+        # torch's pad takes (before, after) pairs from the last axis to the first
         padding = [amount for missed in reversed(missing) for amount in (0, missed)]
         grown.append(torch.nn.functional.pad(tensor, padding) if any(missing) else tensor)
     return torch.cat(grown)

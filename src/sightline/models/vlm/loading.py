@@ -1,4 +1,4 @@
-"""Vision-language models of Hugging Face by name, with their processors."""
+"""Loading of Hugging Face vision-language models and their processors by name."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ BUNDLED = "bundled"
 
 
 def bundled_vlm_folder() -> Path:
-    """Folder of the vision-language model that comes with Sightline, as Hugging Face saves any."""
+    """Folder of the bundled vision-language model, in Hugging Face's format."""
     return Path(str(resources.files("sightline.models") / "bundled" / "vlm"))
 
 
 def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any) -> tuple[Any, Any]:
-    """A processor and a model of the image-text-to-text kind, on the CPU unless options say otherwise.
+    """Load a processor and an image-text-to-text model, on the CPU unless `options` say otherwise.
 
     Args:
-        name: `bundled`, `owner/name` on the hub, or a folder; also one with adapters (PEFT) only.
-        dtype: of the weights; `auto` as they were saved.
+        name: `bundled`, `owner/name` on the hub, or a folder; a folder may hold only adapters (PEFT).
+        dtype: dtype of the weights; `auto` keeps the one they were saved in.
         options: further arguments of the model's `from_pretrained`.
 
     Raises:
-        BadInput: there is no such model, it does not read pictures and chat, or a package is missing.
+        BadInput: there is no such model, it is not an image-text-to-text model with a chat template, or a package is
+            missing.
     """
     import transformers
 
@@ -42,43 +43,49 @@ def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any
     auto.utils.logging.disable_progress_bar()
     place = str(bundled_vlm_folder()) if name == BUNDLED else str(Path(name).expanduser() if _is_path(name) else name)
     if _is_path(place) and not Path(place).is_dir():
-        raise BadInput(f"there is no folder '{place}'; say bundled, owner/name of the Hugging Face hub, or a folder")
+        raise BadInput(f"there is no folder '{place}'; use bundled, owner/name of the Hugging Face hub, or a folder")
     try:
         with quiet_hub(offline=Path(place).exists()):
-            # Without a word about it, the library would ask on the terminal whether code beside the weights may run.
+            # Unless told, the library asks on the terminal whether it may run code that lies beside the weights.
             processor = auto.AutoProcessor.from_pretrained(place, trust_remote_code=False)
             choices = {"dtype": dtype, "trust_remote_code": False, **options}
             model = _load_model(auto.AutoModelForImageTextToText, place, choices)
     except BadInput:
         raise
-    except Exception as error:  # files of others make libraries raise anything
+    except Exception as error:  # on malformed files the libraries raise exceptions of any type
         raise BadInput(
-            f"'{name}' cannot be loaded as a model that sees and chats: {_reason(error)}; "
-            "say bundled, owner/name of the Hugging Face hub, or a folder"
+            f"'{name}' cannot be loaded as an image-text-to-text model: {_reason(error)}; "
+            "use bundled, owner/name of the Hugging Face hub, or a folder"
         ) from error
     tokenizer = getattr(processor, "tokenizer", None)
     if tokenizer is None or not hasattr(processor, "image_processor"):
         raise BadInput(f"'{name}' does not read both pictures and words; take an image-text-to-text model")
     if not getattr(processor, "chat_template", None):
-        raise BadInput(f"the processor of '{name}' has no chat template; take a model that was tuned to chat")
+        raise BadInput(f"the processor of '{name}' has no chat template; take an instruction-tuned model")
+    # Padding is always masked, so any token will do.
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return processor, model
 
 
 def read_weights(like: Any, folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Read the weights of a checkpoint, by the names that a model of the same kind has for them.
+    """Read the weights of a checkpoint into a state dict.
 
-    Nothing else in the folder is believed: what is built is the class and the configuration of `like`.
+    The class and configuration of `like` are used; nothing but the weights is read from the folder, which may come
+    from a stranger.
 
     Args:
-        like: the model that they are for.
+        like: the model that the weights are for.
+        folder: a folder with `model.safetensors`, or its shards and their index.
+        dtype: dtype of the returned weights.
 
     Raises:
-        Damaged: there are none, or those of another model.
+        BadInput: there is no such folder.
+        Damaged: its weights are missing, unreadable, or belong to another model.
     """
     if not folder.is_dir():
         raise BadInput(f"there is no folder '{folder}' with weights")
+    # The index may come from a stranger: its names must be plain files of this folder, not paths or pickles.
     for name in _shards(folder):
         if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", name) or not (folder / name).is_file():
             raise Damaged(f"'{folder}' is damaged: it names weights '{name[:80]}', which are not there")
@@ -93,8 +100,9 @@ def read_weights(like: Any, folder: Path, dtype: torch.dtype) -> dict[str, torch
                 local_files_only=True,
                 output_loading_info=True,
             )
-    except Exception as error:  # files of others make libraries raise anything
+    except Exception as error:  # on malformed files the libraries raise exceptions of any type
         raise Damaged(f"the weights in '{folder}' cannot be read: {_reason(error)}") from error
+    # The library fills missing weights with random numbers, and only warns.
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if found := sorted(map(str, loaded.get(what) or ())):
             raise Damaged(
@@ -105,7 +113,7 @@ def read_weights(like: Any, folder: Path, dtype: torch.dtype) -> dict[str, torch
 
 
 def _shards(folder: Path) -> set[str]:
-    """Names of the files that the weights of a checkpoint lie in."""
+    """Names of the weight files of a checkpoint: `model.safetensors`, or the shards listed in its index."""
     index = folder / "model.safetensors.index.json"
     if not index.exists():
         return {"model.safetensors"}
@@ -117,16 +125,17 @@ def _shards(folder: Path) -> set[str]:
 
 
 @contextlib.contextmanager
-def without_notices() -> Iterator[None]:
-    """Within, libraries do not tell users about names of theirs that they will give up some day."""
+def without_future_warnings() -> Iterator[None]:
+    """Hide the deprecation notices of libraries (`FutureWarning`), which users of Sightline can do nothing about."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         yield
 
 
 def _load_model(kind: Any, place: str, options: dict[str, Any]) -> Any:
-    """A model; adapters saved without their model are built into the weights of the one they were made for."""
+    """Load a model; a folder with only adapters loads their base model and merges the adapters into it."""
     adapters = Path(place) / "adapter_config.json"
+    # Merged, so that new adapters can be trained on top of the loaded ones.
     if not adapters.exists():
         return kind.from_pretrained(place, **options)
     try:
@@ -137,7 +146,7 @@ def _load_model(kind: Any, place: str, options: dict[str, Any]) -> Any:
     base = document.get("base_model_name_or_path") if isinstance(document, dict) else None
     if not isinstance(base, str):
         raise BadInput(f"'{adapters}' does not say which model the adapters are for (base_model_name_or_path)")
-    with without_notices():
+    with without_future_warnings():
         return peft.PeftModel.from_pretrained(kind.from_pretrained(base, **options), place).merge_and_unload()
 
 
@@ -146,10 +155,10 @@ def _is_path(name: str) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """What a library said, in a few words; for a missing package what to install."""
+    """One-line reason of a library's exception; for a missing package, the package to install."""
     said = " ".join(str(error).split())
     if "configuration class" in said and "AutoModel" in said:
-        return "it is no image-text-to-text model"
+        return "it is not an image-text-to-text model"
     forms = (
         *(r"requires? the `?(\w+)`? library", r"[Pp]ackage `?(\w+)`?"),
         *(r"No module named '(\w+)", r"pip install (\w+)"),
@@ -157,5 +166,5 @@ def _reason(error: Exception) -> str:
     missing = re.search("|".join(forms), said)
     if isinstance(error, ImportError) and missing:
         package = next(name for name in missing.groups() if name).lower()
-        return f"it needs a package that is not here: pip install {package}"
+        return f"it needs a package that is not installed: pip install {package}"
     return said[:200].rstrip(".; ")

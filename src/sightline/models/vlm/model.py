@@ -1,4 +1,4 @@
-"""A vision-language model that plays and learns."""
+"""A trainable vision-language model: load, generate, score, save."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sightline.errors import BadInput, Damaged, RunFailed
 from sightline.models.device import choose_device, fast_dtype
 from sightline.models.vlm import parts
 from sightline.models.vlm.batches import stack
-from sightline.models.vlm.loading import load_pretrained, read_weights, without_notices
+from sightline.models.vlm.loading import load_pretrained, read_weights, without_future_warnings
 from sightline.models.vlm.prompts import PromptEncoder
 from sightline.models.vlm.tokens import Tokens
 from sightline.models.vlm.types import ChatTurn, Prompt, Sample, TokenSequence, TokenStats
@@ -28,31 +28,36 @@ VALUE_HEAD = "value_head.safetensors"
 
 
 def load_vlm(policy: ModelConfig, value_head: bool = False, device: str | torch.device = "auto", seed: int = 0) -> VLM:
-    """Load a model and prepare it for learning as a recipe says.
+    """Load a model and prepare it for training.
 
     Args:
-        policy: name, adapters, frozen parts, types.
-        value_head: whether it shall judge states.
+        policy: model configuration: name, adapters, frozen parts, dtypes.
+        value_head: add a value head, as PPO needs it.
         device: see `choose_device`.
-        seed: of the first weights of adapters and value head.
+        seed: seed of the initial weights of adapters and value head.
 
     Raises:
-        BadInput: there is no such model, or it cannot be used in this way.
+        BadInput: there is no such model, or it cannot be trained as configured.
     """
     import torch
 
     from sightline.models.vlm.scoring import PolicyWithValueHead
 
     place = choose_device(str(device))
-    weights, autocast = _arithmetic(policy, place)
+    weights, autocast = _dtypes(policy, place)
     options = {"quantization_config": parts.quantised(policy, place)} if policy.four_bit else {}
     processor, model = load_pretrained(policy.model, weights, **options)
     if model.get_output_embeddings() is None:
         raise BadInput(f"'{policy.model}' has no output layer for tokens; take an image-text-to-text model")
     parts.without_dropout(model)
-    _make_savable(model.generation_config)
+    try:
+        model.generation_config.validate(strict=True)
+    except ValueError:
+        # Some models come with a temperature but without `do_sample`, which the library reads but refuses to write.
+        model.generation_config.do_sample = True
     parts.freeze(model, policy.freeze)
     tokens = Tokens(processor, model)
+    # Adapters and value head start from the run's seed, without touching the process's own random state.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if policy.four_bit:
@@ -61,27 +66,28 @@ def load_vlm(policy: ModelConfig, value_head: bool = False, device: str | torch.
             library: Any = peft
             model = library.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
         if policy.lora is not None:
-            with without_notices():
+            with without_future_warnings():
                 model = parts.with_adapters(model, policy.lora, policy.freeze)
         scorer = PolicyWithValueHead(model, tokens.banned, value_head, autocast)
     if policy.gradient_checkpointing:
-        with without_notices():
+        with without_future_warnings():
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if autocast is not None:
-        _exact_output_layer(model.get_output_embeddings(), place)
+        _float32_output_layer(model.get_output_embeddings(), place)
     scorer.to(place)
-    scorer.train(policy.gradient_checkpointing)  # only then are activations computed again; there is no dropout
+    # Transformers recomputes activations in training mode only; nothing else depends on the mode, as dropout is off.
+    scorer.train(policy.gradient_checkpointing)
     return VLM(policy, scorer, processor, tokens, weights)
 
 
 class VLM:
-    """A model, its processor and its vocabulary.
+    """A model with its processor, its vocabulary and, for PPO, a value head.
 
     Attributes:
-        policy: what it was loaded by.
-        scorer: everything that is trained, in one module. What wraps it is called with a batch from `collate` and a
-            temperature, as `score` does.
-        tokens: what may be said.
+        policy: the model configuration that it was loaded with.
+        scorer: everything that is trained, in one module. Wrappers of it (DDP, FSDP) are called with a batch from
+            `collate` and a temperature, as in `score`.
+        tokens: the vocabulary: stop tokens and banned tokens.
     """
 
     def __init__(
@@ -95,22 +101,23 @@ class VLM:
 
     @property
     def model(self) -> Any:
-        """The model of Hugging Face, with its adapters if it has any."""
+        """The Hugging Face model, wrapped by PEFT if it has adapters."""
         return self.scorer.model
 
     @property
     def device(self) -> torch.device:
+        """Device of the weights."""
         return self.scorer.banned.device
 
-    # -- reading and writing -------------------------------------------------------------------------------------------
+    # -- prompts and sampling ------------------------------------------------------------------------------------------
 
-    def encode(self, exchanges: Sequence[ChatTurn]) -> Prompt:
-        """What the model reads before it replies to the last of some exchanges; see `PromptEncoder`."""
-        return self._encoder.encode(exchanges)
+    def encode(self, turns: Sequence[ChatTurn]) -> Prompt:
+        """Build the prompt for a reply to the last of some turns; see `PromptEncoder`."""
+        return self._encoder.encode(turns)
 
-    def unexpanded(self, exchanges: Sequence[ChatTurn]) -> list[int]:
-        """Ids of the same prompt with one placeholder for each picture; see `PromptEncoder`."""
-        return self._encoder.unexpanded(exchanges)
+    def unexpanded(self, turns: Sequence[ChatTurn]) -> list[int]:
+        """Token ids of the same prompt with one placeholder per picture; see `PromptEncoder`."""
+        return self._encoder.unexpanded(turns)
 
     def generate(
         self,
@@ -119,12 +126,16 @@ class VLM:
         temperature: float = 1.0,
         max_tokens: int = 256,
     ) -> list[Sample]:
-        """Reply to prompts, all at once.
+        """Sample a reply to each prompt, in one batch.
 
         Args:
-            uniforms: float64[N, max_tokens] in [0, 1), the chance behind each token; None: greedily.
-            temperature: of sampling, and of the log-probabilities that are told.
-            max_tokens: of a reply; longer ones are cut off.
+            prompts: N prompts.
+            uniforms: float64[N, max_tokens] in [0, 1), the random number behind each token; None decodes greedily.
+            temperature: temperature of sampling and of the returned log-probabilities.
+            max_tokens: token limit of a reply; longer replies are truncated.
+
+        Raises:
+            RunFailed: the model's probabilities are not finite.
         """
         from sightline.models.vlm.sampling import sample
 
@@ -136,6 +147,7 @@ class VLM:
             name: tensor.to(self.device, dtype=self._weights if tensor.is_floating_point() else None)
             for name, tensor in inputs.items()
         }
+        # In training mode with gradient checkpointing, Transformers would switch off the key-value cache.
         learning = self.scorer.training
         self.scorer.eval()
         try:
@@ -145,51 +157,52 @@ class VLM:
             self.scorer.train(learning)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of a reply."""
+        """Decode a reply's token ids to text, leaving out special and stop tokens."""
         return self.tokens.decode(ids)
 
     def offsets(self, ids: Sequence[int]) -> list[tuple[int, int]]:
-        """Where each token stands in `decode(ids)`; see `Tokens.offsets`."""
+        """Character span (start, end) of each token in `decode(ids)`; see `Tokens.offsets`."""
         return self.tokens.offsets(ids)
 
     # -- scoring -------------------------------------------------------------------------------------------------------
 
-    def collate(self, passages: Sequence[TokenSequence]) -> Batch:
-        """Passages as the scorer takes them, on its device."""
+    def collate(self, sequences: Sequence[TokenSequence]) -> Batch:
+        """Pad and batch sequences for the scorer, on its device."""
         from sightline.models.vlm.scoring import collate
 
-        batch = collate(passages, self.tokens.pad, self._encoder.nested)
+        batch = collate(sequences, self.tokens.pad, self._encoder.nested)
         return batch.to(self.device, self._weights)
 
-    def score(self, passages: Sequence[TokenSequence], temperature: float = 1.0) -> TokenStats:
-        """Log-probabilities, entropies and values of what was replied; with gradient unless it is switched off."""
-        scores: TokenStats = self.scorer(self.collate(passages), temperature)
+    def score(self, sequences: Sequence[TokenSequence], temperature: float = 1.0) -> TokenStats:
+        """Log-probabilities, entropies and values of the replies, in one forward pass; with gradient if enabled."""
+        scores: TokenStats = self.scorer(self.collate(sequences), temperature)
         return scores
 
     def keep_reference(self) -> None:
-        """Remember the model as it is now: what `reference_logprobs` means by the model before RL.
+        """Keep a copy of the trainable weights: the reference policy of `reference_logprobs`.
 
-        Costs the memory of the weights that learn, once more. If these are kept in shards, gather them first, here and
+        Takes the memory of the trainable weights once more. Sharded weights (FSDP) have to be gathered first, here and
         for `reference_logprobs`.
         """
-        self._reference = {name: values.clone() for name, values in self._learning()}
+        self._reference = {name: values.clone() for name, values in self._trainable()}
 
-    def reference_logprobs(self, passages: Sequence[TokenSequence], temperature: float = 1.0) -> torch.Tensor:
-        """Log-probabilities float32[T] under the kept model; without one, under the one that has no adapters.
+    def reference_logprobs(self, sequences: Sequence[TokenSequence], temperature: float = 1.0) -> torch.Tensor:
+        """Log-probabilities float32[T] under the reference policy, without gradient.
 
-        Without gradient. Weights are swapped for the time of the call, so call it before the forward pass of learning
-        or after the backward pass, not between.
+        The reference policy is the copy made by `keep_reference`, or else the model with its adapters disabled. Weights
+        are swapped during the call, so call it before the forward pass of an update or after its backward pass, never
+        in between.
 
         Raises:
-            RunFailed: nothing was kept, and there are no adapters to leave out.
+            RunFailed: there is neither a kept reference nor an adapter to disable.
         """
         import torch
 
         if self._reference is None and self.policy.lora is None:
-            raise RunFailed("the model before RL is not there any more; keep_reference has to be called before")
+            raise RunFailed("there is no reference policy; call keep_reference before training")
         instead = self._swapped() if self._reference is not None else self.model.disable_adapter()
         with torch.no_grad(), instead:
-            return self.score(passages, temperature).logprobs
+            return self.score(sequences, temperature).logprobs
 
     @contextlib.contextmanager
     def _swapped(self) -> Iterator[None]:
@@ -201,13 +214,14 @@ class VLM:
 
     def _swap(self) -> None:
         assert self._reference is not None
-        for name, values in self._learning():
+        # In place and one tensor at a time: a second full copy of the weights may not fit beside the first.
+        for name, values in self._trainable():
             present = values.clone()
             values.copy_(self._reference[name])
             self._reference[name].copy_(present)
 
-    def _learning(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Weights of the model that learn; writing into them is not seen by autograd."""
+    def _trainable(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Names and data of the trainable parameters; writes to the data bypass autograd."""
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad:
                 yield name, parameter.data
@@ -215,9 +229,9 @@ class VLM:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path | str) -> None:
-        """Write the model (or its adapters), processor and value head, as Hugging Face and PEFT read them.
+        """Save the model (or its adapters), processor and value head in the formats of Hugging Face and PEFT.
 
-        A reference that was kept is not written.
+        The reference policy is not saved.
         """
         from safetensors.torch import save_file
 
@@ -230,10 +244,11 @@ class VLM:
             save_file(self.scorer.value_head.state_dict(), folder / VALUE_HEAD)
 
     def load_weights(self, folder: Path | str) -> None:
-        """Take over what `save` wrote, bit for bit.
+        """Load weights that `save` wrote, bit for bit.
 
         Raises:
-            BadInput: the folder holds no such model.
+            BadInput: the folder holds another model, or no adapters or value head where this model has them.
+            Damaged: the files cannot be read.
         """
         from safetensors.torch import load_file
 
@@ -241,28 +256,35 @@ class VLM:
         if self.policy.lora is not None:
             self._load_adapters(folder)
         else:
-            _take_over(self.model, read_weights(self.model, folder, self._weights), folder)
+            _load_state(self.model, read_weights(self.model, folder, self._weights), folder)
         if self.scorer.value_head is not None:
             if not (folder / VALUE_HEAD).exists():
                 raise BadInput(f"'{folder}' holds no value head ({VALUE_HEAD}); it was written by another algorithm")
-            with _as_damage(folder / VALUE_HEAD):
+            with _unreadable_as_damaged(folder / VALUE_HEAD):
                 weights = load_file(folder / VALUE_HEAD)
-            _take_over(self.scorer.value_head, weights, folder)
+            _load_state(self.scorer.value_head, weights, folder)
 
     def _load_adapters(self, folder: Path) -> None:
         import peft
 
         if not (folder / "adapter_model.safetensors").exists():
             raise BadInput(f"'{folder}' holds no adapters (adapter_model.safetensors); was it written without lora?")
-        with _as_damage(folder / "adapter_model.safetensors"):
+        with _unreadable_as_damaged(folder / "adapter_model.safetensors"):
             saved = peft.load_peft_weights(str(folder), device="cpu")
         expected = peft.get_peft_model_state_dict(self.model)
         if {name: values.shape for name, values in saved.items()} != {n: v.shape for n, v in expected.items()}:
-            raise BadInput(f"the adapters in '{folder}' do not fit this model; were policy.lora or freeze others?")
+            raise BadInput(
+                f"the adapters in '{folder}' do not fit this model; were they trained with another policy.lora or "
+                "policy.freeze?"
+            )
         peft.set_peft_model_state_dict(self.model, saved)
 
     def merge_and_save(self, folder: Path | str) -> None:
-        """Write the model with its adapters built into the weights, and the processor; this model stays as it is."""
+        """Save a copy of the model with its adapters merged into the weights, and the processor.
+
+        Raises:
+            BadInput: the weights are quantised to 4 bits.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if self.policy.lora is None:
@@ -271,13 +293,15 @@ class VLM:
         import copy
 
         if self.policy.four_bit:
-            raise BadInput("weights of 4 bits cannot be merged; load the model with four_bit=false and the adapters")
+            raise BadInput(
+                "adapters cannot be merged into 4-bit weights; load the model and the adapters with four_bit=false"
+            )
         copy.deepcopy(self.model).merge_and_unload().save_pretrained(folder)
         self._processor.save_pretrained(folder)
 
 
-def _arithmetic(policy: ModelConfig, device: torch.device) -> tuple[torch.dtype, torch.dtype | None]:
-    """Types of the weights and of matrix products; None: that of the weights."""
+def _dtypes(policy: ModelConfig, device: torch.device) -> tuple[torch.dtype, torch.dtype | None]:
+    """Dtype of the weights, and dtype of autocast (None: no autocast)."""
     import torch
 
     if policy.dtype != "auto":
@@ -287,18 +311,21 @@ def _arithmetic(policy: ModelConfig, device: torch.device) -> tuple[torch.dtype,
         return torch.float32, None
     fast = fast_dtype(device)
     if policy.four_bit:
-        return fast, fast  # what is not in 4 bits is float32 then
+        return fast, fast  # PEFT casts the layers that are not quantised to float32
     if policy.lora is not None:
         return fast, None
+    # All weights are trained: in bfloat16, steps of the usual learning rates would be rounded away.
     return torch.float32, None if fast == torch.float32 else fast
 
 
-def _exact_output_layer(head: torch.nn.Module, device: torch.device) -> None:
-    """Compute logits in float32 within autocast: those of bfloat16 are rounded to steps as large as what is clipped.
+def _float32_output_layer(head: torch.nn.Module, device: torch.device) -> None:
+    """Compute logits in float32 within autocast.
 
-    By hooks that hold nothing of the module, so that copies of it work.
+    bfloat16 has 8 bits of precision: a logit near 16 is rounded to steps of 1/8, about the size of PPO's clip range.
     """
     import torch
+
+    # The hooks refer to no part of the module, so that deep copies of the model work.
 
     entered: list[Any] = []
 
@@ -315,17 +342,9 @@ def _exact_output_layer(head: torch.nn.Module, device: torch.device) -> None:
     head.register_forward_hook(leave, always_call=True)
 
 
-def _make_savable(settings: Any) -> None:
-    """Some models come with settings of sampling but without sampling; the library reads but does not write them."""
-    try:
-        settings.validate(strict=True)
-    except ValueError:
-        settings.do_sample = True
-
-
 @contextlib.contextmanager
-def _as_damage(file: Path) -> Iterator[None]:
-    """Say in one line that weights cannot be read."""
+def _unreadable_as_damaged(file: Path) -> Iterator[None]:
+    """Raise `Damaged`, in one line, if the weights of a file cannot be read."""
     from safetensors import SafetensorError
 
     try:
@@ -334,7 +353,7 @@ def _as_damage(file: Path) -> Iterator[None]:
         raise Damaged(f"'{file}' is damaged: {' '.join(str(error).split())[:150]}") from error
 
 
-def _take_over(module: torch.nn.Module, saved: dict[str, torch.Tensor], folder: Path) -> None:
+def _load_state(module: torch.nn.Module, saved: dict[str, torch.Tensor], folder: Path) -> None:
     try:
         module.load_state_dict(saved)
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Parts of a model: which of them learn, and where adapters go."""
+"""Parts of a model (vision tower, projector, language model): freezing, LoRA adapters, dropout, quantisation."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ VISION = {"vision_tower", "visual", "vision_model", "vision_encoder", "vision_ba
 
 
 def part_of(name: str) -> TrainablePart:
-    """The part to which a parameter belongs, by the names of the modules around it."""
+    """Part to which a parameter belongs, by the names of the modules that contain it."""
     around = set(name.split("."))
+    # first, since many models keep their projector inside of the vision tower
     if around & PROJECTORS:
         return "projector"
     return "vision" if around & VISION else "language"
 
 
 def freeze(model: nn.Module, parts: Collection[TrainablePart]) -> None:
-    """Parameters of some parts learn no more.
+    """Freeze the parameters of some parts.
 
     Raises:
-        BadInput: the model has no such part, or none that is known here by its name.
+        BadInput: the model has no such part, or its modules have names that are not listed here.
     """
+    # Freezing nothing in silence would train what the user wanted to keep.
     found = {part_of(name) for name, _ in model.named_parameters()}
     for part in parts:
         if part not in found:
@@ -45,10 +47,10 @@ def freeze(model: nn.Module, parts: Collection[TrainablePart]) -> None:
 
 
 def with_adapters(model: Any, lora: LoRA, frozen: Collection[TrainablePart]) -> Any:
-    """The model with adapters (PEFT) on linear layers; nothing but these learns.
+    """Add LoRA adapters (PEFT) to linear layers and freeze everything else.
 
     Raises:
-        BadInput: PEFT is not there, or there are no such layers.
+        BadInput: PEFT is not installed, or there are no such layers.
     """
     try:
         import peft
@@ -63,9 +65,14 @@ def with_adapters(model: Any, lora: LoRA, frozen: Collection[TrainablePart]) -> 
 
 
 def _linear_layers(model: Any, lora: LoRA, frozen: Collection[TrainablePart]) -> list[str]:
-    """Full names, since layers of the picture tower and of the language model often share the ends of theirs."""
+    """Full names of the linear layers that get adapters.
+
+    Full, because PEFT matches by the end of a name, and layers of the vision tower and of the language model often
+    share it.
+    """
+    # The output layer gets none either: `scoring` hooks into it, and its adapter would be the largest of all.
     head = model.get_output_embeddings()
-    # attention in one module reads this layer's weight, and never calls the layer
+    # `nn.MultiheadAttention` reads this layer's weight without calling the layer, so an adapter on it would do nothing
     unused = nn.modules.linear.NonDynamicallyQuantizableLinear
     names = [
         name
@@ -87,7 +94,10 @@ def _linear_layers(model: Any, lora: LoRA, frozen: Collection[TrainablePart]) ->
 
 
 def without_dropout(model: nn.Module) -> None:
-    """What was sampled must be scored by the same function, also while learning."""
+    """Switch off all dropout, in modules and in attributes that attention reads.
+
+    With dropout, the ratio of new to old probabilities would differ from 1 before the first update.
+    """
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
@@ -97,10 +107,10 @@ def without_dropout(model: nn.Module) -> None:
 
 
 def quantised(policy: ModelConfig, device: Any) -> Any:
-    """Settings for weights of 4 bits (NF4, quantised twice; Dettmers et al. 2023, arXiv 2305.14314).
+    """Quantisation settings for 4-bit weights (NF4, double quantisation; Dettmers et al. 2023, arXiv 2305.14314).
 
     Raises:
-        BadInput: without a GPU, without adapters, or without bitsandbytes.
+        BadInput: there is no GPU, no adapters are trained, or bitsandbytes is not installed.
     """
     import importlib.util
 
@@ -108,9 +118,9 @@ def quantised(policy: ModelConfig, device: Any) -> Any:
     import transformers
 
     if policy.lora is None:
-        raise BadInput("policy.four_bit: weights of 4 bits cannot learn; say policy.lora={} as well")
+        raise BadInput("policy.four_bit: 4-bit weights cannot be trained; add adapters with policy.lora={}")
     if device.type != "cuda":
-        raise BadInput("policy.four_bit needs a GPU; say policy.four_bit=false")
+        raise BadInput("policy.four_bit needs a GPU; set policy.four_bit=false")
     if importlib.util.find_spec("bitsandbytes") is None:
         raise BadInput("policy.four_bit needs bitsandbytes; pip install 'sightline[quantised]'")
     library: Any = transformers  # its types change with its version

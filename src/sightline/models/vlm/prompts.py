@@ -1,7 +1,17 @@
-"""From what is shown to what a model reads, through the model's own chat template and processor.
+"""Prompts of conversations with pictures, token in, token out, built by the model's own chat template and processor.
 
-Token in, token out: earlier replies stand in a prompt with the very ids that were sampled, not with those that the
-tokenizer makes of their text (the two differ: a text has many tokenisations).
+A policy gradient needs the log-probabilities of the ids that were sampled. Decoding a reply and tokenising its text
+again gives other ids, since a text has many tokenisations, and a template may also strip or rewrite earlier replies. So
+only the text between replies is rendered and tokenised; replies are inserted as ids:
+
+    turn 1   <bos><user> picture 1, text 1 <end><assistant>     segment 1   tokenised
+                                                    reply 1     ids         as sampled, with their stop token
+    turn 2   <end><user> picture 2, text 2 <end><assistant>     segment 2   tokenised, first token dropped: the reply
+                                                    reply 2     ids         has ended already
+    turn 3   <end><user> …
+
+So the prompt of turn n begins with the prompt and the reply of turn n - 1, always, and the turns of an episode can be
+scored in one forward pass (`vlm/scoring.py`).
 """
 
 from __future__ import annotations
@@ -21,130 +31,146 @@ from sightline.models.vlm.types import ChatTurn, Prompt
 if TYPE_CHECKING:
     import torch
 
-Turns = tuple[tuple[str, int], ...]
-"""Words and number of pictures of each exchange."""
+Outline = tuple[tuple[str, int], ...]
+"""Text and number of pictures of each turn: all that a chat template sees of a conversation, but for the replies."""
 MARK = "REPLY-{}-STANDS-HERE-{}"
+"""Stand-in for a reply while the template is rendered: its turn, and a number that makes it unique."""
 CACHE_BYTES = 256 * 2**20
-ALIKE = 4096
-"""Texts whose tokens are remembered beside pictures of a size."""
+TOKEN_CACHE_ENTRIES = 4096
+"""Number of segments whose token ids are cached apart from their pictures."""
 
 
 class PromptEncoder:
-    """Makes prompts.
+    """Builder of prompts from conversations, with a cache of their segments.
 
-    A prompt is made of segments: all up to where the first reply begins; then, for each later exchange, what comes
-    between the reply before it and its own. Each segment is what the template writes when that exchange is the last
-    one, so a prompt begins with the prompt before it and the reply to that, always.
+    The first segment of a prompt is everything before the first reply; each later one is the text between two replies.
+    A segment is rendered with its turn as the last one of the conversation, so it does not depend on later turns.
 
     Attributes:
-        nested: names of picture tensors to which the model wants another axis in front.
+        nested: names of picture tensors to which the model expects an extra leading axis.
 
     Args:
-        processor: of the model.
-        stops: ids that end a reply.
-        cache_bytes: what may be kept of segments that were made before.
+        processor: the model's processor.
+        stops: ids of the stop tokens.
+        cache_bytes: memory limit of the cache of segments.
 
     Raises:
-        BadInput: the template or the processor cannot do this.
+        BadInput: the chat template or the processor does not support such conversations.
     """
 
     def __init__(self, processor: Any, stops: frozenset[int], cache_bytes: int = CACHE_BYTES) -> None:
         self._processor, self._stops = processor, stops
         self._cache: OrderedDict[tuple[Any, ...], tuple[Prompt, int]] = OrderedDict()
-        self._free = cache_bytes
-        self._written = lru_cache(maxsize=4096)(self._write)
+        self._free_bytes = cache_bytes
+        self._segment_text = lru_cache(maxsize=4096)(self._render_segment)
+        # Both properties are found by running the processor, which itself reads `nested`: hence the order.
         self.nested: frozenset[str] = frozenset()
         self.nested = self._find_nested()
-        self._alike: OrderedDict[tuple[Any, ...], Prompt] = OrderedDict()
-        self._apart = self._reads_pictures_apart()
+        self._token_cache: OrderedDict[tuple[Any, ...], Prompt] = OrderedDict()
+        self._split_pictures = self._can_split_pictures()
 
-    def encode(self, exchanges: Sequence[ChatTurn]) -> Prompt:
-        """The prompt to be replied to after some exchanges, of which the last has no reply yet.
+    def encode(self, turns: Sequence[ChatTurn]) -> Prompt:
+        """Build the prompt of a conversation whose last turn has no reply yet.
 
         Raises:
-            BadInput: see above.
+            BadInput: the chat template or the processor does not support such a conversation.
         """
-        turns: Turns = tuple((exchange.text, len(exchange.pictures)) for exchange in exchanges)
-        ids: list[np.ndarray] = []
+        outline: Outline = tuple((turn.text, len(turn.pictures)) for turn in turns)
         parts: list[Prompt] = []
-        for number, exchange in enumerate(exchanges):
-            segment = self._segment(self._written(turns[: number + 1]), exchange.pictures, first=number == 0)
-            before = exchanges[number - 1].reply if number else ()
+        for number, turn in enumerate(turns):
+            segment = self._segment(self._segment_text(outline[: number + 1]), turn.pictures, first=number == 0)
+            before = turns[number - 1].reply if number else ()
+            # The template closes the reply before this segment; a reply that was sampled to its end is closed already.
             ends_twice = bool(before) and before[-1] in self._stops and segment.ids[:1].tolist() == [before[-1]]
-            parts.append(_without_first(segment) if ends_twice else segment)
-            ids.append(parts[-1].ids)
-            if number < len(exchanges) - 1:
-                reply = np.asarray(exchange.reply, np.int64)
-                parts.append(Prompt(reply))
-                ids.append(reply)
-        return _joined(parts)
+            if ends_twice:
+                per_token = {name: tensor[1:] for name, tensor in segment.per_token.items()}
+                segment = Prompt(segment.ids[1:], per_token, segment.per_picture)
+            parts.append(segment)
+            if number < len(turns) - 1:
+                parts.append(Prompt(np.asarray(turn.reply, np.int64)))
+        return _concatenate(parts)
 
-    def unexpanded(self, exchanges: Sequence[ChatTurn]) -> list[int]:
-        """Ids of the same prompt with one placeholder for each picture, as servers that place pictures want them."""
-        turns: Turns = tuple((exchange.text, len(exchange.pictures)) for exchange in exchanges)
+    def unexpanded(self, turns: Sequence[ChatTurn]) -> list[int]:
+        """Token ids of the same prompt with one placeholder per picture, for servers that expand pictures themselves.
+
+        Raises:
+            BadInput: as `encode`.
+        """
+        outline: Outline = tuple((turn.text, len(turn.pictures)) for turn in turns)
         ids: list[int] = []
-        for number, exchange in enumerate(exchanges):
-            text = self._written(turns[: number + 1])
-            piece = self._processor.tokenizer(text, add_special_tokens=self._begins(text, number == 0))["input_ids"]
-            before = exchanges[number - 1].reply if number else ()
+        for number, turn in enumerate(turns):
+            text = self._segment_text(outline[: number + 1])
+            piece = self._processor.tokenizer(text, add_special_tokens=self._adds_bos(text, number == 0))["input_ids"]
+            before = turns[number - 1].reply if number else ()
             ends_twice = bool(before) and before[-1] in self._stops and piece[:1] == [before[-1]]
             ids += piece[1:] if ends_twice else piece
-            if number < len(exchanges) - 1:
-                ids += exchange.reply
+            if number < len(turns) - 1:
+                ids += turn.reply
         return ids
 
     def usual_stop(self) -> int | None:
-        """The token that ends a reply in this template's conversations; None if that cannot be seen."""
+        """Stop token that the chat template writes after a reply; None if it writes none."""
         try:
-            segment = self._segment(self._written((("a", 0), ("a", 0))), (), first=False)
+            segment = self._segment(self._segment_text((("a", 0), ("a", 0))), (), first=False)
         except BadInput:
             return None
         begins = int(segment.ids[0]) if len(segment.ids) else None
         return begins if begins in self._stops else None
 
-    def _write(self, turns: Turns) -> str:
-        """What the template writes between the last reply but one and the last one."""
-        texts = "".join(text for text, _ in turns)
+    def _render_segment(self, outline: Outline) -> str:
+        """Text that the chat template writes from the last reply on; for a single turn, all that it writes."""
+        texts = "".join(text for text, _ in outline)
+        # A user's text could hold the mark, by chance or on purpose; the salt makes one that it does not hold.
         salt = next(number for number in range(len(texts) + 2) if f"-HERE-{number}" not in texts)
         messages: list[dict[str, Any]] = []
-        for number, (text, pictures) in enumerate(turns):
+        for number, (text, pictures) in enumerate(outline):
             shown = [{"type": "image"}] * pictures + [{"type": "text", "text": text}]
             messages.append({"role": "user", "content": shown})
-            if number < len(turns) - 1:
+            if number < len(outline) - 1:
                 said = MARK.format(number, salt)
                 messages.append({"role": "assistant", "content": [{"type": "text", "text": said}]})
         try:
             written: str = self._processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        except Exception as error:  # templates are programs of their own
+        except Exception as error:  # templates are programs, and raise exceptions of any type
             said = " ".join(str(error).split())[:200]
             raise BadInput(
-                f"the model's chat template cannot write {len(turns)} turns with pictures: {said}"
+                f"the model's chat template cannot write {len(outline)} turns with pictures: {said}"
             ) from error
-        if len(turns) == 1:
+        if len(outline) == 1:
             return written
-        _, mark, after = written.rpartition(MARK.format(len(turns) - 2, salt))
+        _, mark, after = written.rpartition(MARK.format(len(outline) - 2, salt))
         if not mark:
             raise BadInput("the model's chat template leaves earlier replies out; take rollouts.window=1")
         return after
 
     def _segment(self, text: str, pictures: tuple[Picture, ...], first: bool) -> Prompt:
+        """Token ids and picture tensors of a segment, from the cache if it was built before.
+
+        Args:
+            text: what the template writes.
+            pictures: those of the segment's turn.
+            first: the segment begins the prompt, and so needs a beginning-of-sequence token.
+        """
         key = (text, tuple(picture.digest for picture in pictures), first)
         if key in self._cache:
             self._cache.move_to_end(key)
             return self._cache[key][0]
-        made = self._read(text, pictures, first)
+        made = self._build_segment(text, pictures, first)
+        # Preprocessed pictures take megabytes each, so the cache is limited by bytes, not by entries.
         size = made.ids.nbytes + sum(tensor.nbytes for tensor in (*made.per_token.values(), *made.per_picture.values()))
         self._cache[key] = made, size
-        self._free -= size
-        while self._free < 0:
-            self._free += self._cache.popitem(last=False)[1][1]
+        self._free_bytes -= size
+        while self._free_bytes < 0:  # drop the segments that were used longest ago
+            self._free_bytes += self._cache.popitem(last=False)[1][1]
         return made
 
-    def _read(self, text: str, pictures: tuple[Picture, ...], first: bool) -> Prompt:
+    def _build_segment(self, text: str, pictures: tuple[Picture, ...], first: bool) -> Prompt:
         sizes = text, tuple(picture.pixels.shape for picture in pictures), first
-        alike = self._alike.get(sizes) if self._apart and pictures else None
-        if alike is not None:
-            return Prompt(alike.ids, alike.per_token, self._pictures(self._process_pictures(pictures)))
+        # In games the text of a turn often repeats while its picture changes. Token ids depend on a picture's size
+        # only, so the tokenizer need not run again.
+        known = self._token_cache.get(sizes) if self._split_pictures and pictures else None
+        if known is not None:
+            return Prompt(known.ids, known.per_token, self._unnested(self._process_pictures(pictures)))
         made = self._process(text, pictures, first)
         length = made["input_ids"].shape[1]
         per_token, per_picture = {}, {}
@@ -153,14 +179,14 @@ class PromptEncoder:
                 per_token[name] = tensor[0]
             elif name not in ("input_ids", "attention_mask"):
                 per_picture[name] = tensor
-        prompt = Prompt(made["input_ids"][0].numpy().astype(np.int64), per_token, self._pictures(per_picture))
-        if self._apart:
-            self._alike[sizes] = Prompt(prompt.ids, prompt.per_token)
-            if len(self._alike) > ALIKE:
-                self._alike.popitem(last=False)
+        prompt = Prompt(made["input_ids"][0].numpy().astype(np.int64), per_token, self._unnested(per_picture))
+        if self._split_pictures:
+            self._token_cache[sizes] = Prompt(prompt.ids, prompt.per_token)
+            if len(self._token_cache) > TOKEN_CACHE_ENTRIES:
+                self._token_cache.popitem(last=False)
         return prompt
 
-    def _pictures(self, made: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _unnested(self, made: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {name: tensor[0] if name in self.nested else tensor for name, tensor in made.items()}
 
     def _process_pictures(self, pictures: tuple[Picture, ...]) -> dict[str, torch.Tensor]:
@@ -169,11 +195,13 @@ class PromptEncoder:
         images = [[Image.fromarray(picture.pixels) for picture in pictures]]
         return dict(self._processor.image_processor(images, return_tensors="pt"))
 
-    def _reads_pictures_apart(self) -> bool:
-        """Whether pictures of one size differ in nothing but the tensors that the image processor makes of them: then
-        the words need not be cut into tokens again for each picture. Seen by trying."""
+    def _can_split_pictures(self) -> bool:
+        """True if pictures of one size differ only in the tensors that the image processor makes of them.
+
+        Then token ids can be cached apart from pictures. Found out by trying, as processors do not declare it.
+        """
         rng = np.random.default_rng(0)
-        text = self._written((("a", 1),))
+        text = self._segment_text((("a", 1),))
         try:
             for size in ((64, 64), (96, 160)):
                 one, other = (Picture(rng.integers(0, 256, (*size, 3), np.uint8)) for _ in range(2))
@@ -186,7 +214,7 @@ class PromptEncoder:
                     return False
                 if not all(name in whole and _equal(whole[name], tensor) for name, tensor in alone.items()):
                     return False
-        except Exception:  # image processors are programs of their own; without this way there is the usual one
+        except Exception:  # some image processors cannot be called alone; then text and pictures go together, as usual
             return False
         return True
 
@@ -196,29 +224,29 @@ class PromptEncoder:
         images = [[Image.fromarray(picture.pixels) for picture in pictures]] if pictures else None
         try:
             made = self._processor(
-                text=[text], images=images, add_special_tokens=self._begins(text, first), return_tensors="pt"
+                text=[text], images=images, add_special_tokens=self._adds_bos(text, first), return_tensors="pt"
             )
         except (ValueError, TypeError, KeyError, IndexError, RuntimeError, ImportError) as error:
             said = " ".join(str(error).split())[:200]
             raise BadInput(f"the model's processor cannot read {len(pictures)} pictures: {said}") from error
         return dict(made)
 
-    def _begins(self, text: str, first: bool) -> bool:
-        """Whether the tokenizer is to write the beginning of a text: where the template does not write it itself, as in
-        the library's own chats."""
+    def _adds_bos(self, text: str, first: bool) -> bool:
+        """True if the tokenizer has to add special tokens: at the start of a prompt whose template writes no BOS."""
         start = getattr(self._processor.tokenizer, "bos_token", None)
         return first and not (start and text.startswith(start))
 
     def _find_nested(self) -> frozenset[str]:
-        """Tensors that come with an axis of size 1 in front of that of the pictures: seen by giving two pictures."""
+        """Names of the picture tensors with an extra leading axis of size 1, found by processing two pictures."""
         grey = Picture(np.full((64, 64, 3), 100, np.uint8))
         for count in (2, 1):  # a few models read one picture at most
             try:
-                made = self._process(self._written((("a", count),)), (grey,) * count, first=True)
+                made = self._process(self._segment_text((("a", count),)), (grey,) * count, first=True)
             except BadInput:
                 if count == 1:
                     raise
                 continue
+            # Two pictures in a tensor of length 1: the first axis counts conversations, the second one pictures.
             pixels = made.get("pixel_values")
             if count == 1 or pixels is None or len(pixels) != 1:
                 return frozenset()
@@ -237,16 +265,12 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.dtype == b.dtype and torch.equal(a, b)
 
 
-def _without_first(segment: Prompt) -> Prompt:
-    shorter = {name: tensor[1:] for name, tensor in segment.per_token.items()}
-    return Prompt(segment.ids[1:], shorter, segment.per_picture)
-
-
-def _joined(parts: Sequence[Prompt]) -> Prompt:
+def _concatenate(parts: Sequence[Prompt]) -> Prompt:
     import torch
 
     per_token = {}
     for name in dict.fromkeys(name for part in parts for name in part.per_token):
+        # Replies come without such tensors: their tokens are text, which is type 0.
         dtype = next(part.per_token[name].dtype for part in parts if name in part.per_token)
         columns = [part.per_token.get(name, torch.zeros(len(part.ids), dtype=dtype)) for part in parts]
         per_token[name] = torch.cat(columns)

@@ -1,4 +1,15 @@
-"""Replies, drawn token by token with random numbers that are given."""
+"""Sampling of replies by inverting the cumulative distribution at given random numbers.
+
+    token             a      b          c       d
+    probability      0.1    0.5        0.1     0.3
+    cumulative    0 ──┴───────────┴──────┴────────── 1
+                     0.1         0.6    0.7
+    u = 0.42              ▲ b: the first token whose cumulative probability exceeds u
+
+One uniform number per token makes a reply a function of its prompt and its numbers alone: it does not change with the
+other rows of a batch, with the batch size, or with the random state of the process. So a resumed run samples the same
+replies, and so does a run on another number of processes.
+"""
 
 from __future__ import annotations
 
@@ -25,46 +36,57 @@ def sample(
     temperature: float,
     max_tokens: int,
 ) -> list[Sample]:
-    """A reply to each prompt.
+    """Sample a reply to each of N prompts.
 
     Args:
-        model: what can `generate`.
-        inputs: prompts, filled up on the left.
-        banned: bool[V] where the model is.
-        uniforms: float64[N, max_tokens] in [0, 1): a token is the first at which the cumulative probability exceeds
-            the number of its row and place. So a reply depends on its prompt and its numbers, not on its neighbours.
-            None: the most probable token always.
-        temperature: what logits are divided by; with None it changes only what log-probabilities are told.
+        model: a Hugging Face model with `generate`.
+        inputs: model inputs of the prompts, padded on the left.
+        tokens: the vocabulary, with its stop tokens.
+        banned: bool[V], true for tokens that are never sampled, on the model's device.
+        uniforms: float64[N, max_tokens] in [0, 1), the random number of each row and position; None decodes greedily.
+        temperature: divisor of the logits. With greedy decoding it changes only the returned log-probabilities.
+        max_tokens: token limit of a reply.
+
+    Raises:
+        RunFailed: the model's probabilities are not finite.
     """
     import torch
     import transformers
 
-    picker = _picker(banned, uniforms, temperature)
-    # the model's own habits (top-k, penalties, …) would warp the probabilities: nothing but these settings counts
+    processor = _inverse_cdf_processor(banned, uniforms, temperature)
+    # `do_sample=False`, although tokens are sampled: the processor has already chosen, and leaves `generate` only one
+    # token with a finite score to take the maximum of.
     library: Any = transformers  # its types change with its version
     settings = library.GenerationConfig(
         max_new_tokens=max_tokens, do_sample=False, eos_token_id=sorted(tokens.stops), pad_token_id=tokens.pad
     )
-    with _without_habits(model), torch.no_grad():
-        model.generate(**inputs, generation_config=settings, logits_processor=library.LogitsProcessorList([picker]))
-    picked = torch.stack(picker.picked, 1).cpu().numpy()
-    logprobs = torch.stack(picker.logprobs, 1).cpu().numpy()
-    replies = [_until_stop(tokens, ids, row) for ids, row in zip(picked, logprobs, strict=True)]
+    with _without_own_settings(model), torch.no_grad():
+        model.generate(**inputs, generation_config=settings, logits_processor=library.LogitsProcessorList([processor]))
+    picked = torch.stack(processor.picked, 1).cpu().numpy()
+    logprobs = torch.stack(processor.logprobs, 1).cpu().numpy()
+    replies = []
+    for ids, row in zip(picked, logprobs, strict=True):
+        # The processor went on sampling for this row until the longest reply of the batch had ended.
+        stop = next((place for place, token in enumerate(ids.tolist()) if token in tokens.stops), None)
+        length = len(ids) if stop is None else stop + 1
+        said = ids[:length].astype(np.int64)
+        text = tokens.decode(said.tolist())
+        replies.append(Sample(said, row[:length].astype(np.float32), text, finished=stop is not None))
     if not all(np.isfinite(reply.logprobs).all() for reply in replies):
         raise RunFailed(
-            "the model's probabilities are not finite; go on from an earlier checkpoint, or try policy.dtype=float32"
+            "the model's probabilities are not finite; resume from an earlier checkpoint, or try policy.dtype=float32"
         )
     return replies
 
 
-def _picker(banned: torch.Tensor, uniforms: np.ndarray | None, temperature: float) -> Any:
-    """What tells `generate` which token comes next, and remembers it."""
+def _inverse_cdf_processor(banned: torch.Tensor, uniforms: np.ndarray | None, temperature: float) -> Any:
+    """Logits processor that samples the next token, forces `generate` to take it, and records its log-probability."""
     import torch
     from transformers import LogitsProcessor
 
     numbers = None if uniforms is None else torch.from_numpy(np.asarray(uniforms, np.float64))
 
-    class Picker(LogitsProcessor):
+    class InverseCDFProcessor(LogitsProcessor):
         def __init__(self) -> None:
             self.picked: list[torch.Tensor] = []
             self.logprobs: list[torch.Tensor] = []
@@ -74,37 +96,44 @@ def _picker(banned: torch.Tensor, uniforms: np.ndarray | None, temperature: floa
             chosen = logits.argmax(-1) if numbers is None else draw(logits, numbers[:, len(self.picked)])
             self.picked.append(chosen)
             self.logprobs.append(logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1))
+            # The same logits give token and log-probability, so what is recorded is what was sampled from.
             only = torch.full_like(scores, -torch.inf)
             return only.scatter(1, chosen[:, None], 0.0)
 
-    return Picker()
+    return InverseCDFProcessor()
 
 
 def draw(logits: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """Inverse transform sampling.
+    """Sample one token per row by inverse transform sampling.
 
     Args:
-        logits: float32[N, V]; minus infinity is never drawn.
+        logits: float32[N, V]; tokens at minus infinity are never sampled.
         uniforms: float64[N] in [0, 1).
 
     Returns:
-        int64[N].
+        int64[N], token ids.
     """
     import torch
 
     place = logits.device
-    exact = logits.cpu() if place.type == "mps" else logits  # no float64 there
+    exact = logits.cpu() if place.type == "mps" else logits  # MPS has no float64
+    # float64: below 1, float32 sums have steps of 6e-8, more than the probability of most tokens of a large vocabulary.
     cumulative = exact.double().softmax(-1).cumsum(-1)
-    # a double below 1 times the total is below the total, so something is found; it has a probability, for only there
-    # does the sum grow
+    # The total differs from 1 by rounding. A uniform number below 1 times the total is below the total, so a token is
+    # always found. `right=True` finds the first sum above the level: a token of probability 0 adds nothing to the sum
+    # and is never found.
     level = uniforms.to(exact.device)[:, None] * cumulative[:, -1:]
     found = torch.searchsorted(cumulative, level, right=True)[:, 0]
-    return found.clamp(max=logits.shape[-1] - 1).to(place)  # nothing is found where probabilities are no numbers
+    # NaN probabilities find nothing, which is an index past the end; `sample` reports them by their log-probabilities.
+    return found.clamp(max=logits.shape[-1] - 1).to(place)
 
 
 @contextlib.contextmanager
-def _without_habits(model: Any) -> Iterator[None]:
-    """Within, the model has no generation settings of its own: `generate` would mix them into those it is given."""
+def _without_own_settings(model: Any) -> Iterator[None]:
+    """Within the context, the model has no generation settings of its own.
+
+    `generate` merges them into the settings it is given, and top-k, top-p or penalties would change the probabilities.
+    """
     import transformers
 
     library: Any = transformers
@@ -114,10 +143,3 @@ def _without_habits(model: Any) -> Iterator[None]:
         yield
     finally:
         core.generation_config = own
-
-
-def _until_stop(tokens: Tokens, ids: np.ndarray, logprobs: np.ndarray) -> Sample:
-    stop = next((place for place, token in enumerate(ids.tolist()) if token in tokens.stops), None)
-    length = len(ids) if stop is None else stop + 1
-    said = ids[:length].astype(np.int64)
-    return Sample(said, logprobs[:length].astype(np.float32), tokens.decode(said.tolist()), stop is not None)

@@ -1,4 +1,18 @@
-"""Probabilities of what was replied, and values of what was shown, in one forward pass."""
+"""Log-probabilities and entropies of replies, and values of the states before them, in one forward pass.
+
+The logits at position i are the prediction of token i + 1. So a token at position p is scored by the logits at p - 1,
+and the value of a turn is computed from the hidden state of the last token before its reply, which has seen the prompt
+and nothing of the reply. A sequence of two turns (p: prompt, r: reply):
+
+    position    0    1    2    3    4    5    6    7    8    9
+    token       p    p    p    r1   r1   p    p    r2   r2   r2
+    span                     [ start=3   end=5 [   [ start=7        end=10 [
+    logits                2    3              6    7    8            `columns`: start - 1 … end - 2
+    targets               r1   r1             r2   r2   r2           `targets`: the tokens at columns + 1
+    value                 V1                  V2                     `value_columns`: start - 1
+
+Only the rows of `columns` go through the output layer; see `PolicyWithValueHead._logits_and_states`.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +30,24 @@ from sightline.models.vlm.batches import stack
 from sightline.models.vlm.types import TokenSequence, TokenStats
 
 ENTROPY_ROWS = 1024
-"""Tokens whose entropies are computed at once: it needs no gradient, so it need not take much memory either."""
+"""Tokens whose entropies are computed at once; without gradient, smaller parts only save memory."""
 
-# FSDP looks for the tensors of an output, to come back to its module in the backward pass
+# FSDP hooks into the backward pass by the tensors of a module's output, which it finds through pytree
 _pytree.register_dataclass(TokenStats, field_names=[field.name for field in fields(TokenStats)])
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some passages, ready to be read; T tokens, M turns, C of them with a choice among K at most.
+    """A batch of sequences with T scored tokens and M turns, C of them with a choice among at most K actions.
 
     Attributes:
-        inputs: what the model is called with; passages are filled up on the right.
-        rows, columns: int64[T], where the logits of each token to be scored are.
-        targets: int64[T], these tokens.
-        value_rows, value_columns: int64[M], the last token before each turn.
-        choice_tokens: int64[C], which of the T tokens decides.
-        choice_turns: int64[C], of which of the M turns.
-        choices: int64[C, K], what it could have been; -1 for nothing.
+        inputs: model inputs, padded on the right.
+        rows, columns: int64[T], position of the logits of each scored token.
+        targets: int64[T], ids of the scored tokens.
+        value_rows, value_columns: int64[M], position of the last token before each reply.
+        choice_tokens: int64[C], indices into the T tokens: the token that decides between the legal actions.
+        choice_turns: int64[C], indices into the M turns.
+        choices: int64[C, K], ids that this token can have, padded with -1.
     """
 
     inputs: dict[str, torch.Tensor]
@@ -47,7 +61,7 @@ class Batch:
     choices: torch.Tensor
 
     def to(self, device: torch.device, floats: torch.dtype) -> Batch:
-        """The same on a device, with pictures as floats of a type."""
+        """Copy to a device, with floating-point inputs (pictures) cast to a dtype."""
         inputs = {
             name: tensor.to(device, dtype=floats if tensor.is_floating_point() else None, non_blocking=True)
             for name, tensor in self.inputs.items()
@@ -56,11 +70,12 @@ class Batch:
         return Batch(inputs, **others)
 
 
-def collate(passages: Sequence[TokenSequence], pad: int, nested: frozenset[str] = frozenset()) -> Batch:
-    """Passages side by side, on the CPU.
+def collate(sequences: Sequence[TokenSequence], pad: int, nested: frozenset[str] = frozenset()) -> Batch:
+    """Pad and batch sequences, on the CPU.
 
     Args:
-        pad: id to fill up with.
+        sequences: prompts, replies and the spans to score.
+        pad: padding id.
         nested: see `batches.stack`.
     """
     rows: list[int] = []
@@ -71,20 +86,22 @@ def collate(passages: Sequence[TokenSequence], pad: int, nested: frozenset[str] 
     choice_tokens: list[int] = []
     choice_turns: list[int] = []
     choices: list[torch.Tensor] = []
-    whole = [np.concatenate([passage.prompt.ids, passage.reply]).astype(np.int64) for passage in passages]
-    for row, (passage, ids) in enumerate(zip(passages, whole, strict=True)):
-        for span in passage.spans:
+    whole = [np.concatenate([sequence.prompt.ids, sequence.reply]).astype(np.int64) for sequence in sequences]
+    for row, (sequence, ids) in enumerate(zip(sequences, whole, strict=True)):
+        for span in sequence.spans:
+            # Actions may share their first token; a choice among one has entropy 0 and is left out.
             if span.choice is not None and len(set(span.choices)) > 1:
                 choice_tokens.append(len(targets) + span.choice - span.start)
                 choice_turns.append(len(value_rows))
                 choices.append(torch.tensor(sorted(set(span.choices))))
+            # One value per turn, not per token: the critic judges the state that the turn's prompt shows.
             value_rows.append(row)
             value_columns.append(span.start - 1)
             rows += [row] * (span.end - span.start)
-            columns += range(span.start - 1, span.end - 1)
+            columns += range(span.start - 1, span.end - 1)  # the logits before each token
             targets += ids[span.start : span.end].tolist()
     listed = nn.utils.rnn.pad_sequence(choices, True, -1) if choices else torch.zeros((0, 1), dtype=torch.int64)
-    inputs = stack(whole, [passage.prompt for passage in passages], pad, "right", nested)
+    inputs = stack(whole, [sequence.prompt for sequence in sequences], pad, "right", nested)
 
     def numbers(listed: list[int]) -> torch.Tensor:
         return torch.tensor(listed, dtype=torch.int64)
@@ -103,13 +120,13 @@ def collate(passages: Sequence[TokenSequence], pad: int, nested: frozenset[str] 
 
 
 class PolicyWithValueHead(nn.Module):
-    """A model, and what reads a value off it: all that is trained, in one module.
+    """A language model with a value head: everything that is trained, in one module.
 
     Args:
-        model: of Hugging Face, possibly with adapters.
-        banned: bool[V], tokens without probability.
-        value_head: a value for each turn; zeros without.
-        autocast: arithmetic of matrix products; None: that of the weights.
+        model: a Hugging Face model, possibly with adapters.
+        banned: bool[V], true for tokens of probability 0.
+        value_head: add a value head; without one, values are zeros.
+        autocast: dtype of matrix products; None uses that of the weights.
     """
 
     banned: torch.Tensor
@@ -122,29 +139,38 @@ class PolicyWithValueHead(nn.Module):
         self.register_buffer("banned", banned, persistent=False)
 
     def forward(self, batch: Batch, temperature: float) -> TokenStats:
+        """Score a batch at a sampling temperature; see `TokenStats`."""
         with self.arithmetic():
-            raw, states = self._read(batch)
+            raw, states = self._logits_and_states(batch)
+        # The same temperature and the same banned tokens as in sampling, or the ratio of new to old probabilities
+        # would differ from 1 before any update.
         scaled = raw.float() / temperature
         logits = scaled.masked_fill(self.banned, -torch.inf)
         logprobs = logits.gather(1, batch.targets[:, None])[:, 0] - logits.logsumexp(-1)
+        # The entropy is a metric, not a loss, and its gradient would keep copies of [T, V] alive.
+        with torch.no_grad():
+            parts = [_entropy(part) for part in torch.split(logits, ENTROPY_ROWS)]
+            entropy = torch.cat(parts) if parts else logits.new_zeros(0)
+        values = torch.zeros(len(states), device=states.device) if self.value_head is None else self.value_head(states)
         choice_entropy = raw.new_zeros(len(batch.value_rows), dtype=torch.float32)
         if len(batch.choices):
+            # Entropy over the legal actions alone, with gradient: the exploration bonus of the policy loss.
             among = scaled[batch.choice_tokens].gather(1, batch.choices.clamp(min=0))
             entropies = _entropy(among.masked_fill(batch.choices < 0, -torch.inf))
             choice_entropy = choice_entropy.index_copy(0, batch.choice_turns, entropies)
-        return TokenStats(logprobs, self._entropies(logits), self._values(states), choice_entropy)
+        return TokenStats(logprobs, entropy, values, choice_entropy)
 
     def arithmetic(self) -> contextlib.AbstractContextManager[Any]:
-        """In which the model has to be called, also for sampling."""
+        """Autocast context of the model; sampling has to use it too, to agree with scoring."""
         if self.autocast is None:
             return contextlib.nullcontext()
         return torch.autocast(self.banned.device.type, self.autocast)
 
-    def _read(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits [T, V] of what is scored, and final hidden states [M, H] before each turn.
+    def _logits_and_states(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits [T, V] of the scored tokens, and final hidden states [M, H] of the last token before each reply.
 
-        Only these rows ever get logits: the output layer is given no others. Pictures and prompts, most of what is
-        read, cost nothing there, and a batch of unequal prompts no more than its tokens.
+        Logits of a whole batch, [N, L, V], would be by far its largest tensor, and most positions are pictures and
+        prompts. So a hook before the output layer picks the T rows that are scored.
         """
         states: list[torch.Tensor] = []
 
@@ -153,24 +179,13 @@ class PolicyWithValueHead(nn.Module):
             states.append(hidden[batch.value_rows, batch.value_columns])
             return (hidden[batch.rows, batch.columns][None], *rest)
 
-        with _before(self.model.get_output_embeddings(), pick):
+        with _pre_hook(self.model.get_output_embeddings(), pick):
             logits = self.model(**batch.inputs, use_cache=False).logits[0]
         return logits, states[0]
 
-    @torch.no_grad()
-    def _entropies(self, logits: torch.Tensor) -> torch.Tensor:
-        parts = [_entropy(some) for some in torch.split(logits, ENTROPY_ROWS)]
-        return torch.cat(parts) if parts else logits.new_zeros(0)
-
-    def _values(self, states: torch.Tensor) -> torch.Tensor:
-        if self.value_head is None:
-            return torch.zeros(len(states), device=states.device)
-        values: torch.Tensor = self.value_head(states)
-        return values
-
 
 class ValueHead(nn.Module):
-    """A small network that says 0 before it has learned: [M, H] -> float32[M]."""
+    """Two-layer value head, [M, H] -> float32[M], initialised to output 0."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -180,18 +195,19 @@ class ValueHead(nn.Module):
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         values: torch.Tensor = self.value(torch.tanh(self.hidden(states.float())))
-        return values[:, 0].clone()  # FSDP wants no view of what it has made
+        return values[:, 0].clone()  # FSDP does not allow a module to return a view of its output
 
 
 def _entropy(logits: torch.Tensor) -> torch.Tensor:
-    """Of each row, in nats; minus infinity is a probability of 0."""
+    """Entropy of each row in nats; logits of minus infinity are probabilities of 0."""
     log_probabilities = logits.log_softmax(-1)
     finite = log_probabilities.masked_fill(logits == -torch.inf, 0.0)
     return -(log_probabilities.exp() * finite).sum(-1)
 
 
 @contextlib.contextmanager
-def _before(module: nn.Module, hook: Any) -> Iterator[None]:
+def _pre_hook(module: nn.Module, hook: Any) -> Iterator[None]:
+    """Install a forward pre-hook, before all others, within the context."""
     handle = module.register_forward_pre_hook(hook, prepend=True)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What goes into a trainable vision-language model and what comes out."""
+"""Inputs and outputs of a trainable vision-language model: prompts, sampled replies, token statistics."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChatTurn:
-    """What the model is shown once, and what it replied.
+    """One turn of a conversation: a user message with pictures, and the model's reply to it.
 
     Attributes:
-        text: words, shown after the pictures.
+        text: the user's text, placed after the pictures.
         pictures: any number.
-        reply: ids as they were sampled, with the one that ended the reply; empty for what is to be replied to now.
-        reply_text: the reply's text, for those that read and write no ids.
+        reply: the sampled token ids, including the stop token; empty in the turn that is to be replied to now.
+        reply_text: the reply's text, for samplers that do not expose token ids.
     """
 
     text: str
@@ -33,12 +33,12 @@ class ChatTurn:
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
-    """Exchanges as the model reads them. Replies of earlier exchanges stand in it with the very ids that were sampled.
+    """A tokenised conversation with its picture tensors. Earlier replies keep the ids that were sampled.
 
     Attributes:
         ids: int64[L].
-        per_token: further tensors with one entry for each token, such as token types: name -> [L].
-        per_picture: tensors whose first axis runs over pictures or patches: name -> [P, …].
+        per_token: further model inputs with one entry per token, such as token types: name -> [L].
+        per_picture: model inputs whose first axis runs over pictures or patches: name -> [P, …].
     """
 
     ids: np.ndarray
@@ -48,13 +48,14 @@ class Prompt:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A reply as it was sampled.
+    """A sampled reply with its log-probabilities.
 
     Attributes:
-        ids: int64[n], with the token that ended it, if one did.
-        logprobs: float32[n], natural logarithms, at the temperature of sampling, among the tokens that may be sampled.
+        ids: int64[n], including the stop token if there is one.
+        logprobs: float32[n], log-probabilities (nats) at the sampling temperature, normalised over the tokens that are
+            not banned.
         text: the reply without special tokens.
-        finished: whether the model ended it; False if it was cut off.
+        finished: true if the reply ended with a stop token, false if it reached the token limit.
     """
 
     ids: np.ndarray
@@ -65,11 +66,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class TurnSpan:
-    """The tokens of one turn within a passage.
+    """Token positions of one turn's reply within a sequence.
 
     Attributes:
-        start, end: positions in the passage's ids; the token at `start` is the first that was sampled.
-        choice: position of the token by which the legal actions differ first, None if none was read.
+        start, end: half-open range of positions in the sequence's ids; `start` is the first sampled token.
+        choice: position of the first token at which the legal actions differ; None if the reply held no action.
         choices: id of that token for each legal action.
     """
 
@@ -81,12 +82,12 @@ class TurnSpan:
 
 @dataclass(frozen=True, eq=False)
 class TokenSequence:
-    """What is read in one forward pass: a prompt, the reply to it, and where the turns to be scored are.
+    """One row of a scoring batch: a prompt, the reply to it, and the spans of the turns to score.
 
     Attributes:
-        prompt: the last turn's; it holds the earlier turns if they are scored as well.
-        reply: int64[n], the last turn's sampled ids.
-        spans: of the turns, in order; the last ends with the reply.
+        prompt: the last turn's prompt; it contains the earlier turns if these are scored as well.
+        reply: int64[n], sampled ids of the last turn.
+        spans: the turns to score, in order; the last one ends where the reply ends.
     """
 
     prompt: Prompt
@@ -96,14 +97,15 @@ class TokenSequence:
 
 @dataclass(frozen=True)
 class TokenStats:
-    """Numbers of some passages; T tokens and M turns, passage by passage, span by span.
+    """Log-probabilities, entropies and values of a batch of T scored tokens and M turns, ordered by sequence and span.
 
     Attributes:
-        logprobs: float32[T], of the tokens of all spans, at the temperature that was asked for.
-        entropy: float32[T], of the distribution that each of these tokens was drawn from, in nats; without gradient.
-        values: float32[M], of the state before each turn, read off at the last token before it; zeros without a value
-            head.
-        choice_entropy: float32[M], entropy among the legal actions alone (`TurnSpan.choices`), 0 without a choice.
+        logprobs: float32[T], log-probabilities (nats) at the given temperature of the tokens of all spans.
+        entropy: float32[T], entropy (nats) of the distribution that each token was sampled from; without gradient.
+        values: float32[M], value of the state before each turn, computed at the last prompt token; zeros without a
+            value head.
+        choice_entropy: float32[M], entropy (nats) over the legal actions alone (`TurnSpan.choices`); 0 without a
+            choice.
     """
 
     logprobs: torch.Tensor
