@@ -327,7 +327,7 @@ def test_what_cannot_be_made_is_said_in_one_line(maker: EnvMaker, expected: str)
         maker()
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert isinstance(caught.value, BadInput), "the user can mend it by writing something else"
+    assert isinstance(caught.value, BadInput), "the user can fix it by writing something else"
 
 
 def test_no_opengl_says_how_to_mend_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,7 +372,7 @@ def test_learners_find_nothing_to_transpose_in_pictures(given: tuple[int, ...], 
         def _state(self) -> np.ndarray:
             return np.arange(np.prod(given), dtype=np.uint8).reshape(given)
 
-    env = making._for_learners(Any3(), "it", rescale=False)
+    env = making._adapt_to_learners(Any3(), "it", rescale=False)
     state, _ = env.reset(seed=0)
     assert env.observation_space.shape == state.shape == expected
     assert state.dtype == np.uint8

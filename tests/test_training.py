@@ -238,7 +238,7 @@ def test_a_number_that_is_none_ends_the_run_in_one_line(sightline: Sightline, tm
     arguments = ("env=small_envs:Failing", "env_options={how: NaN}", "reward.kind=ground_truth")
     done = sightline("train", *arguments, *TINY, "--run-dir", tmp_path / "run")
     assert done.code == 1
-    assert "environment 1 of 4 ('small_envs:Failing') gave an observation with NaN in it" in done.lines[-1]
+    assert "environment 1 of 4 ('small_envs:Failing') returned an observation with NaN in it" in done.lines[-1]
     assert "--resume" in done.lines[-1]
     assert "Traceback" not in done.err
 

@@ -224,13 +224,13 @@ def test_a_picture_without_colours_is_said_in_one_line(workers: Any) -> None:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("NaN", "gave an observation with NaN in it"),
-        ("infinite", "gave an observation with an infinite number in it"),
-        ("shape", "gave an observation of shape [2] where its observation_space says [3]"),
-        ("text", "gave an observation that is no array of numbers: 'here'"),
-        ("reward NaN", "gave a reward that is NaN"),
-        ("reward infinite", "gave a reward that is infinite"),
-        ("no reward", "gave a reward that is no number: None"),
+        ("NaN", "returned an observation with NaN in it"),
+        ("infinite", "returned an observation with an infinite number in it"),
+        ("shape", "returned an observation of shape [2] where its observation_space says [3]"),
+        ("text", "returned an observation that is not an array of numbers: 'here'"),
+        ("reward NaN", "returned a reward that is NaN"),
+        ("reward infinite", "returned a reward that is infinite"),
+        ("no reward", "returned a reward that is not a number: None"),
         ("frame", "rendered frames of 16x16 first and now one of 20x16"),
     ],
 )
@@ -243,7 +243,7 @@ def test_what_would_spoil_a_run_is_said_where_it_enters(how: str, said: str) -> 
     envs.close()
     line = str(caught.value)
     assert line.startswith(f"environment 1 of 3 ('small_envs:Failing') {said}")
-    assert line.endswith("(at step 2 of the episode with seed 70); mend it and go on with --resume")
+    assert line.endswith("(at step 2 of the episode with seed 70); fix it, then resume with --resume")
     assert "\n" not in line
 
 
@@ -270,7 +270,7 @@ def test_a_step_that_raises_is_named() -> None:
     envs.close()
     assert str(caught.value) == (
         "environment 1 of 2 ('small_envs:Raising') failed in step(): ValueError: the simulator exploded (at step 3 of "
-        "the episode with seed 5); mend it and go on with --resume"
+        "the episode with seed 5); fix it, then resume with --resume"
     )
 
 

@@ -1,4 +1,4 @@
-"""Our own Gymnasium environments, and how any environment is made, framed and stepped in numbers."""
+"""Gymnasium environments: our own, any other by name, and vector environments with frames."""
 
 import gymnasium
 
@@ -9,7 +9,7 @@ METAWORLD_ID = "sightline/MetaWorld-v0"
 
 
 def register() -> None:
-    """Make our environments known to Gymnasium, and keep its own log off stderr; calling it again changes nothing."""
+    """Register our environments with Gymnasium and silence its log; calling it again changes nothing."""
     gymnasium.logger.min_level = gymnasium.logger.ERROR + 1
     for env_id, entry_point, steps in (
         (CARTPOLE_ID, "sightline.envs.control.cartpole:CartPole", 200),

@@ -1,7 +1,7 @@
-"""Small anti-aliased pictures, drawn directly at the size asked for.
+"""Drawing of small anti-aliased pictures, directly at the requested size.
 
-Every picture of ours is drawn by Pillow on a canvas twice as large as asked for and then averaged down, which smooths
-all edges. Coordinates are fractions of the picture: (0, 0) is the top left corner and (1, 1) the bottom right one.
+Pillow draws on a canvas of twice the size, which is then averaged down; this smooths all edges. Coordinates are
+fractions of the picture: (0, 0) is the top left corner and (1, 1) the bottom right one.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ CAPITALS = 0.729
 
 @lru_cache(maxsize=256)
 def font(pixels: int, bold: bool = True) -> ImageFont.FreeTypeFont:
-    """DejaVu Sans at a size in pixels, from the files that matplotlib brings along; importing it would take long.
+    """Load DejaVu Sans at a size in pixels, from the files of matplotlib (without importing it, which takes long).
 
     Raises:
-        RunFailed: matplotlib's fonts are not there.
+        RunFailed: matplotlib's fonts are missing.
     """
     found = importlib.util.find_spec("matplotlib")
     if found is None or found.origin is None:
@@ -45,7 +45,7 @@ def font(pixels: int, bold: bool = True) -> ImageFont.FreeTypeFont:
 
 @lru_cache(maxsize=4096)
 def fitting_font(words: str, pixels: int, width: float, bold: bool) -> ImageFont.FreeTypeFont:
-    """The font at that size, or as much smaller as the words need to be no wider than `width` pixels."""
+    """Font of at most the given size in which the words are at most `width` pixels wide."""
     length = font(pixels, bold).getlength(words)
     while length > width and pixels > 1:
         pixels = max(1, min(pixels - 1, int(pixels * width / length)))
@@ -54,11 +54,11 @@ def fitting_font(words: str, pixels: int, width: float, bold: bool) -> ImageFont
 
 
 class Canvas:
-    """A picture in the making.
+    """Canvas to draw a picture on, at twice its size.
 
     Args:
         size: height and width of the finished picture in pixels.
-        background: one colour, or a uint8 array of the *canvas's* own size (see :func:`texture`).
+        background: one colour, or a uint8 array of the *canvas's* size (see :func:`texture`).
     """
 
     def __init__(self, size: Size, background: Colour | np.ndarray) -> None:
@@ -73,7 +73,7 @@ class Canvas:
         self._draw.polygon([(x * self.width, y * self.height) for x, y in points], fill=colour)
 
     def disc(self, centre: Point, radius: float, colour: Colour) -> None:
-        """A filled circle; the radius is a fraction of the picture's height."""
+        """Draw a filled circle; the radius is a fraction of the picture's height."""
         x, y, r = centre[0] * self.width, centre[1] * self.height, radius * self.height
         self._draw.ellipse((x - r, y - r, x + r, y + r), fill=colour)
 
@@ -92,28 +92,32 @@ class Canvas:
         align: str = "m",
         width: float = 1.0,
     ) -> None:
-        """One line of letters in DejaVu Sans.
+        """Write one line of text in DejaVu Sans.
 
         Args:
-            at: the middle of the line's height; of its length the left end, middle or right end, as `align` says.
-            size: height of its capitals and digits, as a fraction of the picture's height.
+            at: anchor point, vertically in the middle of the line; horizontally its left end, middle or right end, by
+                `align`.
+            words: the text.
+            size: height of capitals and digits, as a fraction of the picture's height.
+            colour: of the letters.
+            bold: use the bold font.
             align: `l`, `m` or `r`.
-            width: the line shrinks until it is no longer than this fraction of the picture's width.
+            width: greatest width, as a fraction of the picture's; longer lines are shrunk.
         """
         letters = fitting_font(words, round(size * self.height / CAPITALS), width * self.width, bold)
         baseline = at[1] * self.height + letters.size * CAPITALS / 2
         self._draw.text((at[0] * self.width, baseline), words, fill=colour, font=letters, anchor=align + "s")
 
     def paste(self, picture: Image.Image, left: float, top: float) -> None:
-        """Put an RGBA picture, already at the canvas's resolution, with its top left corner there."""
+        """Paste an RGBA picture of the canvas's resolution, with its top left corner at (left, top)."""
         self._image.paste(picture, (round(left * self.width), round(top * self.height)), picture)
 
     def canvas_pixels(self) -> np.ndarray:
-        """The oversampled picture, to be used as the background of another canvas."""
+        """Oversampled picture, for use as the background of another canvas: uint8[2 * height, 2 * width, 3]."""
         return np.asarray(self._image).copy()
 
     def pixels(self) -> np.ndarray:
-        """The finished picture: uint8[height, width, 3]."""
+        """Finished picture: uint8[height, width, 3]."""
         return np.asarray(self._image.reduce(OVERSAMPLING))
 
 
@@ -121,7 +125,7 @@ Look = TypeVar("Look")
 
 
 def choose_look(look: str | Look, looks: Mapping[str, Look]) -> Look:
-    """A look by its name, or the look itself.
+    """Look up a colour scheme by its name; a scheme is returned as it is.
 
     Raises:
         BadInput: there is no look of that name.
@@ -134,7 +138,7 @@ def choose_look(look: str | Look, looks: Mapping[str, Look]) -> Look:
 
 
 def turn(points: list[Point], angle: float, about: Point, aspect: float = 1.0) -> list[Point]:
-    """Turn points clockwise on the picture by `angle` radians; `aspect` is the picture's width over its height."""
+    """Rotate points clockwise on the picture by `angle` radians; `aspect` is the picture's width over its height."""
     cos, sin = np.cos(angle), np.sin(angle)
     turned = []
     for x, y in points:
@@ -156,12 +160,13 @@ def _value_noise(height: int, width: int, seed: int) -> np.ndarray:
 
 
 def texture(size: Size, top: Colour, bottom: Colour, roughness: float, seed: int) -> np.ndarray:
-    """A vertical gradient between two colours with smooth noise on it, at the canvas's size.
+    """Vertical gradient between two colours with smooth noise: uint8[2 * height, 2 * width, 3], for `Canvas`.
 
     Args:
         size: height and width of the finished picture in pixels.
+        top, bottom: colours.
         roughness: amplitude of the noise in grey levels, 0 to 255.
-        seed: which noise; equal arguments give equal pixels.
+        seed: seed of the noise; equal arguments give equal pixels.
     """
     height, width = size[0] * OVERSAMPLING, size[1] * OVERSAMPLING
     down = np.linspace(0, 1, height, dtype=np.float32)[:, None, None]

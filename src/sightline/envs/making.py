@@ -1,4 +1,4 @@
-"""One environment from its name: ours, any Gymnasium id, or a user's own by `module:attribute`."""
+"""Making an environment from its name: one of ours, any Gymnasium id, or a user's own as `module:attribute`."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from sightline.envs.drawing import Size
 from sightline.errors import BadInput, RunFailed, nearest
 
 DEFAULT_EPISODE_STEPS = 1000
-"""Time limit for environments that state none; without one an evaluation might never end."""
+"""Time limit (steps) of environments that define none; without one an evaluation might never end."""
 
 
 @dataclass(frozen=True)
 class EnvMaker:
-    """Makes copies of one environment; it can be pickled, so worker processes can use it.
+    """Environment factory without arguments; it can be pickled, so worker processes can use it.
 
     Attributes:
         env_id: a Gymnasium id, or `module:attribute` of a class or function that returns an environment.
         options: keyword arguments for the environment.
-        episode_steps: time limit instead of the environment's own.
-        frame_size: height and width of the frames that are wanted; an environment that takes `render_size` draws at
-            that size, one that takes `width` and `height` (MuJoCo's) likewise, others render as they like.
-        render: False makes an environment that is never asked for frames.
+        episode_steps: time limit in steps, instead of the environment's own.
+        frame_size: requested height and width of frames in pixels. It is passed on as `render_size`, or as `width` and
+            `height` to MuJoCo's environments; any other environment renders at its own size.
+        render: make an environment that renders frames.
         rescale: scale observations to [-1, 1] by the bounds of their space.
         also_known: further names to suggest when `env_id` is unknown.
     """
@@ -50,78 +50,90 @@ class EnvMaker:
     also_known: tuple[str, ...] = ()
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
-        """Make one environment as learners take it, with a time limit.
+        """Make one environment with a time limit and with spaces that learners support.
 
-        Observations are a Box: dictionaries and the like are flattened, and pictures have their channels first,
-        [C, H, W]. Actions are a Box or `Discrete` and count from 0.
+        The observation space is a `Box`: dictionaries, tuples and `Discrete` are flattened, and pictures are channels
+        first, [C, H, W]. The action space is a `Box`, or a `Discrete` that starts at 0.
 
         Raises:
-            BadInput: unknown environment, one without `rgb_array` frames, wrong options, an observation or action
-                space that no learner here can take, a `reset` that takes no seed.
-            RunFailed: the environment cannot be built on this machine (no OpenGL, a package missing).
+            BadInput: unknown environment, one without `rgb_array` frames, wrong options, unsupported observation or
+                action space, a `reset` that takes no seed.
+            RunFailed: the environment cannot be built on this machine (no OpenGL, a missing package).
         """
         env = self.as_it_is()
         try:
-            return _for_learners(env, self.env_id, self.rescale)
+            return _adapt_to_learners(env, self.env_id, self.rescale)
         except BadInput:
             env.close()
             raise
 
     def as_it_is(self) -> gymnasium.Env[Any, Any]:
-        """Make one environment with a time limit, and its observations as it gives them.
+        """Make one environment with a time limit, with its own observation and action space.
 
         Raises:
-            BadInput, RunFailed: as above.
+            BadInput, RunFailed: as for a call.
         """
         register()
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-        # A simulator looks for a display before it looks for a GPU or for software rendering.
+        # Without this, MuJoCo looks for a display, and fails where there is none although EGL would work.
         if sys.platform == "linux" and not os.environ.get("DISPLAY"):
             os.environ.setdefault("MUJOCO_GL", "egl")
-        if self.render:
-            _load_triton_before_opengl()
-        env = _own(self) if ":" in self.env_id and self.env_id not in gymnasium.registry else _registered(self)
-        _check_reset(env, self.env_id)
+        if self.render and multiprocessing.parent_process() is None:
+            # Mesa's software OpenGL and Triton (which torch imports late) each bring an LLVM, and the process dies by a
+            # segmentation fault if Mesa's comes first. Worker processes only simulate and never load Triton.
+            with contextlib.suppress(ImportError):
+                importlib.import_module("triton")
+        env = (
+            _make_from_module(self)
+            if ":" in self.env_id and self.env_id not in gymnasium.registry
+            else _make_registered(self)
+        )
+        _check_reset_signature(env, self.env_id)
         if self.render and env.render_mode != "rgb_array":
             raise BadInput(
-                f"environment '{self.env_id}' gives no pictures; its constructor must take render_mode='rgb_array'"
+                f"environment '{self.env_id}' renders no frames; its constructor must take render_mode='rgb_array'"
             )
         return env
 
 
-def _load_triton_before_opengl() -> None:
-    """Mesa's software OpenGL and Triton (which torch imports late) each bring an LLVM, and the process dies by a
-    segmentation fault if Mesa's comes first. Workers that only simulate never load Triton."""
-    if multiprocessing.parent_process() is None:
-        with contextlib.suppress(ImportError):
-            importlib.import_module("triton")
+def _adapt_to_learners(env: gymnasium.Env[Any, Any], env_id: str, rescale: bool) -> gymnasium.Env[Any, Any]:
+    """Wrap an environment so that its observation and action spaces are those that learners support.
 
-
-def _for_learners(env: gymnasium.Env[Any, Any], env_id: str, rescale: bool) -> gymnasium.Env[Any, Any]:
-    """Observations and actions in the form that learners take."""
-    env = _from_zero(env, env_id)
+    Raises:
+        BadInput: they cannot be converted.
+    """
+    env = _actions_from_zero(env, env_id)
     space = env.observation_space
     if _holds_text(space) or not space.is_np_flattenable:
         kind = "text" if _holds_text(space) else f"of the kind {type(space).__name__}"
         raise BadInput(
-            f"observations of '{env_id}' are {kind}; a policy on states needs numbers of a fixed count: Box, Discrete, "
-            "or a dictionary of these"
+            f"observations of '{env_id}' are {kind}; a policy on states needs a fixed number of numbers: Box, "
+            "Discrete, or a dictionary of these"
         )
     if not isinstance(space, spaces.Box):
         env = FlattenObservation(env)
     if is_picture(env.observation_space):
         if rescale:
             raise BadInput(
-                f"observations of '{env_id}' are pictures, which networks scale by themselves; leave out "
+                f"observations of '{env_id}' are pictures, which networks rescale themselves; leave out "
                 "rescale_observations"
             )
         return _channels_first(env)
-    return _rescaled(env, env_id) if rescale else env
+    if not rescale:
+        return env
+    space = env.observation_space
+    if not (isinstance(space, spaces.Box) and np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        raise BadInput(f"observations of '{env_id}' have no finite bounds; leave out rescale_observations")
+    return RescaleObservation(env, np.float32(-1), np.float32(1))
 
 
-def _from_zero(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[Any, Any]:
-    """Actions that count from 0: learners know how many there are, and nothing of where they start."""
+def _actions_from_zero(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[Any, Any]:
+    """Shift discrete actions so that they start at 0, as learners assume.
+
+    Raises:
+        BadInput: the action space is neither `Discrete` nor a `Box`.
+    """
     space = env.action_space
     if isinstance(space, spaces.Discrete):
         first = space.start
@@ -140,15 +152,18 @@ def _holds_text(space: spaces.Space[Any]) -> bool:
 
 
 def is_picture(space: spaces.Space[Any]) -> bool:
-    """Whether observations are pictures, as Stable-Baselines3 tells them: uint8 of three axes, from 0 to 255."""
+    """True if observations are pictures by Stable-Baselines3's rule: uint8 with three axes and bounds 0 and 255."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 3:
         return False
     return bool((space.low == 0).all() and (space.high == 255).all())
 
 
 def _channels_first(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """Pictures [C, H, W]. The shortest axis holds the channels, as Stable-Baselines3 has it: so it finds nothing to
-    transpose, and what is stored, evaluated and restored all has one layout."""
+    """Transpose pictures to [C, H, W], taking the shortest axis for the channels, as Stable-Baselines3 does.
+
+    So Stable-Baselines3 has nothing to transpose itself, and training, evaluation and restored episodes share one
+    layout.
+    """
     space = env.observation_space
     assert isinstance(space, spaces.Box)
     shortest = int(np.argmin(space.shape))
@@ -157,21 +172,18 @@ def _channels_first(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     shape = np.moveaxis(np.empty(space.shape, np.uint8), shortest, 0).shape
 
     def move(picture: Any) -> Any:
-        # What is no picture is told of by those who check observations, in better words than NumPy's.
+        # Anything else is passed on: `vector.misfit` reports it in a better message than NumPy's.
         return np.moveaxis(np.asarray(picture), shortest, 0) if np.ndim(picture) == 3 else picture
 
     return TransformObservation(env, move, spaces.Box(0, 255, shape, np.uint8))
 
 
-def _rescaled(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[Any, Any]:
-    space = env.observation_space
-    if not (isinstance(space, spaces.Box) and np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-        raise BadInput(f"observations of '{env_id}' have no finite bounds; leave out rescale_observations")
-    return RescaleObservation(env, np.float32(-1), np.float32(1))
+def _check_reset_signature(env: gymnasium.Env[Any, Any], env_id: str) -> None:
+    """Refuse an environment, or a wrapper around it, whose `reset` takes no seed.
 
-
-def _check_reset(env: gymnasium.Env[Any, Any], env_id: str) -> None:
-    """Refuse an environment, or a wrapper of it, whose `reset` cannot be given a seed."""
+    Raises:
+        BadInput: naming the class.
+    """
     layers = [env]
     while isinstance(layers[-1], gymnasium.Wrapper):
         layers.append(layers[-1].env)
@@ -179,7 +191,7 @@ def _check_reset(env: gymnasium.Env[Any, Any], env_id: str) -> None:
         try:
             inspect.signature(layer.reset).bind(seed=0, options=None)
         except ValueError:
-            continue  # nobody knows what it takes
+            continue  # written in C, without a signature
         except TypeError as error:
             raise BadInput(
                 f"reset() of '{env_id}' ({type(layer).__name__}) takes no seed and options; write it as "
@@ -187,14 +199,14 @@ def _check_reset(env: gymnasium.Env[Any, Any], env_id: str) -> None:
             ) from error
 
 
-def _registered(maker: EnvMaker) -> gymnasium.Env[Any, Any]:
+def _make_registered(maker: EnvMaker) -> gymnasium.Env[Any, Any]:
     spec = _spec(maker)
     options = dict(maker.options)
     if maker.render:
         options["render_mode"] = "rgb_array"
-        options |= _size_options(spec.entry_point, maker.frame_size)
+        options |= _render_size_options(spec.entry_point, maker.frame_size)
     limit = maker.episode_steps or spec.max_episode_steps or DEFAULT_EPISODE_STEPS
-    with _errors_of_building(maker.env_id):
+    with _one_line_errors(maker.env_id):
         return gymnasium.make(maker.env_id, max_episode_steps=limit, disable_env_checker=True, **options)
 
 
@@ -208,7 +220,7 @@ def _spec(maker: EnvMaker) -> Any:
         raise BadInput(f"environment '{maker.env_id}': {error}") from error
 
 
-def _own(maker: EnvMaker) -> gymnasium.Env[Any, Any]:
+def _make_from_module(maker: EnvMaker) -> gymnasium.Env[Any, Any]:
     module_name, _, attribute = maker.env_id.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -220,23 +232,23 @@ def _own(maker: EnvMaker) -> gymnasium.Env[Any, Any]:
     if build is None:
         public = [name for name in vars(module) if not name.startswith("_")]
         raise BadInput(f"module '{module_name}' has no '{attribute}'{nearest(attribute, public)}")
-    _check_makes_environments(build, maker.env_id)
+    _check_returns_env(build, maker.env_id)
     options = dict(maker.options)
     if maker.render and _parameters(build) & {"render_mode", "**"}:
         options["render_mode"] = "rgb_array"
-        options |= _size_options(build, maker.frame_size)
-    with _errors_of_building(maker.env_id):
+        options |= _render_size_options(build, maker.frame_size)
+    with _one_line_errors(maker.env_id):
         env = build(**options)
     if not isinstance(env, gymnasium.Env):
-        raise BadInput(f"'{maker.env_id}' made a {type(env).__name__}, not a gymnasium.Env")
+        raise BadInput(f"'{maker.env_id}' returned a {type(env).__name__}, not a gymnasium.Env")
     return TimeLimit(env, maker.episode_steps or DEFAULT_EPISODE_STEPS)
 
 
-def _check_makes_environments(build: Any, env_id: str) -> None:
-    """Refuse to call what may not be meant to be called: `subprocess:Popen` is importable too.
+def _check_returns_env(build: Any, env_id: str) -> None:
+    """Refuse to call anything but an environment class or function: `subprocess:Popen` is importable too.
 
     Raises:
-        BadInput: it is neither a class of environments nor a function that says that it returns one.
+        BadInput: it is neither a subclass of `gymnasium.Env` nor a function annotated to return one.
     """
     made = build
     if not isinstance(build, type):
@@ -252,7 +264,7 @@ def _check_makes_environments(build: Any, env_id: str) -> None:
         )
 
 
-def _size_options(entry_point: Any, size: Size | None) -> dict[str, Any]:
+def _render_size_options(entry_point: Any, size: Size | None) -> dict[str, Any]:
     if size is None:
         return {}
     if isinstance(entry_point, str):
@@ -265,7 +277,7 @@ def _size_options(entry_point: Any, size: Size | None) -> dict[str, Any]:
 
 
 def _parameters(build: Any) -> set[str]:
-    """Names of what a constructor takes; `**` if it takes any further keywords."""
+    """Parameter names of a constructor; `**` if it takes arbitrary keyword arguments."""
     try:
         parameters = inspect.signature(build).parameters.values()
     except (TypeError, ValueError):
@@ -274,8 +286,13 @@ def _parameters(build: Any) -> set[str]:
 
 
 @contextlib.contextmanager
-def _errors_of_building(env_id: str) -> Iterator[None]:
-    """Whatever a constructor raises, in one line."""
+def _one_line_errors(env_id: str) -> Iterator[None]:
+    """Turn any exception of a constructor into a one-line error.
+
+    Raises:
+        BadInput: wrong options.
+        RunFailed: anything else.
+    """
     try:
         yield
     except BadInput:

@@ -1,4 +1,7 @@
-"""Our tasks, declared in a few lines each. Any other environment is a task as soon as somebody gives it words."""
+"""Task declarations: environments with a goal in words and a rule for success.
+
+Any other environment becomes a task when the user gives it a goal.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from sightline.envs import CARTPOLE_CONTINUOUS_ID, CARTPOLE_ID, METAWORLD_ID, MO
 
 @dataclass(frozen=True)
 class Axis:
-    """One quantity of a small state, to be swept over."""
+    """Axis of a reward landscape: one quantity of the state, swept from `low` to `high` in `points` steps."""
 
     name: str
     unit: str
@@ -22,16 +25,16 @@ class Axis:
 
 @dataclass(frozen=True)
 class Task:
-    """An environment with words and a rule for success.
+    """Task: an environment, default goal and baseline sentences, and a rule for success.
 
     Attributes:
-        name: by which recipes and commands call it.
+        name: name in recipes and commands.
         env: a Gymnasium id, or `module:attribute`.
-        goal, baseline: the default words; empty if the user must give them.
-        success: whether an episode succeeds when `info["success"]` is true at `every` step of it, or at `any`.
+        goal, baseline: default sentences; empty if the user has to give them.
+        success: an episode succeeds if `info["success"]` is true at `every` step, or at `any` step.
         env_options: keyword arguments for the environment.
-        measures: further truth values of the infos that are reported as the share of episodes that keep them true.
-        axes: one or two quantities that make up what can be seen, for a picture of the reward over them.
+        measures: further boolean infos, reported as the share of episodes in which they are true at every step.
+        axes: one or two quantities that determine the frame, for the reward landscape.
         state_at: values of the axes -> the environment's `state` attribute.
         summary: one line for lists.
     """
@@ -129,7 +132,7 @@ TASKS: tuple[Task, ...] = (
 
 
 def find_task(env: str) -> Task:
-    """The task of that name; for any other environment a task without words."""
+    """Find a task by its name; for any other environment, make a task without goal and baseline."""
     for task in TASKS:
         if env == task.name:
             return task

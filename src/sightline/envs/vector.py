@@ -1,9 +1,14 @@
-"""Several copies of an environment stepped together: states, and frames of the very states that were reached.
+"""Vector environments with frames: N copies of an environment, and a frame of every state that a step reached.
 
-Gymnasium's own vector environments do the work (in this process, or one process each with shared memory). Their
-automatic reset is switched off: an episode's last frame is taken before its environment is reset.
+Gymnasium's `SyncVectorEnv` and `AsyncVectorEnv` do the stepping. Their autoreset is disabled: it would replace the last
+state of an episode by the first one of the next before a frame of it could be rendered, and this last frame is often
+the only one that shows success.
 
-Every episode has a seed of its own, so an unfinished episode can be brought back anywhere by replaying its actions.
+    autoreset by Gymnasium    step ──► s_T ──► reset ──► s'_0 ──► render: shows s'_0, not what the action did
+    here                      step ──► s_T ──► render: the frame of s_T ──► reset ──► s'_0, returned as the next state
+
+Every episode has a seed of its own, so an unfinished episode can be restored in any process by a reset with its seed
+and its actions.
 """
 
 from __future__ import annotations
@@ -25,41 +30,43 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from sightline.errors import BadInput, RunFailed
 
 MakeEnv = Callable[[], "gymnasium.Env[Any, Any]"]
-SeedOf = Callable[[int, int], int]
-"""Environment index and its count of episodes before this one -> the seed of its next episode."""
+EpisodeSeed = Callable[[int, int], int]
+"""(environment index, number of its episodes before this one) -> seed of the episode."""
 
 
-def episode_seeds(run_seed: int) -> SeedOf:
-    """Independent seeds for every episode of every environment of a run."""
+def episode_seeds(run_seed: int) -> EpisodeSeed:
+    """Independent seeds for every episode of every environment of a run.
 
-    def seed_of(env: int, episode: int) -> int:
+    A seed depends on the run's seed and on the episode's place alone, not on how fast other environments were.
+    """
+
+    def episode_seed(env: int, episode: int) -> int:
         return int(np.random.SeedSequence([run_seed, env, episode]).generate_state(1)[0])
 
-    return seed_of
+    return episode_seed
 
 
 class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Adds the rendered frame to the observation: `{"state": …, "frame": uint8[H, W, 3]}`.
+    """Wrapper that adds the rendered frame to the observation: `{"state": …, "frame": uint8[H, W, 3]}`.
 
-    `reset(options={"replay": actions})` repeats these actions after the reset, without rendering. Frames are rendered
-    only after steps: a reset's frame belongs to no transition.
+    Only steps render: the frame after a reset belongs to no transition and is black. With
+    `reset(options={"replay": actions})` the actions are repeated after the reset, without rendering.
 
-    Observations and rewards are checked as they come: one that is no finite number would spoil the replay buffer, and
-    with it everything that is learned afterwards.
+    Observations and rewards are checked: a single NaN would spoil the replay buffer, and all that is learned from it.
 
     Args:
-        env: what is wrapped.
-        frames: whether frames are wanted.
-        name: how errors call it.
-        advice: with which errors end.
+        env: the environment.
+        frames: render after every step.
+        name: name of the environment in error messages.
+        advice: last words of error messages.
 
     Raises:
-        RunFailed: the environment raised an error, rendered something else than frames of one size, or gave an
-            observation or a reward that is no finite number. The line names environment, seed and step.
+        RunFailed: the environment raised an error, rendered anything but frames uint8[H, W, 3] of one size, or
+            returned an observation or a reward that is not finite. The message names environment, seed and step.
     """
 
     def __init__(
-        self, env: gymnasium.Env[Any, Any], frames: bool, name: str = "the environment", advice: str = "mend it"
+        self, env: gymnasium.Env[Any, Any], frames: bool, name: str = "the environment", advice: str = "fix it"
     ) -> None:
         super().__init__(env)
         self._name, self._advice = name, advice
@@ -67,79 +74,84 @@ class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._step = 0
         self._space = env.observation_space
         parts: dict[str, spaces.Space[Any]] = {"state": env.observation_space}
-        self._blank: np.ndarray | None = None
+        self._blank_frame: np.ndarray | None = None
         if frames:
-            self._begin(0)
-            self._blank = np.zeros_like(rgb_frame(env))
-            parts["frame"] = spaces.Box(0, 255, self._blank.shape, np.uint8)
+            # Some renderers need a reset first. Seed 0 does no harm: every episode is reset with its own seed.
+            self._checked_reset(0)
+            self._blank_frame = np.zeros_like(rgb_frame(env))
+            parts["frame"] = spaces.Box(0, 255, self._blank_frame.shape, np.uint8)
         self.observation_space = spaces.Dict(parts)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        state, info = self._begin(seed)
+        state, info = self._checked_reset(seed)
         for action in (options or {}).get("replay", ()):
-            state, _, _, _, info = self._go_on(action)
-        return self._with(state, self._blank), info
+            state, _, _, _, info = self._checked_step(action)
+        return self._observation(state, self._blank_frame), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        state, reward, terminated, truncated, info = self._go_on(action)
-        frame = None if self._blank is None else self._frame(self._blank.shape)
-        return self._with(state, frame), reward, terminated, truncated, info
+        state, reward, terminated, truncated, info = self._checked_step(action)
+        frame = None if self._blank_frame is None else self._checked_frame(self._blank_frame.shape)
+        return self._observation(state, frame), reward, terminated, truncated, info
 
-    def _begin(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
+    def _checked_reset(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
         self._seed, self._step = seed, 0
         try:
             state, info = self.env.reset(seed=seed)
         except (BadInput, RunFailed):
-            raise  # in a line of its own
+            raise  # our own environments say it in one line already
         except Exception as error:
-            raise self._failed(f"failed in reset(): {_reason(error)}") from error
-        self._check(state)
+            raise self._failure(f"failed in reset(): {_reason(error)}") from error
+        self._check_observation(state)
         return state, info
 
-    def _go_on(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def _checked_step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         self._step += 1
         try:
             state, reward, terminated, truncated, info = self.env.step(action)
         except Exception as error:
-            raise self._failed(f"failed in step(): {_reason(error)}") from error
-        self._check(state)
+            raise self._failure(f"failed in step(): {_reason(error)}") from error
+        self._check_observation(state)
         try:
             finite = math.isfinite(reward)
         except (TypeError, ValueError, OverflowError) as error:
-            raise self._failed(f"gave a reward that is no number: {reward!r:.60}") from error
+            raise self._failure(f"returned a reward that is not a number: {reward!r:.60}") from error
         if not finite:
-            raise self._failed(f"gave a reward that is {'NaN' if math.isnan(reward) else 'infinite'}")
+            raise self._failure(f"returned a reward that is {'NaN' if math.isnan(reward) else 'infinite'}")
         return state, reward, terminated, truncated, info
 
-    def _check(self, state: Any) -> None:
+    def _check_observation(self, state: Any) -> None:
         wrong = misfit(self._space, state)
         if wrong is not None:
-            raise self._failed(f"gave an observation {wrong}")
+            raise self._failure(f"returned an observation {wrong}")
 
-    def _frame(self, shape: tuple[int, ...]) -> np.ndarray:
+    def _checked_frame(self, shape: tuple[int, ...]) -> np.ndarray:
         frame = rgb_frame(self.env)
         if frame.shape != shape:
             sizes = [f"{height}x{width}" for height, width, _ in (shape, frame.shape)]
-            raise self._failed(f"rendered frames of {sizes[0]} first and now one of {sizes[1]}; keep to one size")
+            # Frames go into shared memory and into the chunk's buffer, both of a fixed shape.
+            raise self._failure(f"rendered frames of {sizes[0]} first and now one of {sizes[1]}; keep to one size")
         return frame
 
-    def _failed(self, what: str) -> RunFailed:
+    def _failure(self, what: str) -> RunFailed:
         when = f"step {self._step} of the episode" if self._step else "the beginning of the episode"
         return RunFailed(f"{self._name} {what} (at {when} with seed {self._seed}); {self._advice}")
 
     @staticmethod
-    def _with(state: Any, frame: np.ndarray | None) -> dict[str, Any]:
+    def _observation(state: Any, frame: np.ndarray | None) -> dict[str, Any]:
         return {"state": state} if frame is None else {"state": state, "frame": frame}
 
 
 def misfit(space: spaces.Space[Any], state: Any) -> str | None:
-    """What is wrong with an observation, as words that follow "an observation"; None if nothing is."""
+    """Defect of an observation as words that follow "an observation", such as "with NaN in it"; None if it is valid.
+
+    Bounds are not checked: many environments exceed their own, and nothing here depends on them.
+    """
     try:
         numbers = np.asarray(state)
     except ValueError:
         return "whose parts have different lengths"
     if numbers.dtype.kind not in "biufc":
-        return f"that is no array of numbers: {state!r:.60}"
+        return f"that is not an array of numbers: {state!r:.60}"
     if space.shape is not None and numbers.shape != space.shape:
         return f"of shape {list(numbers.shape)} where its observation_space says {list(space.shape)}"
     wanted = numbers.dtype if space.dtype is None else space.dtype
@@ -151,15 +163,15 @@ def misfit(space: spaces.Space[Any], state: Any) -> str | None:
 
 
 def _reason(error: Exception) -> str:
-    """An exception in one line."""
+    """Type and message of an exception, in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def rgb_frame(env: gymnasium.Env[Any, Any]) -> np.ndarray:
-    """The environment's picture, checked.
+    """Render a frame of the environment's present state: uint8[H, W, 3], contiguous.
 
     Raises:
-        RunFailed: the environment rendered something else than uint8[H, W, 3], or could not render.
+        RunFailed: the environment failed to render, or rendered anything else.
     """
     try:
         rendered: Any = env.render()
@@ -181,15 +193,15 @@ def rgb_frame(env: gymnasium.Env[Any, Any]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Transitions:
-    """What one step of N environments led to.
+    """Result of one step of N environments.
 
     Attributes:
-        states: [N, …], from which the next step starts: after a reset where an episode ended.
-        final_states: [N, …], which the step led to, before any reset.
-        frames: uint8[N, H, W, 3] pictures of `final_states`, or None; valid until the next step.
-        rewards: float64[N], the environment's own.
-        terminated, truncated: bool[N].
-        info: the environments' infos, each key with an array over environments.
+        states: [N, …], states that the next step starts from: the first of a new episode where one ended.
+        final_states: [N, …], states that this step reached, before any reset.
+        frames: uint8[N, H, W, 3], frames of `final_states`, or None without frames. Valid until the next step.
+        rewards: float64[N], the environments' own rewards.
+        terminated, truncated: bool[N]. Learners bootstrap from `final_states` where an episode was truncated only.
+        info: the environments' infos, as one array [N] per key.
         first: bool[N], whether the step was the first of its episode.
     """
 
@@ -204,50 +216,64 @@ class Transitions:
 
     @property
     def ended(self) -> np.ndarray:
+        """bool[N], true where an episode was terminated or truncated."""
         ended: np.ndarray = self.terminated | self.truncated
         return ended
 
     def flag(self, name: str) -> np.ndarray | None:
-        """bool[N] of a truth value in the infos, or None if no environment states it."""
+        """Boolean info by its key: bool[N]; None if no environment has it."""
         return None if name not in self.info else np.asarray(self.info[name], dtype=bool)
 
     @property
     def success(self) -> np.ndarray | None:
-        """bool[N]: whether the task is done in the states that were reached, under either of its two common names."""
+        """Success in the states reached, bool[N], from the info `success` or else `is_success`; None without either."""
         success = self.flag("success")
         return self.flag("is_success") if success is None else success
 
 
 class FrameVectorEnv:
-    """N copies of an environment with frames.
+    """Vector environment that renders every state reached and resets finished episodes itself.
+
+    Attributes:
+        count: number of environments, N.
+        state_space: observation space of one environment.
+        action_space: action space of one environment.
+        episodes: index of the present episode of each environment; -1 before the first reset.
+        actions: actions of the present episode of each environment, for `restore`.
 
     Args:
-        make: makes one copy; must be picklable for `workers="processes"`.
-        count: number of copies.
-        seed_of: seeds of the episodes.
-        frames: whether to render after every step.
-        workers: `inline` in this process, `processes` one spawned process each.
+        make: function that makes one environment; must be picklable for `workers="processes"`.
+        count: number of environments.
+        episode_seed: seeds of the episodes.
+        frames: render after every step.
+        workers: `inline` steps them in this process, `processes` each in a spawned process of its own, with
+            observations in shared memory.
+
+    Raises:
+        RunFailed: an environment failed, or its process died; see `FrameAndState`.
     """
 
     def __init__(
         self,
         make: MakeEnv,
         count: int,
-        seed_of: SeedOf,
+        episode_seed: EpisodeSeed,
         frames: bool = True,
         workers: Literal["inline", "processes"] = "inline",
     ) -> None:
         self.count = count
-        self._seed_of = seed_of
-        builders = [_Builder(make, frames, i, count) for i in range(count)]
+        self._episode_seed = episode_seed
+        factories = [_EnvFactory(make, frames, i, count) for i in range(count)]
         if workers == "processes":
+            # Spawned, not forked: OpenGL and torch's threads do not survive a fork. Without copies, observations are
+            # views of the shared memory, which the next step overwrites; `step` copies what has to last.
             self._envs: Any = AsyncVectorEnv(
-                builders, context="spawn", copy=False, autoreset_mode=AutoresetMode.DISABLED
+                factories, context="spawn", copy=False, autoreset_mode=AutoresetMode.DISABLED
             )
             # Before multiprocessing's own clean-up, which would wait for workers that ignore SIGTERM.
             atexit.register(self.close)
         else:
-            self._envs = SyncVectorEnv(builders, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+            self._envs = SyncVectorEnv(factories, copy=False, autoreset_mode=AutoresetMode.DISABLED)
         self.state_space: spaces.Box = self._envs.single_observation_space["state"]
         self.action_space: spaces.Space[Any] = self._envs.single_action_space
         self.episodes = [-1] * count
@@ -255,63 +281,80 @@ class FrameVectorEnv:
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:
-        """Height, width and 3, as rendered."""
+        """Height, width and channels (3) of a rendered frame."""
         return tuple(self._envs.single_observation_space["frame"].shape)
 
     @property
     def frames_per_second(self) -> int:
-        """At which speed the environment wants to be shown."""
+        """Frame rate for videos: the environment's `render_fps`, else 30."""
         return int(self._envs.metadata.get("render_fps") or 30)
 
     def reset(self) -> np.ndarray:
-        """Begin a new episode everywhere; returns the states, [N, …]."""
-        return self._begin(np.ones(self.count, bool))
+        """Reset every environment to a new episode; returns the states, [N, …]."""
+        return self._begin_episodes(np.ones(self.count, bool))
 
     def step(self, actions: np.ndarray) -> Transitions:
-        """Step every environment; where an episode ends, the next one begins."""
+        """Step every environment, then reset those whose episode ended.
+
+        Args:
+            actions: [N, …], one action per environment.
+        """
         first = np.array([not history for history in self.actions])
         for history, action in zip(self.actions, actions, strict=True):
             history.append(action)
-        with _workers_alive():
+        with _report_dead_workers():
             observation, rewards, terminated, truncated, info = self._envs.step(actions)
+        # Both are of the states reached: the frame was rendered inside of the step (`FrameAndState.step`), and no reset
+        # has happened yet.
         final_states = observation["state"].copy()
         frames = observation.get("frame")
         ended = terminated | truncated
         states = final_states
         if ended.any():
-            # The reset overwrites the frames of the environments that ended.
+            # The reset writes black frames into the same memory, over the last frames of the episodes that ended.
             frames = None if frames is None else frames.copy()
-            states = self._begin(ended)
+            states = self._begin_episodes(ended)
         return Transitions(
             states, final_states, frames, rewards.copy(), terminated.copy(), truncated.copy(), info, first
         )
 
-    def _begin(self, mask: np.ndarray) -> np.ndarray:
+    def _begin_episodes(self, mask: np.ndarray) -> np.ndarray:
+        """Begin the next episode where `mask` (bool[N]) is true; returns all states, [N, …]."""
         for i in np.flatnonzero(mask):
             self.episodes[i] += 1
             self.actions[i] = []
-        return self._reset(mask, {})
+        return self._reset_where(mask, {})
 
-    def _reset(self, mask: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-        seeds = [self._seed_of(i, episode) if mask[i] else None for i, episode in enumerate(self.episodes)]
-        with _workers_alive():
+    def _reset_where(self, mask: np.ndarray, options: dict[str, Any]) -> np.ndarray:
+        # Gymnasium's own way to reset some environments: `reset_mask`. The others keep their observations.
+        seeds = [self._episode_seed(i, episode) if mask[i] else None for i, episode in enumerate(self.episodes)]
+        with _report_dead_workers():
             observation, _ = self._envs.reset(seed=seeds, options={"reset_mask": mask.copy(), **options})
         states: np.ndarray = observation["state"].copy()
         return states
 
     def restore(self, episodes: Sequence[int], actions: Sequence[Sequence[Any]]) -> np.ndarray:
-        """Bring back unfinished episodes: reset each to its seed and repeat its actions. Returns the states."""
+        """Restore unfinished episodes by replaying them: reset each with its seed and repeat its actions.
+
+        Args:
+            episodes: index of each environment's episode, as in the attribute `episodes`.
+            actions: actions of each environment's episode so far, as in the attribute `actions`.
+
+        Returns:
+            The states reached, [N, …]. If the environments are deterministic, they equal those before.
+        """
         self.episodes = list(episodes)
         self.actions = [list(history) for history in actions]
-        states = self._reset(np.ones(self.count, bool), {})
+        states = self._reset_where(np.ones(self.count, bool), {})
+        # One at a time, since the replayed actions are passed as an option, which all reset environments share.
         for i in range(self.count):
             mask = np.zeros(self.count, bool)
             mask[i] = True
-            states = self._reset(mask, {"replay": self.actions[i]})
+            states = self._reset_where(mask, {"replay": self.actions[i]})
         return states
 
     def close(self) -> None:
-        """End all workers; calling it again does nothing."""
+        """Close the environments and end their processes; calling it again does nothing."""
         if self._envs.closed:
             return
         # The pipe to a worker that died is broken, which must not hide why it died.
@@ -325,18 +368,18 @@ class FrameVectorEnv:
 
 
 @contextlib.contextmanager
-def _workers_alive() -> Iterator[None]:
+def _report_dead_workers() -> Iterator[None]:
     try:
         yield
     except (EOFError, ConnectionError) as error:
         raise RunFailed(
-            "the process of an environment died (too little memory?); go on from the last checkpoint with --resume"
+            "the process of an environment died (out of memory?); resume from the last checkpoint with --resume"
         ) from error
 
 
 @dataclass(frozen=True)
-class _Builder:
-    """A picklable function without arguments."""
+class _EnvFactory:
+    """Environment factory without arguments that can be pickled, as worker processes need it."""
 
     make: MakeEnv
     frames: bool
@@ -345,9 +388,10 @@ class _Builder:
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         if multiprocessing.parent_process() is not None:
-            # Ctrl-C and a job manager's SIGTERM reach the whole group; the parent saves and then ends its workers.
+            # Ctrl-C and a job scheduler's SIGTERM reach the whole process group. The parent process saves a checkpoint,
+            # for which it needs its workers, and then ends them.
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
         env_id = getattr(self.make, "env_id", None)
         name = f"environment {self.index + 1} of {self.count}" + (f" ('{env_id}')" if env_id else "")
-        return FrameAndState(self.make(), self.frames, name, "mend it and go on with --resume")
+        return FrameAndState(self.make(), self.frames, name, "fix it, then resume with --resume")

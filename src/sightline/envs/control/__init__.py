@@ -1,1 +1,1 @@
-"""Control tasks whose state is a vector of numbers."""
+"""Control tasks: environments whose state is a vector of numbers."""

@@ -1,4 +1,4 @@
-"""CartPole for rewards that come from pictures: it never ends by itself and the pole may swing all the way round.
+"""CartPole for rewards from frames: it never terminates, and the pole may swing all the way round.
 
 The physics are those of Barto, Sutton and Anderson (1983) with the constants and the Euler integration of Gymnasium's
 `CartPole-v1`. The differences follow the task of "Vision-Language Models are Zero-Shot Reward Models" (Rocamonde et
@@ -25,7 +25,7 @@ UPRIGHT = math.radians(12)
 
 @dataclass(frozen=True)
 class CartPoleLook:
-    """Colours and proportions of the picture; lengths are fractions of its height."""
+    """Colours and proportions of the frame; lengths are fractions of its height."""
 
     background: Colour = (255, 255, 255)
     horizon: Colour | None = None
@@ -41,11 +41,11 @@ class CartPoleLook:
     cart_width: float = 0.2
     cart_height: float = 0.1
     rail_height: float = 0.62
-    """Where the rail lies, from the top."""
+    """Distance of the rail from the top."""
 
 
 def draw_cartpole(position: float, angle: float, size: Size, look: CartPoleLook) -> np.ndarray:
-    """Picture of a state.
+    """Draw the frame of a state.
 
     Args:
         position: of the cart in metres, within [-2.4, 2.4].
@@ -95,9 +95,9 @@ class CartPole(gymnasium.Env[np.ndarray, np.int64]):
 
     Observation: float32[4], cart position (m) and velocity (m/s), pole angle (rad, 0 upright) and velocity (rad/s).
     Action: 0 pushes left, 1 pushes right. Reward (the ground truth): 1 for each step that ends with the pole within
-    12 degrees of the vertical, otherwise 0. `info["success"]` says the same of the present state, and
-    `info["away_from_wall"]` whether the cart is off the ends of its track. The environment never terminates; the time
-    limit of its registration (200 steps) truncates.
+    12 degrees of the vertical, otherwise 0. Infos: `success`, the same as a boolean; `away_from_wall`, true while the
+    cart is not at an end of its track. The environment never terminates; the time limit of its registration (200
+    steps) truncates.
 
     Args:
         render_mode: `"rgb_array"` or None.
@@ -144,7 +144,12 @@ class CartPole(gymnasium.Env[np.ndarray, np.int64]):
 
 
 def advance(state: np.ndarray, force: float) -> np.ndarray:
-    """One Euler step of 0.02 s, without track ends: [x, x_dot, theta, theta_dot] in SI units; force in newtons."""
+    """Integrate the dynamics by one Euler step of 0.02 s, without track ends.
+
+    Args:
+        state: float64[4], x, x_dot, theta, theta_dot in metres, radians and seconds.
+        force: on the cart, in newtons.
+    """
     gravity, cart_mass, pole_mass, half_length, dt = 9.8, 1.0, 0.1, 0.5, 0.02
     x, x_dot, theta, theta_dot = (float(value) for value in state)
     cos, sin = math.cos(theta), math.sin(theta)

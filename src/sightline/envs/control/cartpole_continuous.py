@@ -1,5 +1,5 @@
-"""CartPole with a force that can be chosen freely, as RL-VLM-F plays it (Wang et al., ICML 2024): the pole cannot fall
-over, and the reward is how upright it stands."""
+"""CartPole with a continuous force, after RL-VLM-F (Wang et al., ICML 2024): the pole cannot fall over, and the reward
+is minus its angle from the vertical."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class CartPoleContinuous(gymnasium.Env[np.ndarray, np.ndarray]):
 
     Observation: float32[4], cart position (m) and velocity (m/s), pole angle (rad, 0 upright) and velocity (rad/s).
     Action: float32[1] in [-1, 1], times 10 N. Reward (the ground truth): minus the angle from the vertical in degrees,
-    [-30, 0]. `info["success"]`: the pole is within 5 degrees. At the ends of the track and of the lean, positions are
-    held but velocities are not stopped, as in the reference. The environment never terminates; the time limit of its
-    registration (100 steps) truncates. The picture keeps the cart in the middle, so only the angle can be seen.
+    [-30, 0]. `info["success"]`: the pole is within 5 degrees. At the limits of track and lean, positions are clipped
+    but velocities are kept, as in the reference. The environment never terminates; the time limit of its registration
+    (100 steps) truncates. The frame keeps the cart in the middle, so only the angle can be seen.
 
     Args:
         render_mode: `"rgb_array"` or None.

@@ -1,9 +1,9 @@
-"""Tasks of Meta-World (Yu et al., CoRL 2019) as rewards from pictures need them: a camera that sees the object, upright
-and unmirrored; seeds that decide everything; the goal kept out of the observation; the robot shown or hidden.
+"""Meta-World (Yu et al., CoRL 2019) for rewards from frames: an upright, unmirrored camera that sees the object; seeds
+that determine everything; the goal kept out of the observation; the robot shown or hidden.
 
-The simulation is Farama's package `metaworld` (extra `sightline[metaworld]`), unchanged. What differs from the variants
-that RL-VLM-F (Wang et al., ICML 2024) plays is meant to: starts are random unless `starts="fixed"`; the hand starts
-where Meta-World puts it, so that the drawer is closed at first; pictures are not mirrored.
+The simulation is Farama's package `metaworld` (extra `sightline[metaworld]`), unchanged. Deliberate differences from
+the variants in RL-VLM-F (Wang et al., ICML 2024): starts are random unless `starts="fixed"`; the hand starts where
+Meta-World puts it, so that the drawer is closed at first; frames are not mirrored.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from sightline.envs.drawing import Size
 from sightline.errors import BadInput, nearest
 
 ROBOT = "base"
-"""The body that carries the whole arm and its gripper."""
+"""Root body of the arm and its gripper."""
 STATE = 18
-"""Length of what is observed of one moment; an observation is this moment, the one before, and three for the goal."""
+"""Numbers per time step; an observation holds the present step, the one before, and three numbers for the goal."""
 
 
 @dataclass(frozen=True)
 class View:
-    """Where a camera stands. It never rolls, so up is always up, and left is never right.
+    """Pose of a camera. It never rolls, so frames are always upright and never mirrored.
 
     Attributes:
         look_at: x (to the robot's right), y (away from the robot) and z (up) of the middle of the picture, in metres.
@@ -54,36 +54,36 @@ VIEWS = {
 }
 """Our cameras: from the left or from beyond the table, since the arm's elbow swings out to the right."""
 OVERVIEW = View((0.0, 0.7, 0.08), 1.0, 145, -35)
-"""For all other tasks."""
+"""Camera of all other tasks."""
 
 PAINT = {"sweep-into": {"objGeom": (0.1, 0.8, 0.2, 1.0)}}
 """Colours that replace Meta-World's: its wooden cube can hardly be told from its wooden table."""
 
 NEAR_ENOUGH = {"drawer-open": 0.04}
-"""Distances (metres) that count as success beside Meta-World's own rule. That rule asks the drawer for 0.03, which is
-where its stop is, and it springs back from there: a drawer that was pulled out all the way would fail when let go."""
+"""Distances (metres) that count as success in addition to Meta-World's own rule. That rule requires 0.03 of the drawer,
+which is where its stop is, and it springs back from there: a drawer pulled out all the way would fail once released."""
 
 
 class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
-    """A robot arm on a table with one thing to do.
+    """Robot arm on a table, with one Meta-World task.
 
     Observation: float32[39]: 18 numbers of this moment (hand x, y, z in metres; gripper opening 0 to 1; position and
     quaternion of up to two objects, padded with zeros), the same 18 of the moment before, and the goal's position,
     which is zeros unless `show_goal`. Action: float32[4] in [-1, 1]: three shifts of the hand, times 1 cm, and the
     gripper's effort (positive closes). Reward (the ground truth): Meta-World's dense one, in [0, 10]. `info["success"]`
-    is Meta-World's, of the present state (see `NEAR_ENOUGH`), and `info["distance"]` what is left between object and
-    target (metres). The environment never terminates; the time limit of its registration (500 steps) truncates.
+    is Meta-World's, of the present state (see `NEAR_ENOUGH`), and `info["distance"]` the distance from object to target
+    (metres). The environment never terminates; the time limit of its registration (500 steps) truncates.
 
     Args:
         task: `drawer-open`, `sweep-into`, `soccer`, or any other of Meta-World's tasks by its name without version.
         render_mode: `"rgb_array"` or None.
         render_size: height and width of the frames in pixels.
-        camera: None for ours, the name of one of Meta-World's (drawn upright), or a :class:`View` (or its fields).
+        camera: None for ours, the name of one of Meta-World's (rendered upright), or a :class:`View` (or its fields).
         robot: `shown`, or `hidden`: still there, but invisible.
-        starts: `random` draws the places of object and target at every reset; `fixed` takes the middle of their ranges
-            (which for the three tasks above is where RL-VLM-F puts them), or always the same draw where they would be
-            too near to each other there.
-        show_goal: put the goal's position into the observation, and Meta-World's markers into the picture.
+        starts: `random` samples the positions of object and target at every reset; `fixed` uses the middle of their
+            ranges (which for the three tasks above is where RL-VLM-F puts them), or always the same sample if they
+            would be too close to each other there.
+        show_goal: put the goal's position into the observation, and Meta-World's markers into the frame.
         shadows: draw shadows, reflections and smoothed edges, which takes several times as long.
 
     Raises:
@@ -112,9 +112,9 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
         self.render_mode = render_mode
         self.render_size = (int(render_size[0]), int(render_size[1]))
         self._camera_name, self._view = _camera(self._inner.model, camera, self.task)
-        self._dress(hide_robot=_one_of("robot", robot, ("shown", "hidden")) == "hidden")
+        self._set_appearance(hide_robot=_one_of("robot", robot, ("shown", "hidden")) == "hidden")
         self._renderer: Any = None
-        self._drawn = np.empty(0)
+        self._placement = np.empty(0)
         self.observation_space = spaces.Box(-np.inf, np.inf, (2 * STATE + 3,), np.float32)
         self.action_space = spaces.Box(-1, 1, (4,), np.float32)
 
@@ -125,13 +125,14 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
 
         super().reset(seed=seed)
         inner = self._inner
-        # Meta-World resets twice and would draw other places each time; so they are drawn first and then held.
-        inner._get_state_rand_vec = self._places().__next__
+        # A Meta-World reset places things twice and would sample other positions each time. So they are sampled in the
+        # first pass and held in the second.
+        inner._get_state_rand_vec = self._placements().__next__
         mujoco.mj_resetData(inner.model, inner.data)
         inner.reset_model()
-        inner._get_state_rand_vec = lambda: self._drawn
+        inner._get_state_rand_vec = lambda: self._placement
         inner.reset()
-        # Its own first observation can be older than the state: of before the last move of a joint or a body.
+        # Its own first observation can lag behind the state, if a joint or a body was moved after it was taken.
         mujoco.mj_forward(inner.model, inner.data)
         now = inner._prev_obs = inner._get_curr_obs_combined_no_goal()
         return self._observation(np.concatenate([now, now, np.zeros(3)])), {"success": False}
@@ -145,15 +146,15 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
         return self._observation(observation), float(reward), False, False, info
 
     def render(self) -> np.ndarray:
-        """Picture of the present state: uint8[height, width, 3]."""
+        """Render the present state: uint8[height, width, 3]."""
         import mujoco
 
         if self._renderer is None:
             self._renderer = mujoco.Renderer(self._inner.model, *self.render_size)
-            atexit.register(self.close)  # before OpenGL itself is shut down, which would complain
+            atexit.register(self.close)  # before OpenGL itself is shut down, which would print errors
             for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
                 self._renderer.scene.flags[flag] = self._shadows
-        view = self._view or _upright(self._inner, self._camera_name)
+        view = self._view or _upright_view(self._inner, self._camera_name)
         camera = mujoco.MjvCamera()
         camera.lookat[:] = view.look_at
         camera.distance, camera.azimuth, camera.elevation = view.distance, view.azimuth, view.elevation
@@ -168,22 +169,22 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
             atexit.unregister(self.close)
         self._inner.close()
 
-    def _places(self) -> Iterator[np.ndarray]:
-        """Where things could stand: Meta-World takes the first proposal in which they are far enough apart."""
+    def _placements(self) -> Iterator[np.ndarray]:
+        """Proposals for the positions of object and target; Meta-World takes the first with enough distance."""
         low, high = self._inner._random_reset_space.low, self._inner._random_reset_space.high
         rng = self.np_random if self._random_starts else np.random.default_rng(0)
-        self._drawn = rng.uniform(low, high) if self._random_starts else (low + high) / 2
+        self._placement = rng.uniform(low, high) if self._random_starts else (low + high) / 2
         while True:
-            yield self._drawn
-            self._drawn = rng.uniform(low, high)
+            yield self._placement
+            self._placement = rng.uniform(low, high)
 
     def _observation(self, observation: np.ndarray) -> np.ndarray:
         observation = observation.astype(np.float32)
         observation[2 * STATE :] = self._inner._target_pos if self._show_goal else 0
         return observation
 
-    def _dress(self, hide_robot: bool) -> None:
-        """Change how the model looks; nothing that it does."""
+    def _set_appearance(self, hide_robot: bool) -> None:
+        """Set colours, visibility and render settings of the model; its dynamics stay the same."""
         model = self._inner.model
         for name, colour in PAINT.get(self.task, {}).items():
             model.geom(name).matid = -1
@@ -204,14 +205,19 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
 
 
 def _simulation(task: str) -> Any:
-    """Meta-World's own environment, ready to be reset."""
+    """Make Meta-World's own environment of a task, ready to be reset.
+
+    Raises:
+        BadInput: there is no such task.
+        gymnasium.error.DependencyNotInstalled: `metaworld` is missing.
+    """
     try:
         from metaworld.env_dict import ALL_V3_ENVIRONMENTS
     except ImportError as error:
         raise gymnasium.error.DependencyNotInstalled(f"{error}; pip install 'sightline[metaworld]'") from error
     known = [name.removesuffix("-v3") for name in ALL_V3_ENVIRONMENTS]
     inner: Any = ALL_V3_ENVIRONMENTS[_one_of("task", task, known) + "-v3"]()
-    inner._set_task_called = True  # a task is a choice of places, which is made at every reset
+    inner._set_task_called = True  # Meta-World's "task" is a choice of positions, which is made at every reset here
     # Only the registration limits the episode; Meta-World would raise at 500 steps.
     inner.max_path_length = sys.maxsize
     return inner
@@ -224,7 +230,11 @@ def _one_of(name: str, value: str, known: list[str] | tuple[str, ...]) -> str:
 
 
 def _camera(model: Any, camera: str | View | Mapping[str, Any] | None, task: str) -> tuple[str, View | None]:
-    """The name of one of the model's cameras, or else a view."""
+    """Resolve a camera to the name of one of the model's cameras, or to a view.
+
+    Raises:
+        BadInput: the model has no camera of that name.
+    """
     if camera is None:
         return "", VIEWS.get(task, OVERVIEW)
     if isinstance(camera, View):
@@ -234,8 +244,8 @@ def _camera(model: Any, camera: str | View | Mapping[str, Any] | None, task: str
     return _one_of("camera", camera, [model.camera(i).name for i in range(model.ncam)]), None
 
 
-def _upright(inner: Any, name: str) -> View:
-    """From where one of Meta-World's cameras looks; several of them are mounted upside down, which is not copied."""
+def _upright_view(inner: Any, name: str) -> View:
+    """View of one of Meta-World's cameras, without its roll: several of them are mounted upside down."""
     place = inner.data.camera(name)
     axes = place.xmat.reshape(3, 3)
     sight, up = -axes[:, 2], axes[:, 1]
@@ -248,7 +258,7 @@ def _upright(inner: Any, name: str) -> View:
 
 
 def _subtree(model: Any, name: str) -> Iterator[int]:
-    """Indices of a body and of all that hang on it."""
+    """Indices of a body and all its descendants."""
     inside = {model.body(name).id}
     for body in range(model.nbody):  # parents come before their children
         if body in inside or model.body_parentid[body] in inside:

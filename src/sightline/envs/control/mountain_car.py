@@ -1,8 +1,8 @@
-"""MountainCarContinuous for rewards that come from pictures: it goes on after the flag is reached.
+"""MountainCarContinuous for rewards from frames: the episode continues after the flag is reached.
 
 The dynamics are those of Moore (1990) with the constants of Gymnasium's `MountainCarContinuous-v0`. The differences
 follow the task of "Vision-Language Models are Zero-Shot Reward Models" (Rocamonde et al., ICLR 2024): no termination,
-and once the flag was reached the car cannot pass the peak. Every reset clears the success of the episode before.
+and once the flag has been reached the car cannot pass the peak. Every reset clears the success of the last episode.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_SPEED, POWER, GRAVITY = 0.07, 0.0015, 0.0025
 
 @dataclass(frozen=True)
 class MountainCarLook:
-    """Colours and proportions of the picture; lengths are fractions of its height."""
+    """Colours and proportions of the frame; lengths are fractions of its height."""
 
     sky_top: Colour = (255, 255, 255)
     sky_bottom: Colour = (255, 255, 255)
@@ -43,18 +43,15 @@ class MountainCarLook:
     car_height: float = 0.06
 
 
-def _height(x: float) -> float:
-    return math.sin(3 * x) * 0.45 + 0.55
-
-
 def _on_picture(x: float) -> Point:
-    """Where the road lies on the picture at position x."""
-    return 0.09 + 0.82 * (x - LEFT) / (RIGHT - LEFT), 0.92 - 0.66 * _height(x)
+    """Point of the frame at which the road is drawn at position x."""
+    height = math.sin(3 * x) * 0.45 + 0.55
+    return 0.09 + 0.82 * (x - LEFT) / (RIGHT - LEFT), 0.92 - 0.66 * height
 
 
 @lru_cache(maxsize=512)
 def _scenery(size: Size, look: MountainCarLook) -> np.ndarray:
-    """Everything but the car, at the canvas's size; it is the same in every frame."""
+    """Background of every frame, at the canvas's size: everything but the car."""
     sky = texture(size, look.sky_top, look.sky_bottom, look.sky_roughness, look.noise_seed)
     canvas = Canvas(size, sky)
     road = [_on_picture(LEFT + (RIGHT - LEFT) * i / 80) for i in range(-10, 91)]
@@ -78,10 +75,10 @@ def _scenery(size: Size, look: MountainCarLook) -> np.ndarray:
 
 
 def draw_mountain_car(position: float, size: Size, look: MountainCarLook) -> np.ndarray:
-    """Picture of a state.
+    """Draw the frame of a state.
 
     Args:
-        position: of the car, within [-1.2, 0.6]; the flag stands at 0.45.
+        position: of the car, within [-1.2, 0.6]; the flag is at 0.45.
         size: height and width in pixels.
         look: colours and proportions.
 
