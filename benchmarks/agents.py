@@ -68,7 +68,7 @@ from sightline.envs.games.blackjack import most_wins
 from sightline.envs.games.contract import Game
 from sightline.envs.games.ez_points import EZPoints
 from sightline.envs.games.number_line import NumberLine
-from sightline.envs.games.points import LOST
+from sightline.envs.games.points import INVALID
 from sightline.evaluation.seeds import EvalSeeds, make_panel
 from sightline.evaluation.statistics import bootstrap_mean, wilson
 from sightline.images import Picture
@@ -285,8 +285,8 @@ class Guess:
 
 def by_rejections(game: EZPoints) -> str:
     """Sees no card, but learns from what the formula rejects."""
-    plan, written = blind_plan()[1], [token for token in game.formula if token != LOST]
-    guess = plan[min(game.formula.count(LOST), len(plan) - 1)]
+    plan, written = blind_plan()[1], [token for token in game.formula if token != INVALID]
+    guess = plan[min(game.formula.count(INVALID), len(plan) - 1)]
     if len(written) == 3:
         return "="
     return (str(guess.number), guess.sign, str(guess.partner))[len(written)]

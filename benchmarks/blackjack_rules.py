@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from sightline.envs.games.blackjack import CHANCES, HIT, STAND, Hand, Rule, dealer_totals
+from sightline.envs.games.blackjack import HIT, PROBABILITIES, STAND, Hand, Rule, dealer_totals
 
 
 class Odds(NamedTuple):
@@ -43,7 +43,7 @@ def _best_reward(hand: Hand, dealer: int) -> tuple[str, float]:
         return -1.0 if after.total > 21 else _best_reward(after, dealer)[1]
 
     stand = _odds_of_standing(hand.total, dealer).reward
-    hit = sum(chance * promise(hand.with_card(number)) for number, chance in CHANCES.items())
+    hit = sum(chance * promise(hand.with_card(number)) for number, chance in PROBABILITIES.items())
     return (HIT, hit) if hit >= stand else (STAND, stand)
 
 
@@ -56,17 +56,17 @@ def odds_of(rule: Rule) -> Odds:
             return Odds(0.0, -1.0)
         if rule(hand, dealer) == STAND:
             return _odds_of_standing(hand.total, dealer)
-        return _mean([(chance, from_here(hand.with_card(number), dealer)) for number, chance in CHANCES.items()])
+        return _mean([(chance, from_here(hand.with_card(number), dealer)) for number, chance in PROBABILITIES.items()])
 
     return _mean(
         [
             (
-                CHANCES[first] * CHANCES[second] * CHANCES[dealer],
+                PROBABILITIES[first] * PROBABILITIES[second] * PROBABILITIES[dealer],
                 from_here(Hand(0, False).with_card(first).with_card(second), dealer),
             )
-            for first in CHANCES
-            for second in CHANCES
-            for dealer in CHANCES
+            for first in PROBABILITIES
+            for second in PROBABILITIES
+            for dealer in PROBABILITIES
         ]
     )
 

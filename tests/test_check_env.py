@@ -287,7 +287,7 @@ def failed(findings: list[Finding]) -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", DEFECTS, ids=lambda kind: kind.__name__)
 def test_every_defect_is_found_by_its_own_check(kind: type[Sides], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "BOUND", 50)
+    monkeypatch.setattr(checking, "MAX_STEPS", 50)
     name, detail = DEFECTS[kind]
     found = failed(check_game(game(kind), episodes=12))
     assert detail in found[name]

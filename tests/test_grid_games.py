@@ -40,7 +40,7 @@ def sokoban(drawing: str, **options: Any) -> Sokoban:
         cells.translate(str.maketrans("+", "@")).index("@"),
         frozenset(i for i, c in enumerate(cells) if c in "$*"),
     )
-    env._distances, env._all_known = env._play_backwards([i for i, c in enumerate(cells) if c != "#"])
+    env._distances, env._search_complete = env._play_backwards([i for i, c in enumerate(cells) if c != "#"])
     return env
 
 
@@ -104,7 +104,7 @@ def test_a_short_search_still_leads_home(limit: int) -> None:
     env = Sokoban(size=7, boxes=2, search_limit=max(limit, 200))
     env.reset(seed=4)
     env._distances, env.search_limit = {s: d for s, d in env._distances.items() if d <= limit}, 5000
-    env._all_known = False
+    env._search_complete = False
     for action in ("up", "down", "left", "right"):
         do(env, action)
     solved = False

@@ -1,2 +1,2 @@
-"""Games for agents that look at a picture and act by naming an action: Gymnasium environments that know their rules,
-what can be seen in their pictures, and how to play."""
+"""Games for agents that see a picture and act by naming an action: Gymnasium environments that state their rules, the
+facts that their pictures show, the legal actions, and a best action."""

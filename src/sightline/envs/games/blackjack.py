@@ -18,30 +18,30 @@ from sightline.envs.games.cards import DIM, RANKS, TABLE, Card, any_suit, cards_
 from sightline.envs.games.contract import Game, Observation
 
 HIT, STAND = "hit", "stand"
-CHANCES = {number: (4 if number == 10 else 1) / 13 for number in range(1, 11)}
+PROBABILITIES = {number: (4 if number == 10 else 1) / 13 for number in range(1, 11)}
 """Probability of each number in an infinite deck; J, Q and K count as 10."""
 
 
 class Hand(NamedTuple):
-    """What a hand is worth.
+    """Value of a hand.
 
     Attributes:
-        total: the best total: an ace counts as 11 where that does not go over 21.
-        soft: whether an ace counts as 11.
+        total: best total: one ace counts as 11 if that does not exceed 21.
+        soft: true if an ace counts as 11.
     """
 
     total: int
     soft: bool
 
     def with_card(self, number: int) -> Hand:
-        """The hand with one more card of that number, 1 (ace) to 10."""
+        """Hand with one more card of a number, 1 (ace) to 10."""
         low = self.total - (10 if self.soft else 0) + number
         soft = (self.soft or number == 1) and low + 10 <= 21
         return Hand(low + 10 if soft else low, soft)
 
 
 def hand_of(cards: list[Card]) -> Hand:
-    """What these cards are worth together."""
+    """Value of a hand of cards."""
     hand = Hand(0, False)
     for card in cards:
         hand = hand.with_card(min(card.number, 10))
@@ -49,14 +49,14 @@ def hand_of(cards: list[Card]) -> Hand:
 
 
 Rule = Callable[[Hand, int], str]
-"""Own hand and the dealer's open number -> `hit` or `stand`."""
+"""Policy: (player's hand, number of the dealer's upcard) -> `hit` or `stand`."""
 
 
 def most_wins(hand: Hand, dealer: int) -> str:
-    """The rule that wins most often, 43.2 %, by exact dynamic programming over an infinite deck.
+    """Policy with the highest win rate, 43.2 %, by exact dynamic programming over an infinite deck.
 
-    The rule of the best mean reward is another one, as it counts draws: it wins 42.9 % and loses 0.0466 on average,
-    this one 0.0502.
+    The policy with the highest mean reward is another one, since draws count there: it wins 42.9 %, with a mean reward
+    of -0.0466 instead of this one's -0.0502.
     """
     return _most_wins(hand, dealer)[0]
 
@@ -64,8 +64,8 @@ def most_wins(hand: Hand, dealer: int) -> str:
 @cache
 def _most_wins(hand: Hand, dealer: int) -> tuple[str, float]:
     """The action that wins most often, and the probability to win with it."""
-    after_hit = {number: hand.with_card(number) for number in CHANCES}
-    hit = sum(CHANCES[n] * _most_wins(after, dealer)[1] for n, after in after_hit.items() if after.total <= 21)
+    after_hit = {number: hand.with_card(number) for number in PROBABILITIES}
+    hit = sum(PROBABILITIES[n] * _most_wins(after, dealer)[1] for n, after in after_hit.items() if after.total <= 21)
     ends = dealer_totals(Hand(0, False).with_card(dealer))
     stand = sum(chance for end, chance in ends.items() if end > 21 or end < hand.total)
     return (HIT, hit) if hit >= stand else (STAND, stand)
@@ -73,26 +73,26 @@ def _most_wins(hand: Hand, dealer: int) -> tuple[str, float]:
 
 @cache
 def dealer_totals(hand: Hand) -> dict[int, float]:
-    """Final total of a dealer who holds this hand -> probability; 22 stands for all that is over 21."""
+    """Final total of a dealer with this hand -> probability; 22 means any total above 21."""
     if hand.total >= 17:
         return {min(hand.total, 22): 1.0}
     totals: dict[int, float] = {}
-    for number, chance in CHANCES.items():
+    for number, chance in PROBABILITIES.items():
         for total, probability in dealer_totals(hand.with_card(number)).items():
             totals[total] = totals.get(total, 0.0) + chance * probability
     return totals
 
 
 class Blackjack(Game):
-    """Come closer to 21 than the dealer, without going over.
+    """Get closer to 21 than the dealer, without going over.
 
-    Reward at the end: +1 won, 0 drawn, -1 lost; a natural is worth no more than any other 21. `success` is a win, never
-    a draw. Infos also hold `outcome` (`win`, `draw`, `loss`, or "" while it is open) and `kind` ("").
+    Reward at the end: +1 for a win, 0 for a draw, -1 for a loss; a natural counts as any other 21. `success` is a win,
+    never a draw. Infos also hold `outcome` (`win`, `draw`, `loss`, or "" before the end) and `kind` ("").
 
-    Draws of the deck are independent. The dealer's second card is dealt, but shown only when the player stands.
+    Cards are sampled with replacement. The dealer's second card is shown once the player stands.
 
     Args:
-        legacy: show every ten as J, Q or K and never as 10, and never show the dealer's other cards.
+        legacy: show every ten as J, Q or K and never as 10, and never show more than the dealer's upcard.
         render_size: height and width of the pictures.
         render_mode: `rgb_array` or None.
     """
@@ -112,17 +112,17 @@ class Blackjack(Game):
 
     @property
     def hand(self) -> Hand:
-        """What the player's cards are worth."""
+        """Value of the player's hand."""
         return hand_of(self.player)
 
     @property
-    def open_number(self) -> int:
-        """Number of the dealer's first card, 1 (ace) to 10."""
+    def upcard(self) -> int:
+        """Number of the dealer's upcard, 1 (ace) to 10."""
         return min(self.dealer[0].number, 10)
 
     def follow(self, rule: Rule) -> str:
-        """What a rule does in the present state."""
-        return rule(self.hand, self.open_number)
+        """Action of a policy in the present state."""
+        return rule(self.hand, self.upcard)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -159,7 +159,7 @@ class Blackjack(Game):
         return "draw" if own == theirs else "loss"
 
     def _open_cards(self) -> list[Card]:
-        """The dealer's cards that lie face up."""
+        """Face-up cards of the dealer."""
         return self.dealer if self._stood and not self.legacy else self.dealer[:1]
 
     def text(self) -> str:
@@ -177,7 +177,7 @@ class Blackjack(Game):
         return () if self._outcome and not self.legacy else self.action_names
 
     def oracle(self) -> str | None:
-        """The action that wins most often; None at the end. It wins 43.2 % of episodes, more is not possible."""
+        """Action with the highest win rate; None at the end. No policy wins more than its 43.2 % of episodes."""
         return None if self._outcome else self.follow(most_wins)
 
     def in_words(self) -> str:
@@ -197,7 +197,7 @@ class Blackjack(Game):
 
 
 def _lay_hand(canvas: Canvas, name: str, cards: list[Card | None], top: float) -> None:
-    """Lay a hand into one half of the picture, in as many rows as make its cards largest."""
+    """Draw a hand in one half of the picture, in the number of rows that makes its cards largest."""
     gap, tall, wide = 0.02, 0.4, 0.98
     canvas.text((0.03, top + 0.05), name, 0.05, DIM, align="l")
     aspect = canvas.width / canvas.height

@@ -1,4 +1,4 @@
-"""Playing cards: what they are worth, and how they are drawn, with ranks large enough for small pictures."""
+"""Playing cards and their drawing, with ranks large enough for small pictures."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ EDGE: Colour = (168, 170, 166)
 BACK: Colour = (44, 62, 132)
 BACK_PATTERN: Colour = (118, 136, 196)
 NARROWEST = 0.6
-"""A rank is squeezed to no less than this share of its width before it gets smaller."""
+"""Smallest horizontal scale of a rank; a rank that is still too wide is shrunk as a whole."""
 
 
 class Card(NamedTuple):
-    """One card.
+    """Playing card.
 
     Attributes:
         rank: one of `RANKS`.
@@ -40,7 +40,7 @@ class Card(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Place of the rank, 1 (ace) to 13 (king)."""
+        """Number of the rank, 1 (ace) to 13 (king)."""
         return RANKS.index(self.rank) + 1
 
     def __str__(self) -> str:
@@ -48,28 +48,28 @@ class Card(NamedTuple):
 
 
 def any_suit(rank: str, rng: np.random.Generator) -> Card:
-    """A card of that rank and of a random suit."""
+    """Card of a given rank and a random suit."""
     return Card(rank, SUITS[int(rng.integers(len(SUITS)))])
 
 
 def ranks_in_words(cards: list[Card]) -> str:
-    """`K, 2`: ranks in the order in which the cards lie."""
+    """Ranks of the cards in order, as `K, 2`."""
     return ", ".join(card.rank for card in cards)
 
 
 def cards_in_words(cards: list[Card]) -> str:
-    """`K of spades, 2 of hearts`."""
+    """Ranks and suits of the cards in order, as `K of spades, 2 of hearts`."""
     return ", ".join(f"{card.rank} of {SUIT_NAMES[card.suit]}" for card in cards)
 
 
 def draw_card(canvas: Canvas, card: Card | None, left: float, top: float, width: float, height: float) -> None:
-    """Lay a card, or its back for None, on the canvas; all lengths are fractions of the picture."""
+    """Draw a card, or the back of one for None; all lengths are fractions of the picture."""
     size = round(height * canvas.height), round(width * canvas.width)
     canvas.paste(_back(size) if card is None else _face(card, size), left, top)
 
 
 def _blank(size: Size, colour: Colour) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    """A card without anything on it, of that many canvas pixels."""
+    """Blank card of a size in canvas pixels, and its drawing context."""
     height, width = size
     image = Image.new("RGBA", (width, height), (0, 0, 0, 0))
     draw = ImageDraw.Draw(image)
@@ -91,8 +91,11 @@ def _face(card: Card, size: Size) -> Image.Image:
 
 
 def _glyph(words: str, height: float, width: float) -> Image.Image:
-    """A rank or a suit as a mask of that many pixels in height, as narrow as it must be, and smaller if that is too
-    narrow to be read: a ten stays as tall as the other ranks."""
+    """Rank or suit as a mask of the given height in pixels.
+
+    Wide ones are squeezed horizontally, so that a ten is as tall as the other ranks; those that would become too narrow
+    to read are shrunk as a whole.
+    """
     letters = font(round(height / CAPITALS))
     left, top, right, bottom = letters.getbbox(words, anchor="ls")
     mask = Image.new("L", (round(right - left), round(bottom - top)), 0)

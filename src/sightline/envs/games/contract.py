@@ -1,4 +1,4 @@
-"""What every game offers, beyond what any Gymnasium environment does."""
+"""Interface of games: what they offer beyond a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from sightline.envs.drawing import Size
 from sightline.errors import BadInput
 
 MAX_TEXT = 20_000
-"""Characters of an observation's text, at most."""
+"""Greatest number of characters in an observation's text."""
 
 
 class Observation(NamedTuple):
-    """What the agent is shown before it acts.
+    """Observation of the agent: a text and pictures.
 
     Attributes:
-        text: the rules of the game and whatever of its state is told in words; never what the agent should see for
-            itself, and never what to do.
+        text: the rules of the game, and the part of its state that is given in words; never the facts that the agent
+            should read from the picture, and never the action to take.
         images: uint8[H, W, 3] each, drawn from the present state.
     """
 
@@ -30,7 +30,7 @@ class Observation(NamedTuple):
 
 
 class AnyText(spaces.Text):
-    """All strings up to a length; Gymnasium's own space wants the characters listed."""
+    """Text space of all strings up to a length; Gymnasium's own needs a list of the characters."""
 
     def __init__(self, max_length: int = MAX_TEXT) -> None:
         super().__init__(max_length=max_length, min_length=0)
@@ -40,26 +40,29 @@ class AnyText(spaces.Text):
 
 
 class Game(gymnasium.Env[Observation, np.int64], ABC):
-    """A game of named actions, played from pictures.
+    """Base class of games with named actions, played from pictures.
 
-    A concrete game keeps its state in attributes, draws all chance from `self.np_random`, and says six things about the
-    present state: `text`, `draw`, `facts`, `legal_actions`, `oracle` and `in_words`. Its `reset` and `step` end with
+    A concrete game keeps its state in attributes, samples from `self.np_random` only, and implements six methods about
+    the present state: `text`, `draw`, `facts`, `legal_actions`, `oracle` and `in_words`. Its `reset` and `step` return
     `self._observation()` and `self._info(success)`.
 
     Attributes:
-        action_names: what the agent writes, one name for each number of `action_space`.
-        asked: names of the facts that can only be seen in the picture and that a reply should state, in order. Whether
-            what the agent states is true (truthfulness) is measured everywhere.
+        action_names: names of the actions, in the order of their numbers in `action_space`.
+        asked: names of the queried facts, in order: those that only the picture shows and that a reply should state.
+            The share of these statements that is true is measured for every agent.
         render_size: height and width of the picture in pixels.
 
-    Infos hold `success` (bool: is the game won in this state), `legal_actions` (names; all of them if any will do) and
-    `facts` (name -> text, see `facts`), all of the state that the observation beside them shows. They may hold `kind`,
-    the sort of task by which results are told apart, and `mistakes`, how many moves of the episode were wrong by the
-    game's own count.
+    Infos hold `success` (bool, true if the game is won in this state), `legal_actions` (names; all of them if no rule
+    forbids any) and `facts` (visible facts: name -> text), all of the state that the observation shows. They may hold
+    `kind`, a group of tasks by which results are reported, and `mistakes`, the number of wrong moves in this episode by
+    the game's own count.
 
     Args:
         render_size: height and width of the pictures.
-        render_mode: `rgb_array`, or None; kept for Gymnasium, pictures are part of the observation anyway.
+        render_mode: `rgb_array`, or None; for Gymnasium, as pictures are part of the observation anyway.
+
+    Raises:
+        BadInput: `render_size` is below 32x32.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 2}
@@ -77,30 +80,30 @@ class Game(gymnasium.Env[Observation, np.int64], ABC):
 
     @abstractmethod
     def text(self) -> str:
-        """The rules, and what of the present state is told in words."""
+        """Rules of the game, and the part of the present state that is given in words."""
 
     @abstractmethod
     def draw(self) -> np.ndarray:
-        """The picture of the present state: uint8[H, W, 3]."""
+        """Draw the picture of the present state: uint8[H, W, 3]."""
 
     @abstractmethod
     def facts(self) -> dict[str, str]:
-        """What a truthful reply would state of the present picture: a text for each name in `asked`."""
+        """Visible facts of the present picture: a text for each name in `asked`."""
 
     @abstractmethod
     def legal_actions(self) -> tuple[str, ...]:
-        """Names of the actions that the rules allow in the present state."""
+        """Action mask of the present state, as the names of the actions that the rules allow."""
 
     @abstractmethod
     def oracle(self) -> str | None:
-        """The name of a best action in the present state, None if the game cannot be won any more or is over."""
+        """Name of a best action in the present state; None if the game is over or can no longer be won."""
 
     @abstractmethod
     def in_words(self) -> str:
-        """All that the picture shows, in one or a few sentences, for those that cannot see."""
+        """Description of everything that the picture shows, in a few sentences, for models without vision."""
 
     def render(self) -> np.ndarray:
-        """The picture of the present state: uint8[H, W, 3]."""
+        """Render the picture of the present state: uint8[H, W, 3]."""
         return self.draw()
 
     def _observation(self) -> Observation:

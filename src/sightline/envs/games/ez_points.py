@@ -1,4 +1,4 @@
-"""EZPoints: two cards, and a formula of their numbers that is worth twelve."""
+"""EZPoints: make twelve of the numbers of two cards."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Deals = Literal["reference", "pairs"]
 
 
 class EZPoints(PointsGame):
-    """Make the target of two cards by + or *; see :class:`PointsGame` for rules, rewards and infos.
+    """Make the target of two cards with + or *; see :class:`PointsGame` for rules, rewards and infos.
 
-    Every deal can be solved, by one of the two signs only if the target is 12. `kind` is the solution with the smaller
+    Every deal is solvable; with the target 12, by only one of the two signs. `kind` is the solution with the smaller
     number first, as `2+10` or `2*6`.
 
     Args:
-        target: what the formula shall be worth.
-        legacy: call every action legal, always.
-        deals: `reference` draws the first rank evenly from 2 to K, and its partner so that the sum is right, or in half
-            of the deals the product where there is one (five of six deals need +); `pairs` is for practice: half of the
-            deals need +, half *, and of each the pairs of numbers are equally likely.
+        target: value that the formula has to have.
+        legacy: make every action legal in every state.
+        deals: `reference` samples the first rank uniformly from 2 to K and its partner by the sum, or in half of the
+            deals by the product where there is one (five of six deals need +); `pairs` is for training: half of the
+            deals need +, half *, and for each sign all pairs of numbers are equally likely.
         render_size: height and width of the pictures.
         render_mode: `rgb_array` or None.
 
@@ -53,7 +53,7 @@ class EZPoints(PointsGame):
         return _number(card.rank)
 
     def _partners(self, rank: str) -> dict[str, int]:
-        """Sign -> the number that makes the target together with this rank, for a first rank of 2 to K."""
+        """Sign -> number that makes the target together with this rank, for a first rank of 2 to K."""
         number, found = _number(rank), {}
         if 1 <= self.target - number <= 10:
             found["+"] = self.target - number
@@ -62,15 +62,15 @@ class EZPoints(PointsGame):
         return found
 
     def deal(self) -> list[Card]:
-        first, second = self._deal_pair() if self.deals == "pairs" else self._deal_as_reference()
+        if self.deals == "pairs":
+            first, second = self._deal_pair()
+        else:
+            ranks = [rank for rank in RANKS[1:] if self._partners(rank)]
+            first = ranks[int(self.np_random.integers(len(ranks)))]
+            partners = list(self._partners(first).values())
+            second = RANKS[partners[int(self.np_random.integers(len(partners)))] - 1]
         cards = [any_suit(first, self.np_random), any_suit(second, self.np_random)]
         return cards if self.np_random.random() < 0.5 else cards[::-1]
-
-    def _deal_as_reference(self) -> tuple[str, str]:
-        ranks = [rank for rank in RANKS[1:] if self._partners(rank)]
-        first = ranks[int(self.np_random.integers(len(ranks)))]
-        partners = list(self._partners(first).values())
-        return first, RANKS[partners[int(self.np_random.integers(len(partners)))] - 1]
 
     def _deal_pair(self) -> tuple[str, str]:
         pairs: dict[str, set[tuple[int, int]]] = {}
@@ -97,5 +97,5 @@ class EZPoints(PointsGame):
 
 
 def _number(rank: str) -> int:
-    """J, Q and K count as 10."""
+    """Number of a rank; J, Q and K count as 10."""
     return min(RANKS.index(rank) + 1, 10)

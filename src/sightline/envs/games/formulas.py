@@ -1,8 +1,8 @@
-"""Formulas of whole numbers with + - * / and brackets, in exact fractions.
+"""Formulas of integers with + - * / and brackets: parsing, exact evaluation, and completion.
 
-A formula is a sequence of tokens and is read from left to right by a small machine that never calls itself, so nothing
-in it can take long: there are no powers, no signs before a number, no two numbers side by side. The same machine tells
-what a formula is worth, what may come next, and how an unfinished one can be completed.
+A formula is a sequence of tokens, parsed from left to right by a pushdown automaton without recursion; the grammar has
+no powers, no signs before a number, and no two numbers side by side. So hostile input cannot take long. The same parser
+evaluates formulas, finds the legal next tokens, and completes unfinished formulas.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from functools import lru_cache
 from typing import NamedTuple
 
 MAX_TOKENS, MAX_DEPTH, MAX_DIGITS = 64, 24, 6
-"""Longer or deeper formulas, and longer numbers, are worth nothing."""
+"""Limits of tokens, nested brackets and digits of a number; anything beyond is not a formula."""
 
 _TOKEN = re.compile(r"\s*([0-9]+|[-+*/()])")
 
 
-class Level(NamedTuple):
-    """What was read since the last open bracket: `total + product`, where an operand still goes into the product.
+class ParserLevel(NamedTuple):
+    """Value parsed since the last open bracket, `total + product`; the next operand may still change the product.
 
     Attributes:
         total: sum of the finished terms.
         product: the present term so far, with its sign.
-        operator: what joins the next operand to it; None right after an operand.
+        operator: operator before the next operand; None right after an operand.
     """
 
     total: Fraction
@@ -36,36 +36,36 @@ class Level(NamedTuple):
     def value(self) -> Fraction:
         return self.total + self.product
 
-    def with_operand(self, operand: Fraction) -> Level | None:
-        """None if that would divide by zero."""
+    def with_operand(self, operand: Fraction) -> ParserLevel | None:
+        """Append an operand; None if that would divide by zero."""
         match self.operator:
             case "+":
-                return Level(self.total, operand, None)
+                return ParserLevel(self.total, operand, None)
             case "-":
-                return Level(self.total, -operand, None)
+                return ParserLevel(self.total, -operand, None)
             case "*":
-                return Level(self.total, self.product * operand, None)
-        return Level(self.total, self.product / operand, None) if operand else None
+                return ParserLevel(self.total, self.product * operand, None)
+        return ParserLevel(self.total, self.product / operand, None) if operand else None
 
-    def with_operator(self, operator: str) -> Level:
+    def with_operator(self, operator: str) -> ParserLevel:
         if operator in "+-":
-            return Level(self.value, Fraction(0), operator)
-        return Level(self.total, self.product, operator)
+            return ParserLevel(self.value, Fraction(0), operator)
+        return ParserLevel(self.total, self.product, operator)
 
 
-Reading = tuple[Level, ...]
-"""Where reading stands: one level for the whole formula and one for each open bracket."""
+ParserState = tuple[ParserLevel, ...]
+"""Stack of the parser: one level for the whole formula and one for each open bracket."""
 
-EMPTY: Level = Level(Fraction(0), Fraction(0), "+")
-START: Reading = (EMPTY,)
+EMPTY: ParserLevel = ParserLevel(Fraction(0), Fraction(0), "+")
+START: ParserState = (EMPTY,)
 
 
-def expects_operand(reading: Reading) -> bool:
+def expects_operand(reading: ParserState) -> bool:
     return reading[-1].operator is not None
 
 
-def read_on(reading: Reading, token: str) -> Reading | None:
-    """Read one more token; None if it cannot stand there or divides by zero."""
+def read_on(reading: ParserState, token: str) -> ParserState | None:
+    """Parse one more token; None if it is not allowed there or divides by zero."""
     *outer, level = reading
     if expects_operand(reading):
         if token == "(":
@@ -82,8 +82,8 @@ def read_on(reading: Reading, token: str) -> Reading | None:
     return None
 
 
-def read(tokens: Iterable[str]) -> Reading | None:
-    """Read the beginning of a formula; None if no well-formed formula begins like that."""
+def read(tokens: Iterable[str]) -> ParserState | None:
+    """Parse the beginning of a formula; None if no well-formed formula begins with it."""
     reading = START
     for count, token in enumerate(tokens):
         after = read_on(reading, token) if count < MAX_TOKENS else None
@@ -94,10 +94,10 @@ def read(tokens: Iterable[str]) -> Reading | None:
 
 
 def value(formula: str | Sequence[str]) -> Fraction | None:
-    """What a formula is worth, exactly; None if it is none, is too long or too deep, or divides by zero.
+    """Evaluate a formula exactly; None if it is not well-formed, too long or too deep, or divides by zero.
 
     Args:
-        formula: as text (adjacent digits are one number), or as tokens (adjacent numbers are an error).
+        formula: a string (adjacent digits are one number), or tokens (adjacent numbers are an error).
     """
     tokens = _split(formula) if isinstance(formula, str) else formula
     reading = None if tokens is None else read(tokens)
@@ -107,7 +107,7 @@ def value(formula: str | Sequence[str]) -> Fraction | None:
 
 
 def _split(text: str) -> list[str] | None:
-    """Tokens of a text, None if anything else is in it or there are too many."""
+    """Tokenise a string; None if it holds anything but tokens, or too many of them."""
     tokens: list[str] = []
     text, at = text.rstrip(), 0
     while at < len(text):
@@ -119,8 +119,8 @@ def _split(text: str) -> list[str] | None:
     return tokens
 
 
-def tokens_to_close(reading: Reading, numbers_left: int) -> int:
-    """How many tokens, at least, complete the formula if it has to use up so many more numbers."""
+def tokens_to_close(reading: ParserState, numbers_left: int) -> int:
+    """Least number of tokens that complete a formula which still has to use `numbers_left` numbers."""
     brackets = len(reading) - 1
     return max(0, 2 * numbers_left - 1 if expects_operand(reading) else 2 * numbers_left) + brackets
 
@@ -128,17 +128,17 @@ def tokens_to_close(reading: Reading, numbers_left: int) -> int:
 def completion(
     prefix: Sequence[str], numbers: Iterable[int], target: int, signs: str = "+-*/()", room: int = MAX_TOKENS
 ) -> tuple[str, ...] | None:
-    """Tokens that make a formula worth `target` out of its beginning, with as few new brackets as can be.
+    """Complete a formula so that it equals `target`, with as few new brackets as possible.
 
     Args:
         prefix: the formula so far.
-        numbers: what is still to be used, each exactly once.
-        target: what the formula shall be worth.
-        signs: the operators and brackets that may be used.
-        room: how many tokens may be added.
+        numbers: numbers still to be used, each exactly once.
+        target: value that the formula has to have.
+        signs: operators and brackets that may be used.
+        room: greatest number of tokens to add.
 
     Returns:
-        The tokens to add, perhaps none at all; None if there is no such formula.
+        The tokens to add, possibly none; None if there is no such formula.
     """
     reading = read(prefix)
     if reading is None:
@@ -154,14 +154,14 @@ def completion(
 
 @lru_cache(maxsize=100_000)
 def _complete(
-    reading: Reading, left: tuple[int, ...], target: int, signs: str, room: int, brackets: int
+    reading: ParserState, left: tuple[int, ...], target: int, signs: str, room: int, brackets: int
 ) -> tuple[str, ...] | None:
-    """As `completion`, with at most so many new brackets."""
+    """As `completion`, with at most `brackets` new brackets."""
     if tokens_to_close(reading, len(left)) > room:
         return None
     if not left and len(reading) == 1:
         return () if not expects_operand(reading) and reading[0].value == target else None
-    if not _solvable(_unjoined(reading, left), Fraction(target)):
+    if not _solvable(_remaining_values(reading, left), Fraction(target)):
         return None
     for token, fewer, opened in _continuations(reading, left, signs, brackets):
         after = read_on(reading, token)
@@ -171,10 +171,10 @@ def _complete(
     return None
 
 
-def _unjoined(reading: Reading, left: tuple[int, ...]) -> tuple[Fraction, ...]:
-    """All values that the rest of the formula has yet to join.
+def _remaining_values(reading: ParserState, left: tuple[int, ...]) -> tuple[Fraction, ...]:
+    """Values that the rest of the formula still has to combine, sorted.
 
-    If they do not make the target in any order, then no rest does: this spares nearly all of the search.
+    If these cannot make the target in any order, no completion can: this prunes nearly all of the search.
     """
     values = [Fraction(number) for number in left]
     for level in reading:
@@ -186,9 +186,9 @@ def _unjoined(reading: Reading, left: tuple[int, ...]) -> tuple[Fraction, ...]:
 
 
 def _continuations(
-    reading: Reading, left: tuple[int, ...], signs: str, brackets: int
+    reading: ParserState, left: tuple[int, ...], signs: str, brackets: int
 ) -> Iterable[tuple[str, tuple[int, ...], int]]:
-    """Tokens worth trying next, the numbers then left, and how many brackets that opens."""
+    """Candidates for the next token: (token, numbers left after it, number of brackets that it opens)."""
     if expects_operand(reading):
         for number in sorted(set(left)):
             at = left.index(number)
@@ -203,13 +203,13 @@ def _continuations(
 
 
 def solvable(numbers: Iterable[int], target: int) -> bool:
-    """Whether + - * / and brackets make the target of all these numbers, each used once."""
+    """True if + - * / and brackets can make the target of all these numbers, each used once."""
     return _solvable(tuple(sorted(Fraction(number) for number in numbers)), Fraction(target))
 
 
 @lru_cache(maxsize=100_000)
 def _solvable(numbers: tuple[Fraction, ...], target: Fraction) -> bool:
-    """Some two of the numbers are joined first; what they give takes their place."""
+    """Recursive search: replace any two numbers by any result of combining them, until one number is left."""
     if len(numbers) == 1:
         return numbers[0] == target
     for i, a in enumerate(numbers):

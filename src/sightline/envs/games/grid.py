@@ -1,6 +1,6 @@
-"""What games on a grid share: four moves, how a place is said, and a canvas that counts in cells.
+"""Grid games: moves, names of cells, and a canvas with cell coordinates.
 
-A cell is its number, counted along the rows from the top left, so a grid of W columns has cell (row, column) at
+Cells are numbered along the rows from the top left: with W columns, cell (row, column) has the number
 `row * W + column`.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from sightline.envs.drawing import Canvas, Colour, Size
 
 MOVES = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
-"""Rows and columns by which a move shifts."""
+"""Move -> shift in (rows, columns)."""
 
 HOW_PLACES_ARE_SAID = (
     "Rows count from the top and columns from the left, both from 1; a place is said as its row and column."
@@ -21,23 +21,23 @@ HOW_PLACES_ARE_SAID = (
 
 
 def place(cell: int, columns: int) -> str:
-    """`row 2, column 3`, both counted from 1."""
+    """Name of a cell as `row 2, column 3`, both counted from 1."""
     row, column = divmod(cell, columns)
     return f"row {row + 1}, column {column + 1}"
 
 
 def places(cells: Iterable[int], columns: int) -> str:
-    """`row 2, column 3; row 4, column 1`, from the top left on; `none` if there is none."""
+    """Names of cells in the order of their numbers, as `row 2, column 3; row 4, column 1`; `none` if there are none."""
     return "; ".join(place(cell, columns) for cell in sorted(cells)) or "none"
 
 
 class Board:
-    """A picture of a square grid in the making.
+    """Canvas of a square grid.
 
     Args:
         size: height and width of the finished picture in pixels.
-        cells: rows, which are as many as the columns.
-        background: the colour of everything that is not drawn over.
+        cells: number of rows and of columns.
+        background: colour of the canvas.
     """
 
     def __init__(self, size: Size, cells: int, background: Colour) -> None:
@@ -46,16 +46,16 @@ class Board:
         self._roundness = min(size) / size[0]
 
     def square(self, cell: int, colour: Colour, margin: float = 0.0) -> None:
-        """Fill a cell but for a margin, a fraction of its side."""
+        """Fill a cell, leaving a margin given as a fraction of its side."""
         self.patch(cell, margin, margin, 1 - margin, 1 - margin, colour)
 
     def patch(self, cell: int, left: float, top: float, right: float, bottom: float, colour: Colour) -> None:
-        """Fill a rectangle in a cell; its edges are fractions of the cell's side."""
+        """Fill a rectangle in a cell; its edges are given as fractions of the cell's side."""
         (x, y), side = self._corner(cell), 1 / self._cells
         self._canvas.rectangle(x + left * side, y + top * side, x + right * side, y + bottom * side, colour)
 
     def disc(self, cell: int, radius: float, colour: Colour, centre: tuple[float, float] = (0.5, 0.5)) -> None:
-        """A filled circle; its radius and its centre (x, y) are fractions of the cell's side."""
+        """Draw a filled circle; its radius and centre (x, y) are fractions of the cell's side."""
         (x, y), side = self._corner(cell), 1 / self._cells
         self._canvas.disc((x + centre[0] * side, y + centre[1] * side), radius * side * self._roundness, colour)
 
@@ -65,7 +65,7 @@ class Board:
         self._canvas.polygon([(x + right * side, y + down * side) for right, down in corners], colour)
 
     def pixels(self) -> np.ndarray:
-        """The finished picture: uint8[height, width, 3]."""
+        """Finished picture: uint8[height, width, 3]."""
         return self._canvas.pixels()
 
     def _corner(self, cell: int) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""One game from its name: ours, or any environment with pictures and named actions."""
+"""Making a game from its name: one of ours, or any environment with frames and named actions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import gymnasium
 
 from sightline.envs.games.contract import Game
-from sightline.envs.games.words import InWords
-from sightline.envs.games.wrapping import GameWrapper, PictureGame, Prompted, check_action_names
+from sightline.envs.games.words import TextOnlyWrapper
+from sightline.envs.games.wrapping import GameWrapper, PictureGame, PromptWrapper, check_action_names
 from sightline.envs.making import EnvMaker
 from sightline.errors import BadInput
 
@@ -34,9 +34,9 @@ SUMMARIES = {
 
 
 def register() -> None:
-    """Make our games known to Gymnasium; calling it again changes nothing."""
+    """Register our games with Gymnasium; calling it again changes nothing."""
     for name, entry_point, steps in (
-        ("numberline", "number_line:NumberLine", None),  # these four count their steps or end by themselves
+        ("numberline", "number_line:NumberLine", None),  # these four truncate or terminate by themselves
         ("ezpoints", "ez_points:EZPoints", None),
         ("points24", "points24:Points24", None),
         ("blackjack", "blackjack:Blackjack", None),
@@ -49,21 +49,20 @@ def register() -> None:
 
 @dataclass(frozen=True)
 class GameMaker:
-    """Makes copies of one game; it can be pickled, so worker processes can use it.
+    """Game factory without arguments; it can be pickled, so worker processes can use it.
 
-    What it makes keeps to `sightline.envs.games.contract`: observations are `Observation(text, images)`, the
-    environment has `action_names` and `asked`, its infos `success`, `legal_actions` and `facts`. Any other one is
-    wrapped in `PictureGame`, and then needs a prompt and names for its actions.
+    The games it makes implement `sightline.envs.games.contract`: observations are `Observation(text, images)`, the
+    environment has `action_names` and `asked`, its infos `success`, `legal_actions` and `facts`. Any other environment
+    is wrapped in `PictureGame`, and then needs a prompt and action names.
 
     Attributes:
         env: a name in `GAMES`, a Gymnasium id, or `module:attribute` of a class or function that makes an
             environment.
         options: keyword arguments for the environment.
-        prompt: what the agent is told instead of the game's own text; `{text}` stands for that text, `{actions}` for
-            the names of the actions.
-        actions: names of the actions of an environment that does not name them itself.
-        episode_steps: time limit instead of the environment's own.
-        in_words: leave out pictures and tell in words what they show.
+        prompt: template that replaces the game's own text; `{text}` is that text, `{actions}` the action names.
+        actions: action names, for an environment that does not name its actions itself.
+        episode_steps: time limit in steps, instead of the environment's own.
+        in_words: replace pictures by a description of what they show.
     """
 
     env: str
@@ -77,8 +76,8 @@ class GameMaker:
         """Make one game.
 
         Raises:
-            BadInput: unknown environment, wrong options, actions that cannot be told apart, an unknown prompt field,
-                words asked of an environment that has none.
+            BadInput: unknown environment, wrong options, action names that cannot be told apart, an unknown prompt
+                field, or `in_words` for an environment without descriptions.
             RunFailed: the environment cannot be built on this machine, or does not render.
         """
         register()
@@ -90,6 +89,6 @@ class GameMaker:
             names = ", ".join(env.get_wrapper_attr("action_names"))
             raise BadInput(f"'{self.env}' names its actions itself ({names}); leave out actions")
         elif self.prompt is not None:
-            env = Prompted(env, self.prompt)
+            env = PromptWrapper(env, self.prompt)
         check_action_names(env.get_wrapper_attr("action_names"), self.env)
-        return InWords(env) if self.in_words else GameWrapper(env)
+        return TextOnlyWrapper(env) if self.in_words else GameWrapper(env)

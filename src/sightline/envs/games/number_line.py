@@ -1,7 +1,8 @@
-"""NumberLine: lead one number to another by steps of one, both read from the picture.
+"""NumberLine: move one number to another in steps of one, both read from the picture.
 
-The game is that of "Fine-Tuning Large Vision-Language Models as Decision-Making Agents via Reinforcement Learning"
-(Zhai et al., NeurIPS 2024), section 4.1, with its rewards. Start and goal are drawn more evenly, unless `legacy`.
+The game and its rewards are those of "Fine-Tuning Large Vision-Language Models as Decision-Making Agents via
+Reinforcement Learning" (Zhai et al., NeurIPS 2024), section 4.1. Start and target are sampled more uniformly, unless
+`legacy`.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ LINE = (206, 208, 216)
 class NumberLine(Game):
     """Move the current number onto the target.
 
-    Reward: +1 when the target is reached (the end), -1 for a step that does not come nearer, else 0. So only a player
-    that never errs has a return above zero. After `2 * max_position` steps the episode is truncated.
+    Reward: +1 when the target is reached (which terminates), -1 for a step that does not come closer, else 0. So the
+    return is positive only without mistakes. After `2 * max_position` steps the episode is truncated.
 
-    Infos also hold `kind`: how far apart the numbers were at the start, as text; and `mistakes`, the steps that did not
-    come nearer, so that an evaluation can ask for success without any (as the reference does by return > 0).
+    Infos also hold `kind`, the distance at the start, as text; and `mistakes`, the number of steps that did not come
+    closer, so that an evaluation can require success without mistakes (as the reference does by return > 0).
 
     Args:
-        max_position: the numbers lie in 0..max_position, at least 1.
-        legacy: draw start and goal by the reference's rule (both uniform, an equal goal moves on by one and wraps round
-            before the last number, so that distance 1 and low goals are far too frequent), and call both steps legal
-            everywhere. Otherwise all pairs of unequal numbers are equally likely, so that no number is a better guess
-            than another for those who do not look.
+        max_position: greatest number, at least 1; the smallest is 0.
+        legacy: sample start and target by the reference's rule (both uniform; an equal target is increased by one,
+            modulo `max_position`, so that distance 1 and low targets are over-represented), and make both steps legal
+            everywhere. Otherwise all pairs of unequal numbers are equally likely, so that a policy that ignores the
+            picture cannot profit from guessing.
         render_size: height and width of the pictures.
         render_mode: `rgb_array` or None.
 
     Raises:
-        BadInput: the line has no length.
+        BadInput: `max_position` is below 1.
     """
 
     action_names = ("-", "+")
@@ -99,7 +100,7 @@ class NumberLine(Game):
         )
 
     def draw(self) -> np.ndarray:
-        return _drawn(self.render_size, self.target, self.current).copy()
+        return _draw_numbers(self.render_size, self.target, self.current).copy()
 
     def facts(self) -> dict[str, str]:
         return {"current": str(self.current), "target": str(self.target)}
@@ -125,8 +126,8 @@ class NumberLine(Game):
 
 
 @lru_cache(maxsize=256)
-def _drawn(size: Size, target: int, current: int) -> np.ndarray:
-    """There are few pictures; drawing would take longer than playing."""
+def _draw_numbers(size: Size, target: int, current: int) -> np.ndarray:
+    """Picture of a state, cached: there are few of them, and drawing takes longer than a step."""
     canvas = Canvas(size, PAPER)
     canvas.rectangle(0.05, 0.497, 0.95, 0.503, LINE)
     for name, number, y in (("target", target, 0.25), ("current", current, 0.75)):

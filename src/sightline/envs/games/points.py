@@ -1,7 +1,7 @@
-"""What EZPoints and Points24 share: cards are dealt, and a formula of their numbers is written token by token.
+"""Base class of EZPoints and Points24: cards are dealt, and a formula of their numbers is written token by token.
 
 The rules and rewards are those of gym-cards ("Fine-Tuning Large Vision-Language Models as Decision-Making Agents via
-Reinforcement Learning", Zhai et al., NeurIPS 2024, section 4.1), but a formula is worth what it is worth exactly.
+Reinforcement Learning", Zhai et al., NeurIPS 2024, section 4.1), but formulas are evaluated exactly, in fractions.
 """
 
 from __future__ import annotations
@@ -17,31 +17,27 @@ from sightline.envs.games.cards import DIM, PALE, TABLE, Card, cards_in_words, d
 from sightline.envs.games.contract import Game, Observation
 from sightline.envs.games.formulas import completion, expects_operand, read, tokens_to_close, value
 
-LOST = "_"
-"""Stands in the formula where a number was written that is not on the cards, or no longer free; it takes up a place."""
-
-
-DRAWN = 512
-"""Pictures that are kept: those of the last states, in whichever game, for they come again in every group of episodes
-with the same seed."""
-_drawn: OrderedDict[tuple[Any, ...], np.ndarray] = OrderedDict()
+INVALID = "_"
+"""Token of the formula in place of a number that is not on the cards or was used already."""
+PICTURE_CACHE_SIZE = 512
+"""Number of pictures that are cached, over all games; groups of episodes with one seed show the same states often."""
+_picture_cache: OrderedDict[tuple[Any, ...], np.ndarray] = OrderedDict()
 
 
 class PointsGame(Game):
-    """Write a formula that uses the number of every card once and is worth the target.
+    """Base class of games in which a formula that uses the number of every card once has to equal the target.
 
-    Rewards: +10 for `=` after a right formula, -1 for `=` after any other (either is the end), -1 for a number that is
-    not free (a place of the formula is lost), -1 for any action when the formula is too long already (the episode is
-    truncated), else 0.
+    Reward: +10 for `=` after a correct formula, -1 for `=` after any other (both terminate), -1 for a number that is
+    not free (it takes up a token of the formula), -1 for any action when the formula is too long already (the episode
+    is truncated), else 0.
 
-    `success` tells that a right formula was closed, by whatever detours. Infos also hold `mistakes`, how many
-    numbers were written in this episode that were not free, so that an evaluation can ask for success without any; and
-    `kind`, the group of deals in which the episode is counted.
+    Infos: `success`, true if a correct formula was closed; `mistakes`, how many numbers of this episode were not free,
+    so that an evaluation can require success without mistakes; `kind`, the group of deals for reporting.
 
     Attributes:
-        cards: as they lie on the table, from left to right.
+        cards: the cards, from left to right.
         formula: tokens written so far.
-        max_tokens: the longest formula that may be closed.
+        max_tokens: greatest length of a formula that may be closed.
     """
 
     asked = ("cards",)
@@ -58,24 +54,24 @@ class PointsGame(Game):
 
     @abstractmethod
     def number(self, card: Card) -> int:
-        """What a card counts."""
+        """Number that a card counts as."""
 
     @abstractmethod
     def deal(self) -> list[Card]:
-        """Cards for a new episode."""
+        """Deal the cards of a new episode."""
 
     def kind(self) -> str:
-        """The group of deals to which the present one belongs."""
+        """Group of deals to which the present one belongs, for reporting."""
         return ""
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of the cards, in their order."""
+        """Numbers of the cards, in their order."""
         return [self.number(card) for card in self.cards]
 
     @property
     def free_numbers(self) -> list[int]:
-        """Those not used yet."""
+        """Numbers that the formula has not used yet, sorted."""
         return sorted(
             (Counter(self.numbers) - Counter(int(token) for token in self.formula if token.isdigit())).elements()
         )
@@ -100,7 +96,7 @@ class PointsGame(Game):
             success = not self.free_numbers and value(self._written()) == self.target
             reward = 10.0 if success else -1.0
         elif token.isdigit() and int(token) not in self.free_numbers:
-            self.formula.append(LOST)
+            self.formula.append(INVALID)
             self.mistakes += 1
             reward = -1.0
         else:
@@ -108,7 +104,7 @@ class PointsGame(Game):
         return self._observation(), reward, self._closed, too_long, self._info(success)
 
     def _written(self) -> list[str]:
-        return [token for token in self.formula if token != LOST]
+        return [token for token in self.formula if token != INVALID]
 
     def _shown(self) -> list[str]:
         return [*self.formula, "="] if self._closed else self.formula
@@ -129,7 +125,7 @@ class PointsGame(Game):
         return {"cards": ranks_in_words(self.cards)}
 
     def legal_actions(self) -> tuple[str, ...]:
-        """What leaves a well-formed formula of all numbers within reach, right or wrong; only `=` when none is."""
+        """Action mask: names after which a well-formed formula of all numbers is still possible; `=` if none is."""
         if self.legacy:
             return self.action_names
         if self._closed:
@@ -164,26 +160,26 @@ class PointsGame(Game):
 
     def draw(self) -> np.ndarray:
         key = type(self), self.render_size, tuple(self.cards), tuple(self._shown())
-        if key not in _drawn:
+        if key not in _picture_cache:
             canvas = Canvas(self.render_size, TABLE)
             self.lay_out(canvas)
-            _drawn[key] = canvas.pixels()
-            if len(_drawn) > DRAWN:
-                _drawn.popitem(last=False)
-        return _drawn[key].copy()
+            _picture_cache[key] = canvas.pixels()
+            if len(_picture_cache) > PICTURE_CACHE_SIZE:
+                _picture_cache.popitem(last=False)
+        return _picture_cache[key].copy()
 
     @abstractmethod
     def lay_out(self, canvas: Canvas) -> None:
-        """Draw the cards and the formula."""
+        """Draw the cards and the formula on the canvas."""
 
     def draw_row(self, canvas: Canvas, top: float, height: float, gap: float) -> None:
-        """Lay the cards side by side over the whole width."""
+        """Draw the cards side by side over the whole width."""
         width = (1 - gap) / len(self.cards) - gap
         for place, card in enumerate(self.cards):
             draw_card(canvas, card, gap + place * (width + gap), top, width, height)
 
     def draw_formula(self, canvas: Canvas, top: float, bottom: float, size: float) -> None:
-        """Write the formula between two heights, over as many lines as it needs, in capitals of at most `size`."""
+        """Write the formula between two heights, on as many lines as it needs, in capitals of at most `size`."""
         tokens = self._shown()
         if not tokens:
             canvas.rectangle(0.05, bottom - 0.03, 0.95, bottom - 0.02, DIM)
@@ -201,7 +197,7 @@ class PointsGame(Game):
 
 
 def _wrapped(tokens: list[str], canvas: Canvas, size: float) -> list[str]:
-    """Lines that are no wider than the picture in letters of that size."""
+    """Wrap tokens into lines that fit the width of the picture at a letter size."""
     letters = font(round(size * canvas.height / CAPITALS))
     lines = [tokens[0]]
     for token in tokens[1:]:

@@ -1,4 +1,4 @@
-"""Points24: four cards, and a formula of their numbers that is worth 24."""
+"""Points24: make 24 of the numbers of four cards."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from sightline.envs.games.points import PointsGame
 from sightline.errors import BadInput
 
 MAX_DEALS = 1000
-"""So many hopeless deals in a row mean that the target itself is out of reach."""
+"""Number of unsolvable deals in a row after which the target is taken to be out of reach."""
 
 
 class Points24(PointsGame):
-    """Make the target of four cards by + - * / and brackets; see :class:`PointsGame` for rules, rewards and infos.
+    """Make the target of four cards with + - * / and brackets; see :class:`PointsGame` for rules, rewards and infos.
 
-    The ranks are independent and evenly distributed. Of all deals 73.1 % can be solved if faces count as 10, and 79.2 %
+    Ranks are independent and uniformly distributed. Of all deals 73.1 % are solvable if faces count as 10, and 79.2 %
     if they count as 11 to 13.
 
     Args:
-        target: what the formula shall be worth.
-        faces_as_10: whether J, Q and K count as 10, otherwise as 11, 12 and 13 (with as many more actions).
-        solvable_only: deal anew until the target can be made.
-        legacy: call every action legal, always, and keep deals that cannot be solved, whatever `solvable_only` says.
+        target: value that the formula has to have.
+        faces_as_10: count J, Q and K as 10, otherwise as 11, 12 and 13 (with three more actions).
+        solvable_only: deal again until the target can be made.
+        legacy: make every action legal in every state, and keep unsolvable deals even with `solvable_only`.
         render_size: height and width of the pictures.
         render_mode: `rgb_array` or None.
 

@@ -1,7 +1,7 @@
-"""Sokoban: push boxes onto targets, on small levels that are drawn at random and can all be solved.
+"""Sokoban: push boxes onto targets, on small random levels that are all solvable.
 
 Rules and rewards are the usual ones (Schrader, gym-sokoban, 2018; after Racanière et al., "Imagination-Augmented
-Agents", NeurIPS 2017). Levels are found by playing backwards: from the solved state, boxes are pulled off targets.
+Agents", NeurIPS 2017). Levels are generated in reverse: from the solved state, boxes are pulled off their targets.
 """
 
 from __future__ import annotations
@@ -21,32 +21,35 @@ TARGET, BOX, PLANK, HOME = (214, 40, 46), (190, 126, 52), (132, 82, 28), (60, 15
 PLAYER, EYE = (38, 84, 196), (255, 255, 255)
 
 INNER_WALLS = 0.15
-"""Chance that a cell inside is a wall."""
-LONGEST = 30
-"""Moves that the shortest solution of a fresh level takes, at most."""
-TRIES = 200
+"""Probability that an inner cell is a wall."""
+MAX_SOLUTION = 30
+"""Greatest length of the shortest solution of a new level, in moves."""
+MAX_LEVELS = 200
+"""Number of levels to sample before giving up."""
 
 State = tuple[int, frozenset[int]]
-"""Cell of the player, cells of the boxes."""
+"""(cell of the player, cells of the boxes)."""
 
 
 class Sokoban(Game):
     """Push every box onto a target; boxes cannot be pulled, nor pushed two at a time.
 
-    Reward: -0.1 for each step, +1 for a box that comes onto a target, -1 for one that leaves it, +10 when all are there
-    (the end). Walking against a wall, or against a box that does not give way, changes nothing and is allowed. The
-    time limit of the registration truncates.
+    Reward: -0.1 for each step, +1 for a box that is pushed onto a target, -1 for one that is pushed off it, +10 when
+    all boxes are on targets (which terminates). Walking against a wall, or against a box that cannot move, is legal and
+    changes nothing. The time limit of the registration (60 steps) truncates.
 
     Args:
-        size: rows and columns, with the wall around; 5 to 12.
-        boxes: how many boxes, and as many targets; 1 to 4, fewer on the smallest levels.
-        search_limit: how many states are looked at to find a level, and once more to find the way from a state that
-            was not among them. Levels with fewer states are known completely, so the oracle's ways are the shortest.
+        size: number of rows and of columns, with the outer wall; 5 to 12.
+        boxes: number of boxes and of targets; 1 to 4, fewer on the smallest levels.
+        search_limit: greatest number of states that are searched to generate a level, and again to find a path from a
+            state that was not among them. Levels with fewer states are searched completely, and the oracle's paths on
+            them are shortest.
         render_size: height and width of the pictures.
         render_mode: `rgb_array` or None.
 
     Raises:
-        BadInput: a size or number of boxes that makes no level, or too few pixels to tell cells apart.
+        BadInput: a size or number of boxes out of range, too few pixels to tell cells apart, or no level was found
+            within `search_limit`.
     """
 
     action_names = tuple(MOVES)
@@ -62,13 +65,13 @@ class Sokoban(Game):
     ) -> None:
         super().__init__(render_size, render_mode)
         if not 5 <= size <= 12:
-            raise BadInput(f"size={size} makes no level; take 5 to 12 rows and columns, the wall included")
+            raise BadInput(f"size={size} is out of range; use 5 to 12 rows and columns, including the outer wall")
         most_boxes = min(4, (size - 3) ** 2 // 3)
         if not 1 <= boxes <= most_boxes:
-            raise BadInput(f"boxes={boxes} is no number of boxes for size={size}; take 1 to {most_boxes}")
+            raise BadInput(f"boxes={boxes} is out of range for size={size}; use 1 to {most_boxes}")
         if min(self.render_size) < 5 * size:
             raise BadInput(
-                f"render_size={self.render_size} shows {size} rows too small; {5 * size} pixels are the least"
+                f"render_size={self.render_size} is too small for {size} rows; use at least {5 * size} pixels"
             )
         if search_limit < 1:
             raise BadInput("search_limit must be at least 1")
@@ -78,13 +81,13 @@ class Sokoban(Game):
         self._targets: frozenset[int] = frozenset()
         self._state: State = (0, frozenset())
         self._distances: dict[State, int] = {}
-        self._all_known = False
+        self._search_complete = False
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
-        for _ in range(TRIES):
+        for _ in range(MAX_LEVELS):
             starts = self._draw_level()
             if starts:
                 self._state = starts[int(self.np_random.integers(len(starts)))]
@@ -95,10 +98,10 @@ class Sokoban(Game):
         )
 
     def _draw_level(self) -> list[State]:
-        """Draw walls and targets, and find how far other states are from the solved ones.
+        """Sample walls and targets, and compute the distance of other states from the solved ones.
 
         Returns:
-            States to start from: no box on a target, and not too far from being solved. There may be none.
+            Possible start states: no box on a target, and solvable in at most `MAX_SOLUTION` moves. May be empty.
         """
         floor = self._draw_floor()
         if len(floor) < 2 * self.boxes_wanted + 1:
@@ -106,11 +109,11 @@ class Sokoban(Game):
         self._walls = frozenset(range(self.size**2)) - frozenset(floor)
         chosen = self.np_random.choice(len(floor), self.boxes_wanted, replace=False)
         self._targets = frozenset(floor[int(i)] for i in chosen)
-        self._distances, self._all_known = self._play_backwards(floor)
-        return [s for s, moves in self._distances.items() if moves <= LONGEST and not s[1] & self._targets]
+        self._distances, self._search_complete = self._play_backwards(floor)
+        return [s for s, moves in self._distances.items() if moves <= MAX_SOLUTION and not s[1] & self._targets]
 
     def _draw_floor(self) -> list[int]:
-        """Cells inside that are no walls and hang together."""
+        """Floor cells: the largest connected area of inner cells that are not walls."""
         inside = [row * self.size + column for row in range(1, self.size - 1) for column in range(1, self.size - 1)]
         is_open = self.np_random.random(len(inside)) >= INNER_WALLS
         free = {cell for cell, is_free in zip(inside, is_open, strict=True) if is_free}
@@ -128,11 +131,14 @@ class Sokoban(Game):
         return sorted(largest)
 
     def _play_backwards(self, floor: list[int]) -> tuple[dict[State, int], bool]:
-        """States -> least number of moves to a solved one, nearest first; and whether these are all that can be solved.
+        """Breadth-first search in reverse from the solved states.
 
-        A step forward from `before` by an offset came to `player`; if a box now lies one further on, either the step
-        pushed it there, or it lay there before.
+        Returns:
+            State -> least number of moves to a solved state, nearest first; and true if these are all solvable states.
         """
+        #   forward    before → player [ahead]      A step by `offset` led from `before` to `player`. If there is a box
+        #                                           at `ahead` now, it was either there already, or the step pushed it
+        #   reverse    before ← player [ahead]      from `player` to `ahead`: two predecessors.
         distances: dict[State, int] = {(cell, self._targets): 0 for cell in floor if cell not in self._targets}
         queue = deque(distances)
         while queue and len(distances) < self.search_limit:
@@ -205,14 +211,14 @@ class Sokoban(Game):
         return () if self._is_solved() else self.action_names
 
     def oracle(self) -> str | None:
-        """The first move of a shortest way; None if the level is solved, or cannot be any more.
+        """First move of a shortest solution; None if the level is solved, or can no longer be solved.
 
-        In levels of more states than `search_limit` the way may be longer than need be, and None also says that none
-        was found within that many states.
+        In levels with more states than `search_limit` the solution may not be the shortest, and None may also mean that
+        none was found within that many states.
         """
         if self._is_solved():
             return None
-        if self._state not in self._distances and (self._all_known or not self._find_way_back()):
+        if self._state not in self._distances and (self._search_complete or not self._search_known_state()):
             return None
         nearer = self._distances[self._state] - 1
         for name, offset in self._offsets.items():
@@ -220,8 +226,12 @@ class Sokoban(Game):
                 return name
         raise AssertionError("a state that can be solved has a move towards it")
 
-    def _find_way_back(self) -> bool:
-        """Search from the present state to one whose distance is known, and remember the distances on that way."""
+    def _search_known_state(self) -> bool:
+        """Search forward from the present state for one whose distance is known, and record the distances on the path.
+
+        Returns:
+            True if such a state was found within `search_limit` states.
+        """
         came_from: dict[State, State | None] = {self._state: None}
         queue = deque(came_from)
         while queue and len(came_from) < self.search_limit:
@@ -242,13 +252,10 @@ class Sokoban(Game):
         return False
 
     def in_words(self) -> str:
-        inner = [cell for cell in self._walls if self._is_inside(cell)]
+        last = self.size - 1
+        inner = [cell for cell in self._walls if all(0 < at < last for at in divmod(cell, self.size))]
         facts = self.facts()
         return (
             f"Player: {facts['player']}. Boxes: {facts['boxes']}. Targets: {facts['targets']}. "
             f"There are walls all around, and inside: {places(inner, self.size)}."
         )
-
-    def _is_inside(self, cell: int) -> bool:
-        row, column = divmod(cell, self.size)
-        return 0 < row < self.size - 1 and 0 < column < self.size - 1

@@ -1,4 +1,4 @@
-"""Games without pictures: everything in words, for models that cannot see, and to measure what pictures add."""
+"""Text-only games, for models without vision and as a baseline for the value of pictures."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from sightline.envs.games.wrapping import AnyEnv, GameWrapper, in_words
 from sightline.errors import BadInput
 
 
-class InWords(GameWrapper):
-    """Tells what the picture shows, after the game's own text, and leaves the picture out: `images` is empty.
+class TextOnlyWrapper(GameWrapper):
+    """Wrapper that replaces the picture by a description of it after the game's own text; `images` is empty.
 
     Raises:
-        BadInput: the environment cannot say what its pictures show.
+        BadInput: the environment has no method `in_words`.
     """
 
     def __init__(self, env: AnyEnv) -> None:
         super().__init__(env)
         if not callable(getattr(env.unwrapped, "in_words", None)):
             kind = type(env.unwrapped).__name__
-            raise BadInput(f"{kind} cannot say in words what its pictures show (in_words()); leave out in_words")
+            raise BadInput(f"{kind} cannot describe its pictures in words (it has no in_words()); leave out in_words")
         shown: Any = env.observation_space
-        # Gymnasium's check wants no empty tuple as a space; of pictures in sequence there may be none.
+        # Gymnasium's checker rejects an empty Tuple as a space; a Sequence of pictures may be empty.
         self.observation_space: Any = spaces.Tuple((AnyText(), spaces.Sequence(shown[1][0])))
 
     def observation(self, observation: Any) -> Observation:
