@@ -371,7 +371,7 @@ def test_a_state_of_something_else_is_one_line(
     forge_manifest(file, run)
     done = sightline("train", "--run-dir", run, "--resume")
     assert done.code == 2, done.err
-    assert "does not fit" in done.lines[-1] or "no name of archived rows" in done.lines[-1]
+    assert "does not fit" in done.lines[-1] or "not the name of an archive file" in done.lines[-1]
     assert "--debug" not in done.err
 
 
@@ -400,7 +400,7 @@ def test_a_manifest_names_only_its_own_files(sightline: Sightline, strangers: Pa
         manifest.write_text(json.dumps(document))
         done = sightline("evaluate", run)
         assert (done.code, len(done.lines)) == (2, 1), done.err
-        assert "its manifest is none" in done.err
+        assert "its manifest is not valid" in done.err
 
 
 def test_links_and_pipes_are_refused_wherever_they_are(sightline: Sightline, strangers: Path, tmp_path: Path) -> None:

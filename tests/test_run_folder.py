@@ -226,7 +226,7 @@ def test_metrics_are_json_whatever_the_numbers_are(tmp_path: Path) -> None:
     ("lines", "expected"),
     [
         (["garbage", '{"step": 2}'], "line 2 of .* is damaged"),
-        (["[]", '{"step": 2}'], "line 2 .* no JSON object"),
+        (["[]", '{"step": 2}'], "line 2 .* not a JSON object"),
         (['{"loss": 1}', '{"step": 2}'], "line 2 .* no step"),
         (['{"step": "one"}', '{"step": 2}'], "line 2 .* no step"),
     ],
@@ -263,7 +263,7 @@ def test_a_damaged_chosen_checkpoint_is_said_to_be_damaged(sightline: Sightline,
     policy.write_bytes(policy.read_bytes()[:-8])
     done = sightline("evaluate", run)
     assert (done.code, len(done.lines)) == (2, 1)
-    assert "is damaged (policy.safetensors is not as it was written)" in done.err
+    assert "is damaged (policy.safetensors has another checksum than when it was written)" in done.err
     shutil.rmtree(policy.parent)
     done = sightline("evaluate", run)
     assert "has no chosen checkpoint yet" in done.err

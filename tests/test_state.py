@@ -142,7 +142,7 @@ def test_a_state_that_says_something_else_is_refused(
 def test_a_state_behind_a_link_is_not_read(tmp_path: Path) -> None:
     write_state(tmp_path / "elsewhere", 1)
     (tmp_path / "state.safetensors").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(Damaged, match="no regular file"):
+    with pytest.raises(Damaged, match="not a regular file"):
         read_state(tmp_path / "state.safetensors")
 
 
@@ -174,7 +174,7 @@ def test_rows_are_written_once_and_let_go_when_nobody_needs_them(tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["../rows-000000000000-000000000002.safetensors", "/etc/passwd", "rows", ""])
 def test_an_archive_names_no_file_elsewhere(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Damaged, match="no name of archived rows"):
+    with pytest.raises(Damaged, match="not the name of an archive file"):
         Archive(tmp_path, "rows").restore([{"name": name, "start": 0, "end": 2, "digest": "0" * 64}])
 
 
@@ -182,7 +182,7 @@ def test_an_archive_with_other_rows_than_its_name_says_is_damage(tmp_path: Path)
     archive = Archive(tmp_path, "rows")
     archive.append(0, {"a": np.arange(4)})
     write_state(tmp_path / archive.parts[0].name, {"a": np.arange(3)})
-    with pytest.raises(Damaged, match="does not hold the rows"):
+    with pytest.raises(Damaged, match="its rows are not those"):
         list(archive.read())
 
 
@@ -203,7 +203,7 @@ def test_documents_carry_a_format_number(tmp_path: Path) -> None:
     ("text", "expected"),
     [
         ("", "is damaged"),
-        ("[1]", "no JSON object"),
+        ("[1]", "not a JSON object"),
         ("[" * 100_000, "is damaged"),
         ("9" * 10_000, "is damaged"),
         ('{"a": 1}', "no format number"),
@@ -226,7 +226,12 @@ def test_only_regular_files_of_a_sensible_size_are_read(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     with large.open("wb") as file:
         file.truncate(10**12)
-    for path, expected in ((link, "a link"), (pipe, "no regular file"), (large, "damaged"), (tmp_path, "regular file")):
+    for path, expected in (
+        (link, "a link"),
+        (pipe, "not a regular file"),
+        (large, "damaged"),
+        (tmp_path, "regular file"),
+    ):
         with pytest.raises(Damaged, match=expected):
             read_bytes(path)
     with pytest.raises(FileNotFoundError):

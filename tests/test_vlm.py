@@ -518,7 +518,7 @@ def test_the_usual_stop_is_that_of_the_template(folder: Callable[[str], Path], t
 def test_a_model_that_never_ends_is_refused() -> None:
     stub = _Stub(byte_level(eos_token=None))
     stub.generation_config = type("", (), {"eos_token_id": None})
-    with pytest.raises(BadInput, match="no token that ends a reply"):
+    with pytest.raises(BadInput, match="no stop token"):
         Tokens(stub, stub)
 
 

@@ -1,4 +1,4 @@
-"""The two ways in which a command can end badly, each said in one line."""
+"""Exceptions that commands report in one line, with exit code 2 (bad input) or 1 (failed run)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterable
 
 
 class BadInput(Exception):
-    """The user asked for something that cannot be; the message says what to do instead. Exit code 2."""
+    """Invalid input by the user; the message says what to do instead. Exit code 2."""
 
 
 class Damaged(BadInput):
-    """A file is not what Sightline wrote there: cut short, changed, or put there by somebody else."""
+    """Damaged file: truncated, changed, or not written by Sightline. Exit code 2."""
 
 
 class RunFailed(Exception):
-    """Something went wrong while running; what was saved before is whole. Exit code 1."""
+    """Failure while running; everything saved before is intact. Exit code 1."""
 
 
 def nearest(wanted: str, known: Iterable[str], count: int = 3) -> str:
-    """A hint such as `"; did you mean 'cartpole'?"`, or the first few known names if none is near."""
+    """Hint for an unknown name, such as `"; did you mean 'cartpole'?"`, or the first known names if none is similar."""
     known = list(known)
     lowered = {name.lower(): name for name in known}
     matches = [lowered[m] for m in difflib.get_close_matches(wanted.lower(), lowered, n=count, cutoff=0.5)]

@@ -1,4 +1,4 @@
-"""What all blocks of a recipe share: strictness, sentences, and the rules for words."""
+"""Base of all recipe blocks: strict validation, and the types of goal and baseline sentences."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import Annotated, Any, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 
 MAX_SENTENCES, MAX_SENTENCE = 1_000, 10_000
-"""Sentences of a goal, and characters of one. Encoders read some tens of words; tokenising megabytes takes minutes."""
+"""Limits of sentences per goal and characters per sentence. Encoders read some dozens of words; tokenising megabytes
+takes minutes."""
 MAX_SEED = 2**32 - 1
-"""NumPy, PyTorch and Gymnasium together take no more."""
+"""Largest seed that NumPy, PyTorch and Gymnasium all accept."""
 
 
 class Strict(BaseModel):
-    """Unknown keys are errors, numbers are finite, and nothing changes after it was checked."""
+    """Base class of recipe blocks: unknown keys are errors, numbers are finite, instances are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
     def _no_truth_value_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """YAML reads `yes` as true, and true would count as 1."""
+        """Refuse booleans for numbers: YAML reads `yes` as true, which Python would count as 1."""
         if isinstance(value, bool) and info.field_name is not None:
             wanted = cls.model_fields[info.field_name].annotation
             members = (getattr(member, "__origin__", member) for member in get_args(wanted) or (wanted,))
@@ -31,7 +32,7 @@ class Strict(BaseModel):
 
 
 def tag_of(value: Any, key: str, default: str) -> str:
-    """Which member of a union is meant, whether by plain data or by the member itself."""
+    """Discriminator of a tagged union, for plain data as well as for instances."""
     tag = value.get(key, default) if isinstance(value, dict) else getattr(value, key, None)
     return str(tag)
 
@@ -44,7 +45,7 @@ def _as_sentences(value: Any) -> Any:
 
 def _goal(value: Any) -> Any:
     if value is None:
-        raise ValueError("""null is no sentence; leave it out, or write one (the word itself: "goal='null'")""")
+        raise ValueError("""null is not a sentence; leave it out, or write one (the word itself: "goal='null'")""")
     return value
 
 
@@ -63,7 +64,13 @@ Baseline = Annotated[Sentences, BeforeValidator(lambda value: () if value is Non
 
 
 def check_words(goal: Sequence[str], baseline: Sequence[str], alpha: float | None, goal_required: bool = True) -> None:
-    """Refuse words that cannot make a reward.
+    """Check that goal, baseline and alpha define a reward.
+
+    Args:
+        goal: goal sentences.
+        baseline: baseline sentences, possibly none.
+        alpha: strength of the goal-baseline regularisation, in [0, 1]; None for the default.
+        goal_required: refuse an empty goal.
 
     Raises:
         ValueError: no goal, an empty or huge sentence, too many, goal equal to baseline, alpha outside [0, 1], alpha

@@ -1,4 +1,4 @@
-"""YAML as it is meant: what YAML readers pass over in silence, or choke on, is refused in one line."""
+"""Strict YAML: duplicate keys, cycles and oversized documents are refused with a one-line error."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import yaml
 from sightline.errors import BadInput
 
 MAX_CHARACTERS = 1_000_000
-"""Of a text. PyYAML reads about a megabyte in a second."""
+"""Size limit of a document. PyYAML parses about a megabyte per second."""
 MAX_NODES = 100_000
-"""Values and keys of a document, each alias counted as all that it stands for."""
+"""Limit of values and keys in a document, with all aliases expanded."""
 MAX_DEPTH = 50
-"""Lists and maps within each other."""
+"""Limit of nested lists and mappings."""
 
 
 def read_yaml(text: str, name: str) -> Any:
-    """What a YAML document holds, as plain data.
+    """Parse a YAML document to plain data.
 
     Args:
         text: the document.
-        name: what to call it in a complaint.
+        name: name of the document in error messages.
 
     Raises:
-        BadInput: it is no YAML, has a key twice, refers to itself, or is too large or too deep, also once its aliases
-            are written out.
+        BadInput: it is not valid YAML, has a duplicate key, refers to itself, or is too large or too deep after its
+            aliases are expanded.
     """
     if len(text) > MAX_CHARACTERS:
-        raise BadInput(f"{name} is larger than {MAX_CHARACTERS // 1_000_000} MB; that is not meant for it")
+        raise BadInput(f"{name} is larger than the limit of {MAX_CHARACTERS // 1_000_000} MB")
     loader: _Loader | None = None
     try:
         loader = _Loader(text)
@@ -41,9 +41,9 @@ def read_yaml(text: str, name: str) -> Any:
         mark = error.problem_mark or error.context_mark
         where = f" (line {mark.line + 1})" if mark else ""
         raise BadInput(f"{name} is not valid YAML: {' '.join(str(error.problem).split())}{where}") from error
-    except _Meaningless as error:
+    except _Invalid as error:
         raise BadInput(f"{name} {error}") from error
-    # Values with a wrong tag, or that only look like a date or a number, fail in whatever reads them.
+    # Values with a wrong tag, or that only look like a date or a number, make PyYAML raise any of these.
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         raise BadInput(f"{name} is not valid YAML: {' '.join(str(error).split())[:200]}") from error
     except RecursionError as error:
@@ -53,8 +53,8 @@ def read_yaml(text: str, name: str) -> Any:
             loader.dispose()
 
 
-class _Meaningless(Exception):
-    """The document is YAML and cannot be meant; the message goes on after its name."""
+class _Invalid(Exception):
+    """Raised for valid YAML that is refused; the message continues a sentence that begins with the document's name."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -62,7 +62,7 @@ class _Loader(yaml.SafeLoader):
         super().__init__(text)
         self._count = self._depth = 0
         self._known: dict[int, tuple[int, int] | None] = {}
-        """Nodes by identity -> size and height; None while it is being looked at."""
+        """id of a node -> (size, height); None while the node is being examined, to detect cycles."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         self._count, self._depth = self._count + 1, self._depth + 1
@@ -72,12 +72,12 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def examine(self, node: yaml.Node) -> tuple[int, int]:
-        """Number of values once all aliases are written out, and their depth; each node is visited once."""
+        """Size and height of a node with all aliases expanded; each node is visited once."""
         key = id(node)
         if key in self._known:
             known = self._known[key]
             if known is None:
-                raise _Meaningless(f"refers to itself (line {node.start_mark.line + 1})")
+                raise _Invalid(f"refers to itself (line {node.start_mark.line + 1})")
             return known
         self._known[key] = None
         children: list[yaml.Node] = []
@@ -96,9 +96,9 @@ class _Loader(yaml.SafeLoader):
 
     def _check(self, size: int, depth: int) -> None:
         if size > MAX_NODES:
-            raise _Meaningless(f"holds more than {MAX_NODES} values, aliases written out")
+            raise _Invalid(f"holds more than {MAX_NODES} values, with aliases expanded")
         if depth > MAX_DEPTH + 1:
-            raise _Meaningless(f"is nested too deep: more than {MAX_DEPTH} lists and maps within each other")
+            raise _Invalid(f"is nested too deep: more than {MAX_DEPTH} levels of lists and mappings")
 
     def _check_keys(self, node: yaml.MappingNode) -> None:
         lines: dict[Any, int] = {}
@@ -109,5 +109,5 @@ class _Loader(yaml.SafeLoader):
             value, line = key.value if is_merge else self.construct_object(key), key.start_mark.line + 1
             if value in lines:
                 where = f"line {line}" if line == lines[value] else f"lines {lines[value]} and {line}"
-                raise _Meaningless(f"has the key '{key.value[:80]}' twice ({where}); keep one of them")
+                raise _Invalid(f"has the key '{key.value[:80]}' twice ({where}); keep one of them")
             lines[value] = line

@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sightline.errors import RunFailed
 from sightline.rewards.base import Clip
-from sightline.runs.archive import Archive, put_back
+from sightline.runs.archive import Archive, restore_rows
 
 
 class CommittedReplayBuffer(ReplayBuffer):
@@ -212,7 +212,7 @@ class CommittedReplayBuffer(ReplayBuffer):
         kept = self._places(oldest, self.rows_added)
         self.rewards[kept], self.committed[kept] = state["rewards"], state["committed"]
         reached = archive.read_ring(self._lasting(), oldest)
-        reached = put_back(self._lasting(), self._first_waiting(), state["waiting"], oldest, reached)
+        reached = restore_rows(self._lasting(), self._first_waiting(), state["waiting"], oldest, reached)
         if reached != self.rows_added:
             raise ValueError(f"rows {reached} to {self.rows_added} are missing")
         self._new_rows = [int(row) for row in state["new_rows"]]

@@ -1,1 +1,1 @@
-"""A run: one folder that holds everything a recipe produced."""
+"""Run folders: recipe, metrics, checkpoints and everything else that a run produces."""

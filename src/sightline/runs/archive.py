@@ -1,14 +1,14 @@
-"""Files of what only grows: rows of a ring that are written once and never rewritten.
+"""Append-only archive of a ring buffer's rows, for checkpoints of the replay buffer.
 
 A replay buffer holds gigabytes, of which a few megabytes are new at each checkpoint. So rows are numbered from the
-run's first one, and each checkpoint appends one file with the rows that came since the one before:
+run's first one, and each checkpoint appends one file with the rows since the last checkpoint:
 
     rows            0 ─────────── 128 ────────── 256 ──── 300      written so far
     replay/transitions-…000-…128   transitions-…128-…256          files of earlier checkpoints
                                                   transitions-…256-…300   new with this one
-    ring of 200     [ 200 … 299 │ 100 … 199 ]                     memory: row r lies in place r mod 200
+    ring of 200     [ 200 … 299 │ 100 … 199 ]                     memory: row r has index r mod 200
 
-A file is needed as long as a checkpoint that is kept has one of its rows in its ring; checkpoints name the files they
+A file is needed as long as one of its rows is in the ring of a kept checkpoint; checkpoints list the files that they
 need, with their checksums (`runs/checkpoints.py`).
 """
 
@@ -28,7 +28,7 @@ from sightline.runs.state import read_state, write_state
 
 @dataclass(frozen=True)
 class Part:
-    """A file that holds rows `start` to `end` (the last one excluded), and its SHA-256."""
+    """Archive file with rows `start` to `end` (exclusive), and its SHA-256."""
 
     name: str
     start: int
@@ -37,14 +37,14 @@ class Part:
 
 
 class Archive:
-    """Append-only files of one kind of rows.
+    """Append-only archive of one kind of rows.
 
     Args:
-        folder: where they lie.
+        folder: folder of the files.
         kind: prefix of their names.
 
     Attributes:
-        parts: the files, in order of their rows, without gaps.
+        parts: the files, in the order of their rows, without gaps.
     """
 
     def __init__(self, folder: Path, kind: str) -> None:
@@ -53,16 +53,16 @@ class Archive:
 
     @property
     def end(self) -> int:
-        """The number of rows that were ever archived."""
+        """Number of rows archived so far, including those in files that were removed."""
         return self.parts[-1].end if self.parts else 0
 
     def append(self, start: int, rows: dict[str, np.ndarray], oldest: int = 0) -> None:
-        """Write rows to a new file, flushed to disk, and forget files of which no row is needed any more.
+        """Write rows to a new file, flushed to disk, and drop files whose rows are all older than `oldest`.
 
         Args:
-            start: number of the first row. Rows before it that are not archived yet were overwritten in the meantime.
-            rows: arrays of equal length, by name. None at all is allowed.
-            oldest: the first row that is still needed.
+            start: number of the first row. Rows before it that were not archived have been overwritten in the ring.
+            rows: name -> array, of equal length, possibly 0.
+            oldest: number of the first row that is still needed.
         """
         count = len(next(iter(rows.values()), ()))
         if count:
@@ -75,90 +75,99 @@ class Archive:
         self.parts = [part for part in self.parts if part.end > oldest]
 
     def append_ring(self, ring: Mapping[str, np.ndarray], end: int, oldest: int) -> None:
-        """Append the rows of a ring that are not archived yet.
+        """Append the rows of a ring buffer that are not archived yet.
 
         Args:
-            ring: arrays of equal length, by name: row r lies in place r mod that length.
-            end: the first row that shall not be archived.
-            oldest: the first row that the ring still holds.
+            ring: name -> array, of equal length: row r has index r mod that length.
+            end: number of the first row that is not to be archived.
+            oldest: number of the first row that the ring still holds.
         """
         start = max(self.end, oldest)
-        places = places_of(ring, start, end)
-        self.append(start, {name: array[places] for name, array in ring.items()}, oldest)
+        indices = ring_indices(ring, start, end)
+        self.append(start, {name: array[indices] for name, array in ring.items()}, oldest)
 
     def read_ring(self, ring: Mapping[str, np.ndarray], oldest: int) -> int:
-        """Put archived rows back into a ring; gives the row after the last.
+        """Restore a ring buffer from archived rows; returns the number of the row after the last.
+
+        Args:
+            ring: name -> array, of equal length, written in place.
+            oldest: number of the first row that the ring holds.
 
         Raises:
-            ValueError, KeyError: they do not fit the ring, or some are missing.
-            Damaged: a file is missing or no such file.
+            ValueError, KeyError: the rows do not fit the ring, or some are missing.
+            Damaged: a file is missing or not an archive file.
         """
         reached = oldest
         for start, rows in self.read():
-            reached = put_back(ring, start, rows, oldest, reached)
+            reached = restore_rows(ring, start, rows, oldest, reached)
         return reached
 
     def digests(self) -> dict[str, str]:
-        """Name -> SHA-256 of the files, for the manifest of a checkpoint."""
+        """SHA-256 of each file by its name, for the manifest of a checkpoint."""
         return {part.name: part.digest for part in self.parts}
 
     def read(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """Number of the first row, and the rows, of each file in turn.
+        """Read each file in turn: (number of its first row, its rows).
 
         Raises:
-            Damaged: a file is missing or no such file.
+            Damaged: a file is missing or not an archive file.
         """
         for part in self.parts:
             rows = read_state(self._folder / part.name)
             if not isinstance(rows, dict) or any(len(array) != part.end - part.start for array in rows.values()):
-                raise Damaged(f"'{self._folder / part.name}' is damaged: it does not hold the rows that it is named by")
+                raise Damaged(f"'{self._folder / part.name}' is damaged: its rows are not those that its name states")
             yield part.start, rows
 
     def state(self) -> list[dict[str, Any]]:
-        """What a checkpoint has to remember of it."""
+        """State for a checkpoint: the list of files."""
         return [vars(part) for part in self.parts]
 
     def restore(self, state: list[dict[str, Any]]) -> None:
-        """Take over what `state` gave; later files are written again.
+        """Restore from the result of `state`; files of later rows will be overwritten.
 
         Raises:
-            Damaged: a name is not one of ours.
+            Damaged: a file name is not one that an archive writes.
         """
         self.parts = [Part(**part) for part in state]
         for part in self.parts:
             if part.name != f"{self._kind}-{part.start:012d}-{part.end:012d}.safetensors":
-                raise Damaged(f"'{str(part.name)[:80]}' is no name of archived rows")
+                raise Damaged(f"'{str(part.name)[:80]}' is not the name of an archive file")
 
 
-def places_of(ring: Mapping[str, np.ndarray], start: int, end: int) -> np.ndarray:
-    """int[end - start]: where rows lie in a ring."""
+def ring_indices(ring: Mapping[str, np.ndarray], start: int, end: int) -> np.ndarray:
+    """Indices of rows `start` to `end` (exclusive) in a ring buffer: int[end - start]."""
     return np.arange(start, max(start, end)) % len(next(iter(ring.values())))
 
 
-def put_back(
+def restore_rows(
     ring: Mapping[str, np.ndarray], start: int, rows: Mapping[str, np.ndarray], oldest: int, reached: int
 ) -> int:
-    """Store rows in a ring, but for those that it no longer holds.
+    """Write archived rows into a ring buffer, except those that it no longer holds.
 
     Args:
-        start: number of the first of these rows.
-        oldest: the first row that the ring holds.
-        reached: the row after the last that was put back so far; gives the same with these.
+        ring: name -> array, written in place.
+        start: number of the first archived row.
+        rows: name -> array of archived rows.
+        oldest: number of the first row that the ring holds.
+        reached: number of the row after the last one restored so far.
+
+    Returns:
+        `reached`, after these rows.
 
     Raises:
-        ValueError, KeyError: rows before them are missing, or they do not fit.
+        ValueError, KeyError: rows before these are missing, or these do not fit the ring.
     """
     if start > reached:
         raise ValueError(f"rows {reached} to {start} are missing")
     skipped, end = max(oldest - start, 0), start + len(rows[next(iter(ring))])
-    places = places_of(ring, start + skipped, end)
+    indices = ring_indices(ring, start + skipped, end)
     for name, array in ring.items():
-        array[places] = rows[name][skipped:]
+        array[indices] = rows[name][skipped:]
     return max(reached, end)
 
 
 class Archives:
-    """The archives of a run, by kind of rows; each is made when it is first asked for."""
+    """Archives of a run by the kind of their rows, created on first access."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -170,18 +179,18 @@ class Archives:
         return self._archives[kind]
 
     def digests(self) -> dict[str, str]:
-        """Name -> SHA-256 of all files, for the manifest of a checkpoint."""
+        """SHA-256 of each file of all archives by its name, for the manifest of a checkpoint."""
         return {name: digest for archive in self._archives.values() for name, digest in archive.digests().items()}
 
     def state(self) -> dict[str, list[dict[str, Any]]]:
-        """What a checkpoint has to remember of them."""
+        """State for a checkpoint: the list of files of each archive."""
         return {kind: archive.state() for kind, archive in self._archives.items()}
 
     def restore(self, state: dict[str, list[dict[str, Any]]]) -> None:
-        """Take over what `state` gave.
+        """Restore all archives from the result of `state`.
 
         Raises:
-            Damaged: a name is not one of ours.
+            Damaged: a file name is not one that an archive writes.
         """
         for kind, parts in state.items():
             self[kind].restore(parts)

@@ -1,9 +1,9 @@
-"""Checkpoints: folders that are whole or not there, with a manifest by which damage is noticed.
+"""Checkpoints: folders that are written atomically, with a manifest of checksums to detect damage.
 
-checkpoints/step-000000000640/     what changes as a whole: weights, optimisers, counters
+checkpoints/step-000000000640/     state that changes as a whole: weights, optimisers, counters
   manifest.json                    {"format": 1, "files": {name: SHA-256}, "shared": {name: SHA-256}}
-replay/transitions-….safetensors   what only grows (see `runs/archive.py`): written once, named by every checkpoint
-                                   that needs it, removed when none does
+replay/transitions-….safetensors   state that only grows (see `runs/archive.py`): written once, listed by every
+                                   checkpoint that needs it, removed when none does
 """
 
 from __future__ import annotations
@@ -24,21 +24,26 @@ from sightline.runs.folder import RunFolder
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*){0,3}")
-"""Files that a manifest may name: inside of its folder, never above it."""
+"""File names allowed in a manifest: relative paths inside its folder."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A saved state: `path` is its folder, `step` the number of transitions before it, `shared` where files lie that it
-    has in common with other checkpoints."""
+    """Checkpoint of a run.
+
+    Attributes:
+        path: its folder.
+        step: number of transitions or turns before it.
+        shared: folder of the files that checkpoints share.
+    """
 
     path: Path
     step: int
     shared: Path
 
     def damage(self) -> str | None:
-        """Compare all files with the manifest; gives what is wrong, None if they are as they were written."""
+        """Compare all files with the manifest; returns the first damage in words, None if there is none."""
         try:
             files, shared = self._manifest()
             expected = {self.path / name: digest for name, digest in files.items()}
@@ -50,22 +55,22 @@ class Checkpoint:
         return None
 
     def needs(self) -> set[str]:
-        """Names of the shared files that it cannot do without; none if its manifest is damaged, and so it is lost."""
+        """Names of the shared files that it needs; none if its manifest is damaged, which makes it useless."""
         try:
             return set(self._manifest()[1])
         except BadInput:
             return set()
 
     def remove(self) -> None:
-        """Remove it, if it is there."""
+        """Remove the checkpoint, if it exists."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _manifest(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Name -> SHA-256 of its own files and of the shared ones.
+        """Read the manifest: (name -> SHA-256 of its own files, the same of the shared files).
 
         Raises:
-            Damaged: it cannot be read, or names files elsewhere.
-            BadInput: it is of another format.
+            Damaged: it cannot be read, or names files outside of the checkpoint.
+            BadInput: it has another format number.
         """
         try:
             document = read_document(self.path / MANIFEST)
@@ -79,7 +84,7 @@ class Checkpoint:
                 _NAME.fullmatch(name) and isinstance(digest, str) and _DIGEST.fullmatch(digest)
                 for name, digest in listed.items()
             ):
-                raise Damaged("its manifest is none")
+                raise Damaged("its manifest is not valid")
         return found  # type: ignore[return-value]
 
 
@@ -96,15 +101,16 @@ class CheckpointStore:
         self._run, self._folder, self._kind, self._keep = run, run.checkpoints, kind, keep
 
     def save(self, step: int, write: Callable[[Path], Mapping[str, str] | None]) -> Checkpoint:
-        """Write a checkpoint, then remove those that are too old, and shared files that no checkpoint needs any more.
+        """Write a checkpoint, then remove old ones, and shared files that no checkpoint needs any more.
 
         Args:
-            step: its number.
-            write: fills a folder that it is given; may return shared files that it needs as well, name -> SHA-256.
+            step: number of the checkpoint.
+            write: writes the files into the folder that it is given; may return the shared files that the checkpoint
+                needs, name -> SHA-256.
 
         Raises:
-            RunFailed: the files could not be written (a full disk, say), or the run has another owner by now; earlier
-                checkpoints are untouched.
+            RunFailed: the files could not be written (a full disk, for example), or another process has taken over the
+                run; earlier checkpoints are unchanged.
         """
         final = self._folder / f"{self._kind}-{step:012d}"
         temporary = self._folder / f".writing-{final.name}"
@@ -127,23 +133,30 @@ class CheckpointStore:
                     raise
                 raise RunFailed(
                     f"checkpoint {step} could not be written ({error.strerror or error}); earlier checkpoints in "
-                    f"{self._folder} are whole: make room, then go on with --resume"
+                    f"{self._folder} are intact: free some space, then resume with --resume"
                 ) from error
-            # Those with higher numbers were passed over as damaged, or belong to a future that is made again.
+            # Later checkpoints were skipped as damaged, or belong to steps that are being repeated: remove them too.
             others = [one for one in self.all() if one.path != final]
             older = [one for one in others if one.step < step]
             for one in others:
                 if one not in older[: self._keep - 1]:
                     one.remove()
             if shared:
-                self._sweep()
+                # Shared files that no checkpoint lists hold overwritten rows, or belong to an unfinished checkpoint.
+                needed = set().union(*(checkpoint.needs() for checkpoint in self.all()))
+                for file in self._run.replay.iterdir():
+                    if file.name not in needed:
+                        file.unlink(missing_ok=True)
         return Checkpoint(final, step, self._run.replay)
 
     def latest(self, warn: Callable[[str], None] = lambda message: None) -> Checkpoint | None:
-        """The newest undamaged checkpoint; says which newer ones were passed over.
+        """Newest undamaged checkpoint, None if there is none.
+
+        Args:
+            warn: called with a line about each newer checkpoint that is damaged.
 
         Raises:
-            BadInput: one is of another format.
+            BadInput: a checkpoint has another format number.
         """
         for checkpoint in self.all():
             damage = checkpoint.damage()
@@ -153,26 +166,18 @@ class CheckpointStore:
         return None
 
     def clear(self) -> None:
-        """Remove all of them."""
+        """Remove all checkpoints."""
         with self._run.writing():
             for checkpoint in self.all():
                 checkpoint.remove()
 
     def all(self) -> Iterator[Checkpoint]:
-        """Newest first, whole or not."""
+        """Iterate over all checkpoints, newest first, damaged or not."""
         named = re.compile(re.escape(self._kind) + r"-(\d{12})")
         for path in sorted(self._folder.glob(f"{self._kind}-*"), reverse=True):
             match = named.fullmatch(path.name)
             if match is not None and path.is_dir() and not path.is_symlink():
                 yield Checkpoint(path, int(match[1]), self._run.replay)
-
-    def _sweep(self) -> None:
-        """Remove shared files that no checkpoint of this kind names: of transitions that the ring has overwritten, and
-        of checkpoints that were never finished."""
-        needed = set().union(*(checkpoint.needs() for checkpoint in self.all()))
-        for file in self._run.replay.iterdir():
-            if file.name not in needed:
-                file.unlink(missing_ok=True)
 
 
 def digest(file: Path) -> str:
@@ -182,13 +187,13 @@ def digest(file: Path) -> str:
 
 
 def flush(file: Path) -> None:
-    """Make sure that a file is on the disk."""
+    """Flush a file's content to disk."""
     with file.open("rb") as stream:
         os.fsync(stream.fileno())
 
 
 def flush_folder(folder: Path) -> None:
-    """Make sure that the names in a folder are on the disk."""
+    """Flush a folder's entries (the names of its files) to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -204,4 +209,4 @@ def _check_file(file: Path, expected: str, owner: Path) -> None:
     if size > psutil.virtual_memory().total:  # it is read into memory later; a sparse file may claim any size
         raise Damaged(f"{name} has {size / 2**30:.0f} GiB, more than fits into memory")
     if digest(file) != expected:
-        raise Damaged(f"{name} is not as it was written")
+        raise Damaged(f"{name} has another checksum than when it was written")

@@ -1,8 +1,7 @@
-"""Read and write single files of a run: written whole or not at all, read as data and never further than is sensible.
+"""Files of a run: atomic writes, and safe reads of data from strangers.
 
-Whoever sends a run folder may have put anything into it. So a file is opened without following links, only if it is a
-regular file (a pipe or a device would never end), and only up to a size; its content is JSON or an array, never a
-pickle.
+A run folder may come from a stranger. So files are opened without following links, only if they are regular (a pipe or
+a device would never end), and only up to a size limit; their content is JSON or arrays, never pickles.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from typing import Any
 from sightline.errors import BadInput, Damaged
 
 FORMAT = 1
-"""Number of the format of all files of a run, a checkpoint or a label store. It is raised when a reader of the old form
-would misread the new one."""
+"""Format number of all files of a run, a checkpoint or a label store; increased when an old reader would misread new
+files."""
 MAX_PICTURE = 64 * 2**20
-"""Bytes of a picture's file, at most."""
+"""Size limit of a picture file in bytes."""
 MAX_TEXT = 64 * 2**20
-"""Bytes of a JSON, YAML or text file, at most; only metrics and recorded episodes come near it."""
+"""Size limit of a JSON, YAML or text file in bytes; only metrics and recorded episodes come near it."""
 
 
 def read_bytes(path: Path, limit: int = MAX_TEXT) -> bytes:
     """Read a regular file.
 
     Raises:
-        FileNotFoundError: it is not there.
-        Damaged: it is a link, no regular file, unreadable, or larger than `limit` bytes.
+        FileNotFoundError: there is no such file.
+        Damaged: it is a link, not a regular file, unreadable, or larger than `limit` bytes.
     """
     # Without O_NONBLOCK, opening a pipe would wait for its other end.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -46,7 +45,7 @@ def read_bytes(path: Path, limit: int = MAX_TEXT) -> bytes:
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
-        raise Damaged(f"'{path}' cannot be read: it is no regular file")
+        raise Damaged(f"'{path}' cannot be read: it is not a regular file")
     with os.fdopen(descriptor, "rb") as file:
         if found.st_size > limit:
             raise Damaged(
@@ -56,7 +55,7 @@ def read_bytes(path: Path, limit: int = MAX_TEXT) -> bytes:
 
 
 def read_text(path: Path, limit: int = MAX_TEXT) -> str:
-    """Read a text file; bytes that are no UTF-8 are replaced.
+    """Read a text file; invalid UTF-8 is replaced.
 
     Raises:
         FileNotFoundError, Damaged: as `read_bytes`.
@@ -65,31 +64,32 @@ def read_text(path: Path, limit: int = MAX_TEXT) -> str:
 
 
 def parse_json(text: str | bytes, name: str) -> Any:
-    """Parse JSON of unknown origin.
+    """Parse JSON from an untrusted source.
 
     Args:
-        name: what to call it in a complaint.
+        text: the document.
+        name: name of the document in error messages.
 
     Raises:
-        Damaged: it is no JSON, or nested too deeply.
+        Damaged: it is not valid JSON, or nested too deeply.
     """
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"{name} is damaged: it is no JSON ({' '.join(str(error).split())[:100]})") from error
+        raise Damaged(f"{name} is damaged: it is not valid JSON ({' '.join(str(error).split())[:100]})") from error
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Read what `write_document` wrote, without its format number.
+    """Read a JSON object that `write_document` wrote, without its format number.
 
     Raises:
-        FileNotFoundError: it is not there.
-        Damaged: it is no JSON object.
-        BadInput: it is of another format.
+        FileNotFoundError: there is no such file.
+        Damaged: it is not a JSON object.
+        BadInput: it has another format number.
     """
     document = parse_json(read_bytes(path), f"'{path}'")
     if not isinstance(document, dict):
-        raise Damaged(f"'{path}' is damaged: it is no JSON object")
+        raise Damaged(f"'{path}' is damaged: it is not a JSON object")
     check_format(document.pop("format", None), f"'{path}'")
     return document
 
@@ -98,34 +98,37 @@ def write_document(path: Path, document: Mapping[str, Any]) -> None:
     """Write a JSON object with a format number, atomically.
 
     Raises:
-        ValueError: a number in it is not finite, which JSON cannot say.
+        ValueError: a number in it is not finite, which JSON cannot represent.
     """
     text = json.dumps({"format": FORMAT, **document}, indent=2, allow_nan=False)
     write_atomically(path, f"{text}\n".encode())
 
 
 def check_format(found: Any, name: str) -> None:
-    """Refuse what another version has written.
+    """Refuse a file with another format number.
 
     Args:
-        found: the format number that stands in the file, None if there is none.
-        name: what to call the file in a complaint.
+        found: the format number in the file, None if there is none.
+        name: name of the file in error messages.
 
     Raises:
-        BadInput: it is not this version's.
+        BadInput: it is not the number of this version.
     """
     if found == FORMAT and not isinstance(found, bool):
         return
     if found is None:
         raise BadInput(
-            f"{name} has no format number: an older Sightline wrote it, before formats were kept; open it with that "
-            "version (versions.json says which), or train again"
+            f"{name} has no format number: it was written by an older version of Sightline; open it with that version "
+            "(see versions.json), or train again"
         )
-    raise BadInput(f"{name} is of format {str(found)[:20]} and this Sightline reads format {FORMAT}; upgrade Sightline")
+    raise BadInput(f"{name} has format {str(found)[:20]} and this Sightline reads format {FORMAT}; upgrade Sightline")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the target, flush to disk, then rename: a reader sees the old file or the new one, never half."""
+    """Write a file atomically: readers see the old content or the new one, also after a crash.
+
+    It is written beside the target, flushed to disk, and renamed.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.writing")
     try:
         with temporary.open("wb") as file:

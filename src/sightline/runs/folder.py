@@ -1,4 +1,4 @@
-"""The run folder: one place for everything that a recipe produced, and one process that writes to it."""
+"""The run folder: all files that a run produces, written by one process at a time."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths of a run, and its files as data.
+    """Run folder: paths of its files, and reading and writing them as data.
 
     Attributes:
-        lease: the right to write, if this process has taken it. Without one, only pages are written, which are made
-            from the other files.
+        path: the folder.
+        lease: this process's lease on the folder. Without one, only reports are written, which can be made again from
+            the other files.
     """
 
     path: Path
@@ -58,7 +59,7 @@ class RunFolder:
 
     @property
     def replay(self) -> Path:
-        """Where rows of the replay buffer lie that several checkpoints share."""
+        """Folder of the archived replay buffer, whose files the checkpoints share."""
         return self.path / "replay"
 
     @property
@@ -70,10 +71,11 @@ class RunFolder:
         return self.path / "report.html"
 
     def document(self) -> dict[str, Any]:
-        """The recipe as it stands in the file, without its format number, which alone is checked.
+        """Recipe file as plain data, without its format number, which is the only thing checked.
 
         Raises:
-            BadInput: this is not a run folder, its recipe is damaged, or an older or newer Sightline wrote it.
+            BadInput: this is not a run folder, or its recipe has another format number.
+            Damaged: the recipe is not a mapping.
         """
         try:
             text = read_text(self.recipe_file)
@@ -81,15 +83,16 @@ class RunFolder:
             raise BadInput(f"'{self.path}' is not a run folder: it has no recipe.yaml") from error
         document = read_yaml(text, f"'{self.recipe_file}'")
         if not isinstance(document, dict):
-            raise Damaged(f"'{self.recipe_file}' is damaged: it is no map of keys and values")
+            raise Damaged(f"'{self.recipe_file}' is damaged: it is not a mapping of keys to values")
         check_format(document.pop("format", None), f"the run '{self.path}'")
         return document
 
     def recipe(self) -> Recipe:
-        """The resolved recipe of this run, to be read. To build what it names, see `trusted_recipe`.
+        """Resolved recipe of this run, for reading. To build what it names, use `trusted_recipe`.
 
         Raises:
-            BadInput: as `document`; or the recipe says what no recipe can.
+            BadInput: as `document`.
+            Damaged: the recipe is not valid.
         """
         document = self.document()
         try:
@@ -98,15 +101,15 @@ class RunFolder:
             raise Damaged(f"the recipe of '{self.path}' is damaged: {error}") from error
 
     def trusted_recipe(self, trust: bool = False, stated: Sequence[str] = (), asks: bool = True) -> Recipe:
-        """The resolved recipe of this run, from which environments, learners and teachers may be built.
+        """Resolved recipe of this run, checked so that environments, learners and teachers may be built from it.
 
         Args:
-            trust: the user trusts whoever made the folder.
-            stated: recipe keys that the user has said in the same words.
-            asks: whether its teacher will be asked.
+            trust: skip the check, as the user trusts whoever made the folder.
+            stated: recipe keys that the user has given with the same value.
+            asks: the run's teacher will be queried.
 
         Raises:
-            BadInput: as `recipe`; the folder holds links; or its recipe names code or addresses of its own.
+            BadInput: as `recipe`; or the folder holds links, or its recipe names code or services of its own.
         """
         recipe = self.recipe()
         if not trust:
@@ -115,15 +118,15 @@ class RunFolder:
         return recipe
 
     def writing(self) -> AbstractContextManager[None]:
-        """Hold the folder while something is written into it.
+        """Context that holds the lock of the folder during a write.
 
         Raises:
-            LeaseLost: another process owns it by now.
+            LeaseLost: another process has taken over the folder.
         """
         return contextlib.nullcontext() if self.lease is None else self.lease.writing()
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a file of the run atomically."""
+        """Write a text file of the run atomically."""
         with self.writing():
             write_atomically(self.path / name, text.encode())
 
@@ -133,10 +136,10 @@ class RunFolder:
             write_document(self.path / name, document)
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """Read a JSON object of the run; None if it is not there.
+        """Read a JSON object of the run; None if there is no such file.
 
         Raises:
-            BadInput: it is damaged, or of another format.
+            BadInput: it is damaged, or has another format number.
         """
         try:
             return read_document(self.path / name)
@@ -146,18 +149,19 @@ class RunFolder:
 
 @contextlib.contextmanager
 def owned_run(path: Path, recipe: Recipe, resume: bool) -> Iterator[Callable[[], RunFolder]]:
-    """Own the folder of a run, before anything is loaded, for as long as the context lasts.
+    """Hold the lease of a run folder for the duration of the context.
 
     Args:
-        recipe: what the run goes by; of a resumed run it may say more steps than before.
-        resume: the folder holds a run already.
+        path: the folder, which is made if need be.
+        recipe: recipe of the run; for a resumed run it may have more steps than before.
+        resume: resume the run in the folder.
 
     Yields:
-        A function to call once everything is loaded: it writes what the run begins with, and gives the folder. If it
-        is not called, nothing is written, and a folder that was made for the run is removed again.
+        A function to call once everything is loaded: it writes the first files of the run and returns the folder. If
+        it is not called, nothing is written, and a folder made here is removed again.
 
     Raises:
-        BadInput: another process owns it; or there is (or is not) a run; or it cannot be written to.
+        BadInput: another process owns the folder; it holds a run already (or none, to resume); or it is not writable.
     """
     made = _missing(path)
     if resume:
@@ -168,11 +172,11 @@ def owned_run(path: Path, recipe: Recipe, resume: bool) -> Iterator[Callable[[],
     def begin() -> RunFolder:
         with run.writing():
             if not resume:
-                write_beginnings(run, recipe)
+                _write_initial_files(run, recipe)
             elif (before := run.recipe()) != recipe:
                 if before.steps > recipe.steps:
-                    raise BadInput(f"'{path}' has been made longer meanwhile (steps={before.steps}); try again")
-                # The run is made longer: what came out of the shorter one is kept beside what is still to come.
+                    raise BadInput(f"'{path}' was extended to steps={before.steps} in the meantime; try again")
+                # The run is extended: keep the result of the shorter one beside the new result.
                 with contextlib.suppress(FileNotFoundError):
                     (path / "result.json").rename(path / f"result-{before.steps}.json")
                 write_recipe(run, recipe)
@@ -185,8 +189,8 @@ def owned_run(path: Path, recipe: Recipe, resume: bool) -> Iterator[Callable[[],
         _remove_empty(made)
 
 
-def write_beginnings(run: RunFolder, recipe: Recipe) -> None:
-    """Write what a new run folder says of what it will hold."""
+def _write_initial_files(run: RunFolder, recipe: Recipe) -> None:
+    """Write the first files of a new run: recipe, id, versions and command line."""
     run.checkpoints.mkdir(exist_ok=True)
     run.videos.mkdir(exist_ok=True)
     write_recipe(run, recipe)
@@ -196,19 +200,20 @@ def write_beginnings(run: RunFolder, recipe: Recipe) -> None:
 
 
 def claim_folder(path: Path) -> Lease:
-    """Make the folder of a new run, if it is not there, and own it: before anything is loaded, so that whoever comes
-    second, or cannot write there, is told at once.
+    """Make the folder of a new run, if need be, and take its lease.
+
+    This happens before anything is loaded, so that a second process, or one without write access, fails at once.
 
     Raises:
-        BadInput: it holds something else, belongs to another process, or cannot be made or written to.
+        BadInput: the folder holds something else, another process owns it, or it cannot be made or written to.
     """
     made = _missing(path)
     if path.is_symlink() and not path.exists():
-        raise BadInput(f"'{path}' is a link to a folder that is not there; name another --run-dir")
+        raise BadInput(f"'{path}' is a link to a folder that does not exist; choose another --run-dir")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
-        raise BadInput(f"'{path}' exists already, and is no folder; name another --run-dir") from error
+        raise BadInput(f"'{path}' exists already, and is not a folder; choose another --run-dir") from error
     except OSError as error:
         raise BadInput(f"the run folder '{str(path)[:200]}' cannot be made: {error.strerror or error}") from error
     lease = None
@@ -224,59 +229,59 @@ def claim_folder(path: Path) -> Lease:
 
 
 def _missing(path: Path) -> list[Path]:
-    """A folder and those above it that are not there yet, the innermost first."""
+    """Missing folders of a path, innermost first."""
     return [folder for folder in (path, *path.parents) if not os.path.lexists(folder)]
 
 
 def _remove_empty(folders: list[Path]) -> None:
-    """Remove folders that were made for a run, up to the first that holds something."""
+    """Remove folders, innermost first, up to the first one that is not empty."""
     with contextlib.suppress(OSError):
         for folder in folders:
             folder.rmdir()
 
 
 def write_recipe(run: RunFolder, recipe: Recipe) -> None:
-    """Write the recipe that the run goes by."""
+    """Write the resolved recipe of a run."""
     document = {"format": FORMAT} | recipe.model_dump(mode="json")
     run.write_text("recipe.yaml", yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
 
 
 def check_free(path: Path) -> None:
-    """Refuse to begin a run in a folder that holds something; a run that never collected anything may be replaced.
+    """Refuse to begin a run in a folder that is not empty; a run without metrics and checkpoints may be replaced.
 
     Raises:
-        BadInput: the folder holds something else.
+        BadInput: the folder holds anything else.
     """
     if not path.exists() or (path.is_dir() and all(file.name.lstrip(".").startswith(LEASE) for file in path.iterdir())):
         return
     run = RunFolder(path)
     began = not run.recipe_file.is_file() or run.metrics_file.is_file() or any(run.checkpoints.glob("*"))
     if began:
-        raise BadInput(f"'{path}' exists already; add --resume to go on with that run, or name another --run-dir")
+        raise BadInput(f"'{path}' exists already; add --resume to continue that run, or choose another --run-dir")
 
 
 def check_plain(path: Path) -> None:
-    """Refuse a folder that holds links, pipes or devices: with them its files would be anything anywhere.
+    """Refuse a folder with links, pipes or devices, which could lead anywhere on this machine.
 
     Raises:
-        BadInput: naming the first.
+        BadInput: naming the first one.
     """
     for folder, folders, files in os.walk(path):
         for name in (*folders, *files):
             place = Path(folder) / name
             mode = place.lstat().st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                what = "a link" if stat.S_ISLNK(mode) else "no regular file"
+                what = "a link" if stat.S_ISLNK(mode) else "not a regular file"
                 raise BadInput(
-                    f"'{place}' is {what}; a run folder holds plain files (if you made it so yourself, say --trust)"
+                    f"'{place}' is {what}; a run folder holds plain files (if you put it there yourself, add --trust)"
                 )
 
 
 def open_run(path: Path) -> RunFolder:
-    """An existing run, to be read.
+    """Open an existing run for reading.
 
     Raises:
-        BadInput: there is none.
+        BadInput: the folder is not a run folder.
     """
     run = RunFolder(path)
     if not run.recipe_file.is_file():
@@ -285,12 +290,12 @@ def open_run(path: Path) -> RunFolder:
 
 
 def default_run_path(name: str) -> Path:
-    """`runs/<name>-<date>-<time>` under the working folder."""
+    """Default path of a new run: `runs/<name>-<date>-<time>` in the working directory."""
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def latest_run(name: str) -> Path:
-    """The newest run of that name under `runs/`.
+    """Path of the newest run of a name under `runs/`.
 
     Raises:
         BadInput: there is none.
@@ -298,22 +303,22 @@ def latest_run(name: str) -> Path:
     made_by_us = re.compile(re.escape(name) + r"-\d{8}-\d{6}")
     found = sorted(file for file in Path("runs").glob("*/recipe.yaml") if made_by_us.fullmatch(file.parent.name))
     if not found:
-        raise BadInput(f"there is no run of '{name}' under runs/ to resume; name one with --run-dir")
+        raise BadInput(f"there is no run of '{name}' under runs/ to resume; give its folder with --run-dir")
     return found[-1].parent
 
 
 def check_same_recipe(run: RunFolder, wanted: Recipe, keys: Sequence[str]) -> int | None:
-    """Refuse to resume a run with a recipe that says something else where the user has said something.
+    """Refuse to resume a run with another recipe, as far as the command line states one.
 
-    Only `steps` may differ: a run can be made longer.
+    Only `steps` may differ: a run can be extended.
 
     Args:
-        run: its recipe is what counts.
-        wanted: what the command line says.
-        keys: which keys the command line states, such as `seed` or `learner.gamma`.
+        run: the run to resume.
+        wanted: recipe of the command line.
+        keys: recipe keys that the command line states, such as `seed` or `learner.gamma`.
 
     Returns:
-        The new number of steps, None if it stays.
+        The new number of steps, None if it stays the same.
 
     Raises:
         BadInput: naming the first key that differs.
@@ -337,7 +342,7 @@ def check_same_recipe(run: RunFolder, wanted: Recipe, keys: Sequence[str]) -> in
 
 
 def versions() -> dict[str, str]:
-    """What this run was made with."""
+    """Versions of Python, the platform and the packages that affect results."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
     for package in PACKAGES:
         try:

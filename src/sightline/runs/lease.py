@@ -1,16 +1,16 @@
-"""The lease of a run folder: one process owns it and writes, everybody else only reads.
+"""The lease of a run folder: one process owns and writes it, all others only read.
 
     lease.json   {"format": 1, "id": …, "host": …, "pid": …, "process_started": …, "started": …, "heartbeat": …}
 
-Taking, renewing and every write happen while the folder itself is locked (`flock`), so that nobody takes over between
-an owner's look at the lease and its write. The lock alone would not do: a process that was stopped keeps it for ever.
-The lease alone would not do either: its holder could be stopped between looking and writing.
+Acquiring, renewing and every write happen under a lock of the folder (`flock`), so that no process can take over
+between an owner's check of the lease and its write. The lock alone would not suffice: a stopped process keeps it for
+ever. The lease alone would not suffice either: its holder could be stopped between check and write.
 
     owner      lock ─ is the lease mine? ─ write ─ unlock          … every few seconds: lock ─ new heartbeat ─ unlock
-    newcomer   lock ─ is its holder gone, or silent for too long? ─ write my own lease ─ unlock
+    newcomer   lock ─ is the holder dead, or its heartbeat too old? ─ write my own lease ─ unlock
 
-A holder is gone if it ran on this machine and its process is no more. It is silent if its heartbeat is older than
-`TIMEOUT`: its machine is down, or it was stopped. When it wakes up, it finds another lease and writes nothing more.
+A holder is dead if it ran on this machine and its process has ended. Its heartbeat is too old after `TIMEOUT`: its
+machine is down, or the process was stopped. If it wakes up, it finds another lease and writes nothing more.
 """
 
 from __future__ import annotations
@@ -35,32 +35,29 @@ from sightline.runs.files import read_document, write_document
 LEASE = "lease.json"
 
 
-def _seconds(text: str | None, default: float = 60.0) -> float:
+def _timeout_from(text: str | None, default: float = 60.0) -> float:
     try:
         return max(1.0, float(text or default))
     except ValueError:
         return default
 
 
-TIMEOUT = _seconds(os.environ.get("SIGHTLINE_LEASE_TIMEOUT"))
+TIMEOUT = _timeout_from(os.environ.get("SIGHTLINE_LEASE_TIMEOUT"))
 """Seconds without a heartbeat after which a lease may be taken over."""
 _UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL, errno.EBADF)
-"""How file systems say that they lock no folders; some network file systems do not."""
+"""Errors of file systems that cannot lock folders, as some network file systems."""
 
 
 class LeaseLost(RunFailed):
-    """Another process owns the run folder by now; nothing more may be written."""
+    """Raised when another process has taken over the run folder; nothing more may be written."""
 
 
 class Busy(BadInput):
-    """The lock of the folder is not to be had."""
+    """Raised when the lock of a folder was not released in time."""
 
 
 class Lease:
-    """The right to write into a run folder; made by `take_lease`.
-
-    While it is held, a thread renews its heartbeat.
-    """
+    """Lease of a run folder, acquired by `take_lease`. While it is held, a thread renews its heartbeat."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._id = folder, uuid.uuid4().hex
@@ -72,10 +69,11 @@ class Lease:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the folder while something is written into it. May be nested.
+        """Context that holds the lock of the folder during a write, reentrant.
 
         Raises:
-            LeaseLost: somebody else has taken over.
+            LeaseLost: another process has taken over.
+            Busy: another process holds the lock for too long.
         """
         with self._inside:
             if self._depth:
@@ -84,9 +82,9 @@ class Lease:
             with _locked(self._folder):
                 holder = _holder(self._folder)
                 if holder is None or holder.get("id") != self._id:
-                    who = _described(holder) if holder else "nobody"
+                    who = _describe(holder) if holder else "no process"
                     raise LeaseLost(
-                        f"'{self._folder}' belongs to {who} by now, for this process was silent for too long; this one "
+                        f"'{self._folder}' now belongs to {who}, as this process did not renew its lease in time; it "
                         "writes nothing more"
                     )
                 self._depth += 1
@@ -96,7 +94,7 @@ class Lease:
                     self._depth -= 1
 
     def release(self) -> None:
-        """Give the folder back; calling it again changes nothing."""
+        """Release the lease; calling it again changes nothing."""
         if self._released.is_set():
             return
         self._released.set()
@@ -104,16 +102,16 @@ class Lease:
             (self._folder / LEASE).unlink(missing_ok=True)
 
     def take(self) -> None:
-        """Become the owner.
+        """Acquire the lease.
 
         Raises:
-            BadInput: somebody else is.
+            BadInput: another process holds it.
         """
         with _locked(self._folder):
             holder = _holder(self._folder)
             if holder is not None and not _is_gone(holder, self._folder):
                 raise BadInput(
-                    f"'{self._folder}' is being written by {_described(holder)}; wait until it ends, or name another "
+                    f"'{self._folder}' is being written by {_describe(holder)}; wait until it ends, or choose another "
                     "--run-dir"
                 )
             self._write()
@@ -139,16 +137,16 @@ class Lease:
                 with self.writing():
                     self._write()
             except LeaseLost:
-                return  # whoever writes next is told
+                return  # the next write raises it in the main thread
             except (RunFailed, Busy, OSError):
-                continue  # a full disk, say: perhaps it passes before the time is out
+                continue  # a full disk, for example: the next heartbeat may still be in time
 
 
 def take_lease(folder: Path) -> Lease:
-    """Become the one process that writes into a folder, which must exist.
+    """Acquire the lease of an existing folder.
 
     Raises:
-        BadInput: another process owns it; or it cannot be written to.
+        BadInput: another process holds it, or the folder is not writable.
     """
     lease = Lease(folder)
     try:
@@ -160,14 +158,18 @@ def take_lease(folder: Path) -> Lease:
 
 @contextlib.contextmanager
 def _locked(folder: Path, patience: float = 10.0) -> Iterator[None]:
-    """Hold the lock of a folder, across the processes of a machine (and of a network, if its file system can).
+    """Hold the lock of a folder, among the processes of this machine (and of others, if the file system supports it).
+
+    Args:
+        folder: an existing folder.
+        patience: seconds to wait for the lock.
 
     Raises:
-        Busy: whoever has it does not let go.
+        Busy: another process did not release it in that time.
     """
     try:
         import fcntl
-    except ImportError:  # Windows: the lease alone has to do
+    except ImportError:  # Windows has no `flock`: the lease alone has to suffice
         yield
         return
     descriptor, locked = os.open(folder, os.O_RDONLY), False
@@ -185,18 +187,18 @@ def _locked(folder: Path, patience: float = 10.0) -> Iterator[None]:
                     raise
                 if time.monotonic() > deadline:
                     holder = _holder(folder)
-                    who = _described(holder) if holder else "another process"
+                    who = _describe(holder) if holder else "another process"
                     raise Busy(f"'{folder}' is being written by {who} at this moment; try again later") from error
                 time.sleep(0.02)
         yield
     finally:
         if locked:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process forked meanwhile has the descriptor too
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing would not suffice: a forked process shares the descriptor
         os.close(descriptor)
 
 
 def _holder(folder: Path) -> dict[str, Any] | None:
-    """What the lease says; None if there is none, or if it is damaged: then nobody can be asked."""
+    """Content of the lease file; None if there is none, or if it is damaged and so names no holder."""
     try:
         return read_document(folder / LEASE)
     except (OSError, BadInput):
@@ -204,22 +206,23 @@ def _holder(folder: Path) -> dict[str, Any] | None:
 
 
 def _is_gone(holder: dict[str, Any], folder: Path) -> bool:
+    """True if the holder's process has ended, or its heartbeat is too old."""
     if holder.get("machine") == _machine():
         try:
             pid = int(holder["pid"])
-            # Else the number was given to another process, or the process waits to be buried.
+            # The process has ended if its id was reused by another one, or if it is a zombie.
             if holder["process_started"] != _started(pid) or psutil.Process(pid).status() == "zombie":
                 return True
         except (psutil.NoSuchProcess, KeyError, TypeError, ValueError, OverflowError):
             return True
         except psutil.Error:
-            pass  # it is there, and somebody else's
-    # A heartbeat far in the future is no heartbeat: the folder was copied, or a clock was set.
+            pass  # the process exists, and belongs to another user
+    # A heartbeat far in the future is not valid: the folder was copied, or a clock was set.
     return not -TIMEOUT < _age(folder / LEASE) <= TIMEOUT
 
 
 def _machine() -> str:
-    """Within which process numbers mean the same: this boot of this machine, and this container."""
+    """Identifier of the scope of process ids: this boot of this machine, and this container."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -228,10 +231,10 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> float:
-    """When a process was started: in ticks since the boot, which no change of the clock moves, where that is known.
+    """Start time of a process: on Linux in clock ticks since boot, which setting the clock does not change.
 
     Raises:
-        psutil.NoSuchProcess: there is none.
+        psutil.NoSuchProcess: there is no such process.
     """
     try:
         return float(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
@@ -240,7 +243,7 @@ def _started(pid: int) -> float:
 
 
 def _age(file: Path) -> float:
-    """Seconds since a file was written, by the clock of the machine that keeps it: those of two machines differ."""
+    """Seconds since a file was written, by the clock of the file server, since clocks of machines differ."""
     probe = file.with_name(f".{file.name}.{os.getpid()}.clock")
     try:
         probe.touch()
@@ -249,8 +252,8 @@ def _age(file: Path) -> float:
         probe.unlink(missing_ok=True)
 
 
-def _described(holder: dict[str, Any]) -> str:
-    """Who holds a lease, for people."""
+def _describe(holder: dict[str, Any]) -> str:
+    """Holder of a lease in words, for messages."""
     host, pid, started = (str(holder.get(name, "?"))[:60] for name in ("host", "pid", "started"))
     return f"process {pid} on {host} (since {started})"
 

@@ -1,4 +1,4 @@
-"""Metrics of a run: one JSON object a line, TensorBoard events, and Weights & Biases if asked for.
+"""Metrics of a run: a JSON Lines file, TensorBoard events, and optionally Weights & Biases.
 
 The first line of the file is its format number, `{"format": 1}`; every other line is a record with a `step`.
 """
@@ -16,23 +16,27 @@ from sightline.runs.files import FORMAT, check_format, parse_json, read_text, wr
 from sightline.runs.folder import RunFolder
 
 MAX_METRICS = 64 * 2**20
-"""Bytes of a file of metrics, at most."""
+"""Size limit of a metrics file in bytes."""
 _FIRST_LINE = json.dumps({"format": FORMAT}) + "\n"
 
 
 class Metrics:
-    """Writes every record to all places that the recipe names.
+    """Logger of a run's metrics to all places that the recipe names.
 
     Args:
-        run: whose metrics these are.
-        resume_step: when resuming, records of later steps are dropped: they will be made again.
+        run: the run folder.
+        tensorboard: write TensorBoard events.
+        wandb: project of Weights & Biases to log to, None for none.
+        resume_step: step of the checkpoint that is resumed; records of later steps are dropped.
     """
 
     def __init__(self, run: RunFolder, tensorboard: bool, wandb: str | None, resume_step: int | None = None) -> None:
         self._run = run
         with run.writing():
             if resume_step is not None:
-                _drop_after(run.metrics_file, resume_step)
+                kept = [record for record in read_metrics(run.metrics_file) if record["step"] <= resume_step]
+                lines = [_FIRST_LINE, *(json.dumps(record) + "\n" for record in kept)]
+                write_atomically(run.metrics_file, "".join(lines).encode())
             self._file = run.metrics_file.open("a")
             if not self._file.tell():
                 self._file.write(_FIRST_LINE)
@@ -41,10 +45,10 @@ class Metrics:
         self._wandb = _wandb(run, wandb) if wandb else None
 
     def write(self, step: int, values: dict[str, float | int | None]) -> None:
-        """Record values at a step; None means unknown and is left out, what is not finite is null.
+        """Log metrics at a step; None means unknown and is left out, NaN and infinity are written as null.
 
         Raises:
-            LeaseLost: another process owns the run by now.
+            LeaseLost: another process has taken over the run.
         """
         known = {name: value for name, value in values.items() if value is not None}
         finite = {name: value if math.isfinite(value) else None for name, value in known.items()}
@@ -59,13 +63,14 @@ class Metrics:
             self._wandb.log(known, step=step)
 
     def film(self, name: str, file: Path, step: int) -> None:
-        """Send a video to Weights & Biases, if that is asked for."""
+        """Log a video to Weights & Biases, if the recipe names a project there."""
         if self._wandb is not None:
             import wandb
 
             self._wandb.log({f"videos/{name}": wandb.Video(str(file), format="mp4")}, step=step)
 
     def close(self) -> None:
+        """Close the file and end the logging elsewhere."""
         self._file.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
@@ -74,7 +79,7 @@ class Metrics:
 
 
 def check_wandb() -> None:
-    """Refuse, before anything is begun, to log to Weights & Biases without its package.
+    """Check that the package of Weights & Biases is installed.
 
     Raises:
         BadInput: wandb is not installed.
@@ -84,11 +89,11 @@ def check_wandb() -> None:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All whole records; a last line that a kill cut short is ignored. No file means no records.
+    """Read the records of a metrics file; none if there is no file. A truncated last line is ignored.
 
     Raises:
-        Damaged: any other line is no record.
-        BadInput: the file is of another format.
+        Damaged: any other line is not a record.
+        BadInput: the file has another format number.
     """
     try:
         lines = read_text(path, MAX_METRICS).splitlines()
@@ -99,7 +104,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         try:
             record = parse_json(line, f"line {number} of '{path}'")
             if not isinstance(record, dict):
-                raise Damaged(f"line {number} of '{path}' is damaged: it is no JSON object")
+                raise Damaged(f"line {number} of '{path}' is damaged: it is not a JSON object")
             if number == 1:
                 check_format(record.get("format"), f"'{path}'")
                 continue
@@ -113,11 +118,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def _drop_after(path: Path, step: int) -> None:
-    kept = [record for record in read_metrics(path) if record["step"] <= step]
-    write_atomically(path, "".join([_FIRST_LINE, *(json.dumps(record) + "\n" for record in kept)]).encode())
-
-
 def _tensorboard(run: RunFolder, resume_step: int | None) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
@@ -126,7 +126,7 @@ def _tensorboard(run: RunFolder, resume_step: int | None) -> Any:
 
 
 def _wandb(run: RunFolder, project: str) -> Any:
-    """A run of Weights & Biases. Its id is the run's own: the folder's name may be that of many runs."""
+    """Start or resume a run of Weights & Biases under this run's id (folders of different runs may share a name)."""
     check_wandb()
     import wandb
 

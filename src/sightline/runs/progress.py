@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar with the time that is left, and a line now and then."""
+"""Progress display of a run: a bar with the remaining time, and occasional messages."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from rich.progress import Progress as RichProgress
 
 
 class Progress(Protocol):
-    """Where a person sees how it goes."""
+    """Progress display of a run."""
 
     def update(self, step: int, values: dict[str, float | None]) -> None:
-        """Called after every piece of work, with what was measured."""
+        """Show the number of steps done and the latest metrics."""
 
     def say(self, message: str) -> None:
-        """Called with one line now and then."""
+        """Show a one-line message."""
 
 
 class ProgressBar:
-    """A live bar on stderr; without a terminal only the lines are written.
+    """Progress bar on stderr; if stderr is not a terminal, only messages are written.
 
     Args:
         total: transitions or turns of the whole run.
         label: name of the run.
-        quiet: show nothing, because another process speaks for this one.
+        quiet: show nothing, for processes other than the first.
     """
 
     def __init__(self, total: int, label: str, quiet: bool = False) -> None:

@@ -1,16 +1,16 @@
-"""State as a file: nested plain data, arrays and tensors, without a pickle.
+"""State files: nested plain data, arrays and tensors, without pickle.
 
-A state is written as one safetensors file. Its arrays are the file's tensors; everything else stands as JSON in the
-file's metadata, with a format number. So a reader runs no code and allocates no more than the file has bytes (the
-safetensors header must add up to the file's size), and a stranger can look into it with any safetensors viewer.
+A state is written as one safetensors file. Its arrays are the file's tensors; everything else is JSON in the file's
+metadata, with a format number. So reading it runs no code and allocates no more than the file's size (to which the
+safetensors header must add up), and any safetensors viewer can open it.
 
     {"step": 640, "noise": tensor, "pool": {"frames": array}}
        │
        ├── metadata   {"sightline": '{"format": 1, "state": {"step": 640, "noise": {"$tensor": "noise"}, "pool": {…}}}'}
        └── tensors    noise, pool/frames
 
-What JSON lacks is tagged: `{"$tuple": […]}`, `{"$float": "nan"}`, `{"$dict": [[key, value], …]}` for keys that are no
-text. So what is read equals what was written, type by type; NumPy's scalars come back as Python's.
+Types that JSON lacks are tagged: `{"$tuple": […]}`, `{"$float": "nan"}`, `{"$dict": [[key, value], …]}` for keys that
+are not strings. So a state is read back with the types that it was written with; only NumPy scalars become Python's.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from sightline.errors import Damaged
 from sightline.runs.files import FORMAT, check_format, parse_json
 
 METADATA = "sightline"
-"""The entry of a file's metadata that holds its state."""
+"""Key of the state in a file's metadata."""
 
 
 def write_state(file: Path, state: Any) -> None:
-    """Write a state.
+    """Write a state file.
 
     Args:
-        state: None, booleans, numbers, text, lists, tuples, dictionaries, NumPy arrays of numbers and torch tensors.
+        file: path of the file.
+        state: None, booleans, numbers, strings, lists, tuples and dictionaries, nested, with arrays and torch tensors.
 
     Raises:
-        TypeError: there is something else in it; state is plain by design.
+        TypeError: the state holds anything else.
         OSError: the file cannot be written.
     """
     from safetensors import SafetensorError
@@ -47,37 +48,37 @@ def write_state(file: Path, state: Any) -> None:
     arrays: dict[str, np.ndarray] = {}
     text = json.dumps({"format": FORMAT, "state": _encoded(state, "", arrays)}, allow_nan=False)
     try:
-        save_file(arrays, file, {METADATA: text})  # one entry: the library writes several in any order
-    except SafetensorError as error:  # how the library tells of a full disk
+        save_file(arrays, file, {METADATA: text})  # one entry, as the library writes several in random order
+    except SafetensorError as error:  # raised for a full disk, for example
         raise OSError(str(error)) from error
-    file.chmod(file.parent.stat().st_mode & 0o666)  # the library lets nobody else read it, whatever its folder allows
+    file.chmod(file.parent.stat().st_mode & 0o666)  # the library makes it private; take the folder's permissions
 
 
 def read_state(file: Path) -> Any:
-    """Read what `write_state` wrote.
+    """Read a state file that `write_state` wrote.
 
     Raises:
-        Damaged: it is missing, or no such file.
-        BadInput: it is of another format.
+        Damaged: the file is missing, or not a state file.
+        BadInput: it has another format number.
     """
     from safetensors import SafetensorError, safe_open
 
     if file.is_symlink() or not file.is_file():
-        raise Damaged(f"'{file}' is missing, or no regular file")
+        raise Damaged(f"'{file}' is missing, or not a regular file")
     try:
         with safe_open(file, "np") as stored:
             document = parse_json((stored.metadata() or {}).get(METADATA, "{}"), f"'{file}'")
             check_format(document.get("format"), f"'{file}'")
-            return _decoded(document["state"], _Once(stored))
+            return _decoded(document["state"], _ReadOnceTensors(stored))
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"'{file}' is damaged: {' '.join(str(error).split())[:200]}") from error
 
 
 @contextlib.contextmanager
 def restoring(folder: Path) -> Iterator[None]:
-    """Say in one line that a state does not fit what it is restored into.
+    """Context that turns any mismatch between a state and its run's recipe into a one-line error.
 
-    Files that are whole may still be of another recipe: a folder of parts from two runs, or a hostile one.
+    Undamaged files may still belong to another recipe, in a folder mixed from two runs or in a hostile one.
 
     Raises:
         Damaged: naming the folder.
@@ -90,7 +91,7 @@ def restoring(folder: Path) -> Iterator[None]:
 
 
 def _encoded(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
-    """JSON of a value, with its arrays put aside by path."""
+    """Encode a value as JSON, collecting its arrays by their path in the state."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -100,7 +101,7 @@ def _encoded(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biuf":
             raise TypeError(f"{path} is an array of {value.dtype}, which state files do not hold")
-        return {"$array": _put_aside(value, path, arrays)}
+        return {"$array": _store_array(value, path, arrays)}
     if isinstance(value, tuple):
         return {"$tuple": [_encoded(item, f"{path}/{i}", arrays) for i, item in enumerate(value)]}
     if isinstance(value, list):
@@ -112,19 +113,19 @@ def _encoded(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
         return {"$dict": items}
     if hasattr(value, "detach"):
         return _encoded_tensor(value, path, arrays)
-    raise TypeError(f"{path or 'the state'} is a {type(value).__name__}, which is no plain data")
+    raise TypeError(f"{path or 'the state'} is a {type(value).__name__}, which is not plain data")
 
 
 def _encoded_tensor(tensor: Any, path: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     import torch
 
     tensor = tensor.detach().cpu().contiguous()
-    if tensor.dtype == torch.bfloat16:  # which NumPy lacks: its bits as integers
-        return {"$tensor": _put_aside(tensor.view(torch.int16).numpy(), path, arrays), "dtype": "bfloat16"}
-    return {"$tensor": _put_aside(tensor.numpy(), path, arrays)}
+    if tensor.dtype == torch.bfloat16:  # NumPy has no bfloat16: store the bits as integers
+        return {"$tensor": _store_array(tensor.view(torch.int16).numpy(), path, arrays), "dtype": "bfloat16"}
+    return {"$tensor": _store_array(tensor.numpy(), path, arrays)}
 
 
-def _put_aside(array: np.ndarray, path: str, arrays: dict[str, np.ndarray]) -> str:
+def _store_array(array: np.ndarray, path: str, arrays: dict[str, np.ndarray]) -> str:
     name = path.lstrip("/") or "state"
     while name in arrays:  # keys may hold slashes themselves
         name += "'"
@@ -132,8 +133,8 @@ def _put_aside(array: np.ndarray, path: str, arrays: dict[str, np.ndarray]) -> s
     return name
 
 
-class _Once:
-    """Gives out each array of a file once: named many times, a small one would fill the memory."""
+class _ReadOnceTensors:
+    """Reader that returns each tensor of a file once, so that a small file cannot fill the memory by repetition."""
 
     def __init__(self, stored: Any) -> None:
         self._stored = stored
@@ -147,7 +148,7 @@ class _Once:
         return array
 
 
-def _decoded(value: Any, stored: _Once) -> Any:
+def _decoded(value: Any, stored: _ReadOnceTensors) -> Any:
     if isinstance(value, list):
         return [_decoded(item, stored) for item in value]
     if not isinstance(value, dict):

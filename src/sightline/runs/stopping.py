@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: noticed, then obeyed at the next point where the run can be saved."""
+"""Stop requests by Ctrl-C and SIGTERM: recorded, then obeyed at the next point where the run can be saved."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 
 class Stopped(Exception):
-    """The run was asked to stop, and did.
+    """Raised when a run has stopped on request.
 
     Attributes:
-        signal_number: which signal asked.
-        saved_step: transitions in the checkpoint to resume from, None if there is none.
+        signal_number: the signal that requested it.
+        saved_step: step of the checkpoint to resume from, None if there is none.
     """
 
     def __init__(self, signal_number: int, saved_step: int | None) -> None:
@@ -23,9 +23,9 @@ class Stopped(Exception):
 
 
 class StopRequests:
-    """While entered, SIGINT and SIGTERM only raise a flag. A second Ctrl-C interrupts at once.
+    """Context in which SIGINT and SIGTERM only set a flag; a second Ctrl-C interrupts at once.
 
-    Python allows signal handlers in the main thread only; elsewhere nothing is caught.
+    Python allows signal handlers in the main thread only; in other threads the context does nothing.
     """
 
     def __init__(self) -> None:
@@ -45,10 +45,11 @@ class StopRequests:
             signal.signal(number, handler)
 
     def requested(self) -> bool:
+        """True once a stop was requested."""
         return self.signal_number is not None
 
     def overdue(self, seconds: float = 5.0) -> bool:
-        """Whether the request has waited for so long that unsaved work must be given up."""
+        """True if the request has waited longer than `seconds`, so that unsaved work has to be given up."""
         return self.requested() and time.monotonic() - self._asked_at > seconds
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -1,9 +1,8 @@
-"""What a run folder may not do by itself: name code that is imported, or addresses that are asked, in its recipe.
+"""Trust in run folders: a folder's recipe may not import code or contact services without `--trust`.
 
-A recipe that the user writes, or keys that the user says on the command line, are the user's own. The recipe inside of
-a run folder may come from anybody, and it is read when the run is evaluated, resumed or labelled. It may name what
-comes with Sightline, Gymnasium's registered environments, and algorithms of Stable-Baselines3; anything else only with
-`--trust`.
+A recipe that the user writes, or keys given on the command line, are the user's own. The recipe in a run folder may
+come from a stranger, and it is read when the run is evaluated, resumed or labelled. Without `--trust` it may name only
+what comes with Sightline, Gymnasium's registered environments, and algorithms of Stable-Baselines3.
 """
 
 from __future__ import annotations
@@ -17,28 +16,30 @@ from sightline.config.recipe import ControlRecipe, Recipe
 from sightline.errors import BadInput
 
 KNOWN_PACKAGES = ("stable_baselines3", "sb3_contrib")
-"""Packages whose algorithms a run folder may name."""
+"""Packages whose algorithms a run folder may name without `--trust`."""
 
 
 def check_trusted(recipe: Recipe, folder: Path, stated: Sequence[str] = (), asks: bool = True) -> None:
-    """Refuse a run folder whose recipe reaches beyond it.
+    """Refuse a run folder whose recipe names code or services of its own.
 
     Args:
-        stated: recipe keys that the user has said in the same words.
-        asks: whether its teacher will be asked.
+        recipe: the recipe in the folder.
+        folder: the run folder, for the message.
+        stated: recipe keys that the user has given with the same value.
+        asks: the run's teacher will be queried.
 
     Raises:
-        BadInput: naming the first key, and what it says.
+        BadInput: naming the first such key and its value.
     """
-    for key, value, what in (*_named_code(recipe), *(_named_places(recipe) if asks else ())):
+    for key, value, what in (*_code_keys(recipe), *(_external_keys(recipe) if asks else ())):
         if key not in stated:
             raise BadInput(
-                f"'{folder}' names {what} ({key}={value[:200]}); if you trust whoever made this folder, say --trust"
+                f"'{folder}' names {what} ({key}={value[:200]}); if you trust whoever made this folder, add --trust"
             )
 
 
-def _named_code(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
-    """Key, value and meaning of what would be imported."""
+def _code_keys(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """Recipe keys that import code: (key, value, meaning)."""
     import gymnasium
 
     if ":" in recipe.env and recipe.env not in gymnasium.registry:
@@ -49,8 +50,8 @@ def _named_code(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
             yield "learner.algorithm", algorithm, "code of its own"
 
 
-def _named_places(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
-    """Key, value and meaning of where a teacher's questions, the user's keys and money, labels and metrics would go."""
+def _external_keys(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """Recipe keys that send queries, credentials, money, labels or metrics elsewhere: (key, value, meaning)."""
     if recipe.wandb:
         yield "wandb", recipe.wandb, "a project that metrics would be sent to"
     if isinstance(recipe, ControlRecipe):
@@ -59,7 +60,7 @@ def _named_places(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
 
 
 def is_this_machine(url: str) -> bool:
-    """Whether a server's address leads to this machine."""
+    """True if a URL's host is this machine (a loopback address)."""
     try:
         host = urlsplit(url).hostname or ""
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
