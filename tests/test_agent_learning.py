@@ -22,6 +22,7 @@ from sightline.agents.types import Advantages, Trajectory
 from sightline.agents.warm_start import warm_start
 from sightline.config.agents import WarmStart
 from sightline.config.loading import for_agent, load_recipe
+from small_trajectories import turn_by_turn
 
 Sightline = Callable[..., Finished]
 ALGORITHMS = ("ppo", "grpo", "rloo", "gigpo")
