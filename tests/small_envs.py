@@ -51,6 +51,13 @@ class Clock(gymnasium.Env[np.ndarray, np.int64]):
         return np.array([self.time, self.length, self.taken], np.float32)
 
 
+class Wide(Clock):
+    """Draws 20x30 pictures, whatever is wanted."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode, (20, 30))
+
+
 class Raising(Clock):
     """Breaks at its third step."""
 

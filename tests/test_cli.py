@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from conftest import TINY, Finished
+from conftest import SIZES, TINY, Finished, write_open_clip_encoder
 from fault_server import FaultServer, status
 from sightline.config.loading import bundled_recipes
 from sightline.images import Picture
@@ -547,6 +547,26 @@ def test_unknown_words_are_warned_of(sightline: Sightline, pictures: Path) -> No
     assert "'wombat'" in done.err
     assert len(done.lines) == 1
     assert sightline("score", pictures, *GOAL, "--json").err == ""
+
+
+def test_what_is_cut_off_pictures_that_are_not_square_is_warned_of(sightline: Sightline, tmp_path: Path) -> None:
+    write_open_clip_encoder(tmp_path / "model", SIZES["small"], {"resize_mode": "shortest"})
+    scored = ("score", tmp_path / "photos", *GOAL, "--model", f"local-dir:{tmp_path / 'model'}", "--json")
+    (tmp_path / "photos").mkdir()
+    for i, (width, height) in enumerate([(20, 20), (60, 40), (60, 40)]):
+        Image.linear_gradient("L").resize((width, height)).save(tmp_path / "photos" / f"{i}.png")
+    done = sightline(*scored)
+    rewards = {"crop": [row["reward"] for row in parsed(done)]}
+    (line,) = done.lines
+    for part in ("warning: ", "40x60", "10 columns at the left", "--aspect=pad", "--aspect=squash", "2 of 3"):
+        assert part in line
+    for aspect in ("pad", "squash"):
+        done = sightline(*scored, "--aspect", aspect)
+        rewards[aspect] = [row["reward"] for row in parsed(done)]
+        assert done.err == ""
+        assert rewards[aspect][0] == rewards["crop"][0]  # it is square
+    assert len({round(found[1], 6) for found in rewards.values()}) == 3
+    check_one_line(sightline(*scored, "--aspect", "stretch"), 2, "'stretch'", "crop, pad, squash")
 
 
 @pytest.mark.parametrize("suffix", ["gif", "mp4"])

@@ -22,7 +22,7 @@ from sightline.envs.control.cartpole import LOOKS, draw_cartpole
 from sightline.envs.control.mountain_car import LOOKS as CAR_LOOKS
 from sightline.envs.control.mountain_car import draw_mountain_car
 from sightline.errors import BadInput, RunFailed
-from sightline.models.encoders import bundled_folder, load_encoder
+from sightline.models.encoders import bundled_folder, load_encoder, warn_of_cropping
 from sightline.models.listing import list_encoders
 from sightline.rewards.zero_shot import ZeroShotReward, warn_of_unknown_words
 
@@ -76,6 +76,121 @@ def test_shrinking_is_antialiased(bundled: Any) -> None:
     stripes = np.zeros((1, 512, 512, 3), np.uint8)
     stripes[:, :, ::2] = 255
     assert np.abs(bundled.preprocess(stripes)[0, :, 4:-4, 4:-4].numpy()).max() < 0.05
+
+
+# -- frames that are not square ---------------------------------------------------------------------------------------
+
+CLIPS_OWN = {"mean": [0.0] * 3, "std": [1.0] * 3, "resize_mode": "shortest"}
+
+
+def halves(height: int, width: int) -> np.ndarray:
+    """A frame whose left half is black and whose right half is white, but for its outermost sixths, which are grey."""
+    frame = np.zeros((1, height, width, 3), np.uint8)
+    frame[:, :, width // 2 :] = 255
+    frame[:, :, : width // 6] = frame[:, :, -(width // 6) :] = 100
+    return frame
+
+
+@pytest.mark.parametrize("upright", [False, True])
+@pytest.mark.parametrize(
+    ("aspect", "columns"),
+    [
+        # 48x72 to a square of 16: the middle 48 of the 72 columns, three of them to a pixel
+        ("crop", [0.0] * 8 + [1.0] * 8),
+        # all 72 columns on 16 pixels, 4.5 each: the outermost 12 are 2.67 pixels
+        ("squash", [100 / 255] * 2 + [None] + [0.0] * 4 + [None] * 2 + [1.0] * 4 + [None] + [100 / 255] * 2),
+    ],
+)
+def test_frames_that_are_not_square_are_cropped_or_squashed(
+    tmp_path: Path, aspect: Any, columns: list[float | None], upright: bool
+) -> None:
+    write_open_clip_encoder(tmp_path / "model", SIZES["small"], CLIPS_OWN)
+    encoder: Any = load_encoder(f"local-dir:{tmp_path / 'model'}", device="cpu", aspect=aspect)
+    frame = halves(48, 72)
+    pixels = encoder.preprocess(frame.transpose(0, 2, 1, 3).copy() if upright else frame)[0, 0]
+    for row in pixels.T if upright else pixels:
+        for got, expected in zip(row.tolist(), columns, strict=True):
+            # Bicubic interpolation reaches over edges: pixels on one are left out, and those beside one a little off.
+            assert expected is None or got == pytest.approx(expected, abs=0.1)
+
+
+def test_padding_adds_black_bars_on_both_sides(tmp_path: Path) -> None:
+    write_open_clip_encoder(tmp_path / "model", SIZES["small"], CLIPS_OWN)
+    encoder: Any = load_encoder(f"local-dir:{tmp_path / 'model'}", device="cpu", aspect="pad")
+    white = np.full((1, 8, 16, 3), 255, np.uint8)  # of the model's width: nothing is resized
+    expected = np.zeros((16, 16))
+    expected[4:12] = 1
+    np.testing.assert_array_equal(encoder.preprocess(white)[0, 0], expected)
+    np.testing.assert_array_equal(encoder.preprocess(white.transpose(0, 2, 1, 3))[0, 0], expected.T)
+    odd = encoder.preprocess(white[:, :, :15])[0, 0].numpy()  # 8x15: three rows above, four below, then resized
+    assert odd[0].max() == odd[-1].max() == 0 and odd[8].min() > 0.99
+
+
+@pytest.mark.parametrize("shape", [(48, 72), (72, 48), (7, 5)])
+def test_squashing_equals_open_clips_own(tmp_path: Path, shape: tuple[int, int]) -> None:
+    write_open_clip_encoder(tmp_path / "crops", SIZES["small"], CLIPS_OWN)
+    write_open_clip_encoder(tmp_path / "squashes", SIZES["small"], CLIPS_OWN | {"resize_mode": "squash"})
+    frames = np.random.default_rng(2).integers(0, 256, (2, *shape, 3), np.uint8)
+    encoder: Any = load_encoder(f"local-dir:{tmp_path / 'crops'}", device="cpu", aspect="squash")
+    transform = open_clip_transform(tmp_path / "squashes")
+    expected = torch.stack([transform(Image.fromarray(frame)) for frame in frames])
+    assert (encoder.preprocess(frames) - expected).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("family", ["clip", "siglip"])
+def test_hugging_face_encoders_read_what_was_made_square(
+    hugging_face_folder: Callable[[str], Path], family: str
+) -> None:
+    """The outer columns of a wide frame move no embedding if they are cut off, and all others do."""
+
+    def embed(aspect: Any, frames: np.ndarray) -> np.ndarray:
+        return load_encoder(f"hf:{hugging_face_folder(family)}", device="cpu", aspect=aspect).embed_frames(frames)
+
+    frames = np.random.default_rng(3).integers(0, 256, (1, 24, 48, 3), np.uint8)
+    changed = frames.copy()
+    changed[:, :, :6] = changed[:, :, -6:] = 0
+    moved = {aspect: np.ptp(embed(aspect, frames) - embed(aspect, changed)) for aspect in ("crop", "pad", "squash")}
+    assert moved["pad"] > 1e-4 and moved["squash"] > 1e-4
+    assert (moved["crop"] < 1e-6) == (family == "clip")  # SigLIP's own transform squashes
+    bars = np.zeros((1, 48, 48, 3), np.uint8)
+    bars[:, 12:36] = frames
+    np.testing.assert_allclose(embed("pad", frames), embed("crop", bars), atol=1e-6)
+    small = np.asarray(Image.fromarray(frames[0]).resize((24, 24), Image.Resampling.BICUBIC))[None].copy()
+    if family == "clip":
+        np.testing.assert_allclose(embed("squash", frames), embed("crop", small), atol=1e-6)
+        np.testing.assert_allclose(embed("crop", frames), embed("crop", frames[:, :, 12:36]), atol=1e-6)
+
+
+def test_what_is_cut_off_is_said(tmp_path: Path, hugging_face_folder: Callable[[str], Path], bundled: Any) -> None:
+    write_open_clip_encoder(tmp_path / "model", SIZES["small"], CLIPS_OWN)
+    for name in (f"local-dir:{tmp_path / 'model'}", f"hf:{hugging_face_folder('clip')}"):
+        encoder = load_encoder(name, device="cpu")
+        assert encoder.cut_off(400, 600) == (0, 100)
+        assert encoder.cut_off(41, 30) == (5.5, 0)
+        assert encoder.cut_off(40, 40) == (0, 0)
+        assert warn_of_cropping(encoder, 300, 300, "reward.aspect") is None
+        said = warn_of_cropping(encoder, 400, 600, "reward.aspect") or ""
+        for part in ("400x600", "100 columns", "left", "right", "reward.aspect=pad", "reward.aspect=squash"):
+            assert part in said
+        assert "rows" not in said and "\n" not in said
+        for aspect in ("pad", "squash"):
+            other = load_encoder(name, device="cpu", aspect=aspect)  # type: ignore[arg-type]
+            assert warn_of_cropping(other, 400, 600, "reward.aspect") is None
+    for shows_all in (bundled, load_encoder(f"hf:{hugging_face_folder('siglip')}", device="cpu")):
+        assert warn_of_cropping(shows_all, 400, 600, "reward.aspect") is None
+
+
+def test_a_processor_that_cuts_more_than_the_square(tmp_path: Path) -> None:
+    """Resized to 32 and cut to 24, as some models are: of 64x128 pixels 48x48 are seen."""
+    import transformers
+
+    write_hugging_face_encoder(tmp_path, "clip")
+    images = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 24, "width": 24})
+    images.save_pretrained(tmp_path)
+    processor = json.loads((tmp_path / "processor_config.json").read_text())
+    processor["image_processor"] |= {"size": {"shortest_edge": 32}}
+    (tmp_path / "processor_config.json").write_text(json.dumps(processor))
+    assert load_encoder(f"hf:{tmp_path}", device="cpu").cut_off(64, 128) == (8, 40)
 
 
 # -- sources ----------------------------------------------------------------------------------------------------------

@@ -18,8 +18,9 @@ import psutil
 import pytest
 import safetensors.numpy
 
-from conftest import TINY, Finished, start_sightline
+from conftest import SIZES, TINY, Finished, start_sightline, write_open_clip_encoder
 from sightline.config.loading import for_control, load_recipe
+from sightline.control.building import build
 from sightline.control.checkpoints import chosen_policy
 from sightline.control.collection import CollectingVecEnv
 from sightline.control.learners import build_learner, check_learner
@@ -278,6 +279,41 @@ def test_unknown_words_are_warned_of(sightline: Sightline, tmp_path: Path) -> No
     assert "warning: " in done.err
     assert "'wombat'" in done.err
     assert "wombat" in json.loads((tmp_path / "run" / "warnings.json").read_text())["warnings"][0]
+
+
+WIDE = ("env=small_envs:Wide", "goal=a clock", "episode_steps=20")
+LEARNED_FROM_CUT = (
+    *("reward.kind=learned", "reward.explore=64", "reward.every=64", "reward.questions=4", "steps=1000"),
+    *("reward.model.encoder=ENCODER", "reward.teacher.encoder=ENCODER"),
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (("reward.encoder=ENCODER",), ["reward.aspect=pad"]),
+        (("reward.encoder=ENCODER", "reward.aspect=squash"), []),
+        (("reward.encoder=bundled",), []),  # whose own transform squashes
+        (LEARNED_FROM_CUT, ["reward.model.aspect=pad", "reward.teacher.aspect=pad"]),
+        ((*LEARNED_FROM_CUT, "reward.model.aspect=pad"), ["reward.teacher.aspect=pad"]),
+        ((*LEARNED_FROM_CUT, "reward.model.aspect=pad", "reward.teacher.aspect=squash"), []),
+        ((*LEARNED_FROM_CUT, "reward.model.kind=states", "reward.teacher.aspect=pad"), []),
+    ],
+)
+def test_a_run_says_what_its_encoders_do_not_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: tuple[str, ...], expected: list[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    write_open_clip_encoder(tmp_path / "model", SIZES["small"], {"resize_mode": "shortest"})
+    known = [text.replace("ENCODER", f"local-dir:{tmp_path / 'model'}") for text in said]
+    if "reward.model.kind=states" in known:
+        known = [text for text in known if not text.startswith("reward.model.encoder")]
+    setup = build(resolve(for_control(load_recipe(None, [*WIDE, *known]))))
+    cut = [line for line in setup.warnings if "never sees" in line]
+    assert len(cut) == len(expected)
+    for line, part in zip(cut, expected, strict=True):
+        assert part in line
+        assert "frames of 20x30" in line and "5 columns at the left and as many at the right" in line
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------

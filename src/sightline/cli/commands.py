@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -212,6 +212,9 @@ def score(
     baseline: Annotated[list[str] | None, typer.Option(help="What it shows anyway.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Strength of the regularisation, 0 to 1.")] = None,
     model: Annotated[str, typer.Option(help="Encoder; see 'sightline models'.")] = "bundled",
+    aspect: Annotated[
+        str, typer.Option(help="Of pictures that are not square: crop (as the model does), pad (black bars) or squash.")
+    ] = "crop",
     csv: Annotated[Path | None, typer.Option(help="Write image,reward rows to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write the curve to this PNG (default: beside a video).")] = None,
     as_json: AsJson = False,
@@ -219,8 +222,11 @@ def score(
     """Say how well pictures match words: sightline score photos/ --goal "a red car"."""
     import numpy as np
 
+    from sightline.config import Aspect
     from sightline.evaluation.pictures import IMAGE_SUFFIXES, csv_table, score_files
 
+    if aspect not in get_args(Aspect):
+        raise BadInput(f"--aspect cannot be '{aspect[:80]}', only {', '.join(get_args(Aspect))}")
     goals = (*goal, goal2) if goal2 is not None else tuple(goal)
     scored = {os.path.realpath(image) for image in images}
     for option, file in (("--csv", csv), ("--plot", plot)):
@@ -232,8 +238,8 @@ def score(
                 raise BadInput(f"{option}: '{file}' is one of the pictures; name another file")
     if csv and plot and os.path.realpath(csv) == os.path.realpath(plot):
         raise BadInput(f"--csv and --plot are both '{csv}'; name two files")
-    rows, warning = score_files(images, goals, baseline or (), alpha, model)
-    if warning:
+    rows, warnings = score_files(images, goals, baseline or (), alpha, model, cast(Aspect, aspect))
+    for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
     # The rewards are shown first: they are not lost if a file cannot be written.
     if as_json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 
@@ -12,6 +12,11 @@ MAX_SENTENCES, MAX_SENTENCE = 1_000, 10_000
 takes minutes."""
 MAX_SEED = 2**32 - 1
 """Largest seed that NumPy, PyTorch and Gymnasium all accept."""
+
+Aspect = Literal["crop", "pad", "squash"]
+"""What becomes of frames that are not square before an encoder reads them: `crop` leaves them to the model's own
+transform, which for CLIP cuts off both ends of the longer side (some models squash by themselves); `pad` adds black
+bars; `squash` resizes without keeping the ratio."""
 
 
 class Strict(BaseModel):

@@ -105,6 +105,8 @@ def label_offline(
         plan.recipe.goal, plan.recipe.baseline, plan.recipe.seed, plan.config.device, None, warnings.append
     )
     reached = plan.config.teacher.build(wanted)
+    if reached is not None and plan.questions:
+        reached.check_frames(plan.questions[0].segments[0].frames.shape[1:], warnings.append)
     run = f"label run {datetime.now(UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}"
     with LabelStore(folder) as store, show(len(plan.questions)) as progress:
         for warning in warnings:

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from sightline.config import Aspect
 from sightline.errors import BadInput, RunFailed
 from sightline.images import read_image, read_video
+from sightline.models.encoders import warn_of_cropping
 from sightline.rewards.zero_shot import ZeroShotReward, warn_of_unknown_words
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
@@ -30,24 +32,36 @@ class ImageScore:
 
 
 def score_files(
-    paths: Sequence[Path], goal: Sequence[str], baseline: Sequence[str], alpha: float | None, model: str
-) -> tuple[list[ImageScore], str | None]:
+    paths: Sequence[Path],
+    goal: Sequence[str],
+    baseline: Sequence[str],
+    alpha: float | None,
+    model: str,
+    aspect: Aspect = "crop",
+) -> tuple[list[ImageScore], list[str]]:
     """Reward of every picture, in the order given (folders by name).
 
+    Args:
+        aspect: what becomes of pictures that are not square.
+
     Returns:
-        The rows, and a warning if the encoder does not know some of the words.
+        The rows; and warnings if the encoder does not know some of the words, or does not see all of some pictures.
 
     Raises:
         BadInput: a path that is missing, unreadable or no picture; an empty folder; words that make no reward.
         RunFailed: the encoder gives something else than a finite number.
     """
     files = list(itertools.chain.from_iterable(_files(path) for path in paths))
-    reward_model = ZeroShotReward(goal, baseline, alpha=alpha, encoder=model)
+    reward_model = ZeroShotReward(goal, baseline, alpha=alpha, encoder=model, aspect=aspect)
     encoder = reward_model.encoder
-    warning = warn_of_unknown_words(encoder, (*reward_model.goal, *reward_model.baseline))
+    unknown = warn_of_unknown_words(encoder, (*reward_model.goal, *reward_model.baseline))
+    warnings = [unknown] if unknown else []
+    cropped: list[str] = []
     rows: list[ImageScore] = []
     pictures = itertools.chain.from_iterable(_pictures(file) for file in files)
     while batch := list(itertools.islice(pictures, FRAMES_AT_ONCE)):
+        lines = (warn_of_cropping(encoder, frame.shape[0], frame.shape[1], "--aspect") for _, frame in batch)
+        cropped += [line for line in lines if line]
         rows += [ImageScore(name, value) for name, value in zip(*_score(reward_model, batch), strict=True)]
         for row in rows[-len(batch) :]:
             if not math.isfinite(row.reward):
@@ -55,7 +69,9 @@ def score_files(
                     f"encoder '{encoder.name}' gives '{row.image}' the reward {row.reward}; its weights may "
                     "be damaged: fetch it again, or say another --model"
                 )
-    return rows, warning
+    if cropped:  # a folder may hold many sizes: only the first is told
+        warnings.append(cropped[0] + (f" ({len(cropped)} of {len(rows)} pictures are cut)" if len(rows) > 1 else ""))
+    return rows, warnings
 
 
 def csv_table(rows: Sequence[ImageScore]) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -223,6 +223,9 @@ class Teacher:
     def measure_scale(self, questions: Sequence[Question], returns: np.ndarray) -> Scale:
         """The scale of a round of questions, from them and from the true returns of recent segments."""
         return None, None
+
+    def check_frames(self, shape: Sequence[int], warn: Callable[[str], None]) -> None:
+        """Warn, in one line, of frames [H, W, 3] that this teacher does not see well."""
 
     def use_scale(self, scale: Scale) -> None:
         """Answer relative to this scale from now on."""

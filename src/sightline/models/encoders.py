@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from sightline.config.basics import Aspect
 from sightline.errors import BadInput, RunFailed, nearest
 from sightline.models.device import choose_device
 from sightline.models.hub import quiet_hub
@@ -29,7 +30,12 @@ class Encoder(Protocol):
 
     name: str
     image_size: int
-    """Side in pixels of the square picture that the image tower reads."""
+    """Side of the square picture that the image tower reads, in pixels."""
+    aspect: Aspect
+
+    def cut_off(self, height: int, width: int) -> tuple[float, float]:
+        """Rows at the top and at the bottom each, and columns on the left and on the right each, that the image tower
+        never sees of frames of this size."""
 
     def embed_frames(self, frames: np.ndarray) -> np.ndarray:
         """Embed frames: uint8[N, H, W, 3] -> float32[N, D] of unit norm; N may be 0."""
@@ -49,8 +55,10 @@ def bundled_folder() -> Path:
     return Path(str(resources.files("sightline.models") / "bundled" / "encoder"))
 
 
-def load_encoder(name: str, device: str = "auto", dtype: str = "auto", batch_size: int = 256) -> Encoder:
-    """Load an image-text encoder.
+def load_encoder(
+    name: str, device: str = "auto", dtype: str = "auto", batch_size: int = 256, aspect: Aspect = "crop"
+) -> Encoder:
+    """Load an encoder.
 
     Args:
         name: `bundled`; `Architecture/tag` of open_clip, e.g. `ViT-B-32/laion2b_s34b_b79k`; `hf:owner/name` or
@@ -58,6 +66,7 @@ def load_encoder(name: str, device: str = "auto", dtype: str = "auto", batch_siz
         device: a torch device, or `auto` for the first available of CUDA, MPS and CPU.
         dtype: `float32`, `float16`, `bfloat16`, or `auto` for bfloat16 on CUDA and float32 elsewhere.
         batch_size: frames per forward pass.
+        aspect: what becomes of frames that are not square; see `Aspect`.
 
     Raises:
         BadInput: there is no model of that name.
@@ -68,8 +77,8 @@ def load_encoder(name: str, device: str = "auto", dtype: str = "auto", batch_siz
     local = name == BUNDLED or name.startswith(("local-dir:", "hf:/", "hf:.", "hf:~"))
     with quiet_hub(offline=local):
         if name.startswith("hf:"):
-            return HuggingFaceEncoder(name, torch_device, torch_dtype, batch_size)
-        return OpenClipEncoder(name, torch_device, torch_dtype, batch_size)
+            return HuggingFaceEncoder(name, torch_device, torch_dtype, batch_size, aspect)
+        return OpenClipEncoder(name, torch_device, torch_dtype, batch_size, aspect)
 
 
 def embedding_size(name: str) -> int | None:
@@ -105,7 +114,44 @@ class _TowerPair:
     """Base class of encoders: batching over frames, and normalised float32 embeddings."""
 
     name: str
+    image_size: int
+    aspect: Aspect
     _batch_size: int
+    _resample: int
+    """Pillow's number of the model's own interpolation."""
+
+    def cut_off(self, height: int, width: int) -> tuple[float, float]:
+        if self.aspect != "crop":
+            return 0.0, 0.0
+        edge, kept = self._resized_and_kept()
+        if edge is None:
+            return 0.0, 0.0
+        seen = kept * min(height, width) / edge  # side of the square, in pixels of the frame, that is left in the end
+        return max(0.0, (height - seen) / 2), max(0.0, (width - seen) / 2)
+
+    def _square(self, frames: np.ndarray) -> np.ndarray:
+        """uint8[N, H, W, 3] as the model's own transform is given them, according to `aspect`."""
+        height, width = frames.shape[1:3]
+        if self.aspect == "crop" or height == width:
+            return frames
+        if self.aspect == "pad":
+            side = max(height, width)
+            top, left = (side - height) // 2, (side - width) // 2
+            bars = ((0, 0), (top, side - height - top), (left, side - width - left), (0, 0))
+            return np.pad(frames, bars)
+        from PIL import Image
+
+        # With the model's own interpolation, and to the size that its transform begins with: there is nothing left for
+        # it to resize.
+        side = self._resized_and_kept()[0] or self.image_size
+        size = (side, side)
+        kind = Image.Resampling(self._resample)
+        return np.stack([np.asarray(Image.fromarray(frame).resize(size, kind)) for frame in frames])
+
+    def _resized_and_kept(self) -> tuple[int | None, int]:
+        """What the model's own transform makes of the shorter side, and the side of the square that it cuts out then;
+        None if it cuts nothing off."""
+        raise NotImplementedError
 
     def embed_frames(self, frames: np.ndarray) -> np.ndarray:
         import torch
@@ -149,10 +195,13 @@ class _TowerPair:
 class OpenClipEncoder(_TowerPair):
     """Encoder built by open_clip."""
 
-    def __init__(self, name: str, device: torch.device, dtype: torch.dtype, batch_size: int) -> None:
+    def __init__(
+        self, name: str, device: torch.device, dtype: torch.dtype, batch_size: int, aspect: Aspect = "crop"
+    ) -> None:
         import open_clip
+        from PIL import Image
 
-        self.name = name
+        self.name, self.aspect = name, aspect
         self._device, self._dtype, self._batch_size = device, dtype, batch_size
         model_name, tag = _open_clip_name(name)
         try:
@@ -172,17 +221,22 @@ class OpenClipEncoder(_TowerPair):
         preprocessing = self._visual.preprocess_cfg
         size = preprocessing["size"]
         self.image_size = int(size if isinstance(size, int) else size[0])
+        self._resize_mode = preprocessing.get("resize_mode", "shortest")
+        bilinear = preprocessing.get("interpolation") == "bilinear"
+        self._resample = int(Image.Resampling.BILINEAR if bilinear else Image.Resampling.BICUBIC)
         self._mean = _channels(preprocessing["mean"], device)
         self._std = _channels(preprocessing["std"], device)
 
     def preprocess(self, frames: np.ndarray) -> torch.Tensor:
-        """uint8[N, H, W, 3] -> float32[N, 3, S, S] on the model's device, equal to open_clip's own transform.
+        """uint8[N, H, W, 3] -> float32[N, 3, S, S] on the model's device, equal to open_clip's own transform of
+        frames that `aspect` has made square.
 
         Frames that already have the model's size skip the resizing, which would leave them as they are.
         """
         import torch
         from PIL import Image
 
+        frames = self._square(frames)
         if frames.shape[1:3] == (self.image_size, self.image_size):
             # A renderer's frames may be read-only, of which torch would warn; nothing here writes into them.
             writable = frames if frames.flags.writeable else frames.copy()
@@ -192,6 +246,10 @@ class OpenClipEncoder(_TowerPair):
 
     def free_text_tower(self) -> None:
         self._model = None
+
+    def _resized_and_kept(self) -> tuple[int | None, int]:
+        # open_clip's other modes, `squash` and `longest`, show the whole frame.
+        return (self.image_size if self._resize_mode == "shortest" else None), self.image_size
 
     def _image_tower(self, frames: np.ndarray) -> torch.Tensor:
         features = self._visual(self.preprocess(frames).to(self._dtype))
@@ -211,10 +269,13 @@ class OpenClipEncoder(_TowerPair):
 class HuggingFaceEncoder(_TowerPair):
     """Encoder from Hugging Face: any model with `get_image_features` and `get_text_features`."""
 
-    def __init__(self, name: str, device: torch.device, dtype: torch.dtype, batch_size: int) -> None:
+    def __init__(
+        self, name: str, device: torch.device, dtype: torch.dtype, batch_size: int, aspect: Aspect = "crop"
+    ) -> None:
+        from PIL import Image
         from transformers import AutoModel, AutoProcessor
 
-        self.name = name
+        self.name, self.aspect = name, aspect
         self._device, self._dtype, self._batch_size = device, dtype, batch_size
         source = name.removeprefix("hf:")
         try:
@@ -230,6 +291,10 @@ class HuggingFaceEncoder(_TowerPair):
         self._has_text_tower = True
         size = _image_processor_size(self._processor.image_processor)
         self.image_size = size or _vision_size(model.config.vision_config)
+        resample = getattr(self._processor.image_processor, "resample", None)
+        # Pillow's numbers, or torchvision's words.
+        word = str(getattr(resample, "value", "bicubic")).upper()
+        self._resample = resample if isinstance(resample, int) else getattr(Image.Resampling, word, 3)
 
     def free_text_tower(self) -> None:
         import torch
@@ -237,8 +302,18 @@ class HuggingFaceEncoder(_TowerPair):
         self._model.text_model = torch.nn.Identity()
         self._has_text_tower = False
 
+    def _resized_and_kept(self) -> tuple[int | None, int]:
+        images = self._processor.image_processor
+        size = getattr(images, "size", None)
+        edge: Any = size.get("shortest_edge") if isinstance(size, dict) else getattr(size, "shortest_edge", None)
+        # Without a shortest edge both sides are resized to what is read, each by itself.
+        cuts = edge is not None and getattr(images, "do_center_crop", False)
+        return (int(edge) if cuts else None), self.image_size
+
     def _image_tower(self, frames: np.ndarray) -> torch.Tensor:
-        inputs = self._processor.image_processor(images=list(frames), return_tensors="pt").to(self._device)
+        # Of read-only frames, as renderers give them, torch would warn.
+        pictures = list(self._square(frames if frames.flags.writeable else frames.copy()))
+        inputs = self._processor.image_processor(images=pictures, return_tensors="pt").to(self._device)
         inputs["pixel_values"] = inputs["pixel_values"].to(self._dtype)
         return _pooled(self._model.get_image_features(**inputs))
 
@@ -329,6 +404,30 @@ def _cannot_load(name: str, error: Exception) -> Exception:
     return RunFailed(
         f"encoder '{name}' is not in the cache {HF_HUB_CACHE} and could not be downloaded; on a machine with network "
         f"access, run 'sightline models --fetch {name}' and copy that folder here (or point HF_HOME to it)"
+    )
+
+
+def warn_of_cropping(encoder: Encoder, height: int, width: int, key: str) -> str | None:
+    """One line if an encoder does not see all of frames that are not square, else None.
+
+    Args:
+        key: where another `aspect` is chosen, such as `reward.aspect`.
+    """
+    rows, columns = encoder.cut_off(height, width)
+    if height == width or not (rows or columns):
+        return None
+    sides = [
+        f"{count:.3g} {what} at {where}"
+        for count, what, where in (
+            *((rows, "rows", "the top and as many at the bottom"),),
+            *((columns, "columns", "the left and as many at the right"),),
+        )
+        if count
+    ]
+    return (
+        f"frames of {height}x{width} (height x width) are not square, and encoder '{encoder.name}' never sees "
+        f"{', '.join(sides)}; say {key}=pad for black bars instead, or {key}=squash to squeeze the whole frame into a "
+        "square"
     )
 
 

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from sightline.config.basics import Strict
 from sightline.config.blocks import FeedbackConfig, Plugin, Reach, RewardConfig, RewardWording, TeacherConfig
-from sightline.models.encoders import load_encoder
+from sightline.models.encoders import warn_of_cropping
 from sightline.rewards.building import RewardContext, RewardSetup, RunContext
 from sightline.rewards.learned.config import EmbeddingHeadConfig, FittingConfig, RewardNet
 from sightline.teachers.base import TeacherContext
@@ -156,15 +156,20 @@ class LearnedConfig(RewardConfig):
         return (encoder.image_size, encoder.image_size) if encoder else PLAIN_SIZE
 
     def build(self, context: RewardContext) -> RewardSetup:
-        name = self.model.encoder_name
-        encoder = None if name is None else load_encoder(name, self.device, getattr(self.model, "dtype", "auto"))
+        encoder = self.model.load_encoder(self.device)
         warnings: list[str] = []
         wanted = TeacherContext(context.goal, context.baseline, context.seed, self.device, encoder, warnings.append)
         teacher = self.teacher.build(wanted) if context.asks else None
         if encoder is not None:
             encoder.free_text_tower()
         size = self.shown_size(encoder)
-        seen = context.first_seen(size, self.model.reads_states)
+        frame = context.first_seen(size, False)
+        cropped = warn_of_cropping(encoder, *frame.shape[:2], "reward.model.aspect") if encoder else None
+        if cropped:
+            warnings.append(cropped)
+        if teacher is not None:
+            teacher.check_frames(frame.shape, warnings.append)
+        seen = context.first_seen(size, True) if self.model.reads_states else frame
         model = self.make_reward(seen.shape, encoder, context.seed, seen.dtype)
         return RewardSetup(model, size, encoder=encoder, teacher=teacher, warnings=tuple(warnings))
 

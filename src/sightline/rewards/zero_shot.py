@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from sightline.config.basics import check_words
+from sightline.config.basics import Aspect, check_words
 from sightline.config.blocks import Dtype, RewardConfig, RewardWording
 from sightline.errors import BadInput
-from sightline.models.encoders import Encoder, embedding_size, load_encoder
+from sightline.models.encoders import Encoder, embedding_size, load_encoder, warn_of_cropping
 from sightline.rewards.base import Clip, RewardModel, to_numpy
 from sightline.rewards.building import RewardContext, RewardSetup
 
@@ -47,6 +47,9 @@ class ZeroShotConfig(RewardConfig):
     """Frames per forward pass of the image tower."""
     device: str = "auto"
     dtype: Dtype = "auto"
+    aspect: Aspect = "crop"
+    """Frames that are not square: `crop` leaves them to the model's own transform (CLIP's cuts off both ends of the
+    longer side), `pad` adds black bars, `squash` resizes without keeping the ratio."""
     keep_embeddings: bool = False
     """Keep every frame's embedding (float16) beside its transition, so that other words need no new frames."""
 
@@ -75,13 +78,16 @@ class ZeroShotConfig(RewardConfig):
         return super().facts() | {"Encoder": self.encoder} | alpha
 
     def build(self, context: RewardContext) -> RewardSetup:
-        encoder = load_encoder(self.encoder, self.device, self.dtype, self.batch_size)
+        encoder = load_encoder(self.encoder, self.device, self.dtype, self.batch_size, self.aspect)
         model, warnings = from_words(
             context.goal, context.baseline, encoder, reward=self.reward_class(), alpha=self.alpha, **self.options()
         )
         if self.keep_embeddings:
             model.keeps_features, model.feature_dtype = True, np.float16
-        return RewardSetup(model, (encoder.image_size, encoder.image_size), encoder=encoder, warnings=warnings)
+        size = (encoder.image_size, encoder.image_size)
+        height, width = context.first_seen(size, False).shape[:2]
+        cropped = warn_of_cropping(encoder, height, width, "reward.aspect")
+        return RewardSetup(model, size, encoder=encoder, warnings=(*warnings, cropped) if cropped else warnings)
 
     def reward_class(self) -> type[ZeroShotReward]:
         """The reward model that the block stands for."""
@@ -138,7 +144,7 @@ class ZeroShotReward(RewardModel):
         alpha: strength of the regularisation in [0, 1]; None is 0.5 with a baseline and nothing without.
         encoder: a name (`bundled`, `Architecture/tag` of open_clip, `hf:owner/name`, `local-dir:/path`), or an encoder
             that is loaded already. Its text tower can be freed afterwards (`encoder.free_text_tower()`).
-        device, dtype, batch_size: of an encoder that is given by name; `auto` chooses by the hardware.
+        device, dtype, batch_size, aspect: of an encoder that is given by name; see `ZeroShotConfig`.
 
     Raises:
         BadInput: no goal, goal and baseline that are equal or embedded at one point, an alpha outside [0, 1] or without
@@ -155,6 +161,7 @@ class ZeroShotReward(RewardModel):
         device: str = "auto",
         dtype: str = "auto",
         batch_size: int = 256,
+        aspect: Aspect = "crop",
     ) -> None:
         # A string is one sentence; as a sequence, each of its letters would be one.
         self.goal = (goal,) if isinstance(goal, str) else tuple(goal)
@@ -164,7 +171,7 @@ class ZeroShotReward(RewardModel):
             check_words(self.goal, self.baseline, alpha)
         except ValueError as error:
             raise BadInput(str(error)) from error
-        self.encoder = load_encoder(encoder, device, dtype, batch_size) if isinstance(encoder, str) else encoder
+        self.encoder = load_encoder(encoder, device, dtype, batch_size, aspect) if isinstance(encoder, str) else encoder
         embedded = self.encoder.embed_texts(self.goal).mean(axis=0)
         anyway = self.encoder.embed_texts(self.baseline).mean(axis=0) if self.baseline else None
         self.head = GoalBaselineHead(embedded, anyway, DEFAULT_ALPHA if alpha is None else alpha)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from pydantic import Field
 
+from sightline.config.basics import Aspect
 from sightline.config.blocks import TeacherConfig
 from sightline.labels.types import Answer, Outcome, Question, Scale, Segment, Teacher, preference
-from sightline.models.encoders import load_encoder
+from sightline.models.encoders import load_encoder, warn_of_cropping
 from sightline.rewards.zero_shot import DEFAULT_ALPHA, ZeroShotReward, from_words
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class EncoderTeacherConfig(TeacherConfig):
     encoder: str = "bundled"
     alpha: float | None = Field(default=None, ge=0, le=1)
     """Strength of goal-baseline regularisation; default 0.5 with a baseline."""
+    aspect: Aspect = "crop"
+    """Frames that are not square, as in `zero_shot`: `crop`, `pad` or `squash`."""
     equal_below: float = Field(default=0.0, ge=0)
     """Rewards that differ by less than this count as equal."""
 
@@ -45,8 +48,8 @@ class EncoderTeacherConfig(TeacherConfig):
 
     def build(self, context: TeacherContext) -> EncoderTeacher:
         encoder = context.encoder
-        if encoder is None or encoder.name != self.encoder:
-            encoder = load_encoder(self.encoder, context.device)
+        if encoder is None or (encoder.name, encoder.aspect) != (self.encoder, self.aspect):
+            encoder = load_encoder(self.encoder, context.device, aspect=self.aspect)
         reward, warnings = from_words(context.goal, context.baseline, encoder, alpha=self.alpha)
         for warning in warnings:
             context.warn(warning)
@@ -66,21 +69,24 @@ class EncoderTeacher(Teacher):
     Attributes:
         reward_range: the lowest and the highest mean reward of a segment, the ends of the scale for `rate` and
             `score`. Its owner may set it; where it is None, it is that of the segments asked together.
+        encoder: what it reads frames with.
     """
 
     def __init__(self, reward_model: ZeroShotReward, *, equal_below: float = 0.0) -> None:
         self.equal_below = equal_below
         self.reward_range: tuple[float, float] | None = None
+        self.encoder = reward_model.encoder
         self._reward_model = reward_model
-        words = reward_model
-        alpha = DEFAULT_ALPHA if words.alpha is None else words.alpha
+        alpha = DEFAULT_ALPHA if reward_model.alpha is None else reward_model.alpha
         parts = {
-            "goal": words.goal,
-            "baseline": words.baseline,
-            "alpha": alpha if words.baseline else None,
+            "goal": reward_model.goal,
+            "baseline": reward_model.baseline,
+            "alpha": alpha if reward_model.baseline else None,
             "equal_below": equal_below,
             "weights": fingerprint(reward_model),
         }
+        if self.encoder.aspect != "crop":  # left out otherwise, so that earlier answers stay valid
+            parts["aspect"] = self.encoder.aspect
         self.name = f"encoder {reward_model.encoder.name}"
         self.signature = f"{self.name} {json.dumps(parts)}"
 
@@ -101,6 +107,11 @@ class EncoderTeacher(Teacher):
             return None, None
         rewards = self._rewards({s.digest: s for question in questions for s in question.segments}).values()
         return None, (min(rewards), max(rewards))
+
+    def check_frames(self, shape: Sequence[int], warn: Callable[[str], None]) -> None:
+        cropped = warn_of_cropping(self.encoder, shape[0], shape[1], "reward.teacher.aspect")
+        if cropped:
+            warn(cropped)
 
     def use_scale(self, scale: Scale) -> None:
         _, self.reward_range = scale

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from pydantic import Discriminator, Field, PositiveInt, Tag
 
-from sightline.config.basics import Strict, tag_of
+from sightline.config.basics import Aspect, Strict, tag_of
 from sightline.config.blocks import Dtype
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ class RewardNetConfig(Strict):
     @property
     def encoder_name(self) -> str | None:
         """The encoder that embeds frames for it, if any."""
+        return None
+
+    def load_encoder(self, device: str) -> Encoder | None:
+        """The encoder of that name, loaded."""
         return None
 
     @property
@@ -63,12 +67,19 @@ class EmbeddingHeadConfig(RewardNetConfig):
 
     kind: Literal["embeddings"] = "embeddings"
     encoder: str = "bundled"
+    aspect: Aspect = "crop"
+    """Frames that are not square, as in `zero_shot`: `crop`, `pad` or `squash`."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     dtype: Dtype = "auto"
 
     @property
     def encoder_name(self) -> str | None:
         return self.encoder
+
+    def load_encoder(self, device: str) -> Encoder:
+        from sightline.models.encoders import load_encoder
+
+        return load_encoder(self.encoder, device, self.dtype, aspect=self.aspect)
 
     @property
     def feature_bytes(self) -> float | None:
