@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -43,6 +44,7 @@ from sightline.models.chat.gemini import Gemini
 from sightline.models.chat.messages import Ask, ChatModel, ChatReply, ChatRequest, Picture, Refused, Rejected, Transient
 from sightline.models.chat.openai_compatible import OpenAICompatible
 from sightline.models.chat.streaming import stream_async
+from sightline.teachers.chat import ChatTeacherConfig, open_model
 
 SCHEMA = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
 PICTURES = np.random.default_rng(0).integers(0, 256, (2, 12, 20, 3), np.uint8)
@@ -182,7 +184,27 @@ def test_keys_travel_in_plain_text_within_this_machine_only(provider: str) -> No
     for url in ("http://localhost:8000", "http://127.1.2.3", "http://[::1]:8000", "https://proxy.example"):
         MAKE[provider]("m", url, "OWN_KEY")
     MAKE[provider]("m", f"https://{HOSTS[provider]}")
-    OpenAICompatible("m", "http://10.0.0.5:8000/v1")  # no key, no secret
+
+
+@pytest.mark.parametrize("host", ["10.0.0.5", "gpu-box", "127.0.0.1.example", "localhost.example", "[fe80::1]"])
+def test_pictures_travel_in_plain_text_only_where_the_recipe_allows_it(host: str) -> None:
+    url = f"http://{host}:8000/v1"
+    told = rf"pictures would go to {re.escape(host.strip('[]'))} in plain text; .*insecure_http=true"
+    with pytest.raises(BadInput, match=told) as error:
+        OpenAICompatible("m", url)
+    assert "\n" not in str(error.value)
+    assert OpenAICompatible("m", url, insecure_http=True).where == f"{host}:8000"
+    with pytest.raises(BadInput, match="the key in OWN_KEY"):
+        OpenAICompatible("m", url, "OWN_KEY", insecure_http=True)
+    for near in ("http://localhost:8000/v1", "http://127.0.0.1/v1", "http://[::1]:8000/v1", f"https://{host}/v1"):
+        OpenAICompatible("m", near)
+
+
+def test_the_recipes_word_on_plain_http_reaches_the_model() -> None:
+    said = {"kind": "chat", "model": "m", "url": "http://gpu-box:8000/v1"}
+    with pytest.raises(BadInput, match="insecure_http=true"):
+        open_model(ChatTeacherConfig.model_validate(said))
+    open_model(ChatTeacherConfig.model_validate(said | {"insecure_http": True}))
 
 
 @pytest.mark.parametrize(

@@ -361,7 +361,7 @@ def test_signatures_differ_where_answers_may() -> None:
     base: Any = {"model": "m", "url": "http://localhost:8000/v1"}
     plain = ChatTeacher(**base)
     for change in (
-        *({"model": "n"}, {"url": "http://elsewhere/v1"}, {"stages": 2}, {"swap": False}, {"frames": 2}),
+        *({"model": "n"}, {"url": "https://elsewhere/v1"}, {"stages": 2}, {"swap": False}, {"frames": 2}),
         *({"url": "http://localhost:8001/v1"}, {"url": "http://localhost:8000/a/v1"}, {"temperature": 0.5}),
         *(
             {"votes": 2, "temperature": 0.5},
@@ -372,7 +372,13 @@ def test_signatures_differ_where_answers_may() -> None:
         ),
     ):
         assert ChatTeacher(**base | change).signature != plain.signature
-    for same in ({"concurrency": 1}, {"timeout": 1.0}, {"input_price": 3.0}, {"url": "http://localhost:8000/v1/"}):
+    for same in (
+        {"concurrency": 1},
+        {"timeout": 1.0},
+        {"input_price": 3.0},
+        {"insecure_http": True},
+        {"url": "http://localhost:8000/v1/"},
+    ):
         assert ChatTeacher(**base | same).signature == plain.signature
     assert plain.name == "chat m" and f"prompts={prompts.PROMPT_VERSION}" in plain.signature
 

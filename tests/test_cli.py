@@ -554,7 +554,7 @@ def test_what_is_cut_off_pictures_that_are_not_square_is_warned_of(sightline: Si
     scored = ("score", tmp_path / "photos", *GOAL, "--model", f"local-dir:{tmp_path / 'model'}", "--json")
     (tmp_path / "photos").mkdir()
     for i, (width, height) in enumerate([(20, 20), (60, 40), (60, 40)]):
-        Image.linear_gradient("L").resize((width, height)).save(tmp_path / "photos" / f"{i}.png")
+        Image.linear_gradient("L").rotate(90).resize((width, height)).save(tmp_path / "photos" / f"{i}.png")
     done = sightline(*scored)
     rewards = {"crop": [row["reward"] for row in parsed(done)]}
     (line,) = done.lines

@@ -158,6 +158,9 @@ def evaluate(
     model: Annotated[str | None, typer.Option(help="Instead of a run's: a folder, a name, or a hosted one.")] = None,
     provider: Annotated[str | None, typer.Option(help="Who hosts it: openai (or alike), gemini, anthropic.")] = None,
     url: Annotated[str | None, typer.Option(help="Address of an OpenAI-compatible server.")] = None,
+    insecure_http: Annotated[
+        bool, typer.Option("--insecure-http", help="Ask a server on another machine by plain http.")
+    ] = False,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes of the panel.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Which panel.")] = 0,
     trust: Trust = False,
@@ -178,7 +181,9 @@ def evaluate(
     elif model is None and provider is None:
         raise BadInput(f"'{run}' is not a run folder: it has no recipe.yaml; to evaluate a model on a game say --model")
     else:
-        recipe, numbers = roles.evaluate_model(run, overrides or [], model, provider, url, episodes, seed)
+        recipe, numbers = roles.evaluate_model(
+            run, overrides or [], model, provider, url, episodes, seed, insecure_http
+        )
     if as_json:
         print_json(numbers)
         return
@@ -222,7 +227,7 @@ def score(
     """Say how well pictures match words: sightline score photos/ --goal "a red car"."""
     import numpy as np
 
-    from sightline.config import Aspect
+    from sightline.config.basics import Aspect
     from sightline.evaluation.pictures import IMAGE_SUFFIXES, csv_table, score_files
 
     if aspect not in get_args(Aspect):

@@ -121,6 +121,7 @@ def evaluate_model(
     url: str | None,
     episodes: int,
     seed: int,
+    insecure_http: bool = False,
 ) -> tuple[AgentRecipe, dict[str, Any]]:
     """Play a game's panel with any model: one that is loaded here, or one that is hosted by a provider or at an
     address."""
@@ -132,19 +133,21 @@ def evaluate_model(
         chosen = wanted.policy.model_copy(update={"model": model or wanted.policy.model})
         wanted = wanted.model_copy(update={"policy": chosen})
         return wanted, evaluate_loaded(wanted, episodes, seed)
-    config = chat_config(model, provider, url, wanted.replies.max_tokens)
+    config = chat_config(model, provider, url, wanted.replies.max_tokens, insecure_http)
     return wanted, evaluate_chat(
         wanted, config, episodes, seed, lambda line: print(f"warning: {line}", file=sys.stderr)
     )
 
 
-def chat_config(model: str | None, provider: str | None, url: str | None, max_tokens: int) -> ChatModelConfig:
+def chat_config(
+    model: str | None, provider: str | None, url: str | None, max_tokens: int, insecure_http: bool = False
+) -> ChatModelConfig:
     """How a hosted model is asked."""
     if model is None:
         raise BadInput("say which model: --model NAME")
     # Hosted models may think before they reply, and think in tokens.
     said = {"model": model, "provider": provider or "openai", "url": url, "max_tokens": max(max_tokens, 2048)}
-    return checked_block(ChatModelConfig, said)
+    return checked_block(ChatModelConfig, said | {"insecure_http": insecure_http})
 
 
 def write_report(run: RunFolder) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sightline.config import Aspect
+from sightline.config.basics import Aspect
 from sightline.errors import BadInput, RunFailed
 from sightline.images import read_image, read_video
 from sightline.models.encoders import warn_of_cropping

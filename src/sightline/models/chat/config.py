@@ -32,8 +32,10 @@ class ChatModelConfig(Strict):
     model: str
     """The model's name, as its provider calls it; for `local` a folder or `owner/name`."""
     url: str | None = None
-    """Address of an OpenAI-compatible server, such as http://localhost:8000/v1; default: the hosted service. Keys go
-    to other machines by https:// only."""
+    """Address of an OpenAI-compatible server, such as http://localhost:8000/v1; default: the hosted service. Other
+    machines are asked by https:// only."""
+    insecure_http: bool = False
+    """Ask a server on another machine by http:// too, on a network that is trusted; a key never goes that way."""
     key_env: str | None = None
     """Environment variable that holds the key; default: the provider's usual one, for the provider's own address."""
     structured: bool = True

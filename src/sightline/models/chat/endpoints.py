@@ -1,7 +1,8 @@
 """Endpoints: the server that requests go to, and the API key that may be sent there.
 
 A key is worth money to whoever reads it. So a provider's usual key goes to that provider alone, any other server gets
-only a key that the recipe names for it, and none travels over an open network in plain text.
+only a key that the recipe names for it, and none travels over a network in plain text. Questions and their pictures do
+so only where the recipe allows it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Endpoint:
 
 
 def resolve_endpoint(
-    url: str | None, key_env: str | None, hosted: str, hosted_key: str, usual_path: str = "", needs_key: bool = False
+    url: str | None, key_env: str | None, hosted: str, hosted_key: str, usual_path: str = "", needs_key: bool = False, insecure_http: bool = False
 ) -> Endpoint:
     """Find the server that a recipe means, and the key that it gets.
 
@@ -42,10 +43,11 @@ def resolve_endpoint(
         hosted, hosted_key: address and variable of the provider's own service.
         usual_path: of addresses of this kind, which need not be told apart by it.
         needs_key: whether no request is answered without a key.
+        insecure_http: whether another machine may be asked by http, without a key.
 
     Raises:
-        BadInput: the address is none; a key would be sent in plain text; or one is needed, the server is not the
-            provider's, and the recipe names no key for it.
+        BadInput: the address is none; a key would be sent in plain text, or pictures against the recipe's will; or a key
+            is needed, the server is not the provider's, and the recipe names no key for it.
     """
     url = (url or hosted).rstrip("/")
     try:
@@ -57,8 +59,14 @@ def resolve_endpoint(
         raise BadInput(f"url '{url}' is no address of a server; write it like http://localhost:8000{usual_path}")
     is_provider = parts.scheme == "https" and host == urlsplit(hosted).hostname
     key_env = key_env or (hosted_key if is_provider else None)
-    if key_env and parts.scheme == "http" and not is_this_machine(url):
-        raise BadInput(f"the key in {key_env} would go to {host} in plain text; say https:// in url")
+    if parts.scheme == "http" and not is_this_machine(url):
+        if key_env:
+            raise BadInput(f"the key in {key_env} would go to {host} in plain text; say https:// in url")
+        if not insecure_http and not needs_key:  # where a key is needed, its lack is said below
+            raise BadInput(
+                f"questions and their pictures would go to {host} in plain text; say https:// in url, or allow it by "
+                "insecure_http=true (evaluate: --insecure-http) if you trust the network between"
+            )
     shown_port = f":{port}" if port not in (None, _PORTS[parts.scheme]) else ""
     shown_host = f"[{host}]" if ":" in host else host
     path = parts.path.rstrip("/")

@@ -33,9 +33,10 @@ class OpenAICompatible:
             one is nobody else's business.
         options: further fields of the body; None takes a field out.
         timeout: seconds between two signs of life.
+        insecure_http: whether another machine may be asked by http.
 
     Raises:
-        BadInput: the address is none, or a key would go there in plain text.
+        BadInput: the address is none, or a key or pictures would go there in plain text.
     """
 
     batched = False
@@ -45,7 +46,7 @@ class OpenAICompatible:
     @classmethod
     def of(cls, config: ChatModelConfig) -> OpenAICompatible:
         """The model that a recipe names."""
-        return cls(config.model, config.url, config.key_env, config.options, config.timeout)
+        return cls(config.model, config.url, config.key_env, config.options, config.timeout, config.insecure_http)
 
     def __init__(
         self,
@@ -54,8 +55,9 @@ class OpenAICompatible:
         key_env: str | None = None,
         options: Mapping[str, Any] | None = None,
         timeout: float = 60.0,
+        insecure_http: bool = False,
     ) -> None:
-        server = resolve_endpoint(url, key_env, HOSTED, HOSTED_KEY, usual_path="/v1")
+        server = resolve_endpoint(url, key_env, HOSTED, HOSTED_KEY, usual_path="/v1", insecure_http=insecure_http)
         self.where, self._url, self._key_env = server.where, server.url, server.key_env
         self._model, self._options, self._timeout = model, dict(options or {}), timeout
         self._fallback = CapabilityFallback()
