@@ -201,9 +201,31 @@ def test_lists(sightline: Sightline) -> None:
 
 
 def test_doctor(sightline: Sightline) -> None:
-    findings = parsed(sightline("doctor", "--json"))
+    done = sightline("doctor", "--json")
+    findings = parsed(done)
     assert {"python", "bundled encoder", "videos"} <= {finding["name"] for finding in findings}
     assert all(finding["works"] or finding["mend"] for finding in findings)
+    assert all(line.startswith("looking at ") and line.endswith(" …") for line in done.lines)
+    assert {"looking at the bundled encoder …", "looking at videos …"} <= set(done.lines)
+
+
+def test_doctor_names_what_an_extra_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is right beside a checkout as well as beside a package from an index."""
+    from sightline import doctor
+
+    needed = ["numpy>=2", "wandb>=0.19; extra == 'wandb'", 'metaworld==3.1.1; extra == "metaworld"']
+    needed += ["packaging>=23; extra == 'metaworld'", "wandb-core; extra == 'wandb-other'"]
+    monkeypatch.setattr(doctor.metadata, "requires", lambda name: needed if name == "sightline" else None)
+    monkeypatch.setattr(doctor, "_is_there", lambda module: False)
+    mends = {check.name: check.mend for check in doctor._extras()}
+    assert mends["wandb"] == "pip install 'wandb>=0.19'"
+    assert mends["metaworld"] == "pip install 'metaworld==3.1.1' 'packaging>=23'"
+
+    def missing(name: str) -> list[str]:
+        raise doctor.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor.metadata, "requires", missing)
+    assert {check.name: check.mend for check in doctor._extras()}["wandb"].startswith("pip install -e '.[wandb]' in ")
 
 
 def test_train_evaluate_report(sightline: Sightline, tmp_path: Path) -> None:
@@ -228,6 +250,10 @@ def test_train_evaluate_report(sightline: Sightline, tmp_path: Path) -> None:
     assert "success" in sightline("evaluate", run, "--episodes", "2").out
     (run / "report.html").unlink()
     assert sightline("report", run).out.strip() == str(run / "report.html")
+    said = parsed(sightline("report", run, "--json"))
+    assert said["report"] == str(run / "report.html")
+    assert said["result"]["success_rate"] == result["success_rate"]
+    assert (said["warnings"], said["damage"]) == ([], [])
     assert (run / "report.html").is_file()
     check_one_line(sightline("evaluate", run, "--episodes", "0"), 2)
     check_one_line(sightline("evaluate", run, "--seed", 2**32), 2, "--seed")
@@ -616,7 +642,39 @@ def test_version(sightline: Sightline) -> None:
 
 def test_help_when_nothing_is_asked(sightline: Sightline) -> None:
     done = sightline()
-    assert "Usage" in done.out + done.err
-    assert "train" in done.out + done.err
-    assert "Traceback" not in done.err
+    assert (done.code, done.err) == (0, "")
+    assert "Usage" in done.out and "train" in done.out
+    assert done.out == sightline("--help").out
     check_one_line(sightline("trian"), 2, "trian")
+
+
+@pytest.mark.parametrize(
+    ("shell", "line", "expected"),
+    [
+        ("bash", "sightline tra", "train"),
+        ("zsh", "sightline che", "check-env"),
+        ("fish", "sightline label se", "serve"),
+    ],
+)
+def test_shells_complete_commands(shell: str, line: str, expected: str) -> None:
+    asked = {"_SIGHTLINE_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": line, "COMP_WORDS": line}
+    asked |= {"COMP_CWORD": str(len(line.split()) - 1), "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    code = "import sys\nfrom sightline.cli import main\nsys.argv = ['sightline']\nmain()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True, check=False
+    )
+    assert expected in done.stdout, done.stderr
+
+
+def test_completion_can_be_installed(sightline: Sightline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "--install-completion" in sightline("--help").out
+    home = {"HOME": str(tmp_path), "SHELL": "/bin/bash", "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "sightline", "--install-completion", "bash"],
+        env=os.environ | home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert any("sightline" in file.read_text().lower() for file in tmp_path.rglob("*") if file.is_file())

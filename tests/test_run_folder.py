@@ -249,6 +249,11 @@ def test_a_report_names_what_is_damaged(sightline: Sightline, run: Path, name: s
     page = (run / "report.html").read_text()
     assert f"{name}&#39; is damaged" in page
     assert "has not been evaluated yet" not in page
+    done = sightline("report", run, "--json")
+    said = json.loads(done.out)
+    assert done.code == 1 and said["report"] == str(run / "report.html")
+    assert [name in line for line in said["damage"]] == [True]
+    assert (said["result"] is None) == (name == "result.json")
 
 
 def test_a_result_of_other_things_is_damage(sightline: Sightline, run: Path) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import metadata
 
 _RENDER = (
     "import mujoco; m = mujoco.MjModel.from_xml_string('<mujoco><worldbody><geom size=\".1\"/></worldbody></mujoco>');"
@@ -35,21 +38,29 @@ class Check:
     mend: str = ""
 
 
-def examine() -> list[Check]:
-    """Look at Python, processor, GPU, pictures, rendering back ends, videos, models, extras and keys."""
-    return [
-        Check("python", True, f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
-        _processor(),
-        _gpu(),
-        _own_pictures(),
-        _classic_control(),
-        *_mujoco_back_ends(),
-        _videos(),
-        _bundled_encoder(),
-        _model_cache(),
-        *_extras(),
-        _keys(),
-    ]
+def examine(say: Callable[[str], None] = lambda what: None) -> list[Check]:
+    """Look at Python, processor, GPU, pictures, rendering back ends, videos, models, extras and keys.
+
+    Args:
+        say: is told what is looked at next; some of it takes seconds.
+    """
+    checks = [Check("python", True, f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
+    say("processor and GPU")
+    checks += [_processor(), _gpu()]
+    say("pictures of our own tasks and of Gymnasium's")
+    checks += [_own_pictures(), _classic_control()]
+    if importlib.util.find_spec("mujoco") is None:
+        checks.append(Check("mujoco", False, "not installed (an extra)", _install("mujoco")))
+    else:
+        for name in _GL_PACKAGES:
+            say(f"MuJoCo's pictures, by {name}")
+            checks.append(_mujoco_back_end(name))
+    say("videos")
+    checks.append(_videos())
+    say("the bundled encoder")
+    checks += [_bundled_encoder(), _model_cache()]
+    say("extras and keys")
+    return [*checks, *_extras(), _keys()]
 
 
 def _processor() -> Check:
@@ -82,12 +93,6 @@ def _classic_control() -> Check:
     if importlib.util.find_spec("pygame") is None:
         return Check("classic control", False, "pygame is missing", "pip install 'gymnasium[classic-control]'")
     return Check("classic control", True, "Gymnasium's Pendulum, Acrobot and friends, by pygame")
-
-
-def _mujoco_back_ends() -> list[Check]:
-    if importlib.util.find_spec("mujoco") is None:
-        return [Check("mujoco", False, "not installed (an extra)", "pip install 'gymnasium[mujoco]'")]
-    return [_mujoco_back_end(name) for name in _GL_PACKAGES]
 
 
 def _mujoco_back_end(name: str) -> Check:
@@ -136,8 +141,20 @@ def _extras() -> list[Check]:
     for module, extra in _EXTRAS.items():
         there = _is_there(module)
         detail = "installed" if there else "not installed (an extra)"
-        findings.append(Check(module, there, detail, f"pip install 'sightline[{extra}]'"))
+        findings.append(Check(module, there, detail, _install(extra)))
     return findings
+
+
+def _install(extra: str) -> str:
+    """The command that installs what an extra needs, whether Sightline came from an index or from a checkout."""
+    try:
+        needed = metadata.requires("sightline") or []
+    except metadata.PackageNotFoundError:
+        needed = []
+    ending = re.compile(rf"""extra == ["']{extra}["']""")
+    packages = [f"'{wanted.partition(';')[0].strip()}'" for wanted in needed if ending.search(wanted)]
+    # Without an installation there is nothing but the checkout.
+    return f"pip install {' '.join(packages)}" if packages else f"pip install -e '.[{extra}]' in Sightline's own folder"
 
 
 def _is_there(module: str) -> bool:

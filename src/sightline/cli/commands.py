@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Reinforcement learning guided by vision-language models: say what you want to see.",
-    no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -45,8 +43,9 @@ app.command("check-env")(check_env)
 app.command()(demos)
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
@@ -55,6 +54,8 @@ def _options(
     """Options of all commands."""
     if debug:
         os.environ["SIGHTLINE_DEBUG"] = "1"
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @app.command()
@@ -196,16 +197,22 @@ def evaluate(
 
 
 @app.command()
-def report(run: RunPath) -> None:
+def report(run: RunPath, as_json: AsJson = False) -> None:
     """Write a run's report.html anew."""
     from sightline.cli import roles
-    from sightline.reports.pages import damage
+    from sightline.reports.pages import damage, read_mapping, read_warnings
     from sightline.runs.folder import check_plain, open_run
 
     folder = open_run(run)
     check_plain(folder.path)
-    typer.echo(roles.write_report(folder))
-    if found := damage(folder.path):
+    page, found = roles.write_report(folder), damage(folder.path)
+    if as_json:
+        result = read_mapping(folder.path / "result.json") or None  # none before the end, or if it is damaged
+        warnings = [line for line in read_warnings(folder.path) if line not in found]
+        print_json({"report": str(page), "result": result, "warnings": warnings, "damage": found})
+    else:
+        typer.echo(page)
+    if found:
         raise RunFailed(f"the page shows what can be read: {'; '.join(found)}")
 
 
@@ -307,7 +314,14 @@ def doctor(as_json: AsJson = False) -> None:
     """Say what works on this machine, and how to mend what does not."""
     from sightline.doctor import examine
 
-    findings = examine()
+    # Half a minute on a busy machine: on a terminal one line, which is written over and taken away at the end.
+    over = "\r\033[K" if sys.stderr.isatty() else ""
+
+    def say(what: str) -> None:
+        print(f"{over}looking at {what} …", end="" if over else "\n", file=sys.stderr, flush=True)
+
+    findings = examine(say)
+    print(over, end="", file=sys.stderr, flush=True)
     if as_json:
         print_json([vars(finding) for finding in findings])
         return
@@ -363,7 +377,7 @@ def main() -> None:
         # Renderers that failed to start complain once more when they are collected.
         sys.unraisablehook = lambda unraisable: None
     with _errors_in_one_line():
-        code = app(standalone_mode=False)  # Typer turns Ctrl-C into the code 130
+        code = app(prog_name="sightline", standalone_mode=False)  # Typer turns Ctrl-C into the code 130
         if code == 130:
             raise KeyboardInterrupt
         sys.exit(code or 0)
