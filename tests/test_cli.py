@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import io
 import json
 import os
 import struct
@@ -38,6 +39,83 @@ def check_one_line(done: Finished, code: int, *expected: str) -> None:
     assert done.out == ""
     for text in expected:
         assert text in line, line
+
+
+# -- recipes from elsewhere ---------------------------------------------------------------------------------------
+
+TEXT = "env: cartpole\nsteps: 256\ngoal: 'a: b=c'\n"
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_a_recipe_comes_as_text_or_on_stdin(
+    sightline: Sightline, as_text: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(TEXT))
+    recipe = parsed(sightline("train", TEXT if as_text else "-", "seed=7", "--dry-run", "--json"))
+    assert (recipe["env"], recipe["steps"], recipe["seed"], recipe["goal"]) == ("cartpole", 256, 7, ["a: b=c"])
+
+
+@pytest.mark.parametrize("text", ["env: cartpole", "{env: cartpole, seed: 1}", f"env: cartpole\n# {'x' * 5000}"])
+def test_short_and_long_texts_are_recipes(sightline: Sightline, text: str) -> None:
+    assert parsed(sightline("train", text, "--dry-run", "--json"))["env"] == "cartpole"
+
+
+def test_a_file_whose_name_looks_like_yaml(sightline: Sightline) -> None:
+    Path("my: recipe.yaml").write_text("env: cartpole\nseed: 8\n")
+    assert parsed(sightline("train", "my: recipe.yaml", "--dry-run", "--json"))["seed"] == 8
+
+
+def test_an_override_that_holds_a_colon_is_no_text(sightline: Sightline) -> None:
+    recipe = parsed(sightline("train", "goal=a pole: upright", "env=cartpole", "--dry-run", "--json"))
+    assert recipe["goal"] == ["a pole: upright"]
+
+
+def test_the_run_of_a_text_is_named_by_its_environment_and_resumed(sightline: Sightline) -> None:
+    done = sightline("train", "env: cartpole\nreward: {kind: ground_truth}", *TINY)
+    assert done.code == 0, done.err
+    (run,) = Path("runs").iterdir()
+    assert run.name.startswith("cartpole-")
+    again = sightline("train", "env: cartpole\nreward: {kind: ground_truth}", *TINY, "steps=512", "--resume")
+    assert again.code == 0, again.err
+    assert len(list(Path("runs").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("env: cartpole\n  seed: 1\n", ("given as text", "not valid YAML", "line 2")),
+        ("env: cartpole\nseed: 1\nseed: 2\n", ("'seed' twice",)),
+        ("goal: a pole", ("no environment",)),
+        ("[a,\nb]", ("given as text", "map of keys and values")),
+        ("env: cartpole\nstepz: 3", ("stepz", "'steps'")),
+        ("---\nenv: cartpole", ("No such option",)),
+    ],
+)
+def test_texts_that_are_no_recipes(sightline: Sightline, text: str, expected: tuple[str, ...]) -> None:
+    check_one_line(sightline("train", text), 2, *expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (b"", "the recipe on stdin is empty"),
+        (b"\n \n", "the recipe on stdin is empty"),
+        (b"cartpole\n", "the recipe on stdin must be a YAML map"),
+        (b"env: \xff\xfe", "not text in UTF-8"),
+        (b"env: [", "the recipe on stdin is not valid YAML"),
+        (b"a: " + b"x" * 1_000_010, "larger than 1 MB"),
+    ],
+)
+def test_what_comes_on_stdin_and_is_no_recipe(
+    sightline: Sightline, monkeypatch: pytest.MonkeyPatch, given: bytes, expected: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
+    check_one_line(sightline("train", "-"), 2, expected)
+
+
+def test_a_closed_stdin_is_no_recipe(sightline: Sightline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    check_one_line(sightline("train", "-"), 2, "stdin is empty")
 
 
 # -- bad input --------------------------------------------------------------------------------------------------------

@@ -44,6 +44,26 @@ def test_the_commands_of_the_guide_are_understood(tmp_path: Path) -> None:
         assert done.returncode == 0, f"{command}: {done.stderr}"
 
 
+def test_what_the_guide_imports_is_there() -> None:
+    imports = re.findall(r"^from sightline[\w.]* import .*$", GUIDE, flags=re.MULTILINE)
+    assert len(imports) >= 5
+    exec("\n".join(imports), {})
+
+
+def test_the_guide_ends_well_without_a_network(tmp_path: Path) -> None:
+    """One of its commands to train needs no model that would have to be fetched (here the bundled encoder stands in for
+    the person); and it says what the other needs."""
+    (tmp_path / "reacher.py").write_text(re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)[0])
+    lines = GUIDE.replace("\\\n", " ").splitlines()
+    (command,) = [line for line in lines if line.startswith("sightline train") and "reward.encoder" not in line]
+    small = ["reward.explore=64", "reward.every=64", "reward.questions=8", "reward.teacher.kind=encoder", "steps=600"]
+    small += ["envs=2", "learner.chunk=16", "videos=false", "tensorboard=false"]
+    small += ["evaluation.episodes=2", "evaluation.test_episodes=2", "learner.gradient_steps=2", "episode_steps=50"]
+    done = sightline([*shlex.split(command)[1:], *small], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "sightline models --fetch" in GUIDE
+
+
 PREFERENCES = (ROOT / "docs" / "preferences.md").read_text()
 
 

@@ -62,7 +62,10 @@ def _options(
 def train(
     recipe: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RECIPE] [key.sub=value]...", help="A bundled name or a YAML file, then overrides."),
+        typer.Argument(
+            metavar="[RECIPE] [key.sub=value]...",
+            help="A bundled name, a YAML file, - for stdin, or YAML itself; then overrides.",
+        ),
     ] = None,
     run_dir: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/<recipe>-<time>.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run; steps=… makes it longer.")] = False,
@@ -109,15 +112,17 @@ def _is_one_of_many() -> bool:
 
 def _recipe(arguments: list[str]) -> tuple[str, Recipe]:
     """Split `[RECIPE] key=value…`; gives the run's name and its recipe."""
-    from sightline.config.loading import load_recipe
+    from sightline.config.loading import is_yaml_text, load_recipe
 
     if not arguments:
         raise BadInput("say what to train: a recipe (see 'sightline recipes') or env=… goal=…")
     first, *rest = arguments
-    if "=" in first and not os.path.isfile(first):  # a Path would raise if this is a long sentence
-        wanted = load_recipe(None, arguments)
-        return "".join(c if c.isalnum() else "-" for c in wanted.env.lower()), wanted
-    return Path(first).stem, load_recipe(first, rest)
+    is_text = first == "-" or is_yaml_text(first)
+    # A Path would raise if this is a long sentence.
+    if not is_text and ("=" not in first or os.path.isfile(first)):
+        return Path(first).stem, load_recipe(first, rest)
+    wanted = load_recipe(first, rest) if is_text else load_recipe(None, arguments)
+    return "".join(c if c.isalnum() else "-" for c in wanted.env.lower()), wanted
 
 
 def _run_to_resume(arguments: list[str], path: Path | None, trust: bool) -> tuple[RunFolder, str, Recipe]:
@@ -357,7 +362,7 @@ def _errors_in_one_line() -> Iterator[None]:
         _leave(str(error), 1, error)
     except Exception as error:
         if hasattr(error, "format_message"):  # every way of misusing the command line
-            _leave(f"{error.format_message()} ('sightline --help' lists what there is)", 2, error)
+            _leave(f"{' '.join(error.format_message().split())} ('sightline --help' lists what there is)", 2, error)
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             _leave(f"'{str(error.filename)[:60]}…' is too long for the name of a file", 2, error)
         reason = " ".join(str(error).split())

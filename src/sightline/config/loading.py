@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -16,6 +18,7 @@ from pydantic.fields import FieldInfo
 from sightline import registry
 from sightline.config.blocks import Plugin
 from sightline.config.recipe import AgentRecipe, CheckedRecipe, ControlRecipe, Recipe
+from sightline.config.vlmrm import translations
 from sightline.config.yaml import MAX_CHARACTERS, read_yaml
 from sightline.errors import BadInput, nearest
 
@@ -30,7 +33,8 @@ def load_recipe(name_or_path: str | None, overrides: Sequence[str] = ()) -> Reci
     """Read a recipe and apply overrides.
 
     Args:
-        name_or_path: a bundled name, the path of a YAML file, or None to start from the defaults.
+        name_or_path: a bundled name, the path of a YAML file, `-` for YAML on stdin, YAML itself (a text that
+            `is_yaml_text`), or None to start from the defaults.
         overrides: `key.sub=value`; values are read as YAML where they are numbers, booleans, null, lists or maps, and
             as text otherwise.
 
@@ -41,6 +45,8 @@ def load_recipe(name_or_path: str | None, overrides: Sequence[str] = ()) -> Reci
     # What a block is comes first, for it decides which of its keys there are.
     for override in sorted(overrides, key=_names_a_kind_last):
         _apply(document, override)
+    if foreign := list(translations(document)):
+        raise BadInput(f"these keys are vlmrm's: {'; '.join(foreign)}")
     if "env" not in document:
         raise BadInput("no environment: name a recipe (see 'sightline recipes') or say env=… goal=…")
     return validate_recipe(document)
@@ -86,8 +92,25 @@ def _root(document: dict[str, Any]) -> type[BaseModel]:
     return AgentRecipe if document.get("role") == "agent" else ControlRecipe
 
 
+def is_yaml_text(argument: str) -> bool:
+    """Whether an argument is a recipe itself: several lines, or `key: value`, and no override that holds such text."""
+    is_text = "\n" in argument or ": " in argument
+    return is_text and not re.match(r"[\w.]+=", argument) and not os.path.isfile(argument)
+
+
 def _read(name_or_path: str) -> dict[str, Any]:
-    if name_or_path in bundled_recipes():
+    name = name_or_path
+    if name_or_path == "-":
+        name = "the recipe on stdin"
+        try:
+            text = sys.stdin.read(MAX_CHARACTERS + 1) if sys.stdin is not None else ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"{name} cannot be read: it is not text in UTF-8") from error
+        if not text.strip():
+            raise BadInput(f"{name} is empty; pipe a YAML file into the command, or name one")
+    elif is_yaml_text(name_or_path):
+        name, text = "the recipe that was given as text", name_or_path
+    elif name_or_path in bundled_recipes():
         text = (resources.files("sightline.recipes") / f"{name_or_path}.yaml").read_text(encoding="utf-8")
     elif Path(name_or_path).is_file():
         try:
@@ -103,9 +126,9 @@ def _read(name_or_path: str) -> dict[str, Any]:
         raise BadInput(f"'{name_or_path}' is a folder; a recipe is a YAML file or a bundled name{hint}")
     else:
         raise BadInput(f"there is no recipe '{name_or_path}'{nearest(name_or_path, bundled_recipes())}")
-    document = read_yaml(text, name_or_path)
+    document = read_yaml(text, name)
     if not isinstance(document, dict):
-        raise BadInput(f"{name_or_path} must be a YAML map of keys and values")
+        raise BadInput(f"{name} must be a YAML map of keys and values")
     document.pop("format", None)  # of a run folder's recipe
     return document
 
