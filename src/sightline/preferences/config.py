@@ -164,7 +164,7 @@ class LearnedConfig(RewardConfig):
             encoder.free_text_tower()
         size = self.shown_size(encoder)
         frame = context.first_seen(size, False)
-        cropped = warn_of_cropping(encoder, *frame.shape[:2], "reward.model.aspect") if encoder else None
+        cropped = warn_of_cropping(encoder, frame.shape[0], frame.shape[1], "reward.model.aspect") if encoder else None
         if cropped:
             warnings.append(cropped)
         if teacher is not None:

@@ -33,7 +33,13 @@ class Endpoint:
 
 
 def resolve_endpoint(
-    url: str | None, key_env: str | None, hosted: str, hosted_key: str, usual_path: str = "", needs_key: bool = False, insecure_http: bool = False
+    url: str | None,
+    key_env: str | None,
+    hosted: str,
+    hosted_key: str,
+    usual_path: str = "",
+    needs_key: bool = False,
+    insecure_http: bool = False,
 ) -> Endpoint:
     """Find the server that a recipe means, and the key that it gets.
 
@@ -46,8 +52,8 @@ def resolve_endpoint(
         insecure_http: whether another machine may be asked by http, without a key.
 
     Raises:
-        BadInput: the address is none; a key would be sent in plain text, or pictures against the recipe's will; or a key
-            is needed, the server is not the provider's, and the recipe names no key for it.
+        BadInput: the address is none; a key would be sent in plain text, or pictures against the recipe's will; or a
+            key is needed, the server is not the provider's, and the recipe names no key for it.
     """
     url = (url or hosted).rstrip("/")
     try:
