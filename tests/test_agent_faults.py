@@ -221,7 +221,7 @@ def result_of(run: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run in which nothing went wrong."""
-    from sightline.cli import roles
+    from sightline import roles
 
     run = tmp_path_factory.mktemp("whole") / "run"
     return roles.train(resolve(for_agent(load_recipe("numberline", SMALL))), run, "whole", resume=False)[0].path

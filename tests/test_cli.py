@@ -345,8 +345,8 @@ def test_train_evaluate_report(sightline: Sightline, tmp_path: Path) -> None:
 def test_dry_run_prints_the_resolved_recipe_and_does_nothing(sightline: Sightline, name: str) -> None:
     import yaml
 
-    from sightline.cli.roles import complete
     from sightline.config.loading import load_recipe
+    from sightline.roles import complete
 
     expected = complete(load_recipe(name, ["seed=3"])).model_dump(mode="json")
     done = sightline("train", name, "seed=3", "--dry-run")

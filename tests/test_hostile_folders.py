@@ -82,8 +82,8 @@ class Payload:
 @pytest.fixture(scope="module")
 def strangers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of every role."""
-    from sightline.cli.roles import complete, train
     from sightline.config.loading import load_recipe
+    from sightline.roles import complete, train
 
     folder = tmp_path_factory.mktemp("strangers")
     for name, (recipe, *overrides) in ROLES.items():

@@ -33,7 +33,7 @@ Sightline = Callable[..., Finished]
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has ended well; tests work on copies."""
-    from sightline.cli.roles import train
+    from sightline.roles import train
 
     path = tmp_path_factory.mktemp("finished") / "run"
     train(resolve(load_recipe("cartpole", TINY)), path, "finished", resume=False)

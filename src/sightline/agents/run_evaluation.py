@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sightline.agents.building import AgentSetup, game_maker, played_game
 from sightline.agents.checkpoints import chosen_model
@@ -15,6 +15,9 @@ from sightline.config.recipe import AgentRecipe
 from sightline.evaluation.seeds import make_panel
 from sightline.models.chat.config import ChatModelConfig
 from sightline.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from sightline.models.vlm.model import VLM
 
 
 def evaluate_run(run: RunFolder, episodes: int, seed: int, trust: bool = False) -> dict[str, Any]:
@@ -37,6 +40,19 @@ def evaluate_run(run: RunFolder, episodes: int, seed: int, trust: bool = False) 
     setup = _setup(recipe)
     setup.vlm.load_weights(path)
     return {"chosen_step": turns} | _evaluate(setup, episodes, seed)
+
+
+def load_chosen(run: RunFolder, trust: bool = False) -> VLM:
+    """The vision-language model that a run of an agent has chosen.
+
+    Raises:
+        BadInput: the run has no complete best checkpoint yet, or names code of its own.
+    """
+    recipe = for_agent(run.trusted_recipe(trust))
+    path, _ = chosen_model(run)
+    setup = _setup(recipe)
+    setup.vlm.load_weights(path)
+    return setup.vlm
 
 
 def evaluate_model(recipe: AgentRecipe, episodes: int, seed: int) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def train(
     """Train a policy from words: sightline train cartpole, or env=Pendulum-v1 goal="a rod standing upright"."""
     import yaml
 
-    from sightline.cli import roles
+    from sightline import roles
     from sightline.runs.folder import default_run_path
 
     arguments = recipe or []
@@ -112,7 +112,7 @@ def _is_one_of_many() -> bool:
 
 def _recipe(arguments: list[str]) -> tuple[str, Recipe]:
     """Split `[RECIPE] key=value…`; gives the run's name and its recipe."""
-    from sightline.config.loading import is_yaml_text, load_recipe
+    from sightline.config.loading import is_yaml_text, load_recipe, recipe_name
 
     if not arguments:
         raise BadInput("say what to train: a recipe (see 'sightline recipes') or env=… goal=…")
@@ -120,9 +120,10 @@ def _recipe(arguments: list[str]) -> tuple[str, Recipe]:
     is_text = first == "-" or is_yaml_text(first)
     # A Path would raise if this is a long sentence.
     if not is_text and ("=" not in first or os.path.isfile(first)):
-        return Path(first).stem, load_recipe(first, rest)
+        wanted = load_recipe(first, rest)
+        return recipe_name(first, wanted), wanted
     wanted = load_recipe(first, rest) if is_text else load_recipe(None, arguments)
-    return "".join(c if c.isalnum() else "-" for c in wanted.env.lower()), wanted
+    return recipe_name(None, wanted), wanted
 
 
 def _run_to_resume(arguments: list[str], path: Path | None, trust: bool) -> tuple[RunFolder, str, Recipe]:
@@ -173,7 +174,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Play a panel of episodes with a run's chosen checkpoint, or a game's with any model."""
-    from sightline.cli import roles
+    from sightline import roles
     from sightline.config.basics import MAX_SEED
     from sightline.runs.folder import RunFolder
 
@@ -204,7 +205,7 @@ def evaluate(
 @app.command()
 def report(run: RunPath, as_json: AsJson = False) -> None:
     """Write a run's report.html anew."""
-    from sightline.cli import roles
+    from sightline import roles
     from sightline.reports.pages import damage, read_mapping, read_warnings
     from sightline.runs.folder import check_plain, open_run
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
@@ -29,22 +30,23 @@ def bundled_recipes() -> list[str]:
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
-def load_recipe(name_or_path: str | None, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(recipe: str | Mapping[str, Any] | None, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Recipe:
     """Read a recipe and apply overrides.
 
     Args:
-        name_or_path: a bundled name, the path of a YAML file, `-` for YAML on stdin, YAML itself (a text that
-            `is_yaml_text`), or None to start from the defaults.
-        overrides: `key.sub=value`; values are read as YAML where they are numbers, booleans, null, lists or maps, and
-            as text otherwise.
+        recipe: a bundled name, the path of a YAML file, `-` for YAML on stdin, YAML itself (a text that
+            `is_yaml_text`), a mapping, or None to start from the defaults.
+        overrides: `key.sub=value`, where values are read as YAML if they are numbers, booleans, null, lists or maps,
+            and as text otherwise; or a mapping of `key.sub` to values.
 
     Raises:
         BadInput: in one line, with the nearest valid name where a name is unknown.
     """
-    document = _read(name_or_path) if name_or_path else {}
+    document = copy.deepcopy(dict(recipe)) if isinstance(recipe, Mapping) else _read(recipe) if recipe else {}
+    said = overrides.items() if isinstance(overrides, Mapping) else map(_parse_override, overrides)
     # What a block is comes first, for it decides which of its keys there are.
-    for override in sorted(overrides, key=_names_a_kind_last):
-        _apply(document, override)
+    for key, value in sorted(said, key=lambda pair: _names_a_kind_last(pair[0])):
+        _apply(document, key, value)
     if foreign := list(translations(document)):
         raise BadInput(f"these keys are vlmrm's: {'; '.join(foreign)}")
     if "env" not in document:
@@ -133,20 +135,32 @@ def _read(name_or_path: str) -> dict[str, Any]:
     return document
 
 
-def _apply(document: dict[str, Any], override: str) -> None:
+def recipe_name(recipe: str | None, loaded: Recipe) -> str:
+    """The name of a run: that of the recipe's file, or of its environment where it comes from nowhere."""
+    # A Path would raise if this is a long sentence.
+    if recipe is not None and recipe != "-" and not is_yaml_text(recipe):
+        return Path(recipe).stem
+    return "".join(c if c.isalnum() else "-" for c in loaded.env.lower())
+
+
+def _parse_override(override: str) -> tuple[str, Any]:
+    """`key=value` as a key and a value."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         hint = "; the recipe comes first" if override in bundled_recipes() else ""
         raise BadInput(f"'{override[:200]}' is not of the form key=value{hint}")
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise BadInput(f"the value of {key} is not text in UTF-8")
+    return key, _parse_value(key, text)
+
+
+def _apply(document: dict[str, Any], key: str, value: Any) -> None:
     *parents, last = key.split(".")
     place = document
     for parent in parents:
         if not isinstance(place.get(parent), dict):
             place[parent] = {}
         place = place[parent]
-    value = _parse_value(key, text)
     if last in ("kind", "algorithm") and place.get(last, value) != value:
         # Another algorithm keeps what it shares with the one before; the rest would be unknown to it.
         block = _kinds(document, parents)(str(value))
@@ -156,9 +170,8 @@ def _apply(document: dict[str, Any], override: str) -> None:
     place[last] = value
 
 
-def _names_a_kind_last(override: str) -> tuple[bool, int]:
+def _names_a_kind_last(key: str) -> tuple[bool, int]:
     """Sorts what a block is before all else, and outer blocks before inner ones."""
-    key = override.partition("=")[0]
     return not (key == "role" or key.endswith((".kind", ".algorithm"))), key.count(".")
 
 

@@ -80,6 +80,9 @@ class ControlRecipe(RecipeBase):
     rescale_observations: bool = False
     """Show the learner observations that are scaled to [-1, 1] by the bounds of the environment's space."""
     reward: Annotated[RewardConfig, REWARD] = Field(default_factory=REWARD.make_default)
+    replay: str | None = None
+    """A run folder whose stored transitions are learned from; nothing is collected then. It must have kept its
+    embeddings (`reward.keep_embeddings=true`)."""
     learner: LearnerConfig = AutoLearner()
     evaluation: Evaluation = Evaluation()
     videos: bool = True

@@ -13,7 +13,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sightline.errors import RunFailed
+from sightline.errors import BadInput, RunFailed
 from sightline.rewards.base import Clip
 from sightline.runs.archive import Archive, restore_rows
 
@@ -176,6 +176,27 @@ class CommittedReplayBuffer(ReplayBuffer):
             drawn = np.concatenate([drawn, cells[committed[cells]]])
         rows, columns = np.divmod(drawn, self.n_envs)
         return rows, columns
+
+    def copy_from(self, other: CommittedReplayBuffer) -> None:
+        """Take over everything that another buffer stores, into this one, which is still empty.
+
+        Raises:
+            BadInput: it stores other shapes, or more than there is room for.
+        """
+        ours, theirs = self._lasting(), other._lasting()
+        stored = other.filled_rows()
+        if other.n_envs != self.n_envs or len(stored) > self.buffer_size:
+            raise BadInput(
+                f"the stored transitions are {len(stored)} steps of {other.n_envs} environments; this run needs "
+                f"envs={other.n_envs} and a learner.buffer_size of at least {len(stored) * other.n_envs}"
+            )
+        for name in ours:
+            if name not in theirs or theirs[name].shape[2:] != ours[name].shape[2:]:
+                raise BadInput(f"the stored transitions do not fit this run: their {name} differ; use the same recipe")
+            ours[name][: len(stored)] = theirs[name][stored]
+        self.rewards[: len(stored)], self.committed[: len(stored)] = other.rewards[stored], True
+        self.rows_added = len(stored)
+        self.pos, self.full = len(stored) % self.buffer_size, len(stored) == self.buffer_size
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
     #

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from sightline.config.loading import for_control
-from sightline.control.building import build
+from sightline.control.building import ControlSetup, build
 from sightline.control.checkpoints import acting_spaces, chosen_checkpoint, learned_reward, load_policy
 from sightline.control.training import greedy
 from sightline.evaluation.episodes import play_panel
@@ -28,15 +29,26 @@ def evaluate_run(run: RunFolder, episodes: int, seed: int, trust: bool = False) 
     Raises:
         BadInput: the run has no whole checkpoint that was chosen yet, or names code of its own.
     """
-    recipe = for_control(run.trusted_recipe(trust, asks=False))
-    step, folder = chosen_checkpoint(run)
-    setup = build(recipe, asks=False)
-    learner = load_policy(recipe, folder, acting_spaces(setup.make))
-    if setup.reward_model.state_dict():
-        learned = learned_reward(folder)
-        with restoring(folder):
-            setup.reward_model.load_state_dict(learned or {})
+    setup, step, folder = chosen_setup(run, trust)
+    learner = load_policy(setup.recipe, folder, acting_spaces(setup.make))
     panel = setup.panel("test", episodes, seed)
     played = play_panel(greedy(learner), setup.make, setup.task, panel, setup.judge)
     assert played is not None
     return {"chosen_step": step} | played.summary()
+
+
+def chosen_setup(run: RunFolder, trust: bool = False) -> tuple[ControlSetup, int, Path]:
+    """The setup of a run, its reward model as it was when the chosen checkpoint was chosen; that checkpoint's step and
+    folder.
+
+    Raises:
+        BadInput: the run has no whole checkpoint that was chosen yet, or names code of its own.
+    """
+    recipe = for_control(run.trusted_recipe(trust, asks=False))
+    step, folder = chosen_checkpoint(run)
+    setup = build(recipe, asks=False)
+    if setup.reward_model.state_dict():
+        learned = learned_reward(folder)
+        with restoring(folder):
+            setup.reward_model.load_state_dict(learned or {})
+    return setup, step, folder

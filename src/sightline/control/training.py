@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,15 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sightline.control.building import ControlSetup
-from sightline.control.checkpoints import ControlCheckpoints, TrainerState, buffer_of, load_policy, set_random_state
+from sightline.control.checkpoints import (
+    ControlCheckpoints,
+    TrainerState,
+    buffer_of,
+    latest_learner,
+    learned_reward,
+    load_policy,
+    set_random_state,
+)
 from sightline.control.collection import CollectingVecEnv
 from sightline.control.learners import build_learner, name_of_values, reset_critic
 from sightline.control.relabelling import relabel
@@ -28,8 +37,9 @@ from sightline.evaluation.landscape import reward_landscape
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.rewards.base import Clip, Interrupted, OnlineRewardModel, RewardModel
 from sightline.rewards.building import RunContext
+from sightline.rewards.learned.reward import IN_RUN, LearnedReward
 from sightline.runs.checkpoints import Checkpoint
-from sightline.runs.folder import RunFolder
+from sightline.runs.folder import RunFolder, open_run
 from sightline.runs.metrics import Metrics
 from sightline.runs.progress import Progress
 from sightline.runs.state import restoring
@@ -108,12 +118,33 @@ class ControlTrainer:
     def learn(self) -> None:
         """Collect and learn until the recipe's steps are made."""
         remaining = self.setup.recipe.steps - self.model.num_timesteps
-        if remaining > 0:
+        if self.setup.recipe.replay is not None:
+            self._learn_from_replay(remaining)
+        elif remaining > 0:
             self.model.learn(remaining, callback=_Hooks(self), log_interval=10**9, reset_num_timesteps=False)
         rewards = self._scorer.finish()
         if rewards is not None:
             self._report_chunk(rewards)
         self.between_chunks(last=True)
+
+    def _learn_from_replay(self, remaining: int) -> None:
+        """Make the updates that collecting would have made, on stored transitions alone.
+
+        A turn of the loop is what it is otherwise, but for collecting: a chunk's steps are counted (by which SB3 times
+        target networks and schedules), then the learner makes its updates.
+        """
+        recipe, model = self.setup.recipe, self.model
+        if remaining > 0:
+            total, _ = model._setup_learn(remaining, reset_num_timesteps=False)
+        while model.num_timesteps < recipe.steps:
+            self.between_chunks()
+            self.give_up_chunk_if_overdue()
+            for _ in range(recipe.learner.chunk):
+                model.num_timesteps += recipe.envs
+                model._update_current_progress_remaining(model.num_timesteps, total)
+                model._on_step()
+            model.train(gradient_steps=recipe.learner.gradient_steps, batch_size=model.batch_size)
+            self._report_chunk(buffer_of(model).rewards[buffer_of(model).filled_rows()])
 
     def end_of_chunk(self) -> None:
         """Read what was just collected; pay for what was collected before."""
@@ -209,8 +240,20 @@ class ControlTrainer:
         result["untrained"] = self._play(untrained, panel)
         result["seconds"] = self._seconds()
         self.run.write_json("result.json", result)
+        self._save_reward(best.path)
         self._illustrate({"untrained": untrained, "chosen": chosen}, panel.seeds[0])
         return result
+
+    def _save_reward(self, best: Path) -> None:
+        """Keep the learned reward that the chosen checkpoint was chosen by, as a folder that can be loaded anywhere."""
+        model = self.setup.reward_model
+        state = learned_reward(best)
+        if isinstance(model, LearnedReward) and state is not None:
+            now = model.state_dict()
+            with restoring(best), self.run.writing():
+                model.load_state_dict(state)
+                model.save(self.run.path / IN_RUN)
+            model.load_state_dict(now)
 
     def _illustrate(self, policies: dict[str, Policy], seed: int) -> None:
         """Videos and the landscape. If they fail, the numbers stand all the same."""
@@ -242,6 +285,10 @@ class ControlTrainer:
 
     def _fresh(self) -> OffPolicyAlgorithm:
         model = self._untrained()
+        if self.setup.recipe.replay is not None:
+            buffer = buffer_of(model)
+            buffer.copy_from(buffer_of(latest_learner(open_run(Path(self.setup.recipe.replay)))))
+            relabel(buffer, self.setup.reward_model)
         self._scorer = self._scorer_for(model)
         if isinstance(self._scorer.model, OnlineRewardModel) and self._scorer.model.resets_critic:
             name_of_values(model)  # refused now rather than after exploring

@@ -148,13 +148,16 @@ class RunFolder:
 
 
 @contextlib.contextmanager
-def owned_run(path: Path, recipe: Recipe, resume: bool) -> Iterator[Callable[[], RunFolder]]:
+def owned_run(
+    path: Path, recipe: Recipe, resume: bool, command: str | None = None
+) -> Iterator[Callable[[], RunFolder]]:
     """Hold the lease of a run folder for the duration of the context.
 
     Args:
         path: the folder, which is made if need be.
         recipe: recipe of the run; for a resumed run it may have more steps than before.
         resume: resume the run in the folder.
+        command: what started the run; None for this process's command line.
 
     Yields:
         A function to call once everything is loaded: it writes the first files of the run and returns the folder. If
@@ -172,7 +175,7 @@ def owned_run(path: Path, recipe: Recipe, resume: bool) -> Iterator[Callable[[],
     def begin() -> RunFolder:
         with run.writing():
             if not resume:
-                _write_initial_files(run, recipe)
+                _write_initial_files(run, recipe, command)
             elif (before := run.recipe()) != recipe:
                 if before.steps > recipe.steps:
                     raise BadInput(f"'{path}' was extended to steps={before.steps} in the meantime; try again")
@@ -189,14 +192,15 @@ def owned_run(path: Path, recipe: Recipe, resume: bool) -> Iterator[Callable[[],
         _remove_empty(made)
 
 
-def _write_initial_files(run: RunFolder, recipe: Recipe) -> None:
+def _write_initial_files(run: RunFolder, recipe: Recipe, command: str | None) -> None:
     """Write the first files of a new run: recipe, id, versions and command line."""
     run.checkpoints.mkdir(exist_ok=True)
     run.videos.mkdir(exist_ok=True)
     write_recipe(run, recipe)
     run.write_json("run.json", {"id": uuid.uuid4().hex, "created": datetime.now(UTC).isoformat(timespec="seconds")})
     run.write_json("versions.json", versions())
-    run.write_text("command.txt", _CREDENTIALS.sub("", shlex.join(["sightline", *sys.argv[1:]])) + "\n")
+    started = command or shlex.join(["sightline", *sys.argv[1:]])
+    run.write_text("command.txt", _CREDENTIALS.sub("", started) + "\n")
 
 
 def claim_folder(path: Path) -> Lease:

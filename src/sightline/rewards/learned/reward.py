@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
+from sightline.errors import BadInput
 from sightline.models.device import choose_device, fast_dtype
 from sightline.models.encoders import Encoder
 from sightline.rewards.base import Clip, RewardModel, to_numpy
-from sightline.rewards.learned.config import FittingConfig, RewardNetConfig
+from sightline.rewards.learned.config import FittingConfig, RewardNet, RewardNetConfig
 from sightline.rewards.learned.networks import build_ensemble
+from sightline.runs.files import read_document, write_document
+from sightline.runs.state import read_state, restoring, write_state
 
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+IN_RUN = "reward"
+"""Where a run folder keeps its learned reward."""
 BOUND = 5.0
 """Standardised rewards are bounded smoothly to [-BOUND, BOUND]."""
 FEATURES_AT_ONCE = 8192
@@ -87,6 +95,57 @@ class LearnedReward(RewardModel):
         self._mean, self._deviation = float(values.mean()), max(float(values.std()), 1e-6)
         self.ready = True
 
+    def save(self, folder: str | Path) -> None:
+        """Write the reward as a folder with `config.json` and `model.safetensors`, as the Hugging Face Hub expects."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        document = {
+            "model_type": "sightline_learned_reward",
+            "kind": type(self).__name__,
+            "network": self.network.model_dump(mode="json"),
+            "seen_shape": list(self.seen_shape),
+            "seen_dtype": str(self.seen_dtype),
+            "scale": self.scale,
+        }
+        write_document(folder / CONFIG, document | self.settings())
+        write_state(folder / WEIGHTS, self.state_dict())
+
+    def settings(self) -> dict[str, Any]:
+        """Further arguments of the class, as plain data."""
+        return {}
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str = "auto") -> LearnedReward:
+        """Read a reward that `save` wrote: such a folder, or a run that ended with a learned reward.
+
+        Raises:
+            BadInput: there is none, or it is damaged.
+        """
+        folder = Path(folder)
+        place = folder / IN_RUN if (folder / IN_RUN / CONFIG).is_file() else folder
+        if not (place / CONFIG).is_file():
+            raise BadInput(f"'{folder}' holds no learned reward: neither a run that learned one, nor a folder of one")
+        document = read_document(place / CONFIG)
+        state = read_state(place / WEIGHTS)
+        with restoring(place):
+            network = TypeAdapter(RewardNet).validate_python(document["network"])
+            options = {
+                "seen_shape": tuple(document["seen_shape"]),
+                "seen_dtype": np.dtype(document["seen_dtype"]),
+                "scale": float(document["scale"]),
+                "encoder": network.load_encoder(device),
+            }
+            reward: LearnedReward
+            if document["kind"] == "EnsembleReward":
+                fitting = FittingConfig.model_validate(document["fitting"])
+                reward = EnsembleReward(network, fitting, bounded=bool(document["bounded"]), device=device, **options)
+            else:
+                from sightline.rewards.learned.ladder import LadderReward
+
+                reward = LadderReward(network, **options)
+            reward.load_state_dict(state)
+        return reward
+
     @property
     def keeps_features(self) -> bool:  # type: ignore[override]
         """States are in the replay buffer anyway; of frames, features are kept."""
@@ -124,6 +183,9 @@ class EnsembleReward(LearnedReward):
         self.fitting, self.bounded, self.seed = fitting or FittingConfig(), bounded, seed
         self.device = choose_device(device)
         self.reset_weights()
+
+    def settings(self) -> dict[str, Any]:
+        return {"fitting": self.fitting.model_dump(mode="json"), "bounded": self.bounded}
 
     def reset_weights(self) -> None:
         """Give the members their first weights again."""

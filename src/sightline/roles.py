@@ -42,7 +42,9 @@ def describe_size(recipe: Recipe) -> str:
     return describe_control(recipe)
 
 
-def train(recipe: Recipe, path: Path, name: str, resume: bool) -> tuple[RunFolder, dict[str, Any]]:
+def train(
+    recipe: Recipe, path: Path, name: str, resume: bool, command: str | None = None, quiet: bool = False
+) -> tuple[RunFolder, dict[str, Any]]:
     """Carry out a recipe, with a progress bar and a report at the end.
 
     The folder is claimed before anything is loaded, and released at the end.
@@ -52,38 +54,42 @@ def train(recipe: Recipe, path: Path, name: str, resume: bool) -> tuple[RunFolde
         path: the folder of the run.
         name: what the bar says.
         resume: go on with the run that is in the folder.
+        command: what is recorded as the command; None for the command line.
+        quiet: show no progress.
     """
     if isinstance(recipe, AgentRecipe):
-        return _train_agent(recipe, path, name, resume)
+        return _train_agent(recipe, path, name, resume, command, quiet)
     from sightline.control.building import build
     from sightline.control.training import train as train_control
     from sightline.models.encoders import model_card
     from sightline.reports.html import write_report
 
-    with owned_run(path, recipe, resume) as begin:
+    with owned_run(path, recipe, resume, command) as begin:
         setup = build(recipe)
         folder = begin()
         card = model_card(setup.reward.encoder.name) if setup.reward.encoder else None
         if card:
             folder.write_text("model_card.md", card)
-        with ProgressBar(recipe.steps, name) as progress:
+        with ProgressBar(recipe.steps, name, quiet) as progress:
             result = train_control(setup, folder, progress, resume)
         with folder.writing():
             write_report(folder.path)
     return folder, result
 
 
-def _train_agent(recipe: AgentRecipe, path: Path, name: str, resume: bool) -> tuple[RunFolder, dict[str, Any]]:
+def _train_agent(
+    recipe: AgentRecipe, path: Path, name: str, resume: bool, command: str | None, quiet: bool
+) -> tuple[RunFolder, dict[str, Any]]:
     from sightline.agents.building import build
     from sightline.agents.training import train as train_agent
 
     # Of several processes the first owns the folder; the others write nothing.
     leads = os.environ.get("RANK", "0") == "0"
-    with owned_run(path, recipe, resume) if leads else contextlib.nullcontext() as begin:
+    with owned_run(path, recipe, resume, command) if leads else contextlib.nullcontext() as begin:
         setup = build(recipe)
         folder = RunFolder(path) if begin is None else begin()
         folder = RunFolder(Path(setup.engine.gather(str(folder.path))[0]), folder.lease)
-        with ProgressBar(recipe.steps, name, quiet=not leads) as progress:
+        with ProgressBar(recipe.steps, name, quiet=quiet or not leads) as progress:
             result = train_agent(setup, folder, progress, resume)
         if leads:
             with folder.writing():
