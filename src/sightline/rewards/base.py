@@ -210,9 +210,16 @@ class RewardStream:
     """Scores clips that follow each other; windows reach back across their borders and stop at episode starts.
 
     `embed` may run in a thread of its own, one clip after the other; `score` follows in the same order.
+
+    Raises:
+        BadInput: the model defines both `reward` and `score`, and nothing says which of them counts.
     """
 
     def __init__(self, model: RewardModel) -> None:
+        if _is_defined(model, "reward") and _is_defined(model, "score"):
+            raise BadInput(
+                f"{type(model).__name__} defines both reward(clip) and score(features, clip); keep one of them"
+            )
         self.model = model
         # A model that defines `reward` needs earlier frames when it embeds; another only earlier features, when it
         # scores. So one of these two stays empty.
@@ -224,13 +231,24 @@ class RewardStream:
         return self.score(self.embed(clip), clip)
 
     def embed(self, clip: Clip) -> np.ndarray:
-        """[T, N, …] features of the next clip."""
-        if self.model.window == 1 or not _is_defined(self.model, "reward"):
-            return self.model.embed(clip)
+        """[T, N, …] features of the next clip.
+
+        Raises:
+            RunFailed: the model returned them, or rewards, in another shape.
+        """
+        if not _is_defined(self.model, "reward"):
+            features = to_numpy(self.model.embed(clip))
+            if features.shape[:2] != clip.shape:
+                name, (steps, envs) = type(self.model).__name__, clip.shape
+                raise RunFailed(
+                    f"{name} returned features of shape {list(features.shape)}; this clip needs [{steps}, {envs}, …]"
+                )
+            return features
         whole = clip if self._seen is None else _joined(self._seen, clip)
-        features = self.model.embed(whole)
-        self._seen = _copied(whole[-(self.model.window - 1) :])  # the frames are overwritten by a later chunk
-        return features[-len(clip.first) :]
+        rewards = checked(self.model, self.model.reward(whole), whole.shape)
+        if self.model.window > 1:
+            self._seen = _copied(whole[-(self.model.window - 1) :])  # the frames are overwritten by a later chunk
+        return rewards[len(rewards) - len(clip.first) :]
 
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
         """float32[T, N] rewards of the next clip, from its features.
@@ -241,13 +259,13 @@ class RewardStream:
         clip = replace(clip, frames=None)
         if self.model.window == 1 or _is_defined(self.model, "reward"):
             return checked(self.model, self.model.score(features, clip), clip.shape)
-        whole, steps = (features, clip), len(features)
+        whole = features, clip
         if self._scored is not None:
             whole = np.concatenate([self._scored[0], features]), _joined(self._scored[1], clip)
         rewards = checked(self.model, self.model.score(*whole), whole[1].shape)
         back = slice(-(self.model.window - 1), None)
         self._scored = whole[0][back].copy(), _copied(whole[1][back])
-        return rewards[-steps:]
+        return rewards[len(rewards) - len(clip.first) :]
 
     def state(self) -> dict[str, Any]:
         """The steps that the next clip's windows reach back to, for a checkpoint."""
@@ -304,7 +322,10 @@ def checked(model: RewardModel, rewards: Any, shape: tuple[int, int]) -> np.ndar
 
 def to_numpy(array: Any) -> np.ndarray:
     """A numpy or torch array, from any device, as numpy."""
-    return np.asarray(array.detach().cpu().numpy() if hasattr(array, "detach") else array)
+    if hasattr(array, "detach"):
+        # numpy knows no bfloat16.
+        array = (array.float() if "bfloat16" in str(array.dtype) else array).detach().cpu().numpy()
+    return np.asarray(array)
 
 
 def _is_defined(model: RewardModel, method: str) -> bool:
