@@ -173,6 +173,16 @@ class Odd(Clock):
         return said.get(self.what, super()._state())
 
 
+class Fickle(Clock):
+    """Takes a seed and does as it likes."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        self.np_random = np.random.default_rng()
+        return super().reset(options=options)
+
+
 class Unseeded(Clock):
     """Cannot be told a seed."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -507,3 +508,25 @@ def test_rewards_of_a_run_that_was_killed_in_mid_episode(
     assert newest_checkpoint(run).name == newest_checkpoint(tmp_path / "whole").name
     np.testing.assert_array_equal(resumed["rewards"][:256], whole["rewards"])
     np.testing.assert_allclose(whole["rewards"], progress_of_clock(whole, bundled), atol=1e-5)
+
+
+def test_an_episode_that_cannot_be_gone_on_with_ends_where_the_run_was_left(
+    sightline: Callable[..., Finished], tmp_path: Path, bundled: Any
+) -> None:
+    run = tmp_path / "run"
+    fickle = ("env=small_envs:Fickle", "env_options={shortest: 9, longest: 15}", "learner.chunk=5")
+    arguments = (*PROGRESS, *fickle, "checkpoints.every=90", "checkpoints.keep=20", "reward.keep_embeddings=true")
+    done = sightline("train", *arguments, "--run-dir", run)
+    assert done.code == 0, done.err
+    kept = sorted((run / "checkpoints").glob("step-*"))
+    for folder in kept[2:]:
+        shutil.rmtree(folder)
+    (run / "result.json").unlink()
+    left = len(replay_of(run)["dones"]) - 1
+    done = sightline("train", *arguments, "--run-dir", run, "--resume")
+    assert done.code == 0 and "does not repeat itself" in done.err, done.err
+    replay = replay_of(run)
+    assert replay["dones"][left].all() and (replay["timeouts"][left] == 1).any()
+    begins = replay["next_observations"][..., 0] == 1
+    np.testing.assert_array_equal(replay["dones"][:-1] > 0, begins[1:])
+    np.testing.assert_allclose(replay["rewards"], progress_of_clock(replay, bundled), atol=1e-5)

@@ -158,6 +158,11 @@ class ControlCheckpoints:
             else:
                 model._last_obs = env.reset()
                 env.sums = EpisodeSums(env.num_envs)
+                # The next row begins new episodes, so the newest one ends those that cannot be gone on with.
+                buffer = buffer_of(model)
+                newest = (buffer.rows_added - 1) % buffer.buffer_size
+                buffer.timeouts[newest] = np.maximum(buffer.timeouts[newest], 1 - buffer.dones[newest])
+                buffer.dones[newest] = 1
             env.finished = finished
             model.logger.name_to_value.update(session["logged"])
         return counters, same, random_state

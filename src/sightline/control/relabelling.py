@@ -20,6 +20,9 @@ ROWS_AT_ONCE = 1024
 def relabel(buffer: CommittedReplayBuffer, model: RewardModel) -> np.ndarray:
     """Give every committed transition the reward that a model gives it now, without one new frame.
 
+    Where the ring has overwritten the beginning of an episode, nobody knows what its oldest `window - 1` stored
+    transitions followed on: their windows begin with the oldest of them.
+
     Args:
         buffer: keeps the model's features; models that read states alone need none.
 
