@@ -256,6 +256,17 @@ def test_progress_is_the_rise_over_eight_frames(bundled: Any, frames_of: Callabl
         np.testing.assert_allclose(rewards, similarity - similarity[since] + level * similarity, atol=1e-5)
 
 
+def test_an_endless_sum_of_rises_is_a_share_of_the_sum_of_similarities() -> None:
+    """So both prefer the same policies."""
+    steps, gamma, rng = 4000, 0.99, np.random.default_rng(0)
+    similarity, first = rng.random((steps, 3)), np.zeros((steps, 3), bool)
+    discounts = gamma ** np.arange(steps)
+    rise = similarity - windows(similarity, first, ProgressReward.window)[:, :, 0]
+    beginning = discounts[: ProgressReward.window - 1].sum() * similarity[0]
+    share = 1 - gamma ** (ProgressReward.window - 1)
+    np.testing.assert_allclose(discounts @ rise, share * (discounts @ similarity) - beginning, atol=1e-9)
+
+
 # -- frames without a clip --------------------------------------------------------------------------------------------
 
 

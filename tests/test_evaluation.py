@@ -22,7 +22,7 @@ from sightline.evaluation.accounts import Accounts
 from sightline.evaluation.episodes import describe, play_one, play_panel
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played
 from sightline.evaluation.statistics import bootstrap_mean, wilson
-from sightline.rewards.base import Clip, RewardModel
+from sightline.rewards.base import Clip, RewardModel, windows
 from sightline.rewards.zero_shot import ZeroShotReward
 
 CLOCK = EnvMaker("small_envs:Clock", frame_size=(8, 8))
@@ -193,6 +193,27 @@ def test_rewards_are_means_over_the_frames_of_the_very_episode() -> None:
     assert played is not None
     assert played.rewards is not None
     np.testing.assert_allclose(played.rewards, (np.array(lengths_of(panel)) + 1) / 2, atol=1e-6)
+
+
+@pytest.mark.parametrize("at_once", [1, 37, 512])
+def test_windows_do_not_reach_from_one_episode_into_another(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    """Environments play one episode after the other, and are scored in batches that end anywhere."""
+
+    class Rise(RewardModel):
+        window = 4
+
+        def reward(self, clip: Clip) -> np.ndarray:
+            seen = windows(np.asarray(clip.frames)[:, :, 0, 0, 0].astype(np.float32), clip.first, self.window)
+            return np.asarray(seen[:, :, -1] - seen[:, :, 0])
+
+    monkeypatch.setattr(episodes_module, "SCORED_AT_ONCE", at_once)
+    panel = make_panel("test", "clock", 60)
+    played = play_panel(zeros, CLOCK, TASK, panel, Rise())
+    assert played is not None and played.rewards is not None
+    expected = [np.minimum(np.arange(length), 3).mean() for length in lengths_of(panel)]
+    np.testing.assert_allclose(played.rewards, expected, atol=1e-6)
+    _, rewards = play_one(zeros, CLOCK, panel.seeds[0], Rise(), EnvMaker("small_envs:Clock"))
+    np.testing.assert_array_equal(rewards, np.minimum(np.arange(len(rewards)), 3))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

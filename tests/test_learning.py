@@ -47,3 +47,30 @@ def test_other_words_do_not(sightline: Callable[..., Finished], tmp_path: Path, 
     """Everything else is the same: were it not the words that teach, this would succeed as well."""
     result = learn(sightline, tmp_path / "run", goal, baseline)
     assert result["success_rate"] <= 0.1
+
+
+CAR = (
+    *("steps=6000", "videos=false", "tensorboard=false", "checkpoints.every=6000"),
+    *("evaluation.every=3000", "evaluation.episodes=8", "evaluation.test_episodes=20"),
+)
+AT_THE_FLAG, ANYWHERE = "a car at the peak of the mountain, next to the yellow flag", "a car in the mountain"
+
+
+@pytest.mark.parametrize(
+    ("goal", "baseline", "learns"),
+    [
+        pytest.param(AT_THE_FLAG, ANYWHERE, True, id="the words"),
+        pytest.param(ANYWHERE, AT_THE_FLAG, False, id="swapped"),
+    ],
+)
+def test_progress_teaches(
+    sightline: Callable[..., Finished], tmp_path: Path, goal: str, baseline: str, learns: bool
+) -> None:
+    """A car that is paid for coming nearer reaches the flag; paid for going away from it, it does not."""
+    words = (f"goal={goal}", f"baseline={baseline}")
+    done = sightline("train", "mountain-car-progress", *words, *CAR, "--run-dir", tmp_path / "run", "--json")
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
+    assert result["untrained"]["success_rate"] <= 0.1
+    assert result["reward"] > result["untrained"]["reward"]
+    assert result["success_rate"] >= 0.8 if learns else result["success_rate"] <= 0.1

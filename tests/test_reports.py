@@ -368,6 +368,7 @@ def test_a_learned_reward_is_called_so(tmp_path: Path) -> None:
     ("kind", "name", "heading"),
     [
         ("zero_shot", "Reward under the words", "What the words reward"),
+        ("progress", "Reward under the words", "What the words reward"),
         ("ground_truth", "Environment reward", "What the environment rewards"),
         ("sparse", "Success as reward", "What counts as success"),
     ],

@@ -1,7 +1,13 @@
 """The progress reward: how much nearer to the goal's words the last few frames have come.
 
-The similarity of one frame says where the state is; its rise over the last steps says whether the policy is on its way.
-The sum of both is dense where the similarity alone is flat or, as on the far side of Mountain Car's valley, misleading.
+The rise of the similarity s over k steps, s(t) - s(t - k), prefers the same policies as s itself: discounted by gamma
+and added up over an endless episode it is 1 - gamma^k times the sum of s, less a constant of the episode's beginning.
+Two things differ. The constant part of s, which a critic must have learned before differences count, is gone. And the
+reward is weaker by that factor (0.07 with gamma 0.99), so SAC's entropy coefficient must be smaller in proportion; a
+share `level` of s itself strengthens it.
+
+The rise is not discounted, unlike the shaping of Ng, Harada and Russell (ICML 1999), gamma s(t) - s(t - 1). That is
+made to prefer no policy to another, and alone it teaches nothing.
 """
 
 from __future__ import annotations
@@ -31,18 +37,21 @@ class ProgressConfig(ZeroShotConfig):
 class ProgressReward(ZeroShotReward):
     """The zero-shot reward's rise from the first to the last of eight frames, plus its present value times `level`.
 
+    A window stops at its episode's first frame, so the first reward of an episode is `level` times the similarity.
+
     Args:
         goal, baseline, options: as of `ZeroShotReward`.
-        level: weight of the present value; 0 rewards progress alone.
+        level: weight of the present value; 0 rewards the rise alone.
     """
 
     window = 8
 
-    def __init__(self, goal: Any, baseline: Any = (), *, level: float = 0.0, **options: Any) -> None:
+    def __init__(self, goal: Any, baseline: Any = (), *, level: float = 0.1, **options: Any) -> None:
         super().__init__(goal, baseline, **options)
         self.level = level
 
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
+        """float32[T, N] from embeddings [T, N, D] of any float type."""
         similarity = super().score(features, clip)
         seen = windows(similarity, clip.first, self.window)
         return np.asarray(similarity - seen[:, :, 0] + self.level * similarity)
