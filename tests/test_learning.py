@@ -72,5 +72,8 @@ def test_progress_teaches(
     assert done.code == 0, done.err
     result = json.loads(done.out)
     assert result["untrained"]["success_rate"] <= 0.1
-    assert result["reward"] > result["untrained"]["reward"]
-    assert result["success_rate"] >= 0.8 if learns else result["success_rate"] <= 0.1
+    if learns:
+        assert result["success_rate"] >= 0.8
+        assert result["reward"] > result["untrained"]["reward"] + 0.02, "the words see it too"
+    else:
+        assert result["success_rate"] <= 0.1
