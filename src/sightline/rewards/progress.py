@@ -24,7 +24,7 @@ class ProgressConfig(ZeroShotConfig):
     """How much nearer to the goal's words the last eight frames have come."""
 
     kind: Literal["progress"] = "progress"  # type: ignore[assignment]
-    level: float = 0.0
+    level: float = 0.3
     """Weight of the present similarity beside its rise."""
 
     def reward_class(self) -> type[ZeroShotReward]:
@@ -46,7 +46,7 @@ class ProgressReward(ZeroShotReward):
 
     window = 8
 
-    def __init__(self, goal: Any, baseline: Any = (), *, level: float = 0.1, **options: Any) -> None:
+    def __init__(self, goal: Any, baseline: Any = (), *, level: float = 0.3, **options: Any) -> None:
         super().__init__(goal, baseline, **options)
         self.level = level
 
