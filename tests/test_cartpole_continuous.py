@@ -11,18 +11,12 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.envs import register
 from sightline.envs.control.cartpole_continuous import LEAN, TRACK, CartPoleContinuous
 from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import find_task
 
 GRAVITY, CART, POLE, HALF_LENGTH, TICK = 9.8, 1.0, 0.1, 0.5, 0.02
 ENV = find_task("cartpole-continuous").env
-
-
-@pytest.fixture(autouse=True)
-def _registered() -> None:
-    register()
 
 
 def at(*state: float) -> CartPoleContinuous:

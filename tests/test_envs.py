@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +14,12 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from sightline.envs import CARTPOLE_ID, MOUNTAIN_CAR_ID, making, register
+from sightline.envs import CARTPOLE_ID, METAWORLD_ID, MOUNTAIN_CAR_ID, making
 from sightline.envs.control.cartpole import LOOKS as CARTPOLE_LOOKS
 from sightline.envs.control.cartpole import CartPole
 from sightline.envs.control.mountain_car import LOOKS as MOUNTAIN_CAR_LOOKS
 from sightline.envs.control.mountain_car import MountainCar
+from sightline.envs.games.making import GAMES
 from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import TASKS
 from sightline.errors import BadInput, RunFailed
@@ -30,12 +33,29 @@ def test_gymnasium_accepts_them(kind: Callable[..., gymnasium.Env[Any, Any]]) ->
     check_env(kind(render_mode="rgb_array"), skip_render_check=True)
 
 
-@pytest.mark.parametrize("env_id", [CARTPOLE_ID, MOUNTAIN_CAR_ID])
+OURS = sorted({task.env for task in TASKS if task.env.startswith("sightline/")} | set(GAMES.values()))
+
+
+@pytest.mark.parametrize("env_id", [env_id for env_id in OURS if env_id != METAWORLD_ID])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_registered_ones_pass_the_whole_check(env_id: str) -> None:
-    register()
-    register()
-    check_env(gymnasium.make(env_id, render_mode="rgb_array").unwrapped)
+    """With Gymnasium's own checks inside and outside; games observe a text and pictures, and pass them all the same."""
+    env = gymnasium.make(env_id, render_mode="rgb_array")
+    check_env(env.unwrapped)
+    env.reset(seed=0)
+    env.step(env.action_space.sample())
+
+
+def test_importing_the_package_of_environments_registers_them_all() -> None:
+    program = (
+        "import gymnasium, sys; level = gymnasium.logger.min_level\n"
+        "gymnasium.make('sightline.envs:sightline/NumberLine-v0').reset(seed=0)\n"
+        "print(*sorted(name for name in gymnasium.registry if name.startswith('sightline/')))\n"
+        "print('torch' in sys.modules, gymnasium.logger.min_level == level)"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [" ".join(OURS), "False True"]
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("env_id", [CARTPOLE_ID, MOUNTAIN_CAR_ID])

@@ -14,42 +14,49 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from sightline.envs.record_frame import RecordFrame
+    from sightline.rewards.base import Clip, RewardModel
+    from sightline.rewards.lerobot import LeRobotReward
+    from sightline.rewards.wrap import wrap
+    from sightline.rewards.zero_shot import ZeroShotReward
+
 __version__ = "0.1.0"
 
 _PUBLIC = {
     # rewards
-    "Clip": "sightline.rewards.base",
-    "RewardModel": "sightline.rewards.base",
-    "ZeroShotReward": "sightline.rewards.zero_shot",
-    "ProgressReward": "sightline.rewards.progress",
-    "LearnedReward": "sightline.rewards.learned.reward",
-    "wrap": "sightline.rewards.wrap",
-    "RecordFrame": "sightline.rewards.wrap",
-    "LeRobotReward": "sightline.rewards.lerobot",
+    "Clip": "sightline.rewards.base:Clip",
+    "RewardModel": "sightline.rewards.base:RewardModel",
+    "ZeroShotReward": "sightline.rewards.zero_shot:ZeroShotReward",
+    "ProgressReward": "sightline.rewards.progress:ProgressReward",
+    "LearnedReward": "sightline.rewards.learned.reward:LearnedReward",
+    "wrap": "sightline.rewards.wrap:wrap",
+    "RecordFrame": "sightline.envs.record_frame:RecordFrame",
+    "LeRobotReward": "sightline.rewards.lerobot:LeRobotReward",
     # teachers and labels
-    "Teacher": "sightline.labels.types",
-    "Answer": "sightline.labels.types",
-    "ChatTeacher": "sightline.teachers.chat",
-    "EncoderTeacher": "sightline.teachers.encoder",
-    "ScriptedTeacher": "sightline.teachers.scripted",
-    "LabelStore": "sightline.labels.store",
-    "fit_reward": "sightline.preferences.fit",
+    "Teacher": "sightline.labels.types:Teacher",
+    "Answer": "sightline.labels.types:Answer",
+    "ChatTeacher": "sightline.teachers.chat:ChatTeacher",
+    "EncoderTeacher": "sightline.teachers.encoder:EncoderTeacher",
+    "ScriptedTeacher": "sightline.teachers.scripted:ScriptedTeacher",
+    "LabelStore": "sightline.labels.store:LabelStore",
+    "fit_reward": "sightline.preferences.fit:fit_reward",
     # runs
-    "train": "sightline.api",
-    "evaluate": "sightline.api",
-    "Run": "sightline.api",
+    "train": "sightline.api:train",
+    "evaluate": "sightline.api:evaluate",
+    "Run": "sightline.api:Run",
     # plug-ins
-    "register": "sightline.registry",
-    "RewardConfig": "sightline.config.blocks",
-    "TeacherConfig": "sightline.config.blocks",
-    "FeedbackConfig": "sightline.config.blocks",
-    "AlgorithmConfig": "sightline.config.blocks",
-    "RewardSetup": "sightline.rewards.building",
+    "register": "sightline.registry:register",
+    "RewardConfig": "sightline.config.blocks:RewardConfig",
+    "TeacherConfig": "sightline.config.blocks:TeacherConfig",
+    "FeedbackConfig": "sightline.config.blocks:FeedbackConfig",
+    "AlgorithmConfig": "sightline.config.blocks:AlgorithmConfig",
+    "RewardSetup": "sightline.rewards.building:RewardSetup",
     # errors
-    "BadInput": "sightline.errors",
-    "RunFailed": "sightline.errors",
+    "BadInput": "sightline.errors:BadInput",
+    "RunFailed": "sightline.errors:RunFailed",
 }
-"""Public name -> module."""
+"""Public name -> where it is."""
 
 __all__ = [
     "AlgorithmConfig",
@@ -84,6 +91,7 @@ __all__ = [
 if TYPE_CHECKING:
     from sightline.api import Run, evaluate, train
     from sightline.config.blocks import AlgorithmConfig, FeedbackConfig, RewardConfig, TeacherConfig
+    from sightline.envs.record_frame import RecordFrame
     from sightline.errors import BadInput, RunFailed
     from sightline.labels.store import LabelStore
     from sightline.labels.types import Answer, Teacher
@@ -94,7 +102,7 @@ if TYPE_CHECKING:
     from sightline.rewards.learned.reward import LearnedReward
     from sightline.rewards.lerobot import LeRobotReward
     from sightline.rewards.progress import ProgressReward
-    from sightline.rewards.wrap import RecordFrame, wrap
+    from sightline.rewards.wrap import wrap
     from sightline.rewards.zero_shot import ZeroShotReward
     from sightline.teachers.chat import ChatTeacher
     from sightline.teachers.encoder import EncoderTeacher
@@ -104,7 +112,8 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'sightline' has no attribute '{name}'")
-    found = getattr(importlib.import_module(_PUBLIC[name]), name)
+    module, _, attribute = _PUBLIC[name].partition(":")
+    found = getattr(importlib.import_module(module), attribute)
     globals()[name] = found
     return found
 

@@ -1,4 +1,7 @@
-"""Gymnasium environments: our own, any other by name, and vector environments with frames."""
+"""Our own Gymnasium environments, and how any environment is made, framed and stepped in numbers.
+
+Importing this registers them all: `gymnasium.make("sightline.envs:sightline/CartPole-v0", render_mode="rgb_array")`.
+"""
 
 import gymnasium
 
@@ -7,15 +10,18 @@ CARTPOLE_CONTINUOUS_ID = "sightline/CartPoleContinuous-v0"
 MOUNTAIN_CAR_ID = "sightline/MountainCar-v0"
 METAWORLD_ID = "sightline/MetaWorld-v0"
 
-
-def register() -> None:
-    """Register our environments with Gymnasium and silence its log; calling it again changes nothing."""
-    gymnasium.logger.min_level = gymnasium.logger.ERROR + 1
-    for env_id, entry_point, steps in (
-        (CARTPOLE_ID, "sightline.envs.control.cartpole:CartPole", 200),
-        (CARTPOLE_CONTINUOUS_ID, "sightline.envs.control.cartpole_continuous:CartPoleContinuous", 100),
-        (MOUNTAIN_CAR_ID, "sightline.envs.control.mountain_car:MountainCar", 200),
-        (METAWORLD_ID, "sightline.envs.control.metaworld:MetaWorld", 500),
-    ):
-        if env_id not in gymnasium.registry:
-            gymnasium.register(env_id, entry_point=entry_point, max_episode_steps=steps)
+for _id, _entry_point, _steps in (
+    (CARTPOLE_ID, "control.cartpole:CartPole", 200),
+    (CARTPOLE_CONTINUOUS_ID, "control.cartpole_continuous:CartPoleContinuous", 100),
+    (MOUNTAIN_CAR_ID, "control.mountain_car:MountainCar", 200),
+    (METAWORLD_ID, "control.metaworld:MetaWorld", 500),
+    ("sightline/NumberLine-v0", "games.number_line:NumberLine", None),  # this and the next three end by themselves
+    ("sightline/EZPoints-v0", "games.ez_points:EZPoints", None),
+    ("sightline/Points24-v0", "games.points24:Points24", None),
+    ("sightline/Blackjack-v0", "games.blackjack:Blackjack", None),
+    ("sightline/Sokoban-v0", "games.sokoban:Sokoban", 60),
+    ("sightline/FrozenLake-v0", "games.frozen_lake:FrozenLake", 100),
+):
+    # A module that is loaded anew, as notebooks do, would be warned of for each of them.
+    if _id not in gymnasium.registry:
+        gymnasium.register(_id, entry_point=f"sightline.envs.{_entry_point}", max_episode_steps=_steps)

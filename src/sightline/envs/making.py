@@ -18,7 +18,6 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation, RescaleObservation, TimeLimit, TransformAction, TransformObservation
 
-from sightline.envs import register
 from sightline.envs.drawing import Size
 from sightline.errors import BadInput, RunFailed, nearest
 
@@ -73,7 +72,7 @@ class EnvMaker:
         Raises:
             BadInput, RunFailed: as for a call.
         """
-        register()
+        gymnasium.logger.min_level = gymnasium.logger.ERROR + 1  # our lines say it, and stderr is for them alone
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         # Without this, MuJoCo looks for a display, and fails where there is none although EGL would work.

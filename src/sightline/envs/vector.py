@@ -175,17 +175,27 @@ def rgb_frame(env: gymnasium.Env[Any, Any]) -> np.ndarray:
     """
     try:
         rendered: Any = env.render()
-        frame = np.asarray(rendered)
+        frame = None if rendered is None else np.asarray(rendered)
     except Exception as error:
         raise RunFailed(
             f"the environment could not render: {' '.join(str(error).split())}; "
             "'sightline doctor' says which rendering back ends work here"
         ) from error
+    return checked_frame(frame)
+
+
+def checked_frame(rendered: Any) -> np.ndarray:
+    """A picture that an environment rendered.
+
+    Raises:
+        RunFailed: it is something else than uint8[H, W, 3].
+    """
     if rendered is None:
         raise RunFailed(
             "the environment's render() returned nothing; its constructor must take render_mode='rgb_array' and keep "
             "it, and render() must return uint8[H, W, 3]"
         )
+    frame = np.asarray(rendered)
     if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
         raise RunFailed(f"the environment rendered {frame.dtype}{list(frame.shape)}; frames must be uint8[H, W, 3]")
     return np.ascontiguousarray(frame)

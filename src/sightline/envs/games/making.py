@@ -33,20 +33,6 @@ SUMMARIES = {
 """Name -> one line for lists."""
 
 
-def register() -> None:
-    """Register our games with Gymnasium; calling it again changes nothing."""
-    for name, entry_point, steps in (
-        ("numberline", "number_line:NumberLine", None),  # these four truncate or terminate by themselves
-        ("ezpoints", "ez_points:EZPoints", None),
-        ("points24", "points24:Points24", None),
-        ("blackjack", "blackjack:Blackjack", None),
-        ("sokoban", "sokoban:Sokoban", 60),
-        ("frozenlake", "frozen_lake:FrozenLake", 100),
-    ):
-        if GAMES[name] not in gymnasium.registry:
-            gymnasium.register(GAMES[name], entry_point=f"sightline.envs.games.{entry_point}", max_episode_steps=steps)
-
-
 @dataclass(frozen=True)
 class GameMaker:
     """Game factory without arguments; it can be pickled, so worker processes can use it.
@@ -80,7 +66,6 @@ class GameMaker:
                 field, or `in_words` for an environment without descriptions.
             RunFailed: the environment cannot be built on this machine, or does not render.
         """
-        register()
         make = EnvMaker(GAMES.get(self.env, self.env), self.options, self.episode_steps, also_known=tuple(GAMES))
         env = make.as_it_is()
         if not isinstance(env.unwrapped, Game):
