@@ -8,6 +8,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from sightline.envs.record_frame import RecordFrame
+
 
 class Clock(gymnasium.Env[np.ndarray, np.int64]):
     """Shows its own time: state and every pixel are the number of steps since the reset.
@@ -195,6 +197,10 @@ class Undrawn(Clock):
 
     def render(self) -> Any:
         super().render()
+
+
+def recorded_clock() -> RecordFrame:
+    return RecordFrame(Clock("rgb_array"))
 
 
 def clock_by_function(render_mode: str | None = None, longest: int = 5) -> Clock:

@@ -272,6 +272,7 @@ class ModelRewardVecEnv(VecEnvWrapper):
 
     def __init__(self, venv: VecEnv, reward: RewardModel, keep: str = "env_reward") -> None:
         super().__init__(venv)
+        self.metadata = venv.metadata  # which SB3's own wrappers forget
         self._scorer, self._keep = _Scorer(reward, venv.num_envs, venv.observation_space, keep), keep
         self._cameras: list[Camera] = []
         base = venv.unwrapped
