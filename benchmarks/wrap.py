@@ -65,7 +65,7 @@ def main() -> None:
                 started = time.perf_counter()
                 rewards.append(play(envs, model, actions))
                 seconds[name].append(time.perf_counter() - started)
-            assert np.array_equal(*rewards)
+            assert np.array_equal(rewards[0], rewards[1])
         ratios = [one / other for one, other in zip(seconds["wrap"], seconds["by_hand"], strict=True)][1:]  # warmed up
         rate = given.envs * len(actions) / statistics.median(seconds["wrap"][1:])
         result = {"ratio": statistics.median(ratios), "ratios": ratios, "steps_per_second": rate, "envs": given.envs}

@@ -268,6 +268,28 @@ def test_models_that_need_nothing_render_nothing(kind: str, monkeypatch: pytest.
         assert (played.rewards == played.ended).all()
 
 
+def test_the_vector_environment_that_gymnasium_has_of_cartpole() -> None:
+    class Brightness(RewardModel):
+        def reward(self, clip: Clip) -> np.ndarray:
+            assert clip.frames is not None
+            return np.asarray(clip.frames[:, :, 100:350].mean(axis=(2, 3, 4)), np.float32)
+
+    bare, env = (gymnasium.make_vec("CartPole-v1", COUNT, render_mode="rgb_array") for _ in range(2))
+    assert not isinstance(bare, SyncVectorEnv)
+    env = wrap(env, Brightness())
+    over, ends = np.zeros(COUNT, bool), 0
+    assert np.array_equal(bare.reset(seed=0)[0], env.reset(seed=0)[0])
+    for step in range(40):
+        actions = np.full(COUNT, step % 10 > 2)
+        _, own, terminated, truncated, _ = bare.step(actions.astype(int))
+        _, rewards, _, _, infos = env.step(actions.astype(int))
+        assert np.array_equal(rewards, np.where(over, 0, Brightness()(np.stack(bare.render() or ()))))
+        assert np.array_equal(infos["env_reward"], own)
+        over = terminated | truncated
+        ends += over.sum()
+    assert ends >= COUNT
+
+
 def test_environments_without_pictures_do_for_models_without_eyes() -> None:
     assert play(wrap(Blind(), Positions())).rewards.any()
     assert play(wrap(SyncVectorEnv([Blind] * COUNT), Positions())).rewards.any()
@@ -433,6 +455,13 @@ def test_workers_that_reset_by_themselves_need_a_recorder(make: Callable[[], Any
     with pytest.raises(BadInput, match=r"sightline\.RecordFrame"):
         wrap(env, Times())
     env.close()
+
+
+def test_every_environment_must_be_recorded() -> None:
+    env = wrap(SyncVectorEnv([recorded_clock, CLOCK], autoreset_mode="SameStep"), Times())
+    env.reset()
+    with pytest.raises(BadInput, match=r"each environment must be in a sightline\.RecordFrame"):
+        env.step(np.zeros(2, int))
 
 
 def test_frames_of_different_sizes_are_refused() -> None:

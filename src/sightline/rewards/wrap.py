@@ -245,7 +245,8 @@ class ModelRewardVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
                 frames = [camera.frame for camera in self._cameras]
             else:
                 frames = _reached(infos, "frame") if self._recorded else self.env.render()
-            if frames is None or len(frames) != self.num_envs:
+            everywhere = not self._recorded or np.all(infos.get("_frame", True))
+            if frames is None or len(frames) != self.num_envs or not everywhere:
                 raise BadInput(
                     f"this vector environment gave no frame for each of its {self.num_envs} environments; its render() "
                     "must return that many, or each environment must be in a sightline.RecordFrame"
