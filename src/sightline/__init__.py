@@ -11,8 +11,7 @@ Everything is imported when it is first used, so `import sightline` is fast and 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # type checkers take it for true; importing `typing` would take half of the time
 
 if TYPE_CHECKING:
     from sightline.envs.record_frame import RecordFrame
@@ -89,6 +88,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from sightline.api import Run, evaluate, train
     from sightline.config.blocks import AlgorithmConfig, FeedbackConfig, RewardConfig, TeacherConfig
     from sightline.envs.record_frame import RecordFrame
@@ -112,6 +113,8 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'sightline' has no attribute '{name}'")
+    import importlib
+
     module, _, attribute = _PUBLIC[name].partition(":")
     found = getattr(importlib.import_module(module), attribute)
     globals()[name] = found
