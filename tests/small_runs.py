@@ -53,7 +53,7 @@ class Scripted:
 
     function: Callable[[ChatTurn], str]
 
-    def ask(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
+    def generate(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
         return [only_text(self.function(conversation[-1])) for conversation in conversations]
 
 

@@ -103,7 +103,7 @@ def test_texts_that_are_no_recipes(sightline: Sightline, text: str, expected: tu
         (b"cartpole\n", "the recipe on stdin must be a YAML map"),
         (b"env: \xff\xfe", "not text in UTF-8"),
         (b"env: [", "the recipe on stdin is not valid YAML"),
-        (b"a: " + b"x" * 1_000_010, "larger than 1 MB"),
+        (b"a: " + b"x" * 1_000_010, "larger than the limit of 1 MB"),
     ],
 )
 def test_what_comes_on_stdin_and_is_no_recipe(
@@ -620,9 +620,9 @@ def test_a_table_goes_where_a_link_points(sightline: Sightline, pictures: Path) 
 def test_a_model_that_gives_no_number_fails(
     sightline: Sightline, pictures: Path, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sightline.rewards.zero_shot import ZeroShotReward
+    from sightline.rewards.zero_shot import GoalBaselineHead
 
-    monkeypatch.setattr(ZeroShotReward, "score", lambda self, embeddings: np.full(len(embeddings), value))
+    monkeypatch.setattr(GoalBaselineHead, "__call__", lambda self, embeddings: np.full(len(embeddings), value))
     check_one_line(sightline("score", pictures, *GOAL), 1, "encoder 'bundled'", "a_up.png", "--model")
 
 

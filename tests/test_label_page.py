@@ -518,7 +518,7 @@ def test_an_answer_taken_back_in_time_is_not_handed_on(page: Page, monkeypatch: 
             elif what == "undo":
                 assert page.post("undo")[1]["undone"]
 
-    asked = Scripted(HumanTeacherConfig(kind="human"), page.store, CONTEXT, print)
+    asked = Scripted(page.store, CONTEXT, print)
     assert [answer.outcome for _, answer in asked.answers(pairs(1))] == [Outcome.EQUAL]
 
 

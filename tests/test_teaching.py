@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sightline.control.pebble import _size_of_round
 
 from conftest import TINY, Finished
 from sightline.config.loading import load_recipe
 from sightline.labels.store import BACKUP, DATABASE, LabelStore
 from sightline.preferences.config import LearnedConfig
+from sightline.preferences.pebble import _size_of_round
 from sightline.runs.metrics import read_metrics
 from stored import newest_checkpoint, replay_of, rows_of, session_of
 
@@ -424,7 +424,7 @@ def test_the_critic_begins_anew_when_the_reward_takes_over(
     train: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, reset: bool
 ) -> None:
     forgotten: list[int] = []
-    monkeypatch.setattr("sightline.control.pebble.reset_critic", lambda model: forgotten.append(model.num_timesteps))
+    monkeypatch.setattr("sightline.control.training.reset_critic", lambda model: forgotten.append(model.num_timesteps))
     train(f"reward.reset_critic={str(reset).lower()}")
     assert forgotten == ([64] if reset else []), "once, and never again"
 

@@ -322,7 +322,7 @@ def test_a_run_says_what_its_encoders_do_not_see(
 def test_a_reward_that_is_no_number(
     sightline: Sightline, train: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, calls, score = train("cartpole", name="whole"), [0], GoalBaselineHead.score
+    whole, calls, score = train("cartpole", name="whole"), [0], GoalBaselineHead.__call__
 
     def broken(self: GoalBaselineHead, embeddings: np.ndarray) -> np.ndarray:
         calls[0] += 1
@@ -330,10 +330,10 @@ def test_a_reward_that_is_no_number(
         return rewards if calls[0] < 6 else np.full_like(rewards, np.nan)
 
     with monkeypatch.context() as patch:
-        patch.setattr(GoalBaselineHead, "score", broken)
+        patch.setattr(GoalBaselineHead, "__call__", broken)
         done = sightline("train", "cartpole", *TINY, "--run-dir", tmp_path / "run")
     assert done.code == 1
-    assert "not finite" in done.lines[-1]
+    assert "not finite" in done.lines[-1] and "ZeroShotReward" in done.lines[-1]
     assert "Traceback" not in done.err
     assert sum(line.startswith("sightline: ") for line in done.lines) == 1
     assert done.out == ""

@@ -107,12 +107,12 @@ def test_golden_values_by_hand() -> None:
     x = np.array([[0.6, 0.8], [1, 0], [0, 1]], np.float32)
     goal, baseline = np.array([1, 0], np.float32), np.zeros(2, np.float32)
     for alpha, expected in ((0.0, [0.6, 1, 0]), (1.0, [0.92, 1, 0.5]), (0.5, [0.84, 1, 0.375])):
-        np.testing.assert_allclose(GoalBaselineHead(goal, baseline, alpha).score(x), expected, atol=1e-6)
+        np.testing.assert_allclose(GoalBaselineHead(goal, baseline, alpha)(x), expected, atol=1e-6)
 
 
 def test_too_far_along_the_line_is_punished_too() -> None:
     """The reward is quadratic about the goal, not a margin."""
-    scores = GoalBaselineHead(np.array([0.5, 0], np.float32), np.array([0, 0], np.float32), 1.0).score(
+    scores = GoalBaselineHead(np.array([0.5, 0], np.float32), np.array([0, 0], np.float32), 1.0)(
         np.array([[0.5, 0], [0.9, 0], [0.1, 0]])
     )
     assert scores[0] == 1
@@ -129,7 +129,7 @@ def test_properties(vectors: np.ndarray, alpha: float, goals: int, shuffle: Any)
     texts, x = vectors[:5], vectors[5:]
 
     def score(goal: list[Any], baseline: list[Any], of: np.ndarray) -> np.ndarray:
-        return GoalBaselineHead(np.mean(goal, axis=0), np.mean(baseline, axis=0), alpha).score(of)
+        return GoalBaselineHead(np.mean(goal, axis=0), np.mean(baseline, axis=0), alpha)(of)
 
     goal, baseline = list(texts[:goals]), list(texts[goals:])
     reward = score(goal, baseline, x)
