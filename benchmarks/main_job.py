@@ -1,4 +1,4 @@
-"""Does the main job work? Every claim of the README about learning, measured and printed by one command.
+"""Does the main job work? Every claim of docs/results.md about learning, measured and printed by one command.
 
     PYTHONPATH=tools python benchmarks/main_job.py --second-encoder FOLDER --jobs 2
 

@@ -1,4 +1,4 @@
-"""Does learning from a teacher work, and what does it cost? Every such claim of the README, by one command.
+"""Does learning from a teacher work, and what does it cost? Every such claim of docs/results.md, by one command.
 
     python benchmarks/preferences.py main efficiency throughput relabelling drawer --jobs 2
 

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
+import importlib
+import importlib.util
 import json
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+
+import sightline as sl
+from sightline import registry
+from sightline.agents.types import Turn
+from sightline.config.loading import load_recipe
+from sightline.config.recipe import ControlRecipe
+from sightline.labels.types import Outcome
+from sightline.models.chat.messages import ChatRequest
+from sightline.rewards.base import Clip
+from sightline.rewards.building import RewardContext
+from sightline.teachers.chat import ChatTeacher
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMANDS = [
     line.split("   #")[0].strip()
     for line in README.splitlines()
@@ -44,10 +62,16 @@ def test_the_commands_of_the_guide_are_understood(tmp_path: Path) -> None:
         assert done.returncode == 0, f"{command}: {done.stderr}"
 
 
-def test_what_the_guide_imports_is_there() -> None:
-    imports = re.findall(r"^from sightline[\w.]* import .*$", GUIDE, flags=re.MULTILINE)
-    assert len(imports) >= 5
-    exec("\n".join(imports), {})
+def test_names_that_the_documents_use_are_public() -> None:
+    used = 0
+    for document in DOCUMENTS:
+        text = document.read_text()
+        names = set(re.findall(r"\bsl\.(\w+)", text))
+        assert names <= set(sl.__all__), document.name
+        for line in re.findall(r"^from sightline[\w.]* import .*$", text, flags=re.MULTILINE):
+            exec(line, {})
+        used += len(names)
+    assert used >= 20
 
 
 def test_the_guide_ends_well_without_a_network(tmp_path: Path) -> None:
@@ -101,10 +125,129 @@ def test_there_are_commands_to_check() -> None:
 
 
 def test_links_of_the_documents_lead_somewhere() -> None:
-    for document in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+    for document in DOCUMENTS:
+        for target, heading in re.findall(r"\]\(([^)#]+)(?:#([^)]+))?\)", document.read_text()):
             if not target.startswith("http"):
-                assert (document.parent / target).exists(), f"{document.name}: {target}"
+                file = document.parent / target
+                assert file.exists(), f"{document.name}: {target}"
+                headings = re.findall(r"^#+ (.*)$", file.read_text(), flags=re.MULTILINE) if heading else []
+                slugs = [re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings]
+                assert not heading or heading in slugs, f"{document.name}: {target}#{heading}"
+
+
+def test_modules_that_the_documents_name_are_there() -> None:
+    """Named as a path from the root or from the package, such as `runs/state.py`, or with dots."""
+    for document in DOCUMENTS:
+        text = document.read_text()
+        for path in set(re.findall(r"`((?:\w+/)+(?:\w+\.py)?)(?=[`:])", text)):
+            is_there = any((place / path).exists() for place in (ROOT, ROOT / "src" / "sightline"))
+            assert is_there, f"{document.name}: {path}"
+        for name in set(re.findall(r"\b(sightline(?:\.[a-z_]\w*)+)(?:\.[A-Z]\w*)?", text)):
+            assert found(name), f"{document.name}: {name}"
+
+
+def found(name: str) -> bool:
+    """Whether a dotted name is a module, something in one, or a group of entry points."""
+    if name.removeprefix("sightline.") in registry.BUILT_IN:
+        return True
+    parent, _, last = name.rpartition(".")
+    if hasattr(importlib.import_module(parent), last):
+        return True
+    return importlib.util.find_spec(name) is not None
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.split()) <= 900
+    assert len((ROOT / "docs" / "architecture.md").read_text().split()) <= 700
+
+
+def test_python_in_the_documents_is_python() -> None:
+    for document in DOCUMENTS:
+        for block in re.findall(r"```python\n(.*?)```", document.read_text(), flags=re.DOTALL):
+            ast.parse(block)
+
+
+_EXAMPLES = re.findall(r'```python\n("""(\w+)\.py:.*?)```', (ROOT / "docs" / "plugins.md").read_text(), flags=re.DOTALL)
+PLUGINS = {name: text for text, name in _EXAMPLES}
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports an example of the page on plug-ins as a module of its own; what it registers is forgotten afterwards."""
+    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def load(name: str) -> Any:
+        (tmp_path / f"{name}.py").write_text(PLUGINS[name])
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        return importlib.import_module(name)
+
+    return load
+
+
+def test_every_kind_of_plug_in_has_an_example(example: Any) -> None:
+    for name in PLUGINS:
+        example(name)
+    assert {kind for kind, _ in registry._registered} == set(registry.BUILT_IN)
+
+
+def test_the_example_of_a_reward(example: Any) -> None:
+    brightness = example("brightness")
+    recipe = load_recipe("cartpole", ["reward.kind=brightness", "reward.target=0.5"])
+    assert isinstance(recipe, ControlRecipe)
+    context = RewardContext((), (), 0, False, lambda size, states: np.zeros((64, 64, 3), np.uint8))
+    model = recipe.reward.build(context).model
+    assert isinstance(model, brightness.BrightnessReward)
+    frames = np.full((5, 1, 8, 8, 3), 255, np.uint8)
+    frames[2:] = 0
+    first = np.array([[True], [False], [False], [True], [False]])
+    # White, white, black, where steps before an episode count as its first: the third step is three quarters white. The
+    # second episode is black, whatever came before it.
+    expected = [-0.5, -0.5, -0.25, -0.5, -0.5]
+    np.testing.assert_allclose(model(Clip(first, frames=frames))[:, 0], expected, atol=1e-6)
+    assert model(frames[:, 0]).shape == (5,)
+
+
+def test_the_example_of_a_teacher(example: Any) -> None:
+    teacher = example("redness").RednessTeacher()
+    red, black = np.full((8, 8, 3), (200, 0, 0), np.uint8), np.zeros((8, 8, 3), np.uint8)
+    answers = teacher.compare([(red, black), (black, red), (red, red)], "red")
+    assert [answer.outcome for answer in answers] == [Outcome.FIRST, Outcome.SECOND, Outcome.EQUAL]
+    load_recipe("cartpole-preferences", ["reward.teacher.kind=redness"])
+
+
+def test_the_example_of_feedback(example: Any) -> None:
+    import torch
+
+    block = example("margin").MarginConfig()
+    returns = [torch.tensor([[0.0, 3.0]]), torch.tensor([[3.0, 0.0]])]  # the second is better by 3, then worse by 3
+    assert block.label_loss(returns, torch.tensor([1.0, 1.0]), 1).tolist() == [2.0]
+    load_recipe("cartpole-preferences", ["reward.feedback.kind=margin"])
+
+
+def test_the_example_of_an_algorithm(example: Any) -> None:
+    class Episode:
+        def __init__(self, *rewards: float) -> None:
+            self.rewards, self.turns = np.array(rewards), [Turn] * len(rewards)
+            self.error = None if rewards else "broken"
+
+    groups = [[Episode(0.0, 1.0), Episode(0.0)], [Episode(2.0), Episode()]]
+    told = example("reinforce").ReinforceConfig().compute_advantages(groups, "game")
+    numbers = [[None if one is None else one.advantages.tolist() for one in group] for group in told]
+    assert numbers == [[[0.0, 0.0], [-1.0]], [[1.0], None]]
+
+
+def test_the_example_of_a_provider(example: Any) -> None:
+    parrot = example("parrot").Parrot("first")
+
+    async def said() -> str:
+        async with parrot.connected() as ask:
+            return str((await ask(ChatRequest(("Which?",)))).text)
+
+    assert asyncio.run(said()) == "first"
+    teacher = ChatTeacher("first", provider="parrot")
+    (answer,) = teacher.compare([(np.zeros((8, 8, 3), np.uint8), np.ones((8, 8, 3), np.uint8))], "red")
+    assert answer.outcome is Outcome.UNSURE  # it says so whichever is shown first
 
 
 def test_the_environment_of_the_guide_can_be_trained(tmp_path: Path) -> None:
