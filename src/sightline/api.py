@@ -178,6 +178,7 @@ class Run:
         alpha: float | None = None,
         train: bool = False,
         run_dir: str | Path | None = None,
+        progress: bool = True,
         **overrides: Any,
     ) -> np.ndarray | Run:
         """Give every stored transition the reward of other words, without one new frame.
@@ -189,6 +190,7 @@ class Run:
             train: learn a policy from the stored transitions under the new rewards, in a new run that collects nothing;
                 only its evaluations step the environment.
             run_dir: folder of that run.
+            progress: show a progress bar.
             overrides: further recipe keys of that run, such as `steps`.
 
         Returns:
@@ -202,7 +204,18 @@ class Run:
         if not train:
             return relabelled(self._folder, goal, baseline, alpha, self._trust)
         recipe = relabelled_recipe(self._folder, goal, baseline, alpha)
-        return globals()["train"](recipe, run_dir=run_dir, **overrides)  # type: ignore[no-any-return]
+        return globals()["train"](recipe, run_dir=run_dir, progress=progress, **overrides)  # type: ignore[no-any-return]
+
+    def stored_rewards(self) -> np.ndarray:
+        """float32[T, N]: the rewards of the stored transitions in order of time, as they are in the run.
+
+        Raises:
+            BadInput: the run has no checkpoint, is an agent's, or its recipe names code of its own.
+        """
+        from sightline.control.checkpoints import buffer_of, latest_learner
+
+        buffer = buffer_of(latest_learner(self._folder, self._trust))
+        return np.asarray(buffer.rewards[buffer.filled_rows()])
 
     def report(self) -> Path:
         """Write the run's report.html from its files; gives its path."""

@@ -339,6 +339,6 @@ def evaluate_policy(
         keep(pictures, played)
         found = summary(played, eval_seeds)
         numbers |= found if pictures == "real" else {pictures: found}
-    numbers["random"] = _baseline(worker, eval_seeds, _random_action)
-    numbers["oracle"] = _baseline(worker, eval_seeds, _oracle_action) if has_oracle(worker.game(0)) else None
+    numbers["random"] = random_play(worker, eval_seeds)
+    numbers["oracle"] = oracle_play(worker, eval_seeds)
     return numbers

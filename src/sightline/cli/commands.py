@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
@@ -220,6 +220,62 @@ def report(run: RunPath, as_json: AsJson = False) -> None:
         typer.echo(page)
     if found:
         raise RunFailed(f"the page shows what can be read: {'; '.join(found)}")
+
+
+@app.command()
+def relabel(
+    run: Annotated[
+        Path, typer.Argument(help="Folder of a run that kept its embeddings (reward.keep_embeddings=true).")
+    ],
+    goal: Annotated[list[str], typer.Option(help="What the picture should show; may be given several times.")],
+    baseline: Annotated[list[str] | None, typer.Option(help="What it shows anyway.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Strength of the regularisation, 0 to 1.")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="With --train.")] = None,
+    train: Annotated[bool, typer.Option("--train", help="Learn a policy from them, in a new run.")] = False,
+    run_dir: Annotated[Path | None, typer.Option(help="Folder of the new run.")] = None,
+    trust: Trust = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give stored transitions the reward of other words: sightline relabel runs/mine --goal "the cart on the right"."""
+    import numpy as np
+
+    from sightline.api import Run
+    from sightline.config.loading import parse_override
+    from sightline.evaluation.statistics import spearman
+
+    old = Run(run, trust=trust)
+    if overrides and not train:
+        raise BadInput("recipe keys are for the new run; add --train")
+    words: Any = (list(goal), list(baseline or ()))
+    if train:
+        stated = dict(map(parse_override, overrides or []))
+        new: Any = old.relabel(*words, alpha=alpha, train=True, run_dir=run_dir, **stated)
+        if as_json:
+            print_json(new.result | {"run": str(new.path)})
+        else:
+            from sightline import roles
+
+            typer.echo(f"trained     {roles.describe(new.recipe, new.result)}")
+            typer.echo(f"report      {new.path / 'report.html'}")
+        return
+    rewards = np.asarray(old.relabel(*words, alpha=alpha))
+    before = old.stored_rewards()
+    numbers = {
+        "transitions": int(rewards.size),
+        "mean": float(rewards.mean()),
+        "low": float(rewards.min()),
+        "high": float(rewards.max()),
+        "spearman_before": spearman(rewards.ravel(), before.ravel()),
+    }
+    if as_json:
+        print_json(numbers | {"rewards": rewards.tolist()})
+        return
+    typer.echo(
+        f"{numbers['transitions']} transitions: reward {numbers['mean']:.4f} on average, from {numbers['low']:.4f} to "
+        f"{numbers['high']:.4f}"
+    )
+    if numbers["spearman_before"] is not None:
+        typer.echo(f"rank correlation with the rewards before: {numbers['spearman_before']:.2f}")
 
 
 @app.command()

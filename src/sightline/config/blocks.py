@@ -272,9 +272,7 @@ class FeedbackConfig(Strict):
 
     def build_reward(self, learned: LearnedConfig, **options: Any) -> LearnedReward:
         """The reward that answers shape, before the first; options are those of `EnsembleReward`."""
-        from sightline.rewards.learned.reward import EnsembleReward
-
-        return EnsembleReward(learned.model, learned.fitting, bounded=self.bounded, **options)
+        return learned.ensemble(bounded=self.bounded, **options)
 
     def memory(self) -> Any:
         """What a learner remembers for this feedback beside labels: an object with `state` and `restore`, or None."""

@@ -43,7 +43,7 @@ def load_recipe(recipe: str | Mapping[str, Any] | None, overrides: Sequence[str]
         BadInput: in one line, with the nearest valid name where a name is unknown.
     """
     document = copy.deepcopy(dict(recipe)) if isinstance(recipe, Mapping) else _read(recipe) if recipe else {}
-    said = overrides.items() if isinstance(overrides, Mapping) else map(_parse_override, overrides)
+    said = overrides.items() if isinstance(overrides, Mapping) else map(parse_override, overrides)
     # What a block is comes first, for it decides which of its keys there are.
     for key, value in sorted(said, key=lambda pair: _names_a_kind_last(pair[0])):
         _apply(document, key, value)
@@ -143,7 +143,7 @@ def recipe_name(recipe: str | None, loaded: Recipe) -> str:
     return "".join(c if c.isalnum() else "-" for c in loaded.env.lower())
 
 
-def _parse_override(override: str) -> tuple[str, Any]:
+def parse_override(override: str) -> tuple[str, Any]:
     """`key=value` as a key and a value."""
     key, equals, text = override.partition("=")
     if not equals or not key:

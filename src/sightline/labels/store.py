@@ -142,8 +142,8 @@ class LabelStore:
         RunFailed: it cannot be written.
     """
 
-    def __init__(self, folder: Path, read_only: bool = False) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | Path, read_only: bool = False) -> None:
+        self.folder = folder = Path(folder)
         self._lock = threading.RLock()
         self._frames = PictureFiles(folder / "frames")
         self._refuse_to_begin_anew()

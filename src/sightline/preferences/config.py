@@ -187,6 +187,12 @@ class LearnedConfig(RewardConfig):
             device=self.device,
         )
 
+    def ensemble(self, bounded: bool, **options: Any) -> LearnedReward:
+        """The usual reward: an ensemble of networks that are fitted to labels."""
+        from sightline.rewards.learned.reward import EnsembleReward
+
+        return EnsembleReward(self.model, self.fitting, bounded=bounded, **options)
+
     def online(self, setup: RewardSetup, context: RunContext) -> Pebble:
         from sightline.labels.store import LabelStore
         from sightline.preferences.pebble import Pebble

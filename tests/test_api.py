@@ -1,0 +1,152 @@
+"""The public Python API: it is complete, lazy, documented, and does what the commands do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sightline as sl
+from conftest import Finished
+from sightline.runs.metrics import read_metrics
+
+Sightline = Callable[..., Finished]
+SMALL: dict[str, Any] = {
+    "steps": 512,
+    "learner.learning_starts": 64,
+    "evaluation.episodes": 4,
+    "evaluation.test_episodes": 4,
+    "evaluation.every": 512,
+    "checkpoints.every": 256,
+    "videos": False,
+    "tensorboard": False,
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> sl.Run:
+    """A tiny run that kept its embeddings."""
+    folder = tmp_path_factory.mktemp("api") / "run"
+    return sl.train("cartpole", run_dir=folder, progress=False, **SMALL, **{"reward.keep_embeddings": True})
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    for name in sl.__all__:
+        assert name == "__version__" or getattr(sl, name).__doc__, name
+    assert set(sl.__all__) <= set(dir(sl))
+    with pytest.raises(AttributeError, match="no attribute 'wrapp'"):
+        sl.wrapp  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_importing_it_imports_nothing_heavy() -> None:
+    said = "import sys, sightline; print(sorted({m.partition('.')[0] for m in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True).stdout
+    for heavy in ("numpy", "torch", "pydantic", "gymnasium", "typing_extensions", "typer"):
+        assert f"'{heavy}'" not in loaded
+
+
+def test_a_run_from_python_is_that_of_the_command(run: sl.Run, sightline: Sightline, tmp_path: Path) -> None:
+    stated = [f"{key}={json.dumps(value)}" for key, value in SMALL.items()]
+    done = sightline("train", "cartpole", *stated, "reward.keep_embeddings=true", "--run-dir", tmp_path / "run")
+    assert done.code == 0
+
+    def numbers(path: Path) -> list[dict[str, Any]]:
+        return [{k: v for k, v in one.items() if not k.startswith("time/")} for one in read_metrics(path)]
+
+    assert numbers(run.path / "metrics.jsonl") == numbers(tmp_path / "run" / "metrics.jsonl") != []
+    assert "sightline.train('cartpole'" in (run.path / "command.txt").read_text()
+
+
+def test_what_a_run_offers(run: sl.Run) -> None:
+    assert (run.recipe.env, run.recipe.steps) == ("cartpole", 512)
+    assert run.metrics()[-1]["step"] == 512
+    actions, _ = run.policy().predict(np.zeros((3, 4), np.float32), deterministic=True)
+    assert actions.shape == (3,)
+    frames = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3), np.uint8)
+    assert run.reward()(frames).shape == (2,)
+    again = run.evaluate(episodes=4)
+    assert {key: again[key] for key in ("success_rate", "return", "reward")} == {
+        key: run.result[key] for key in ("success_rate", "return", "reward")
+    }
+    assert run.report().is_file()
+    alone = sl.evaluate(run.policy(), "cartpole", episodes=4, reward=run.reward())
+    assert (alone["return"], alone["reward"]) == (again["return"], pytest.approx(again["reward"], abs=1e-6))
+
+
+def test_relabelling_is_scoring_again(run: sl.Run, sightline: Sightline) -> None:
+    stored = run.stored_rewards()
+    same: Any = run.relabel(run.recipe.goal, run.recipe.baseline, alpha=run.recipe.reward.alpha)  # type: ignore[union-attr]
+    assert same.shape == stored.shape == (64, 8)
+    np.testing.assert_allclose(same, stored, atol=2e-3)  # embeddings are kept in float16
+    other: Any = run.relabel("the cart at the right edge", "pole and cart")
+    assert not np.allclose(other, stored, atol=0.05)
+    said = sightline(
+        "relabel", run.path, "--goal", "the cart at the right edge", "--baseline", "pole and cart", "--json"
+    )
+    np.testing.assert_allclose(json.loads(said.out)["rewards"], other, atol=1e-6)
+
+
+def test_learning_from_stored_transitions_alone(
+    run: sl.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sightline: Sightline
+) -> None:
+    from sightline.control.collection import CollectingVecEnv
+
+    monkeypatch.setattr(CollectingVecEnv, "step_wait", lambda self: pytest.fail("nothing is collected"))
+    words = ("the cart at the right edge", "pole and cart")
+    whole: Any = run.relabel(*words, train=True, run_dir=tmp_path / "whole", progress=False, steps=1024)
+    assert whole.result["chosen_step"] in (512, 1024)
+    assert len({one.get("train/loss") for one in whole.metrics() if "train/loss" in one}) > 2, "it learns"
+    # Half of it, then the rest, is the same: exact resume without any environment.
+    part: Any = run.relabel(*words, train=True, run_dir=tmp_path / "part", progress=False, steps=512)
+    assert sightline("train", "--run-dir", part.path, "--resume", "steps=1024").code == 0
+    first, second = whole.policy().policy.state_dict(), sl.Run(part.path).policy().policy.state_dict()
+    assert part.path != whole.path and {*first} == {*second}
+
+
+def test_what_cannot_be_relabelled(run: sl.Run, tmp_path: Path) -> None:
+    with pytest.raises(sl.BadInput, match="same words"):
+        run.relabel("a pole", "a pole")
+    plain = sl.train("cartpole", run_dir=tmp_path / "plain", progress=False, **SMALL)
+    with pytest.raises(sl.BadInput, match="keep_embeddings"):
+        plain.relabel("a pole")
+    with pytest.raises(sl.BadInput, match="not a run folder"):
+        sl.Run(tmp_path / "nothing")
+    with pytest.raises(sl.BadInput, match="unknown key 'stepps'"):
+        sl.train("cartpole", stepps=3)
+    with pytest.raises(sl.BadInput, match="run_dir"):
+        sl.train("cartpole", resume=True)
+
+
+def test_teachers_labels_and_a_fitted_reward(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frames = np.zeros((40, 64, 64, 3), np.uint8)
+    worth = rng.permutation(40)
+    for frame, bright in zip(frames, worth, strict=True):
+        frame[:, : 1 + bright] = 255  # a white bar that grows
+    pairs = [(frames[a], frames[b]) for a, b in (rng.choice(40, 2, replace=False) for _ in range(80))]
+    teacher = sl.EncoderTeacher(sl.ZeroShotReward("pole and cart"))
+    answers = teacher.compare(pairs, "pole and cart")
+    assert {answer.outcome.value for answer in answers} <= {"first", "second", "equal"}
+    truth = [float(b.sum() > a.sum()) for a, b in pairs]
+    reward = sl.fit_reward(list(zip(pairs, truth, strict=True)), epochs=30)
+    assert np.corrcoef(reward(frames), worth)[0, 1] > 0.8
+    reward.save(tmp_path / "reward")
+    assert {file.name for file in (tmp_path / "reward").iterdir()} == {"config.json", "model.safetensors"}
+    np.testing.assert_array_equal(sl.LearnedReward.load(tmp_path / "reward")(frames), reward(frames))
+    with pytest.raises(sl.BadInput, match="holds no learned reward"):
+        sl.LearnedReward.load(tmp_path / "reward" / "nothing")
+    with pytest.raises(sl.BadInput, match="no usable pairs"):
+        sl.fit_reward([])
+
+
+def test_names_are_registered_once() -> None:
+    with pytest.raises(sl.BadInput, match="there is a reward 'sparse' already"):
+        sl.register("reward", "sparse", object())
+    with pytest.raises(sl.BadInput, match="no plug-ins of kind 'rewards'; did you mean 'reward'"):
+        sl.register("rewards", "mine", object())  # type: ignore[arg-type]
