@@ -14,8 +14,7 @@ import numpy as np
 
 from sightline.labels.store import LabelStore
 from sightline.labels.types import Answer, Question, Segment, Teacher, preference
-from sightline.preferences.config import Budget
-from sightline.preferences.labelling import BackgroundLabeller
+from sightline.preferences.labelling import BackgroundLabeller, Budget
 
 COUNT = 30
 

@@ -18,8 +18,7 @@ import pytest
 from sightline.errors import RunFailed
 from sightline.labels.store import Context, LabelStore
 from sightline.labels.types import Answer, ModelCall, Outcome, Question, Teacher, preference
-from sightline.preferences.config import Budget
-from sightline.preferences.labelling import DEAD, BackgroundLabeller
+from sightline.preferences.labelling import DEAD, BackgroundLabeller, Budget
 from sightline.teachers.human import HumanTeacher
 from slow_teacher import COUNT, questions
 

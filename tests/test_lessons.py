@@ -17,7 +17,7 @@ from sightline.preferences.feedback.ratings import RatingsConfig
 from sightline.preferences.feedback.scores import ScoresConfig
 from sightline.preferences.rounds import PreferenceLearner, QueryRound
 from sightline.rewards.learned.config import CNNConfig, EmbeddingHeadConfig, FittingConfig, StatesConfig
-from sightline.rewards.learned.ladder import LadderReward
+from sightline.rewards.learned.reward import LadderReward
 from sightline.runs.archive import Archives
 from sightline.runs.state import read_state, write_state
 from sightline.teachers.scripted import ScriptedTeacher

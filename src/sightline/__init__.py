@@ -46,9 +46,9 @@ _PUBLIC = {
     "Run": "sightline.api:Run",
     # plug-ins
     "register": "sightline.registry:register",
-    "RewardConfig": "sightline.config.blocks:RewardConfig",
-    "TeacherConfig": "sightline.config.blocks:TeacherConfig",
-    "FeedbackConfig": "sightline.config.blocks:FeedbackConfig",
+    "RewardConfig": "sightline.rewards.building:RewardConfig",
+    "TeacherConfig": "sightline.teachers.base:TeacherConfig",
+    "FeedbackConfig": "sightline.preferences.feedback.base:FeedbackConfig",
     "AlgorithmConfig": "sightline.config.blocks:AlgorithmConfig",
     "RewardSetup": "sightline.rewards.building:RewardSetup",
     # errors
@@ -91,20 +91,22 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sightline.api import Run, evaluate, train
-    from sightline.config.blocks import AlgorithmConfig, FeedbackConfig, RewardConfig, TeacherConfig
+    from sightline.config.blocks import AlgorithmConfig
     from sightline.envs.record_frame import RecordFrame
     from sightline.errors import BadInput, RunFailed
     from sightline.labels.store import LabelStore
     from sightline.labels.types import Answer, Teacher
+    from sightline.preferences.feedback.base import FeedbackConfig
     from sightline.preferences.fit import fit_reward
     from sightline.registry import register
     from sightline.rewards.base import Clip, RewardModel
-    from sightline.rewards.building import RewardSetup
+    from sightline.rewards.building import RewardConfig, RewardSetup
     from sightline.rewards.learned.reward import LearnedReward
     from sightline.rewards.lerobot import LeRobotReward
     from sightline.rewards.progress import ProgressReward
     from sightline.rewards.wrap import wrap
     from sightline.rewards.zero_shot import ZeroShotReward
+    from sightline.teachers.base import TeacherConfig
     from sightline.teachers.chat import ChatTeacher
     from sightline.teachers.encoder import EncoderTeacher
     from sightline.teachers.scripted import ScriptedTeacher

@@ -7,7 +7,7 @@ keyword arguments and know nothing of recipes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -19,19 +19,8 @@ from sightline.config.basics import Strict
 from sightline.errors import BadInput, nearest
 
 if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
-
     from sightline.agents.algorithms.returns import RewardKind
     from sightline.agents.types import Advantages, Group
-    from sightline.config.recipe import ControlRecipe
-    from sightline.labels.types import Outcome, QuestionKind, Teacher
-    from sightline.preferences.config import LearnedConfig
-    from sightline.preferences.rounds import PreferenceLearner
-    from sightline.rewards.base import OnlineRewardModel
-    from sightline.rewards.building import RewardContext, RewardSetup, RunContext
-    from sightline.rewards.learned.reward import LearnedReward
-    from sightline.teachers.base import TeacherContext, TeacherRunContext
 
 B = TypeVar("B", bound=Strict)
 Reach = tuple[str, str, str]
@@ -127,199 +116,6 @@ class RewardWording:
     landscape: str = "What the reward model likes"
     higher: str = "the reward is higher"
     good: str = "The reward is what you want"
-
-
-class RewardConfig(Strict):
-    """Base of all reward blocks."""
-
-    kind: str
-    wording: ClassVar[RewardWording] = RewardWording()
-
-    @property
-    def needs_words(self) -> bool:
-        """Whether the recipe must have a goal."""
-        return False
-
-    @property
-    def needs_frames(self) -> bool:
-        """Whether anything of it looks at frames."""
-        return True
-
-    @property
-    def words_alpha(self) -> float | None:
-        """The strength of goal-baseline regularisation that the words have to go with."""
-        return None
-
-    @property
-    def feature_bytes(self) -> float | None:
-        """Bytes that are kept beside each transition for relabelling; None where they are not known yet."""
-        return 0.0
-
-    @property
-    def label_store(self) -> str | None:
-        """The folder of a label store outside of the run, if it has one."""
-        return None
-
-    def check(self, recipe: ControlRecipe) -> None:
-        """Refuse a recipe that does not go with this block.
-
-        Raises:
-            ValueError: in one line.
-        """
-
-    def reaches(self) -> Iterator[Reach]:
-        """What lies outside of this machine and the run folder, with keys relative to the block."""
-        return iter(())
-
-    def sizes(self) -> Iterator[str]:
-        """Further things that a run holds in memory and on disk, each in a few words with its size."""
-        return iter(())
-
-    def facts(self) -> dict[str, str]:
-        """The block in a few words for a report: heading -> text."""
-        return {"Reward": self.kind.replace("_", " ")}
-
-    def build(self, context: RewardContext) -> RewardSetup:
-        """Load what is needed and make the reward model.
-
-        Raises:
-            BadInput, RunFailed: in one line.
-        """
-        raise NotImplementedError
-
-    def online(self, setup: RewardSetup, context: RunContext) -> OnlineRewardModel | None:
-        """What goes on learning in a run, around the model that was built; None if nothing is learned."""
-        return None
-
-
-class TeacherConfig(Strict):
-    """Base of all teacher blocks."""
-
-    kind: str
-    lags: ClassVar[bool] = False
-    """Whether it takes its time, so that training should go on while it is asked."""
-    shown_size: ClassVar[tuple[int, int] | None] = None
-    """Height and width of frames that it judges well; None where it does not matter."""
-    knows_truth: ClassVar[bool] = False
-    """Whether it answers from the environment's own reward."""
-    needs_words: ClassVar[bool] = True
-
-    @property
-    def words_alpha(self) -> float | None:
-        """See `RewardConfig`."""
-        return None
-
-    @property
-    def judges_by_own_words(self) -> bool:
-        """Whether it judges by the words that it was made with, whatever a question says."""
-        return False
-
-    def check(self, learned: LearnedConfig) -> None:
-        """Refuse a reward block that does not go with this teacher.
-
-        Raises:
-            ValueError: in one line.
-        """
-
-    def reaches(self) -> Iterator[Reach]:
-        """See `RewardConfig`."""
-        return iter(())
-
-    def facts(self) -> str:
-        """The teacher in a few words."""
-        return self.kind
-
-    def build(self, context: TeacherContext) -> Teacher | None:
-        """The teacher, reached and known to answer; None for one that can only be made in a run (`in_run`).
-
-        Raises:
-            BadInput, RunFailed: no key, no server, no such model.
-        """
-        raise NotImplementedError
-
-    def in_run(self, context: TeacherRunContext) -> Teacher:
-        """The teacher of a run, for those that need its label store to be asked."""
-        raise NotImplementedError
-
-
-class FeedbackConfig(Strict):
-    """Base of all blocks that say what a teacher is asked, and how the reward learns from its answers."""
-
-    kind: str
-    question: ClassVar[QuestionKind] = "compare"
-    noun: ClassVar[str] = "questions"
-    """Plural of what is asked about."""
-    bounded: ClassVar[bool] = False
-    """Whether networks say numbers from 0 to 1, or any."""
-    orders: ClassVar[bool] = False
-    """Whether a label says which of two segments is better, so that accuracy can be measured."""
-
-    @property
-    def question_levels(self) -> int:
-        """Levels of a rating; 0 for other questions."""
-        return 0
-
-    def check(self, learned: LearnedConfig) -> None:
-        """Refuse a reward block that does not go with this feedback.
-
-        Raises:
-            ValueError: in one line.
-        """
-
-    def facts(self) -> str:
-        """The feedback in a few words."""
-        return self.kind
-
-    def build_reward(self, learned: LearnedConfig, **options: Any) -> LearnedReward:
-        """The reward that answers shape, before the first; options are those of `EnsembleReward`."""
-        return learned.ensemble(bounded=self.bounded, **options)
-
-    def memory(self) -> Any:
-        """What a learner remembers for this feedback beside labels: an object with `state` and `restore`, or None."""
-        return None
-
-    def choose(self, learner: PreferenceLearner, count: int, rng: np.random.Generator) -> np.ndarray:
-        """int[K, segments of a question]: places in the learner's pool to ask about, at most `count` rows."""
-        raise NotImplementedError
-
-    def compose(
-        self, learner: PreferenceLearner, count: int, rng: np.random.Generator
-    ) -> list[tuple[tuple[Any, ...], tuple[np.ndarray, ...]]]:
-        """The segments of each question and their features, [L, …] each."""
-        pool = learner.pool
-        return [
-            (tuple(pool.segment(i) for i in places), tuple(pool.features[i].copy() for i in places))
-            for places in self.choose(learner, count, rng)
-        ]
-
-    def teaches(self, outcome: Outcome) -> bool:
-        """Whether an answer with this outcome is learned from."""
-        return True
-
-    def learn(
-        self, learner: PreferenceLearner, told: Sequence[tuple[Any, tuple[np.ndarray, ...], float]]
-    ) -> dict[str, float | None]:
-        """Shape the learner's reward by all labels so far; `told` are this round's (question, features, value)."""
-        return learner.fit()
-
-    def batches(self, values: np.ndarray, chosen: np.ndarray, size: int, rng: np.random.Generator) -> list[np.ndarray]:
-        """Minibatches of one pass over the chosen labels, as indices."""
-        order = rng.permutation(chosen)
-        return [order[i : i + size] for i in range(0, len(order), size)]
-
-    def strata(self, values: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
-        """The chosen labels in groups that count equally when the loss is averaged."""
-        return [chosen]
-
-    def label_loss(self, returns: Sequence[Tensor], values: Tensor, segment: int) -> Tensor:
-        """float[M]: each network's loss, averaged over B labels.
-
-        Args:
-            returns: for each segment of a question, float[M, B]: what the networks say of it, summed over its steps.
-            values: float[B], the labels.
-            segment: steps in a segment.
-        """
-        raise NotImplementedError
 
 
 class AlgorithmConfig(Strict):

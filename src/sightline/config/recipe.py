@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, PositiveInt, Tag, model_validator
 
@@ -18,8 +19,63 @@ from sightline.config.agents import (
     WarmStart,
 )
 from sightline.config.basics import MAX_SEED, Baseline, Goal, Strict, tag_of
-from sightline.config.blocks import Plugin, RewardConfig
+from sightline.config.blocks import Plugin, Reach, RewardWording
 from sightline.config.learners import AutoLearner, LearnerConfig
+
+
+class RewardBlock(Strict):
+    """What the rest of a recipe may ask of its reward block, whichever that is.
+
+    Rewards subclass `sightline.rewards.building.RewardConfig`, which can also make the reward model.
+    """
+
+    kind: str
+    wording: ClassVar[RewardWording] = RewardWording()
+
+    @property
+    def needs_words(self) -> bool:
+        """Whether the recipe must have a goal."""
+        return False
+
+    @property
+    def needs_frames(self) -> bool:
+        """Whether anything of it looks at frames."""
+        return True
+
+    @property
+    def words_alpha(self) -> float | None:
+        """The strength of goal-baseline regularisation that the words have to go with."""
+        return None
+
+    @property
+    def feature_bytes(self) -> float | None:
+        """Bytes that are kept beside each transition for relabelling; None where they are not known yet."""
+        return 0.0
+
+    @property
+    def label_store(self) -> str | None:
+        """The folder of a label store outside of the run, if it has one."""
+        return None
+
+    def check(self, recipe: ControlRecipe) -> None:
+        """Refuse a recipe that does not go with this block.
+
+        Raises:
+            ValueError: in one line.
+        """
+
+    def reaches(self) -> Iterator[Reach]:
+        """What lies outside of this machine and the run folder, with keys relative to the block."""
+        return iter(())
+
+    def sizes(self) -> Iterator[str]:
+        """Further things that a run holds in memory and on disk, each in a few words with its size."""
+        return iter(())
+
+    def facts(self) -> dict[str, str]:
+        """The block in a few words for a report: heading -> text."""
+        return {"Reward": self.kind.replace("_", " ")}
+
 
 REWARD = Plugin("reward", "zero_shot")
 
@@ -79,7 +135,7 @@ class ControlRecipe(RecipeBase):
     """`inline` steps all environments in this process; `processes` gives each its own (for heavy simulators)."""
     rescale_observations: bool = False
     """Show the learner observations that are scaled to [-1, 1] by the bounds of the environment's space."""
-    reward: Annotated[RewardConfig, REWARD] = Field(default_factory=REWARD.make_default)
+    reward: Annotated[RewardBlock, REWARD] = Field(default_factory=REWARD.make_default)
     replay: str | None = None
     """A run folder whose stored transitions are learned from; nothing is collected then. It must have kept its
     embeddings (`reward.keep_embeddings=true`)."""

@@ -13,9 +13,10 @@ from sightline.control.resolving import env_maker
 from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import Task, find_task
 from sightline.envs.vector import rgb_frame
+from sightline.errors import BadInput
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played
 from sightline.rewards.base import RewardModel
-from sightline.rewards.building import RewardContext, RewardSetup
+from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
 from sightline.runs.metrics import check_wandb
 
 VIDEO_SIZE = (256, 256)
@@ -73,13 +74,26 @@ def build(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
     if recipe.wandb:
         check_wandb()
     context = RewardContext(recipe.goal, recipe.baseline, recipe.seed, asks, lambda *size: _first_seen(recipe, *size))
-    reward = recipe.reward.build(context)
+    reward = reward_config(recipe).build(context)
     make = env_maker(recipe, reward.frame_size, render=reward.frames)
     env = make()
     _, warning = choose_policy(algorithm_class(recipe.learner.algorithm), env.observation_space)
     env.close()
     warnings = reward.warnings if warning is None else (*reward.warnings, warning)
     return ControlSetup(recipe, find_task(recipe.env), make, env_maker(recipe, VIDEO_SIZE), reward, warnings)
+
+
+def reward_config(recipe: ControlRecipe) -> RewardConfig:
+    """The recipe's reward block, as one that can make its reward model.
+
+    Raises:
+        BadInput: a third party's block cannot.
+    """
+    if not isinstance(recipe.reward, RewardConfig):
+        raise BadInput(
+            f"the reward '{recipe.reward.kind}' is no sightline.RewardConfig; its package must subclass that"
+        )
+    return recipe.reward
 
 
 def _first_seen(recipe: ControlRecipe, frame_size: tuple[int, int] | None, states: bool) -> np.ndarray:

@@ -16,7 +16,7 @@ import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from sightline.control.building import ControlSetup
+from sightline.control.building import ControlSetup, reward_config
 from sightline.control.checkpoints import (
     ControlCheckpoints,
     TrainerState,
@@ -329,7 +329,7 @@ class ControlTrainer:
             visited=buffer_of(model).visited,
             say=self.progress.say,
         )
-        return recipe.reward.online(setup.reward, context) or setup.reward_model
+        return reward_config(recipe).online(setup.reward, context) or setup.reward_model
 
     def _restored(self, checkpoint: Checkpoint) -> OffPolicyAlgorithm:
         self.progress.say(f"resuming from step {checkpoint.step}")

@@ -7,14 +7,28 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
 
+from pydantic import PositiveFloat, PositiveInt
+
+from sightline.config.basics import Strict
 from sightline.labels.store import Context, LabelStore, Spent
 from sightline.labels.types import Answer, Outcome, Question, Teacher
-from sightline.preferences.config import Budget
 
 POLL = 0.2
 """Seconds between two looks at whether the run shall stop."""
 DEAD = 10
 """After so many failures in a row no further question of the round is begun."""
+
+
+class Budget(Strict):
+    """What may be spent: no question is begun that would break it if it cost as much as others did, and training goes
+    on with the labels that there are. (What a question costs is known after the first, which is asked alone.)"""
+
+    questions: PositiveInt = 600
+    """Questions over the whole run that a reply came to, whatever it said."""
+    requests: PositiveInt | None = None
+    tokens: PositiveInt | None = None
+    money: PositiveFloat | None = None
+    """In the currency of the teacher's prices."""
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ import numpy as np
 from sightline.errors import RunFailed
 from sightline.labels.store import LabelStore
 from sightline.labels.types import Outcome, Scale, Teacher
-from sightline.preferences.config import LearnedConfig
 from sightline.preferences.labelling import Answers, BackgroundLabeller
 from sightline.preferences.pool import whole_segments
 from sightline.preferences.rounds import PreferenceLearner, QueryRound
+from sightline.preferences.settings import LearnedSettings
 from sightline.rewards.base import Clip, Interrupted, OnlineRewardModel, RewardUpdate, to_numpy
 from sightline.rewards.building import RunContext
 from sightline.rewards.learned.reward import LearnedReward
@@ -53,7 +53,7 @@ class Pebble(OnlineRewardModel):
 
     def __init__(
         self,
-        config: LearnedConfig,
+        config: LearnedSettings,
         model: LearnedReward,
         teacher: Teacher | None,
         store: LabelStore,
@@ -258,7 +258,7 @@ def _most_frequent(reasons: list[str]) -> str:
     return max(sorted(set(reasons)), key=reasons.count)
 
 
-def _size_of_round(config: LearnedConfig, step: int, steps: int) -> int:
+def _size_of_round(config: LearnedSettings, step: int, steps: int) -> int:
     """Questions at this step of a run; the schedules are PEBBLE's."""
     share = {"constant": 1.0, "falling": (steps - step) / steps, "rising": steps / (steps - step + 1)}
     return max(1, int(config.questions * share[config.schedule]))

@@ -11,9 +11,9 @@ import numpy as np
 
 from sightline.evaluation.statistics import spearman
 from sightline.labels.types import Answer, Outcome, Question, Segment, true_preference
-from sightline.preferences.config import LearnedConfig
 from sightline.preferences.pool import SegmentPool
 from sightline.preferences.sampling import AskedPairs, PoolView, choose_singles
+from sightline.preferences.settings import LearnedSettings
 from sightline.rewards.learned.fitting import Examples, Fit, fit
 from sightline.rewards.learned.reward import EnsembleReward, LearnedReward
 from sightline.rewards.novelty import flat
@@ -76,7 +76,7 @@ class PreferenceLearner:
 
     def __init__(
         self,
-        config: LearnedConfig,
+        config: LearnedSettings,
         reward: LearnedReward,
         goal: tuple[str, ...],
         frame_shape: tuple[int, ...],

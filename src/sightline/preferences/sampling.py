@@ -17,10 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from sightline.preferences.feedback.pairs import PairSampler
+PairSampler = Literal["uniform", "disagreement", "entropy", "k_center", "k_center_disagreement", "k_center_entropy"]
+"""How pairs are chosen, see above."""
 
 
 @dataclass(frozen=True, eq=False)

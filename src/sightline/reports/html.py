@@ -9,8 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sightline.config.blocks import RewardConfig
-from sightline.config.recipe import REWARD
+from sightline.config.recipe import REWARD, RewardBlock
 from sightline.errors import BadInput
 from sightline.labels.types import Outcome
 from sightline.reports import plots
@@ -128,14 +127,14 @@ def _numbers(result: Mapping[str, Any], reward_name: str) -> list[Number]:
     return [one for one in numbers if one is not None] + measures
 
 
-def _reward_block(recipe: Mapping[str, Any]) -> RewardConfig:
+def _reward_block(recipe: Mapping[str, Any]) -> RewardBlock:
     """The recipe's reward block; one that says little where the recipe cannot be read."""
     reward = block(recipe, "reward")
     try:
         checked = REWARD.check(reward)
     except (ValueError, BadInput):
-        return RewardConfig(kind=str(reward.get("kind") or ""))
-    assert isinstance(checked, RewardConfig)
+        return RewardBlock(kind=str(reward.get("kind") or ""))
+    assert isinstance(checked, RewardBlock)
     return checked
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sightline.rewards.base import RewardModel
+from sightline.config.recipe import RewardBlock
+from sightline.rewards.base import OnlineRewardModel, RewardModel
 
 if TYPE_CHECKING:
     from sightline.labels.types import Teacher
@@ -76,3 +77,19 @@ class RunContext:
     steps: int
     visited: Callable[[], np.ndarray]
     say: Callable[[str], None]
+
+
+class RewardConfig(RewardBlock):
+    """Base of all reward blocks: what a recipe says of a reward, and how that becomes a reward model."""
+
+    def build(self, context: RewardContext) -> RewardSetup:
+        """Load what is needed and make the reward model.
+
+        Raises:
+            BadInput, RunFailed: in one line.
+        """
+        raise NotImplementedError
+
+    def online(self, setup: RewardSetup, context: RunContext) -> OnlineRewardModel | None:
+        """What goes on learning in a run, around the model that was built; None if nothing is learned."""
+        return None

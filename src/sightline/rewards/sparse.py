@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from sightline.config.blocks import RewardConfig, RewardWording
+from sightline.config.blocks import RewardWording
 from sightline.errors import BadInput
 from sightline.rewards.base import Clip, Need, RewardModel
-from sightline.rewards.building import RewardContext, RewardSetup
+from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
 
 
 class SparseConfig(RewardConfig):

@@ -23,11 +23,11 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from sightline.config.basics import Aspect, check_words
-from sightline.config.blocks import Dtype, RewardConfig, RewardWording
+from sightline.config.blocks import Dtype, RewardWording
 from sightline.errors import BadInput
 from sightline.models.encoders import Encoder, embedding_size, load_encoder, warn_of_cropping
 from sightline.rewards.base import Clip, RewardModel, to_numpy
-from sightline.rewards.building import RewardContext, RewardSetup
+from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
 
 if TYPE_CHECKING:
     from sightline.config.recipe import ControlRecipe

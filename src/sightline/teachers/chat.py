@@ -13,12 +13,12 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import PositiveInt, model_validator
 
-from sightline.config.blocks import Reach, TeacherConfig, checked_block
+from sightline.config.blocks import Reach, checked_block
 from sightline.errors import BadInput
 from sightline.images import Picture
 from sightline.labels.types import Answer, ModelCall, Outcome, Question, QuestionKind, Segment, Teacher
@@ -27,10 +27,8 @@ from sightline.models.chat.config import ChatModelConfig
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Refused
 from sightline.models.chat.streaming import CancelToken, stream_async
 from sightline.teachers import prompts
+from sightline.teachers.base import TeacherConfig, TeacherContext
 from sightline.teachers.parsing import expectation, parse_choice, parse_number, probabilities
-
-if TYPE_CHECKING:
-    from sightline.teachers.base import TeacherContext
 
 _JUDGEMENTS = (Outcome.FIRST, Outcome.SECOND, Outcome.EQUAL, Outcome.VALUE)
 _OTHER_WAY_ROUND = {Outcome.FIRST: Outcome.SECOND, Outcome.SECOND: Outcome.FIRST}

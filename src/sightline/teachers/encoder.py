@@ -5,19 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from sightline.config.basics import Aspect
-from sightline.config.blocks import TeacherConfig
 from sightline.labels.types import Answer, Outcome, Question, Scale, Segment, Teacher, preference
 from sightline.models.encoders import load_encoder, warn_of_cropping
 from sightline.rewards.zero_shot import DEFAULT_ALPHA, ZeroShotReward, from_words
-
-if TYPE_CHECKING:
-    from sightline.teachers.base import TeacherContext
+from sightline.teachers.base import TeacherConfig, TeacherContext
 
 FRAMES_AT_ONCE = 1024
 """Frames that are put together for one call of the encoder: what is copied stays small, however much is asked."""

@@ -6,16 +6,13 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import PositiveFloat
 
-from sightline.config.blocks import TeacherConfig
 from sightline.labels.store import Context, LabelStore
 from sightline.labels.types import Answer, Outcome, Question, Teacher
-
-if TYPE_CHECKING:
-    from sightline.teachers.base import TeacherContext, TeacherRunContext
+from sightline.teachers.base import TeacherConfig, TeacherContext, TeacherRunContext
 
 POLL = 0.5
 """Seconds between two looks into the store."""

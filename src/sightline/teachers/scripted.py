@@ -18,17 +18,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Generator, Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from sightline.config.blocks import TeacherConfig
-from sightline.labels.types import Answer, Outcome, Question, Scale, Segment, Teacher, preference
-
-if TYPE_CHECKING:
-    from sightline.preferences.config import LearnedConfig
-    from sightline.teachers.base import TeacherContext
+from sightline.labels.types import Answer, Outcome, Question, QuestionKind, Scale, Segment, Teacher, preference
+from sightline.teachers.base import TeacherConfig, TeacherContext
 
 
 class ScriptedTeacherConfig(TeacherConfig):
@@ -49,8 +45,8 @@ class ScriptedTeacherConfig(TeacherConfig):
     knows_truth: ClassVar[bool] = True
     needs_words: ClassVar[bool] = False
 
-    def check(self, learned: LearnedConfig) -> None:
-        if learned.feedback.question != "compare" and self.skip:
+    def check(self, question: QuestionKind) -> None:
+        if question != "compare" and self.skip:
             raise ValueError("teacher.skip is about pairs; leave it out with feedback.kind=ratings or scores")
 
     def build(self, context: TeacherContext) -> ScriptedTeacher:

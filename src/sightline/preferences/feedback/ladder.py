@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from sightline.config.blocks import FeedbackConfig
+from sightline.preferences.feedback.base import FeedbackConfig, Learner
+from sightline.rewards.learned.config import FittingConfig, RewardNetConfig
 
 if TYPE_CHECKING:
     from sightline.labels.types import Question, Segment
-    from sightline.preferences.config import LearnedConfig
-    from sightline.preferences.rounds import PreferenceLearner
-    from sightline.rewards.learned.ladder import Candidate, LadderReward
+    from sightline.rewards.learned.ladder import Candidate
+    from sightline.rewards.learned.reward import LadderReward
 
 
 class LadderConfig(FeedbackConfig):
@@ -31,27 +31,27 @@ class LadderConfig(FeedbackConfig):
 
     noun: ClassVar[str] = "pairs"
 
-    def check(self, learned: LearnedConfig) -> None:
-        if learned.model.encoder_name is None:
+    def check(self, network: RewardNetConfig, segment: int) -> None:
+        if network.encoder_name is None:
             raise ValueError("feedback.kind=ladder measures nearness between embeddings; say model.kind=embeddings")
-        if learned.segment != 1:
+        if segment != 1:
             raise ValueError("feedback.kind=ladder judges single frames; say segment=1")
 
     def facts(self) -> str:
         return f"ladder, {self.size} rungs"
 
-    def build_reward(self, learned: LearnedConfig, **options: Any) -> LadderReward:
-        from sightline.rewards.learned.ladder import LadderReward
+    def build_reward(self, network: RewardNetConfig, fitting: FittingConfig, **options: Any) -> LadderReward:
+        from sightline.rewards.learned.reward import LadderReward
 
         options.pop("seed")
         options.pop("device")
-        return LadderReward(learned.model, **options)
+        return LadderReward(network, **options)
 
     def memory(self) -> LadderMemory:
         return LadderMemory(self.size, self.k_factor)
 
     def compose(
-        self, learner: PreferenceLearner, count: int, rng: np.random.Generator
+        self, learner: Learner, count: int, rng: np.random.Generator
     ) -> list[tuple[tuple[Segment, ...], tuple[np.ndarray, ...]]]:
         from sightline.rewards.learned.ladder import Candidate
 
@@ -68,7 +68,7 @@ class LadderConfig(FeedbackConfig):
         return [((shown(a), shown(b)), (a.embedding[None], b.embedding[None])) for a, b in matches]
 
     def learn(
-        self, learner: PreferenceLearner, told: Sequence[tuple[Question, tuple[np.ndarray, ...], float]]
+        self, learner: Learner, told: Sequence[tuple[Question, tuple[np.ndarray, ...], float]]
     ) -> dict[str, float | None]:
         from sightline.rewards.learned.ladder import Candidate
 

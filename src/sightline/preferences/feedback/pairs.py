@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from sightline.config.blocks import FeedbackConfig
+from sightline.preferences.feedback.base import FeedbackConfig, Learner
+from sightline.preferences.sampling import PairSampler, choose_pairs
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from sightline.labels.types import Outcome
-    from sightline.preferences.rounds import PreferenceLearner
-
-PairSampler = Literal["uniform", "disagreement", "entropy", "k_center", "k_center_disagreement", "k_center_entropy"]
-"""How pairs are chosen, see `sightline.preferences.sampling`."""
 
 
 class PairsConfig(FeedbackConfig):
@@ -40,9 +37,7 @@ class PairsConfig(FeedbackConfig):
     def facts(self) -> str:
         return f"pairs, {self.sampler.replace('_', ' ')}"
 
-    def choose(self, learner: PreferenceLearner, count: int, rng: np.random.Generator) -> np.ndarray:
-        from sightline.preferences.sampling import choose_pairs
-
+    def choose(self, learner: Learner, count: int, rng: np.random.Generator) -> np.ndarray:
         asked = learner.asked_pairs(with_features=self.sampler.startswith("k_center"))
         return choose_pairs(self.sampler, count, learner.view(), rng, self.candidates, asked)
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from sightline.config.blocks import FeedbackConfig
+from sightline.preferences.feedback.base import FeedbackConfig, Learner
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from sightline.labels.types import QuestionKind
-    from sightline.preferences.rounds import PreferenceLearner
 
 
 class RatingsConfig(FeedbackConfig):
@@ -34,7 +33,7 @@ class RatingsConfig(FeedbackConfig):
     def facts(self) -> str:
         return f"ratings, {self.levels} levels"
 
-    def choose(self, learner: PreferenceLearner, count: int, rng: np.random.Generator) -> np.ndarray:
+    def choose(self, learner: Learner, count: int, rng: np.random.Generator) -> np.ndarray:
         return learner.choose_singles(count, rng)
 
     def batches(self, values: np.ndarray, chosen: np.ndarray, size: int, rng: np.random.Generator) -> list[np.ndarray]:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from sightline.config.blocks import FeedbackConfig
+from sightline.preferences.feedback.base import FeedbackConfig, Learner
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from sightline.labels.types import QuestionKind
-    from sightline.preferences.rounds import PreferenceLearner
 
 
 class ScoresConfig(FeedbackConfig):
@@ -25,7 +24,7 @@ class ScoresConfig(FeedbackConfig):
     noun: ClassVar[str] = "scores"
     bounded: ClassVar[bool] = True
 
-    def choose(self, learner: PreferenceLearner, count: int, rng: np.random.Generator) -> np.ndarray:
+    def choose(self, learner: Learner, count: int, rng: np.random.Generator) -> np.ndarray:
         return learner.choose_singles(count, rng)
 
     def label_loss(self, returns: Sequence[Tensor], values: Tensor, segment: int) -> Tensor:

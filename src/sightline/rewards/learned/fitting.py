@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.config.blocks import FeedbackConfig
 from sightline.errors import RunFailed
 from sightline.rewards.learned.reward import EnsembleReward
 from sightline.runs.archive import Archive
@@ -64,6 +64,23 @@ class Examples:
             self.values += values
 
 
+class LabelLoss(Protocol):
+    """What fitting asks of a kind of feedback; see `sightline.preferences.feedback.base.FeedbackConfig`."""
+
+    @property
+    def orders(self) -> bool:
+        """Whether a label says which of two segments is better."""
+        ...
+
+    def batches(
+        self, values: np.ndarray, chosen: np.ndarray, size: int, rng: np.random.Generator
+    ) -> list[np.ndarray]: ...
+
+    def strata(self, values: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]: ...
+
+    def label_loss(self, returns: Sequence[Tensor], values: Tensor, segment: int) -> Tensor: ...
+
+
 @dataclass(frozen=True)
 class Fit:
     """How well the networks agree with the labels after fitting.
@@ -84,7 +101,7 @@ class Fit:
     held_out_accuracy: float
 
 
-def fit(reward: EnsembleReward, examples: Examples, feedback: FeedbackConfig, segment: int, seed: int) -> Fit:
+def fit(reward: EnsembleReward, examples: Examples, feedback: LabelLoss, segment: int, seed: int) -> Fit:
     """Fit a reward's networks to labels, in place.
 
     Whether a label is held out depends on its number alone, so it is never trained on in any round. Training stops when
@@ -178,7 +195,7 @@ def _endless(indices: np.ndarray, rng: np.random.Generator) -> Iterator[int]:
 class Labels:
     """Labelled segments as a loss: what the networks say of them against what was said."""
 
-    def __init__(self, reward: EnsembleReward, examples: Examples, feedback: FeedbackConfig, segment: int) -> None:
+    def __init__(self, reward: EnsembleReward, examples: Examples, feedback: LabelLoss, segment: int) -> None:
         self.values = np.asarray(examples.values)
         self._reward, self._examples, self._feedback, self._segment = reward, examples, feedback, segment
 

@@ -15,14 +15,12 @@ only repeat themselves.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import numpy as np
-
-from sightline.rewards.learned.reward import LearnedReward
 
 START = 1000.0
 """Rating at which candidates start until the ladder is full."""
@@ -211,25 +209,3 @@ def _among(count: int, standing: Sequence[Entry], rng: np.random.Generator, met:
 
 def _key(a: Candidate, b: Candidate) -> frozenset[str]:
     return frozenset((a.digest, b.digest))
-
-
-class LadderReward(LearnedReward):
-    """Nearness to the frame at the top of a ladder (`sightline.rewards.learned.ladder`), between embeddings.
-
-    Attributes:
-        top: float32[D], None before the first comparison.
-    """
-
-    top: np.ndarray | None = None
-
-    def raw_reward(self, features: np.ndarray) -> np.ndarray:
-        if self.top is None:
-            return np.zeros(len(features), np.float32)
-        return nearness(features.astype(np.float32), self.top)
-
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"top": self.top}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.top = state["top"]

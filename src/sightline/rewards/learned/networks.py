@@ -10,21 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from sightline.errors import BadInput
-from sightline.rewards.learned.config import RewardNetConfig
-
-
-def build_ensemble(config: RewardNetConfig, feature_shape: tuple[int, ...], members: int, seed: int) -> nn.Module:
-    """An ensemble: features [B, …] -> float[members, B], unbounded. Equal seeds give equal weights.
-
-    Args:
-        feature_shape: of one state's features: (D,) for embeddings and most states, (H, W, 3) for frames (uint8).
-
-    Raises:
-        BadInput: frames are too small for the network's strides.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return config.build(feature_shape, members)
 
 
 class MLPEnsemble(nn.Module):

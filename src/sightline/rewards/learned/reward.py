@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 from pydantic import TypeAdapter
-from torch import Tensor
+from torch import Tensor, nn
 
 from sightline.errors import BadInput
 from sightline.models.device import choose_device, fast_dtype
 from sightline.models.encoders import Encoder
 from sightline.rewards.base import Clip, RewardModel, to_numpy
 from sightline.rewards.learned.config import FittingConfig, RewardNet, RewardNetConfig
-from sightline.rewards.learned.networks import build_ensemble
+from sightline.rewards.learned.ladder import nearness
 from sightline.runs.files import read_document, write_document
 from sightline.runs.state import read_state, restoring, write_state
 
@@ -28,6 +28,20 @@ BOUND = 5.0
 FEATURES_AT_ONCE = 8192
 FRAME_BYTES_AT_ONCE = 5_000_000
 """Frames read in one pass: about what fits into the caches of a core."""
+
+
+def build_ensemble(config: RewardNetConfig, feature_shape: tuple[int, ...], members: int, seed: int) -> nn.Module:
+    """An ensemble: features [B, …] -> float[members, B], unbounded. Equal seeds give equal weights.
+
+    Args:
+        feature_shape: of one state's features: (D,) for embeddings and most states, (H, W, 3) for frames (uint8).
+
+    Raises:
+        BadInput: frames are too small for the network's strides.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return config.build(feature_shape, members)
 
 
 class LearnedReward(RewardModel):
@@ -140,8 +154,6 @@ class LearnedReward(RewardModel):
                 fitting = FittingConfig.model_validate(document["fitting"])
                 reward = EnsembleReward(network, fitting, bounded=bool(document["bounded"]), device=device, **options)
             else:
-                from sightline.rewards.learned.ladder import LadderReward
-
                 reward = LadderReward(network, **options)
             reward.load_state_dict(state)
         return reward
@@ -223,6 +235,28 @@ class EnsembleReward(LearnedReward):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.ensemble.load_state_dict(state["weights"])
+
+
+class LadderReward(LearnedReward):
+    """Nearness to the frame at the top of a ladder (`sightline.rewards.learned.ladder`), between embeddings.
+
+    Attributes:
+        top: float32[D], None before the first comparison.
+    """
+
+    top: np.ndarray | None = None
+
+    def raw_reward(self, features: np.ndarray) -> np.ndarray:
+        if self.top is None:
+            return np.zeros(len(features), np.float32)
+        return nearness(features.astype(np.float32), self.top)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"top": self.top}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.top = state["top"]
 
 
 def _are_pictures(features: np.ndarray) -> bool:

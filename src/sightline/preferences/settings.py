@@ -1,0 +1,140 @@
+"""Settings of a reward that is learned from a teacher's answers, as a recipe says them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from sightline.config.blocks import Plugin, Reach, RewardWording
+from sightline.preferences.feedback.base import FeedbackConfig
+from sightline.preferences.labelling import Budget
+from sightline.rewards.building import RewardConfig
+from sightline.rewards.learned.config import EmbeddingHeadConfig, FittingConfig, RewardNet
+from sightline.teachers.base import TeacherConfig
+
+if TYPE_CHECKING:
+    from sightline.config.recipe import ControlRecipe
+    from sightline.models.encoders import Encoder
+
+TEACHER, FEEDBACK = Plugin("teacher", "encoder"), Plugin("feedback", "pairs")
+Teacher = Annotated[TeacherConfig, TEACHER]
+Feedback = Annotated[FeedbackConfig, FEEDBACK]
+PLAIN_SIZE = (64, 64)
+"""Height and width of frames where nothing else asks for a size."""
+
+
+class LearnedSettings(RewardConfig):
+    """A reward model learned from a teacher's answers (PEBBLE, Lee et al., ICML 2021; RL-VLM-F, Wang et al., 2024)."""
+
+    kind: str = "learned"
+    teacher: Teacher = Field(default_factory=TEACHER.make_default)
+    feedback: Feedback = Field(default_factory=FEEDBACK.make_default)
+    model: RewardNet = EmbeddingHeadConfig()
+    segment: PositiveInt = 1
+    """Steps in a segment that is judged as a whole."""
+    explore: NonNegativeInt = 2_000
+    """Transitions that are collected for the novelty of their states, before the first question is asked."""
+    every: PositiveInt = 2_000
+    """Transitions between two rounds of questions."""
+    questions: PositiveInt = 60
+    """Questions in a round."""
+    schedule: Literal["constant", "falling", "rising"] = "constant"
+    """How the size of a round changes over the run: falling to nothing, or rising."""
+    budget: Budget = Budget()
+    lag: bool | None = None
+    """Whether the answers of a round are used only when the next is due, so that training goes on meanwhile.
+    Default: for teachers that take their time (chat, human)."""
+    pool: PositiveInt = 2_000
+    """Segments of the recent past that questions are made from."""
+    fitting: FittingConfig = FittingConfig()
+    scale: float = Field(default=1.0, gt=0)
+    """Standard deviation, over all segments that were judged, of the rewards that the learner is given."""
+    reset_critic: bool = True
+    """Begin the critic anew when the first reward model takes over from exploration."""
+    reset_updates: NonNegativeInt = 100
+    """Updates made right after that."""
+    frame_size: tuple[PositiveInt, PositiveInt] | None = None
+    """Height and width of the frames; default: what the encoder reads, and 224 x 224 for chat and human teachers."""
+    labels: str | None = None
+    """Folder of the label store; default: `labels` in the run. Runs that share a store share what was paid for."""
+    device: str = "auto"
+
+    wording: ClassVar[RewardWording] = RewardWording(
+        "Learned reward",
+        "What the learned reward likes",
+        "the learned reward is higher",
+        "The teacher was understood",
+    )
+
+    @property
+    def answers_lag(self) -> bool:
+        """`lag`, or what is usual for the teacher."""
+        return self.teacher.lags if self.lag is None else self.lag
+
+    @property
+    def needs_words(self) -> bool:
+        return self.teacher.needs_words
+
+    @property
+    def words_alpha(self) -> float | None:
+        return self.teacher.words_alpha
+
+    @property
+    def label_store(self) -> str | None:
+        return self.labels
+
+    @property
+    def feature_bytes(self) -> float | None:
+        return self.model.feature_bytes
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> LearnedSettings:
+        self.feedback.check(self.model, self.segment)
+        self.teacher.check(self.feedback.question)
+        if self.pool < 2 * self.questions:
+            raise ValueError(f"pool={self.pool} must hold at least twice the {self.questions} questions of a round")
+        return self
+
+    def check(self, recipe: ControlRecipe) -> None:
+        chunk = recipe.learner.chunk * recipe.envs
+        first_lesson = -(-self.explore // chunk) * chunk
+        if self.answers_lag:
+            first_lesson = -(-(first_lesson + self.every) // chunk) * chunk
+        if first_lesson >= recipe.steps:
+            raise ValueError(
+                f"the first lesson would come at step {first_lesson} and the run ends at {recipe.steps}: lower "
+                "reward.explore or reward.every, or raise steps"
+            )
+        if self.segment > recipe.learner.chunk:
+            raise ValueError(
+                f"reward.segment={self.segment} is longer than learner.chunk={recipe.learner.chunk}: segments are "
+                "cut out of a chunk"
+            )
+
+    def reaches(self) -> Iterator[Reach]:
+        for key, value, what in self.teacher.reaches():
+            yield f"teacher.{key}", value, what
+        if self.labels:
+            yield "labels", self.labels, "a label store elsewhere that would be written to"
+
+    def sizes(self) -> Iterator[str]:
+        height, width = self.shown_size(None)
+        size = self.pool * self.segment * height * width * 3
+        yield f"{self.pool:,} segments for questions: up to {size / 1e6:.3g} MB"
+
+    def facts(self) -> dict[str, str]:
+        return super().facts() | {
+            "Teacher": self.teacher.facts(),
+            "Feedback": self.feedback.facts(),
+            "Reward network": self.model.facts(),
+        }
+
+    def shown_size(self, encoder: Encoder | None) -> tuple[int, int]:
+        """Height and width of the frames that the teacher is shown."""
+        if self.frame_size is not None:
+            return self.frame_size
+        if self.teacher.shown_size is not None:
+            return self.teacher.shown_size
+        return (encoder.image_size, encoder.image_size) if encoder else PLAIN_SIZE
