@@ -53,6 +53,7 @@ import transformers
 
 from blackjack_rules import best_reward, hit_below_17, odds_of, stand_always
 from running import keep
+from sightline.agents.algorithms.ppo import PPO
 from sightline.agents.building import AgentSetup, build, game_maker, resolve
 from sightline.agents.evaluation import oracle_play, random_play
 from sightline.agents.learning import PolicyLearner
@@ -61,7 +62,6 @@ from sightline.agents.prompting import prompt_text
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.samplers import Completion, Conversation, Key, Sampler
 from sightline.agents.types import Advantages, Trajectory, Turn
-from sightline.config.agents import PPO
 from sightline.config.loading import bundled_recipes, for_agent, load_recipe
 from sightline.config.recipe import AgentRecipe
 from sightline.envs.games.blackjack import most_wins
@@ -475,7 +475,7 @@ class Bench:
 
     def __init__(self, game: str) -> None:
         recipe = recipe_of(game, ["device=cpu", "threads=1"])
-        self._tasks, self._group = recipe.rollouts.tasks, recipe.algorithm.group
+        self._tasks, self._group = recipe.rollouts.tasks, recipe.algorithm.episodes_per_task
         update = recipe.update.model_copy(update={"epochs": 1, "kl_thoughts": 0.0, "kl_actions": 0.0})
         self._recipe = recipe.model_copy(update={"algorithm": PPO(), "update": update})
         self._setup = build(self._recipe)

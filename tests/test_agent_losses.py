@@ -13,9 +13,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sightline.agents.algorithms.grpo import GRPO
+from sightline.agents.algorithms.ppo import PPO
 from sightline.agents.losses import LossOutput, NonFiniteLoss, Targets, policy_loss, sampler_mismatch
 from sightline.agents.metrics import merge_sums, update_metrics
-from sightline.config.agents import GRPO, PPO, Update
+from sightline.config.agents import Update
 from sightline.models.vlm.types import TokenStats
 
 PLAIN = Update(thought_weight=1.0)

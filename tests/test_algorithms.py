@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.agents.algorithms import compute_advantages
-from sightline.agents.algorithms.ppo import generalised_advantages
+from sightline.agents.algorithms.gigpo import GiGPO
+from sightline.agents.algorithms.grpo import GRPO
+from sightline.agents.algorithms.ppo import PPO, generalised_advantages
 from sightline.agents.algorithms.returns import rewards_of
+from sightline.agents.algorithms.rloo import RLOO
 from sightline.agents.types import Group
-from sightline.config.agents import GRPO, PPO, RLOO, GiGPO
 from small_trajectories import episode
 
 PLAIN = PPO(gamma=0.9, gae_lambda=0.95, normalise=False)
@@ -22,7 +23,7 @@ PLAIN = PPO(gamma=0.9, gae_lambda=0.95, normalise=False)
 
 def advantages(groups: list[Group], settings: Any, **rest: Any) -> list[list[list[float] | None]]:
     """Plain lists; None where there is no credit."""
-    advantages = compute_advantages(groups, settings, **rest)
+    advantages = settings.compute_advantages(groups, **rest)
     return [[None if one is None else one.advantages.tolist() for one in group] for group in advantages]
 
 
@@ -45,7 +46,7 @@ class TestRewards:
 
     def test_nothing_of_nothing(self) -> None:
         for settings in (PPO(), GRPO(), RLOO(), GiGPO()):
-            assert compute_advantages([], settings) == []
+            assert settings.compute_advantages([]) == []
             assert advantages([[], [episode([])]], settings) == [[], [None]]
 
 
@@ -54,7 +55,7 @@ class TestPPO:
         # surprises: 0 + 0.9 * 0.4 - 0.5 = -0.14; 0 + 0.9 * 0.6 - 0.4 = 0.14; 1 - 0.6 = 0.4. One turn later: 0.855
         played = episode([0, 0, 1], [0.5, 0.4, 0.6], last_value=99.0)
         expected = [-0.14 + 0.855 * (0.14 + 0.855 * 0.4), 0.14 + 0.855 * 0.4, 0.4]
-        ((one,),) = compute_advantages([[played]], PLAIN)
+        ((one,),) = PLAIN.compute_advantages([[played]])
         assert one is not None and one.returns is not None
         assert one.advantages == pytest.approx(expected)
         assert one.advantages[0] == pytest.approx(0.27211)
@@ -83,7 +84,7 @@ class TestPPO:
 
     def test_normalised_over_all_turns_of_the_update(self) -> None:
         groups = [[episode([1, 2, 4])], [episode([8.0]), episode([-3.0], error="it broke"), episode([])]]
-        plain, normal = compute_advantages(groups, PLAIN), compute_advantages(groups, PPO(gamma=0.9, gae_lambda=0.95))
+        plain, normal = PLAIN.compute_advantages(groups), PPO(gamma=0.9, gae_lambda=0.95).compute_advantages(groups)
         together = np.concatenate([normal[0][0].advantages, normal[1][0].advantages])  # type: ignore[union-attr]
         assert together.mean() == pytest.approx(0, abs=1e-12)
         assert together.std() == pytest.approx(1)
@@ -114,7 +115,7 @@ class TestGRPO:
         assert advantages(groups, GRPO(divide_by_deviation=False)) == [[[0.5], [-0.5]], [[1], [-1]]]
 
     def test_has_no_values(self) -> None:
-        assert compute_advantages([[episode([1.0]), episode([0.0])]], GRPO())[0][0].returns is None  # type: ignore[union-attr]
+        assert GRPO().compute_advantages([[episode([1.0]), episode([0.0])]])[0][0].returns is None  # type: ignore[union-attr]
 
 
 class TestRLOO:

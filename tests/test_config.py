@@ -11,8 +11,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sightline.agents.algorithms.grpo import GRPO
+from sightline.agents.algorithms.ppo import PPO
 from sightline.agents.building import resolve as complete_agent
-from sightline.config.agents import GRPO, PPO
 from sightline.config.learners import DQNLearner, SACLearner
 from sightline.config.loading import bundled_recipes, for_agent, for_control, leaves, load_recipe, validate_recipe
 from sightline.config.recipe import AgentRecipe, ControlRecipe

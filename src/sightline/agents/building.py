@@ -12,7 +12,6 @@ from sightline.agents.prompting import BLANK, demonstration
 from sightline.agents.rollouts import RolloutWorker
 from sightline.agents.samplers import Sampler
 from sightline.agents.samplers.policy import PolicySampler
-from sightline.config.agents import PPO
 from sightline.config.loading import for_agent, validate_recipe
 from sightline.config.recipe import AgentRecipe
 from sightline.envs.games.making import GameMaker
@@ -142,7 +141,7 @@ def build(recipe: AgentRecipe) -> AgentSetup:
 
     torch.set_num_threads(recipe.threads)
     engine = start_engine(recipe.engine, recipe.device)
-    vlm = load_vlm(recipe.policy, isinstance(recipe.algorithm, PPO), recipe.device, recipe.seed)
+    vlm = load_vlm(recipe.policy, recipe.algorithm.needs_values, recipe.device, recipe.seed)
     if not any(parameter.requires_grad for parameter in vlm.model.parameters()):
         raise BadInput("nothing is left to learn: policy.freeze names all parts; take one out")
     _check_length(recipe, vlm)

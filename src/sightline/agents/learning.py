@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from sightline.agents.algorithms import compute_advantages
 from sightline.agents.engines.engine import Engine, padded_microbatches
 from sightline.agents.losses import NonFiniteLoss, Sums, policy_loss, sampler_mismatch
 from sightline.agents.metrics import MetricValues, merge_sums, update_metrics
@@ -30,7 +29,6 @@ from sightline.agents.sequences import (
     rank_share,
 )
 from sightline.agents.types import Advantages, Group, Trajectory
-from sightline.config.agents import PPO
 from sightline.config.recipe import AgentRecipe
 from sightline.errors import RunFailed
 from sightline.models.vlm.model import VLM
@@ -73,7 +71,7 @@ class PolicyLearner:
         while True:
             try:
                 sums = self._score_turns(complete)
-                if isinstance(self._recipe.algorithm, PPO):
+                if self._recipe.algorithm.needs_values:
                     self._bootstrap_values([episode for episode in complete if episode.end is not None])
                 return sums
             except (torch.OutOfMemoryError, MemoryError) as error:
@@ -123,7 +121,7 @@ class PolicyLearner:
             trajectories: of all processes, with values; episodes of a group beside each other.
         """
         groups: list[Group] = [list(group) for _, group in groupby(trajectories, key=lambda episode: episode.seed)]
-        advantages = compute_advantages(groups, self._recipe.algorithm, self._recipe.rollouts.reward)
+        advantages = self._recipe.algorithm.compute_advantages(groups, self._recipe.rollouts.reward)
         return [one for of_group in advantages for one in of_group]
 
     def learn(

@@ -54,7 +54,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sightline.config.agents import PPO, Algorithm, Update
+from sightline.config.agents import Update
+from sightline.config.blocks import AlgorithmConfig
 from sightline.errors import RunFailed
 from sightline.models.vlm.types import TokenStats
 
@@ -134,7 +135,7 @@ def policy_loss(
     targets: Targets,
     ref_logprobs: torch.Tensor | None,
     settings: Update,
-    algorithm: Algorithm,
+    algorithm: AlgorithmConfig,
     total_turns: int,
 ) -> LossOutput:
     """Policy, KL, entropy and value loss of one microbatch, in float32 whatever the dtype of the scores.
@@ -165,9 +166,9 @@ def policy_loss(
         sums["kl_reference_turns"] = torch.ones_like(losses).sum()
     # Entropy bonus: a higher entropy among the legal actions lowers the loss.
     losses = losses - settings.entropy * scores.choice_entropy.float()
-    if isinstance(algorithm, PPO) and targets.returns is not None:
-        values = _value_losses(scores.values.float(), targets, targets.returns, algorithm.value_clip)
-        losses = losses + algorithm.value_coefficient * values
+    if algorithm.needs_values and targets.returns is not None:
+        values = _value_losses(scores.values.float(), targets, targets.returns, algorithm.value_loss.clip)
+        losses = losses + algorithm.value_loss.coefficient * values
         errors = targets.returns - targets.old_values
         # sums for the explained variance: 1 - Var(returns - values) / Var(returns)
         sums |= {

@@ -101,7 +101,7 @@ def _setup(recipe: AgentRecipe) -> AgentSetup:
     from sightline.models.vlm.model import load_vlm
 
     torch.set_num_threads(recipe.threads)
-    has_values = recipe.algorithm.kind == "ppo"
+    has_values = recipe.algorithm.needs_values
     return AgentSetup(recipe, load_vlm(recipe.policy, has_values, recipe.device, recipe.seed), SingleProcess())
 
 

@@ -250,7 +250,7 @@ class AgentTrainer:
             local_mismatch = self._learner.compute_values_and_ref_logprobs(local)
         mismatch = merge_sums(setup.engine.gather(local_mismatch))
         # Advantages compare episodes of all processes, and every process needs the number of all turns for its loss.
-        played = _in_order(setup.engine.gather(local), recipe.algorithm.group)
+        played = _in_order(setup.engine.gather(local), recipe.algorithm.episodes_per_task)
         if not any(is_complete(episode) for episode in played):
             reasons = sorted({episode.error for episode in played if episode.error})
             raise RunFailed(f"no episode could be played to its end: {'; '.join(reasons[:2])}")
@@ -284,7 +284,7 @@ class AgentTrainer:
         sequence = np.random.SeedSequence([TRAINING, recipe.seed, self._state.update])
         seeds = sequence.generate_state(recipe.rollouts.tasks, np.uint32)
         local = [int(seed) for seed in seeds[engine.rank :: engine.world]]
-        tasks = [EpisodeTask(seed, member) for seed in local for member in range(recipe.algorithm.group)]
+        tasks = [EpisodeTask(seed, member) for seed in local for member in range(recipe.algorithm.episodes_per_task)]
         key = (recipe.seed, self._state.update)
         return self._train_worker.play(InterruptibleSampler(setup.sampler(), self._give_up_if_overdue), tasks, key)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Tag
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from sightline.config.basics import Strict, tag_of
+from sightline.config.basics import Fraction, Strict
 
-Fraction = Annotated[float, Field(ge=0, le=1)]
 TrainablePart = Literal["vision", "projector", "language"]
 
 
@@ -59,58 +58,6 @@ class Replies(Strict):
     penalty: NonNegativeFloat = 0.0
     """Taken from the reward of a turn whose reply was unparsable or illegal. Only with a penalty is a reply credited
     with what a random move in its place led to."""
-
-
-class PPO(Strict):
-    """A value for each turn and generalised advantages (Schulman et al. 2017, arXiv 1707.06347)."""
-
-    kind: Literal["ppo"] = "ppo"
-    group: PositiveInt = 1
-    """Episodes with the same task seed."""
-    gamma: Fraction = 0.9
-    gae_lambda: Fraction = 0.95
-    value_coefficient: NonNegativeFloat = 0.5
-    value_clip: PositiveFloat | None = None
-    """How far a value may move in an update before its loss no longer falls."""
-    normalise: bool = True
-    """Advantages of an update to mean 0 and deviation 1."""
-
-
-class GRPO(Strict):
-    """An episode's return against those of the same task (Shao et al. 2024, arXiv 2402.03300)."""
-
-    kind: Literal["grpo"] = "grpo"
-    group: Annotated[int, Field(ge=2)] = 8
-    """Episodes with the same task seed."""
-    divide_by_deviation: bool = True
-    """False leaves the scale of returns alone (Liu et al. 2025, arXiv 2503.20783)."""
-
-
-class RLOO(Strict):
-    """An episode's return against the mean of the others of its group (Ahmadian et al. 2024, arXiv 2402.14740)."""
-
-    kind: Literal["rloo"] = "rloo"
-    group: Annotated[int, Field(ge=2)] = 8
-
-
-class GiGPO(Strict):
-    """Groups of episodes, and within them groups of turns in the same state (Feng et al. 2025, arXiv 2505.10978)."""
-
-    kind: Literal["gigpo"] = "gigpo"
-    group: Annotated[int, Field(ge=2)] = 8
-    gamma: Fraction = 0.95
-    turn_weight: NonNegativeFloat = 1.0
-    """Weight of the advantage among turns in the same state beside that among episodes."""
-    divide_by_deviation: bool = True
-
-
-Algorithm = Annotated[
-    Annotated[PPO, Tag("ppo")]
-    | Annotated[GRPO, Tag("grpo")]
-    | Annotated[RLOO, Tag("rloo")]
-    | Annotated[GiGPO, Tag("gigpo")],
-    Discriminator(lambda value: tag_of(value, "kind", "ppo")),
-]
 
 
 class Update(Strict):

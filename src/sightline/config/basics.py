@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 MAX_SENTENCES, MAX_SENTENCE = 1_000, 10_000
 """Limits of sentences per goal and characters per sentence. Encoders read some dozens of words; tokenising megabytes
@@ -13,6 +13,7 @@ takes minutes."""
 MAX_SEED = 2**32 - 1
 """Largest seed that NumPy, PyTorch and Gymnasium all accept."""
 
+Fraction = Annotated[float, Field(ge=0, le=1)]
 Aspect = Literal["crop", "pad", "squash"]
 """What becomes of frames that are not square before an encoder reads them: `crop` leaves them to the model's own
 transform, which for CLIP cuts off both ends of the longer side (some models squash by themselves); `pad` adds black

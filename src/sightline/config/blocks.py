@@ -118,19 +118,39 @@ class RewardWording:
     good: str = "The reward is what you want"
 
 
+@dataclass(frozen=True)
+class ValueLoss:
+    """How a value head learns: weight of its loss, and how far a value may move before its loss no longer falls."""
+
+    coefficient: float = 0.5
+    clip: float | None = None
+
+
 class AlgorithmConfig(Strict):
     """Base of all blocks of an agent's RL algorithm."""
 
     kind: str
+    title: ClassVar[str] = ""
+    """Name in reports; default: `kind`."""
     needs_values: ClassVar[bool] = False
-    """Whether the model must have a value head."""
+    """Whether the model must have a value head; the returns in `Advantages` are its targets."""
 
     @property
     def episodes_per_task(self) -> int:
-        """Episodes with the same task seed; 1 where episodes are not compared with each other."""
+        """Episodes with the same task seed: the key `group`, or 1 where episodes are not compared with each other."""
         return int(getattr(self, "group", 1))
 
-    def compute_advantages(self, groups: Sequence[Group], reward: RewardKind) -> list[list[Advantages | None]]:
+    @property
+    def value_loss(self) -> ValueLoss:
+        """Settings of the value loss, asked for where the algorithm needs values."""
+        return ValueLoss()
+
+    def facts(self) -> dict[str, str]:
+        """The block in a few words for a report: heading -> text."""
+        group = {"Group": str(self.episodes_per_task)} if self.episodes_per_task > 1 else {}
+        return {"Algorithm": self.title or self.kind} | group
+
+    def compute_advantages(self, groups: Sequence[Group], reward: RewardKind = "game") -> list[list[Advantages | None]]:
         """Advantages of every turn.
 
         Args:

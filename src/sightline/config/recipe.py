@@ -8,10 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, PositiveInt, Tag, model_validator
 
 from sightline.config.agents import (
-    PPO,
     AgentEvaluation,
     AlarmSettings,
-    Algorithm,
     ModelConfig,
     Replies,
     Rollouts,
@@ -19,7 +17,7 @@ from sightline.config.agents import (
     WarmStart,
 )
 from sightline.config.basics import MAX_SEED, Baseline, Goal, Strict, tag_of
-from sightline.config.blocks import Plugin, Reach, RewardWording
+from sightline.config.blocks import AlgorithmConfig, Plugin, Reach, RewardWording
 from sightline.config.learners import AutoLearner, LearnerConfig
 
 
@@ -180,7 +178,7 @@ class AgentRecipe(RecipeBase):
     """Tell what the picture shows instead of showing it, for games that can."""
     policy: ModelConfig = ModelConfig()
     replies: Replies = Replies()
-    algorithm: Algorithm = PPO()
+    algorithm: Annotated[AlgorithmConfig, ALGORITHM] = Field(default_factory=ALGORITHM.make_default)
     rollouts: Rollouts = Rollouts()
     update: Update = Update()
     warm_start: WarmStart | None = None

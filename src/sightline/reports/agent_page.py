@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sightline.config.blocks import AlgorithmConfig
+from sightline.config.recipe import ALGORITHM
+from sightline.errors import BadInput
 from sightline.reports import plots
 from sightline.reports.pages import (
     Number,
@@ -232,14 +235,17 @@ def _kinds(result: Mapping[str, Any]) -> list[GameKind]:
 def _facts(recipe: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, str]:
     """The run in a few words: those that are known."""
     policy, replies, algorithm = block(recipe, "policy"), block(recipe, "replies"), block(recipe, "algorithm")
+    try:
+        checked: AlgorithmConfig = ALGORITHM.check(algorithm)  # type: ignore[assignment]
+    except (ValueError, BadInput):  # damaged, or of a package that is not installed here
+        checked = AlgorithmConfig(kind=str(algorithm.get("kind") or ""))
     lora, warm_start = block(policy, "lora"), block(recipe, "warm_start")
     said = [name for name in ("facts", "thoughts") if replies.get(name)]
     facts = {
         "Game": recipe.get("env"),
         "Model": policy.get("model"),
         "Adapters": f"LoRA, rank {lora['rank']}" if lora.get("rank") else None,
-        "Algorithm": str(algorithm.get("kind") or "").upper().replace("GIGPO", "GiGPO"),
-        "Group": algorithm.get("group") if (algorithm.get("group") or 1) > 1 else None,
+        **checked.facts(),
         "Replies": ", ".join([str(replies["format"]), *said]) if replies.get("format") else None,
         "Warm start": f"{whole(warm_start['samples'])} turns" if warm_start.get("samples") else None,
         "Turns": whole(recipe.get("steps")),

@@ -18,37 +18,52 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field, NonNegativeFloat
 
 from sightline.agents.algorithms.grpo import relative_to_group
 from sightline.agents.algorithms.returns import RewardKind, discounted_returns, is_complete, rewards_of
 from sightline.agents.types import Advantages, Group
-from sightline.config.agents import GiGPO
+from sightline.config.basics import Fraction
+from sightline.config.blocks import AlgorithmConfig
 
 
-def gigpo_advantages(groups: Sequence[Group], settings: GiGPO, reward: RewardKind) -> list[list[Advantages | None]]:
-    """GiGPO advantages of each trajectory; None for broken or empty episodes, and for groups without signal."""
-    return [_of_group(group, settings, reward) for group in groups]
+class GiGPO(AlgorithmConfig):
+    """Groups of episodes, and within them groups of turns in the same state (Feng et al. 2025, arXiv 2505.10978)."""
 
+    kind: Literal["gigpo"] = "gigpo"
+    group: Annotated[int, Field(ge=2)] = 8
+    """Episodes with the same task seed."""
+    gamma: Fraction = 0.95
+    turn_weight: NonNegativeFloat = 1.0
+    """Weight of the advantage among turns in the same state beside that among episodes."""
+    divide_by_deviation: bool = True
 
-def _of_group(group: Group, settings: GiGPO, reward: RewardKind) -> list[Advantages | None]:
-    found: list[Advantages | None] = [None] * len(group)
-    complete = [i for i, episode in enumerate(group) if is_complete(episode)]
-    if len(complete) < 2:
+    title: ClassVar[str] = "GiGPO"
+
+    def compute_advantages(self, groups: Sequence[Group], reward: RewardKind = "game") -> list[list[Advantages | None]]:
+        """GiGPO advantages of each trajectory; None for broken or empty episodes, and for groups without signal."""
+        return [self._of_group(group, reward) for group in groups]
+
+    def _of_group(self, group: Group, reward: RewardKind) -> list[Advantages | None]:
+        found: list[Advantages | None] = [None] * len(group)
+        complete = [i for i, episode in enumerate(group) if is_complete(episode)]
+        if len(complete) < 2:
+            return found
+        episodes = [group[i] for i in complete]
+        rewards = [rewards_of(episode, reward) for episode in episodes]
+        # Undiscounted between episodes, as in GRPO; discounted between turns: a shorter way from a state is better.
+        of_episodes = relative_to_group(np.array([each.sum() for each in rewards]), self.divide_by_deviation)
+        returns = [discounted_returns(each, self.gamma) for each in rewards]
+        of_turns = _turn_advantages(episodes, returns, self.divide_by_deviation)
+        advantages = [one + self.turn_weight * turns for one, turns in zip(of_episodes, of_turns, strict=True)]
+        # Equal returns and no state visited twice: nothing to compare, so the group is left out of the update.
+        if any(each.any() for each in advantages):
+            for i, each in zip(complete, advantages, strict=True):
+                found[i] = Advantages(each)
         return found
-    episodes = [group[i] for i in complete]
-    rewards = [rewards_of(episode, reward) for episode in episodes]
-    # Undiscounted between episodes, as in GRPO; discounted between turns, so that a shorter way from a state is better.
-    of_episodes = relative_to_group(np.array([each.sum() for each in rewards]), settings.divide_by_deviation)
-    returns = [discounted_returns(each, settings.gamma) for each in rewards]
-    of_turns = _turn_advantages(episodes, returns, settings.divide_by_deviation)
-    advantages = [one + settings.turn_weight * turns for one, turns in zip(of_episodes, of_turns, strict=True)]
-    # Equal returns and no state visited twice: nothing to compare, so the group is left out of the update.
-    if any(each.any() for each in advantages):
-        for i, each in zip(complete, advantages, strict=True):
-            found[i] = Advantages(each)
-    return found
 
 
 def _turn_advantages(group: Group, returns: list[np.ndarray], divide_by_deviation: bool) -> list[np.ndarray]:

@@ -13,33 +13,45 @@ dropped.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from sightline.agents.algorithms.returns import RewardKind, all_equal, is_complete, rewards_of
 from sightline.agents.types import Advantages, Group
-from sightline.config.agents import GRPO
+from sightline.config.blocks import AlgorithmConfig
 
 EPSILON = 1e-6
 """Added to the standard deviation that advantages are divided by."""
 
 
-def grpo_advantages(groups: Sequence[Group], settings: GRPO, reward: RewardKind) -> list[list[Advantages | None]]:
-    """GRPO advantages of each trajectory; None for broken or empty episodes, and for groups of equal returns."""
-    return [_of_group(group, settings, reward) for group in groups]
+class GRPO(AlgorithmConfig):
+    """An episode's return against those of the same task (Shao et al. 2024, arXiv 2402.03300)."""
 
+    kind: Literal["grpo"] = "grpo"
+    group: Annotated[int, Field(ge=2)] = 8
+    """Episodes with the same task seed."""
+    divide_by_deviation: bool = True
+    """False leaves the scale of returns alone (Liu et al. 2025, arXiv 2503.20783)."""
 
-def _of_group(group: Group, settings: GRPO, reward: RewardKind) -> list[Advantages | None]:
-    advantages: list[Advantages | None] = [None] * len(group)
-    # A broken episode says nothing about the policy, so it counts neither in the mean nor in the deviation.
-    complete = [i for i, episode in enumerate(group) if is_complete(episode)]
-    returns = np.array([rewards_of(group[i], reward).sum() for i in complete])
-    if len(complete) < 2 or all_equal(returns):
+    title: ClassVar[str] = "GRPO"
+
+    def compute_advantages(self, groups: Sequence[Group], reward: RewardKind = "game") -> list[list[Advantages | None]]:
+        """GRPO advantages of each trajectory; None for broken or empty episodes, and for groups of equal returns."""
+        return [self._of_group(group, reward) for group in groups]
+
+    def _of_group(self, group: Group, reward: RewardKind) -> list[Advantages | None]:
+        advantages: list[Advantages | None] = [None] * len(group)
+        # A broken episode says nothing about the policy, so it counts neither in the mean nor in the deviation.
+        complete = [i for i, episode in enumerate(group) if is_complete(episode)]
+        returns = np.array([rewards_of(group[i], reward).sum() for i in complete])
+        if len(complete) < 2 or all_equal(returns):
+            return advantages
+        for i, advantage in zip(complete, relative_to_group(returns, self.divide_by_deviation), strict=True):
+            # Outcome supervision: the episode's advantage goes to all of its turns alike.
+            advantages[i] = Advantages(np.full(len(group[i].turns), advantage))
         return advantages
-    for i, advantage in zip(complete, relative_to_group(returns, settings.divide_by_deviation), strict=True):
-        # Outcome supervision: the episode's advantage goes to all of its turns alike.
-        advantages[i] = Advantages(np.full(len(group[i].turns), advantage))
-    return advantages
 
 
 def relative_to_group(returns: np.ndarray, divide_by_deviation: bool) -> np.ndarray:

@@ -15,40 +15,63 @@ terminated episode is worth nothing after its end; for a truncated one the criti
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 import numpy as np
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from sightline.agents.algorithms.returns import RewardKind, is_complete, rewards_of
 from sightline.agents.types import Advantages, Group, Trajectory
-from sightline.config.agents import PPO
+from sightline.config.basics import Fraction
+from sightline.config.blocks import AlgorithmConfig, ValueLoss
 
 EPSILON = 1e-8
 """Added to the standard deviation that advantages are divided by."""
 
 
-def ppo_advantages(groups: Sequence[Group], settings: PPO, reward: RewardKind) -> list[list[Advantages | None]]:
-    """GAE advantages of each trajectory; None for broken or empty episodes.
+class PPO(AlgorithmConfig):
+    """A value for each turn and generalised advantages (Schulman et al. 2017, arXiv 1707.06347)."""
 
-    `Advantages.returns` are advantages plus values, before normalisation. With `settings.normalise`, advantages have
-    mean 0 and standard deviation 1 over all turns of all groups: pass those of all processes together.
-    """
-    advantages = [[_of_episode(episode, settings, reward) for episode in group] for group in groups]
-    return _normalised(advantages) if settings.normalise else advantages
+    kind: Literal["ppo"] = "ppo"
+    group: PositiveInt = 1
+    """Episodes with the same task seed."""
+    gamma: Fraction = 0.9
+    gae_lambda: Fraction = 0.95
+    value_coefficient: NonNegativeFloat = 0.5
+    value_clip: PositiveFloat | None = None
+    """How far a value may move in an update before its loss no longer falls."""
+    normalise: bool = True
+    """Advantages of an update to mean 0 and deviation 1."""
 
+    title: ClassVar[str] = "PPO"
+    needs_values: ClassVar[bool] = True
 
-def _of_episode(episode: Trajectory, settings: PPO, reward: RewardKind) -> Advantages | None:
-    if not is_complete(episode):
-        return None
-    values = np.array([turn.value for turn in episode.turns], np.float64)
-    advantages = generalised_advantages(
-        rewards_of(episode, reward),
-        values,
-        episode.last_value if episode.truncated else 0.0,
-        settings.gamma,
-        settings.gae_lambda,
-    )
-    # The critic's target is the lambda-return: A_t + V_t.
-    return Advantages(advantages, advantages + values)
+    @property
+    def value_loss(self) -> ValueLoss:
+        return ValueLoss(self.value_coefficient, self.value_clip)
+
+    def compute_advantages(self, groups: Sequence[Group], reward: RewardKind = "game") -> list[list[Advantages | None]]:
+        """GAE advantages of each trajectory; None for broken or empty episodes.
+
+        `Advantages.returns` are advantages plus values, before normalisation. With `normalise`, advantages have mean 0
+        and standard deviation 1 over all turns of all groups: pass those of all processes together.
+        """
+        advantages = [[self._of_episode(episode, reward) for episode in group] for group in groups]
+        return _normalised(advantages) if self.normalise else advantages
+
+    def _of_episode(self, episode: Trajectory, reward: RewardKind) -> Advantages | None:
+        if not is_complete(episode):
+            return None
+        values = np.array([turn.value for turn in episode.turns], np.float64)
+        advantages = generalised_advantages(
+            rewards_of(episode, reward),
+            values,
+            episode.last_value if episode.truncated else 0.0,
+            self.gamma,
+            self.gae_lambda,
+        )
+        # The critic's target is the lambda-return: A_t + V_t.
+        return Advantages(advantages, advantages + values)
 
 
 def generalised_advantages(

@@ -11,17 +11,28 @@ an episode has the same advantage. Groups whose episodes all have the same retur
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from sightline.agents.algorithms.returns import RewardKind, all_equal, is_complete, rewards_of
 from sightline.agents.types import Advantages, Group
-from sightline.config.agents import RLOO
+from sightline.config.blocks import AlgorithmConfig
 
 
-def rloo_advantages(groups: Sequence[Group], settings: RLOO, reward: RewardKind) -> list[list[Advantages | None]]:
-    """RLOO advantages of each trajectory; None for broken or empty episodes, and for groups of equal returns."""
-    return [_of_group(group, reward) for group in groups]
+class RLOO(AlgorithmConfig):
+    """An episode's return against the mean of the others of its group (Ahmadian et al. 2024, arXiv 2402.14740)."""
+
+    kind: Literal["rloo"] = "rloo"
+    group: Annotated[int, Field(ge=2)] = 8
+    """Episodes with the same task seed."""
+
+    title: ClassVar[str] = "RLOO"
+
+    def compute_advantages(self, groups: Sequence[Group], reward: RewardKind = "game") -> list[list[Advantages | None]]:
+        """RLOO advantages of each trajectory; None for broken or empty episodes, and for groups of equal returns."""
+        return [_of_group(group, reward) for group in groups]
 
 
 def _of_group(group: Group, reward: RewardKind) -> list[Advantages | None]:
