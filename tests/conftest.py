@@ -38,6 +38,14 @@ SIZES: dict[str, dict[str, Any]] = {
 """Two vision transformers and a residual network, of different picture sizes and embedding widths."""
 
 
+def our_tasks() -> list[Any]:
+    """The tasks for policies on states that come with Sightline."""
+    from sightline.envs.tasks import Task
+    from sightline.registry import BUILT_IN, find
+
+    return [found for name in BUILT_IN["env"] if isinstance(found := find("env", name), Task)]
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from conftest import our_tasks
 from sightline.envs import CARTPOLE_ID, METAWORLD_ID, MOUNTAIN_CAR_ID, making
 from sightline.envs.control.cartpole import LOOKS as CARTPOLE_LOOKS
 from sightline.envs.control.cartpole import CartPole
@@ -21,7 +22,6 @@ from sightline.envs.control.mountain_car import LOOKS as MOUNTAIN_CAR_LOOKS
 from sightline.envs.control.mountain_car import MountainCar
 from sightline.envs.games.making import GAMES
 from sightline.envs.making import EnvMaker
-from sightline.envs.tasks import TASKS
 from sightline.errors import BadInput, RunFailed
 
 BOTH: list[type[gymnasium.Env[Any, Any]]] = [CartPole, MountainCar]
@@ -260,7 +260,7 @@ def test_the_cart_and_the_pole_are_where_the_state_says() -> None:
 # -- any environment --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", [task for task in TASKS if task.axes], ids=lambda task: task.name)
+@pytest.mark.parametrize("task", [task for task in our_tasks() if task.axes], ids=lambda task: task.name)
 def test_every_task_with_axes_can_be_made_and_swept(task: Any) -> None:
     env = EnvMaker(task.env, dict(task.env_options), frame_size=(48, 48))()
     env.reset(seed=0)

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
+from conftest import our_tasks
 from sightline.config.loading import for_control, load_recipe
 from sightline.control.building import ControlSetup
 from sightline.control.collection import EpisodeSums
 from sightline.control.resolving import env_maker
 from sightline.envs.making import EnvMaker
-from sightline.envs.tasks import TASKS, Task, find_task
+from sightline.envs.tasks import Task, find_task
 from sightline.errors import RunFailed
 from sightline.evaluation import episodes as episodes_module
 from sightline.evaluation.accounts import Accounts
@@ -110,8 +111,8 @@ def test_panels_differ_by_all_that_changes_what_is_played_and_how_it_is_judged()
         make = env_maker(completed, None, render=False)
         return ControlSetup(completed, task, make, make, None, None, None, ()).panel("test", 3)
 
-    by_env = [panel("cartpole", f"env={task.name}") for task in TASKS]
-    assert len({one.digest for one in by_env}) == len(TASKS)
+    by_env = [panel("cartpole", f"env={task.name}") for task in our_tasks()]
+    assert len({one.digest for one in by_env}) == len(our_tasks())
     car = [
         panel("mountain-car"),
         panel("mountain-car", "episode_steps=77"),

@@ -11,7 +11,8 @@ What a plug-in is:
 
     reward, teacher, feedback, algorithm    a recipe block, a subclass of the base in `sightline.config.blocks`
     provider                                a class with `of(config)`, see `sightline.models.chat.messages.ChatModel`
-    env                                     a `sightline.envs.tasks.Task`, or a class of `sightline.envs.games.Game`s
+    env                                     a `sightline.envs.tasks.Task` for a policy on states, or a subclass of
+                                            `sightline.envs.games.contract.Game` for agents
 """
 
 from __future__ import annotations
@@ -57,7 +58,22 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "anthropic": "sightline.models.chat.anthropic:Anthropic",
         "local": "sightline.models.chat.local:LocalModel",
     },
-    "env": {},
+    "env": {
+        "cartpole": "sightline.envs.tasks:CARTPOLE",
+        "cartpole-continuous": "sightline.envs.tasks:CARTPOLE_CONTINUOUS",
+        "mountain-car": "sightline.envs.tasks:MOUNTAIN_CAR",
+        "mountain-car-textured": "sightline.envs.tasks:MOUNTAIN_CAR_TEXTURED",
+        "drawer-open": "sightline.envs.tasks:DRAWER_OPEN",
+        "sweep-into": "sightline.envs.tasks:SWEEP_INTO",
+        "soccer": "sightline.envs.tasks:SOCCER",
+        "pendulum": "sightline.envs.tasks:PENDULUM",
+        "numberline": "sightline.envs.games.number_line:NumberLine",
+        "ezpoints": "sightline.envs.games.ez_points:EZPoints",
+        "points24": "sightline.envs.games.points24:Points24",
+        "blackjack": "sightline.envs.games.blackjack:Blackjack",
+        "sokoban": "sightline.envs.games.sokoban:Sokoban",
+        "frozenlake": "sightline.envs.games.frozen_lake:FrozenLake",
+    },
 }
 
 _registered: dict[tuple[Kind, str], Any] = {}
@@ -76,7 +92,7 @@ def register(kind: Kind, name: str, plugin: Any) -> None:
         raise BadInput(f"there are no plug-ins of kind '{kind}'{nearest(kind, list(BUILT_IN))}")
     known = _registered.get((kind, name))
     if (known is None and name in names(kind)) or (known is not None and known is not plugin):
-        raise BadInput(f"there is a {kind} '{name}' already; choose another name")
+        raise BadInput(f"there is {'an' if kind[0] in 'ae' else 'a'} {kind} '{name}' already; choose another name")
     _registered[kind, name] = plugin
 
 

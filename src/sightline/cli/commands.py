@@ -163,7 +163,9 @@ def evaluate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder; or a game's recipe, with --model.")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="Of a recipe.")] = None,
     model: Annotated[str | None, typer.Option(help="Instead of a run's: a folder, a name, or a hosted one.")] = None,
-    provider: Annotated[str | None, typer.Option(help="Who hosts it: openai (or alike), gemini, anthropic.")] = None,
+    provider: Annotated[
+        str | None, typer.Option(help="Who hosts it, such as openai (or alike), gemini or anthropic.")
+    ] = None,
     url: Annotated[str | None, typer.Option(help="Address of an OpenAI-compatible server.")] = None,
     insecure_http: Annotated[
         bool, typer.Option("--insecure-http", help="Ask a server on another machine by plain http.")
@@ -345,11 +347,18 @@ def recipes(as_json: AsJson = False) -> None:
 @app.command()
 def tasks(as_json: AsJson = False) -> None:
     """List the tasks that come with words, and the games for agents; any Gymnasium id works as well."""
-    from sightline.envs.games.making import SUMMARIES
-    from sightline.envs.tasks import TASKS
+    from sightline import registry
+    from sightline.envs.tasks import Task
 
-    rows = [(task.name, task.summary) for task in TASKS]
-    rows += [(name, f"{summary} (a game for agents)") for name, summary in SUMMARIES.items()]
+    rows = []
+    for name in registry.names("env"):
+        try:
+            found = registry.find("env", name)
+        except BadInput as error:  # a package that cannot be imported hides no other
+            rows.append((name, str(error)))
+            continue
+        summary = getattr(found, "summary", "")
+        rows.append((name, summary if isinstance(found, Task) else f"{summary} (a game for agents)".lstrip()))
     print_rows(rows, ("task", "description"), as_json)
 
 

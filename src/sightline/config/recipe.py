@@ -75,7 +75,7 @@ class RewardBlock(Strict):
         return {"Reward": self.kind.replace("_", " ")}
 
 
-REWARD = Plugin("reward", "zero_shot")
+REWARD, ALGORITHM = Plugin("reward", "zero_shot"), Plugin("algorithm", "ppo")
 
 
 class Evaluation(Strict):

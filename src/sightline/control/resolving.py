@@ -7,13 +7,14 @@ from typing import Any
 import gymnasium
 from gymnasium import spaces
 
+from sightline import registry
 from sightline.config.basics import check_words
 from sightline.config.learners import AutoLearner, DQNLearner, LearnerConfig, SACLearner
 from sightline.config.loading import for_control, validate_recipe
 from sightline.config.recipe import ControlRecipe
 from sightline.envs.drawing import Size
 from sightline.envs.making import EnvMaker
-from sightline.envs.tasks import TASKS, find_task
+from sightline.envs.tasks import find_task
 from sightline.envs.vector import misfit, rgb_frame
 from sightline.errors import BadInput, RunFailed
 
@@ -27,7 +28,7 @@ def env_maker(recipe: ControlRecipe, frame_size: Size | None, render: bool = Tru
     """
     task = find_task(recipe.env)
     options = task.env_options | recipe.env_options
-    known = [t.name for t in TASKS]
+    known = registry.names("env")
     return EnvMaker(
         task.env, options, recipe.episode_steps, frame_size, render, recipe.rescale_observations, tuple(known)
     )

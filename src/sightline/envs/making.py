@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,7 @@ class EnvMaker:
         render: make an environment that renders frames.
         rescale: scale observations to [-1, 1] by the bounds of their space.
         also_known: further names to suggest when `env_id` is unknown.
+        build: class or function that makes the environment; None: `env_id` says where it is.
     """
 
     env_id: str
@@ -47,6 +48,7 @@ class EnvMaker:
     render: bool = True
     rescale: bool = False
     also_known: tuple[str, ...] = ()
+    build: Callable[..., gymnasium.Env[Any, Any]] | None = None
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         """Make one environment with a time limit and with spaces that learners support.
@@ -83,11 +85,12 @@ class EnvMaker:
             # segmentation fault if Mesa's comes first. Worker processes only simulate and never load Triton.
             with contextlib.suppress(ImportError):
                 importlib.import_module("triton")
-        env = (
-            _make_from_module(self)
-            if ":" in self.env_id and self.env_id not in gymnasium.registry
-            else _make_registered(self)
-        )
+        if self.build is not None:
+            env = _make_by(self.build, self)
+        elif ":" in self.env_id and self.env_id not in gymnasium.registry:
+            env = _make_from_module(self)
+        else:
+            env = _make_registered(self)
         _check_reset_signature(env, self.env_id)
         if self.render and env.render_mode != "rgb_array":
             raise BadInput(
@@ -232,6 +235,10 @@ def _make_from_module(maker: EnvMaker) -> gymnasium.Env[Any, Any]:
         public = [name for name in vars(module) if not name.startswith("_")]
         raise BadInput(f"module '{module_name}' has no '{attribute}'{nearest(attribute, public)}")
     _check_returns_env(build, maker.env_id)
+    return _make_by(build, maker)
+
+
+def _make_by(build: Callable[..., Any], maker: EnvMaker) -> gymnasium.Env[Any, Any]:
     options = dict(maker.options)
     if maker.render and _parameters(build) & {"render_mode", "**"}:
         options["render_mode"] = "rgb_array"

@@ -2,7 +2,8 @@
 
 A recipe that the user writes, or keys given on the command line, are the user's own. The recipe in a run folder may
 come from a stranger, and it is read when the run is evaluated, resumed or labelled. Without `--trust` it may name only
-what comes with Sightline, Gymnasium's registered environments, and algorithms of Stable-Baselines3.
+what comes with Sightline, plug-ins that are installed, Gymnasium's registered environments, and algorithms of
+Stable-Baselines3.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from sightline import registry
 from sightline.config.recipe import ControlRecipe, Recipe
 from sightline.errors import BadInput
 
@@ -42,7 +44,8 @@ def _code_keys(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     """Recipe keys that import code: (key, value, meaning)."""
     import gymnasium
 
-    if ":" in recipe.env and recipe.env not in gymnasium.registry:
+    # What a plug-in brings was installed by the user.
+    if ":" in recipe.env and recipe.env not in gymnasium.registry and recipe.env not in registry.names("env"):
         yield "env", recipe.env, "code of its own"
     if isinstance(recipe, ControlRecipe):
         algorithm = recipe.learner.algorithm

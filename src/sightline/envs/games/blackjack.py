@@ -97,6 +97,7 @@ class Blackjack(Game):
         render_mode: `rgb_array` or None.
     """
 
+    summary = "Hit or stand against a dealer"
     action_names = (STAND, HIT)
     asked = ("player", "dealer")
 

@@ -31,6 +31,7 @@ class EZPoints(PointsGame):
         BadInput: no two cards make that target, or there are no such deals.
     """
 
+    summary = "Make twelve of two cards"
     action_names = ("1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "+", "*", "=")
     max_tokens = 5
 

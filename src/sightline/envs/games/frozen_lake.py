@@ -42,6 +42,7 @@ class FrozenLake(Game):
         BadInput: a size or number of holes out of range, or too few pixels to tell cells apart.
     """
 
+    summary = "Cross the ice and keep out of the holes"
     action_names = tuple(MOVES)
     asked = ("player", "goal")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 
+from sightline import registry
 from sightline.envs.games.contract import Game
 from sightline.envs.games.words import TextOnlyWrapper
 from sightline.envs.games.wrapping import GameWrapper, PictureGame, PromptWrapper, check_action_names
@@ -21,16 +22,9 @@ GAMES = {
     "sokoban": "sightline/Sokoban-v0",
     "frozenlake": "sightline/FrozenLake-v0",
 }
-"""Name -> Gymnasium id."""
-SUMMARIES = {
-    "numberline": "Bring one number to another by + and -, both in the picture",
-    "ezpoints": "Make twelve of two cards",
-    "points24": "Make twenty-four of four cards",
-    "blackjack": "Hit or stand against a dealer",
-    "sokoban": "Push a box onto its target",
-    "frozenlake": "Cross the ice and keep out of the holes",
-}
-"""Name -> one line for lists."""
+"""Name of our own -> Gymnasium id."""
+TIME_LIMITS = {"sokoban": 60, "frozenlake": 100}
+"""Steps of an episode; the others truncate or terminate by themselves."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +36,8 @@ class GameMaker:
     is wrapped in `PictureGame`, and then needs a prompt and action names.
 
     Attributes:
-        env: a name in `GAMES`, a Gymnasium id, or `module:attribute` of a class or function that makes an
-            environment.
+        env: the name of a game, of ours or registered; a Gymnasium id, or `module:attribute` of a class or function
+            that makes an environment.
         options: keyword arguments for the environment.
         prompt: template that replaces the game's own text; `{text}` is that text, `{actions}` the action names.
         actions: action names, for an environment that does not name its actions itself.
@@ -62,12 +56,18 @@ class GameMaker:
         """Make one game.
 
         Raises:
-            BadInput: unknown environment, wrong options, action names that cannot be told apart, an unknown prompt
-                field, or `in_words` for an environment without descriptions.
+            BadInput: unknown environment, or a task for a policy on states; wrong options, action names that cannot be
+                told apart, an unknown prompt field, or `in_words` for an environment without descriptions.
             RunFailed: the environment cannot be built on this machine, or does not render.
         """
-        make = EnvMaker(GAMES.get(self.env, self.env), self.options, self.episode_steps, also_known=tuple(GAMES))
-        env = make.as_it_is()
+        known, build = registry.names("env"), None
+        if self.env in known and self.env not in GAMES:
+            build = registry.find("env", self.env)
+            if not (isinstance(build, type) and issubclass(build, Game)):
+                raise BadInput(f"'{self.env}' is a task for a policy on states, not a game for agents")
+        env = EnvMaker(
+            GAMES.get(self.env, self.env), self.options, self.episode_steps, also_known=tuple(known), build=build
+        ).as_it_is()
         if not isinstance(env.unwrapped, Game):
             env = PictureGame(env, self.env, self.prompt, self.actions)
         elif self.actions:

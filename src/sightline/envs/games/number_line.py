@@ -42,6 +42,7 @@ class NumberLine(Game):
         BadInput: `max_position` is below 1.
     """
 
+    summary = "Bring one number to another by + and -, both in the picture"
     action_names = ("-", "+")
     asked = ("current", "target")
 

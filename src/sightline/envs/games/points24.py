@@ -31,6 +31,7 @@ class Points24(PointsGame):
     """
 
     max_tokens = 20
+    summary = "Make twenty-four of four cards"
     action_names = (*map(str, range(1, 11)), "+", "-", "*", "/", "(", ")", "=")
 
     def __init__(

@@ -52,6 +52,7 @@ class Sokoban(Game):
             within `search_limit`.
     """
 
+    summary = "Push a box onto its target"
     action_names = tuple(MOVES)
     asked = ("player", "boxes", "targets")
 
