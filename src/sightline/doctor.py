@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import platform
@@ -11,6 +12,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
+from typing import TYPE_CHECKING
+
+from sightline import registry
+from sightline.errors import BadInput
+
+if TYPE_CHECKING:
+    from sightline.models.chat.messages import ChatModel
 
 _RENDER = (
     "import mujoco; m = mujoco.MjModel.from_xml_string('<mujoco><worldbody><geom size=\".1\"/></worldbody></mujoco>');"
@@ -21,11 +29,9 @@ _EXTRAS = {
     "sb3_contrib": "contrib",
     "metaworld": "metaworld",
     "pyarrow": "labels",
-    "google.genai": "gemini",
-    "anthropic": "anthropic",
     "wandb": "wandb",
 }
-_KEYS = ("OPENAI_API_KEY", "GEMINI_API_KEY", "ANTHROPIC_API_KEY")
+"""Module -> the extra that brings it, but for the clients of chat models, which their providers name."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class Check:
 
 
 def examine(say: Callable[[str], None] = lambda what: None) -> list[Check]:
-    """Look at Python, processor, GPU, pictures, rendering back ends, videos, models, extras and keys.
+    """Look at Python, processor, GPU, pictures, rendering back ends, videos, models, extras, plug-ins and keys.
 
     Args:
         say: is told what is looked at next; some of it takes seconds.
@@ -59,8 +65,8 @@ def examine(say: Callable[[str], None] = lambda what: None) -> list[Check]:
     checks.append(_videos())
     say("the bundled encoder")
     checks += [_bundled_encoder(), _model_cache()]
-    say("extras and keys")
-    return [*checks, *_extras(), _keys()]
+    say("extras, plug-ins and keys")
+    return [*checks, *_extras(), *_plugins(), _keys()]
 
 
 def _processor() -> Check:
@@ -138,11 +144,39 @@ def _model_cache() -> Check:
 
 def _extras() -> list[Check]:
     findings = []
-    for module, extra in _EXTRAS.items():
+    # Not every provider says what it needs.
+    clients = {getattr(one, "package", ""): getattr(one, "extra", "") for one in _providers()}
+    clients.pop("", None)
+    for module, extra in (_EXTRAS | clients).items():
         there = _is_there(module)
-        detail = "installed" if there else "not installed (an extra)"
-        findings.append(Check(module, there, detail, _install(extra)))
+        absent = "not installed (an extra)" if extra else "not installed"
+        mend = _install(extra) if extra else f"install the package that holds {module}"
+        findings.append(Check(module, there, "installed" if there else absent, mend))
     return findings
+
+
+def _plugins() -> list[Check]:
+    """All that others bring, by entry points of their packages."""
+    findings = []
+    for kind, ours in registry.BUILT_IN.items():
+        for name in registry.names(kind):
+            if name in ours:
+                continue
+            try:
+                registry.find(kind, name)
+                findings.append(Check(f"{kind} {name}", True, "a plug-in"))
+            except BadInput as error:
+                findings.append(Check(f"{kind} {name}", False, "a plug-in that fails", str(error)))
+    return findings
+
+
+def _providers() -> list[type[ChatModel]]:
+    """Classes of chat models, but for those whose package fails."""
+    found = []
+    for name in registry.names("provider"):
+        with contextlib.suppress(BadInput):  # said by `_plugins`
+            found.append(registry.find("provider", name))
+    return found
 
 
 def _install(extra: str) -> str:
@@ -165,6 +199,7 @@ def _is_there(module: str) -> bool:
 
 
 def _keys() -> Check:
-    found = [name for name in _KEYS if os.environ.get(name)]
+    keys = dict.fromkeys(getattr(one, "key_env", "") for one in _providers())
+    found = [name for name in keys if name and os.environ.get(name)]
     mend = "only hosted chat models need one; every other teacher works without"
     return Check("keys", bool(found), ", ".join(found) or "none set", mend)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from sightline.models.chat.config import ChatModelConfig
 
 HOSTED = "https://api.anthropic.com"
-HOSTED_KEY = "ANTHROPIC_API_KEY"
 
 
 class Anthropic:
@@ -33,8 +32,10 @@ class Anthropic:
     """
 
     batched = False
-
     hosted: ClassVar[bool] = True
+    key_env: ClassVar[str] = "ANTHROPIC_API_KEY"
+    package: ClassVar[str] = "anthropic"
+    extra: ClassVar[str] = "anthropic"
 
     @classmethod
     def of(cls, config: ChatModelConfig) -> Anthropic:
@@ -49,7 +50,7 @@ class Anthropic:
         options: Mapping[str, Any] | None = None,
         timeout: float = 60.0,
     ) -> None:
-        server = resolve_endpoint(url, key_env, HOSTED, HOSTED_KEY, needs_key=True)
+        server = resolve_endpoint(url, key_env, HOSTED, self.key_env, needs_key=True)
         assert server.key_env is not None
         self.where, self._url, self._key_env = server.where, server.url, server.key_env
         self._model, self._options, self._timeout = model, dict(options or {}), timeout

@@ -76,7 +76,7 @@ class ChatModelConfig(Strict):
         """What lies outside of this machine."""
         if self.url and not is_this_machine(self.url):
             yield "url", self.url, "a server that would be asked"
-        elif not self.url and registry.find("provider", self.provider).hosted:
+        elif not self.url and getattr(registry.find("provider", self.provider), "hosted", True):
             yield "provider", self.provider, "a service that would be asked, and paid"
         if self.key_env:
             yield "key_env", self.key_env, "a key that would be used"

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from sightline.models.chat.config import ChatModelConfig
 
 HOSTED = "https://generativelanguage.googleapis.com"
-HOSTED_KEY = "GEMINI_API_KEY"
 BLOCKED = {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY", "MODEL_ARMOR"}
 """Reasons to end a reply that mean that it was declined."""
 
@@ -35,8 +34,10 @@ class Gemini:
     """
 
     batched = False
-
     hosted: ClassVar[bool] = True
+    key_env: ClassVar[str] = "GEMINI_API_KEY"
+    package: ClassVar[str] = "google.genai"
+    extra: ClassVar[str] = "gemini"
 
     @classmethod
     def of(cls, config: ChatModelConfig) -> Gemini:
@@ -51,7 +52,7 @@ class Gemini:
         options: Mapping[str, Any] | None = None,
         timeout: float = 60.0,
     ) -> None:
-        server = resolve_endpoint(url, key_env, HOSTED, HOSTED_KEY, needs_key=True)
+        server = resolve_endpoint(url, key_env, HOSTED, self.key_env, needs_key=True)
         assert server.key_env is not None
         self.where, self._url, self._key_env = server.where, server.url, server.key_env
         self._model, self._options, self._timeout = model, dict(options or {}), timeout

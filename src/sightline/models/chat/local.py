@@ -32,7 +32,6 @@ class LocalModel:
 
     where = "this machine"
     batched = True
-
     hosted: ClassVar[bool] = False
 
     @classmethod

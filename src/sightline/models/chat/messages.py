@@ -113,10 +113,16 @@ class ChatModel(Protocol):
     Attributes:
         where: who answers, for messages and signatures: a host name, or `this machine`.
         hosted: whether it is a service elsewhere unless an address is given.
+        key_env: environment variable with the key of that service; empty if none is needed.
+        package: module of the client that it needs; empty if there is none.
+        extra: of Sightline, by which that client is installed; empty if it is none of ours.
         batched: whether it answers requests together as they come, so that time-outs for one make no sense.
     """
 
     hosted: ClassVar[bool]
+    key_env: ClassVar[str] = ""
+    package: ClassVar[str] = ""
+    extra: ClassVar[str] = ""
     where: str
     batched: bool
 

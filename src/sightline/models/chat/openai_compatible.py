@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from sightline.models.chat.config import ChatModelConfig
 
 HOSTED = "https://api.openai.com/v1"
-HOSTED_KEY = "OPENAI_API_KEY"
 
 
 class OpenAICompatible:
@@ -40,8 +39,8 @@ class OpenAICompatible:
     """
 
     batched = False
-
     hosted: ClassVar[bool] = True
+    key_env: ClassVar[str] = "OPENAI_API_KEY"
 
     @classmethod
     def of(cls, config: ChatModelConfig) -> OpenAICompatible:
@@ -57,7 +56,7 @@ class OpenAICompatible:
         timeout: float = 60.0,
         insecure_http: bool = False,
     ) -> None:
-        server = resolve_endpoint(url, key_env, HOSTED, HOSTED_KEY, usual_path="/v1", insecure_http=insecure_http)
+        server = resolve_endpoint(url, key_env, HOSTED, self.key_env, usual_path="/v1", insecure_http=insecure_http)
         self.where, self._url, self._key_env = server.where, server.url, server.key_env
         self._model, self._options, self._timeout = model, dict(options or {}), timeout
         self._fallback = CapabilityFallback()
