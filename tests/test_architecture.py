@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from sightline.registry import BUILT_IN
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "sightline"
 DOCUMENT = (ROOT / "docs" / "architecture.md").read_text()
@@ -100,6 +102,66 @@ def test_everything_public_is_used() -> None:
 def test_no_two_classes_share_a_name() -> None:
     names = Counter(node.name for tree in TREES.values() for node in tree.body if isinstance(node, ast.ClassDef))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def strings(node: ast.AST) -> set[str]:
+    return {one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+
+
+def questions(node: ast.AST) -> tuple[set[str], set[str]]:
+    """Classes, and names of kinds, that a piece of code tells apart."""
+    match node:
+        case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, classes]) | ast.MatchClass(cls=classes):
+            return set(references(classes)), set()
+        case ast.Compare():  # also `type(x) is X`
+            is_about_kinds = re.search(r"\b(kind|provider)\b", ast.unparse(node))
+            return set(references(node)), strings(node) if is_about_kinds else set()
+        case ast.match_case():
+            return set(), strings(node.pattern)
+    return set(), set()
+
+
+def test_nobody_asks_which_plugin_it_has() -> None:
+    """The core asks what a plug-in needs and can do, so that those of others work like ours.
+
+    Not meant are the roles of recipes (control, agent), the kinds of questions (compare, rate, score), environments,
+    which are said by name, and learners, which are no plug-ins: DQN, SAC and `auto` are told apart in control/, all
+    others come as `module.Class`.
+    """
+    of_classes: dict[str, set[Path]] = {}
+    of_names: dict[str, set[Path]] = {}
+    for kind, plugins in BUILT_IN.items():
+        for name, target in plugins.items() if kind != "env" else ():
+            module, _, block = target.partition(":")
+            owner = PACKAGE.parent / f"{module.replace('.', '/')}.py"
+            of_classes.setdefault(block, set()).add(owner)
+            of_names.setdefault(name, set()).add(owner)
+    wrong = []
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
+            classes, names = questions(node)
+            wrong += [
+                f"{module.relative_to(ROOT)}: {one}" for one in classes if module not in of_classes.get(one, {module})
+            ]
+            wrong += [
+                f"{module.relative_to(ROOT)}: '{one}'" for one in names if module not in of_names.get(one, {module})
+            ]
+    assert not wrong
+
+
+def test_the_registry_is_the_only_table_of_plugins() -> None:
+    tables = []
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
+            items = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", [])
+            texts = {item.value for item in items if isinstance(item, ast.Constant)}
+            if module != PACKAGE / "registry.py":
+                tables += [
+                    f"{module.relative_to(ROOT)}:{node.lineno}"  # type: ignore[attr-defined]
+                    for kind, plugins in BUILT_IN.items()
+                    if kind != "env" and len(texts & set(plugins)) > 1
+                ]
+    assert not tables
 
 
 def test_heavy_libraries_are_not_needed_for_help() -> None:

@@ -152,8 +152,9 @@ def chat_config(
     if model is None:
         raise BadInput("say which model: --model NAME")
     # Hosted models may think before they reply, and think in tokens.
-    said = {"model": model, "provider": provider or "openai", "url": url, "max_tokens": max(max_tokens, 2048)}
-    return checked_block(ChatModelConfig, said | {"insecure_http": insecure_http})
+    said: dict[str, Any] = {"model": model, "url": url, "max_tokens": max(max_tokens, 2048)}
+    said |= {"insecure_http": insecure_http} | ({} if provider is None else {"provider": provider})
+    return checked_block(ChatModelConfig, said)
 
 
 def write_report(run: RunFolder) -> Path:

@@ -45,7 +45,9 @@ class Plugin:
             BadInput: no plug-in has that name, or its package cannot be imported.
         """
         name = value.get("kind", self.default) if isinstance(value, dict) else self.default
-        found: type[Strict] = registry.find(self.kind, str(name))
+        found = registry.find(self.kind, str(name))
+        if not (isinstance(found, type) and issubclass(found, Strict)):
+            raise BadInput(f"the {self.kind} '{name}' is not a recipe block, a class of sightline.config.blocks")
         return found
 
     def make_default(self) -> Any:

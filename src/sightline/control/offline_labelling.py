@@ -161,9 +161,9 @@ def _plan(
     if not trust:
         check_plain(path)
         check_trusted(recipe, path, [*_stated(overrides)])
-    config = recipe.reward
-    if not isinstance(config, LearnedConfig):
-        raise BadInput(f"reward.kind={config.kind} asks nobody; say reward.kind=learned")
+    config = recipe.reward.teaching
+    if config is None:
+        raise BadInput(f"reward.kind={recipe.reward.kind} asks nobody; say reward.kind=learned")
     # What the user says of questions bounds this call as well; what a run's recipe says of its own rounds does not.
     stated = _stated(overrides)
     if stated & {"reward", "reward.questions"} and "questions" in config.model_fields_set:
@@ -174,8 +174,8 @@ def _plan(
         count = min(count, config.budget.questions)
     if fresh:
         recipe = resolve(recipe)
-        config = recipe.reward
-        assert isinstance(config, LearnedConfig), "completing changes no kinds"
+        config = recipe.reward.teaching
+        assert config is not None, "completing changes no kinds"
         return _Plan(recipe, config, fresh_questions(recipe, config, count), True)
     chosen = _asked_before(labels, recipe, config, own, stated, folder)
     recipe = _with_the_words_of(chosen[0], recipe, config, own, stated)
@@ -191,7 +191,7 @@ def _recipe(
     # How answers would come in during training says nothing here, nor may it be refused.
     before = ["reward.lag=false", *overrides]
     if own is not None:
-        known = before if isinstance(own.reward, LearnedConfig) else overrides
+        known = overrides if own.reward.teaching is None else before
         return for_control(load_recipe(str(RunFolder(path).recipe_file), known))
     tasks = sorted({label.context.task for label in labels})
     if "env" not in _stated(overrides):

@@ -57,6 +57,10 @@ class LearnedConfig(LearnedSettings):
             device=self.device,
         )
 
+    @property
+    def teaching(self) -> LearnedConfig:
+        return self
+
     def online(self, setup: RewardSetup, context: RunContext) -> Pebble:
         from sightline.preferences.pebble import Pebble
 

@@ -158,11 +158,11 @@ def _teaching(run: Path, recipe: Mapping[str, Any], metrics: plots.Metrics) -> T
     rounds = [line for line in metrics if plots.is_number(line.get("labels/asked"))]
     if not rounds:
         return None
-    reward = block(recipe, "reward")
+    reward, teaching = block(recipe, "reward"), _reward_block(recipe).teaching
     segment = reward.get("segment")
     return TeacherSection(
         tallies=_tallies(rounds),
-        scripted=getattr(getattr(_reward_block(recipe), "teacher", None), "knows_truth", False),
+        scripted=teaching is not None and teaching.teacher.knows_truth,
         curves=plots.teaching_curves(metrics),
         examples=examples(run),
         segment=segment if isinstance(segment, int) else 1,

@@ -23,8 +23,6 @@ GAMES = {
     "frozenlake": "sightline/FrozenLake-v0",
 }
 """Name of our own -> Gymnasium id."""
-TIME_LIMITS = {"sokoban": 60, "frozenlake": 100}
-"""Steps of an episode; the others truncate or terminate by themselves."""
 
 
 @dataclass(frozen=True)
