@@ -1,0 +1,227 @@
+"""Plug-ins of other packages: found by their entry points, trained with, killed, resumed and reported like ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import TESTS, TINY
+from sightline import registry
+from sightline.errors import BadInput
+from sightline.runs.metrics import read_metrics
+
+ENTRY_POINTS = {
+    "reward": "brightness = bright_kit:BrightnessConfig",
+    "teacher": "brighter = bright_kit:BrighterConfig",
+    "feedback": "points = bright_kit:PointsConfig",
+    "algorithm": "reinforce = bright_kit:Reinforce",
+    "provider": "eyes = bright_kit:EyesModel",
+    "env": "lamp = bright_kit:LAMP\nswitch = bright_kit:Switch",
+}
+BROKEN = "missing = broken_kit:Nothing"
+LEARNED = (
+    *TINY,
+    *("env=lamp", "reward.kind=learned", "reward.model.kind=states", "reward.fitting.epochs=4"),
+    *("reward.explore=64", "reward.every=64", "reward.questions=6", "reward.pool=40", "reward.reset_updates=3"),
+    *("reward.fitting.ensemble=2", "reward.lag=false"),
+)
+RUNS: dict[str, tuple[tuple[str, ...], tuple[str, int], tuple[str, ...]]] = {
+    "reward": (
+        (*TINY, "env=lamp", "reward.kind=brightness", "reward.gain=2"),
+        ("collecting", 40),
+        ("brightness", "lamp"),
+    ),
+    "teacher": (
+        (*LEARNED, "reward.teacher.kind=brighter", "reward.feedback.kind=points"),
+        ("lesson", 2),
+        ("brighter", "points"),
+    ),
+    "provider": (
+        (*LEARNED, "reward.teacher.kind=chat", "reward.teacher.provider=eyes", "reward.teacher.model=m"),
+        ("lesson", 2),
+        ("eyes",),
+    ),
+    "algorithm": (
+        (
+            *("role=agent", "env=switch", "algorithm.kind=reinforce", "steps=16", "tensorboard=false"),
+            *("checkpoints.every=4", "evaluation.every=8", "evaluation.episodes=2", "evaluation.test_episodes=2"),
+            *("rollouts.tasks=4", "rollouts.parallel=4", "update.minibatch=4", "update.micro_batch=4"),
+            *("update.epochs=1", "replies.thoughts=false", "replies.max_tokens=48"),
+        ),
+        ("update", 3),
+        ("Plain REINFORCE", "switch"),
+    ),
+}
+"""Overrides, where the run is killed (see `agent_worker.PLACES`), and what its report names."""
+
+
+def install(site: Path, package: str, entry_points: dict[str, str]) -> None:
+    """Make a package known as pip does, by a folder of metadata beside it."""
+    metadata = site / f"{package.replace('-', '_')}-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    groups = [f"[sightline.{kind}]\n{lines}\n" for kind, lines in entry_points.items()]
+    (metadata / "entry_points.txt").write_text("\n".join(groups))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of installed packages: `bright-kit` with a plug-in of each kind, and one that fails to import."""
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copy(TESTS / "third_party.py", folder / "bright_kit.py")
+    install(folder, "bright-kit", ENTRY_POINTS)
+    (folder / "broken_kit.py").write_text("import a_library_that_is_gone\n")
+    install(folder, "broken-kit", dict.fromkeys(registry.BUILT_IN, BROKEN))
+    return folder
+
+
+Worker = Callable[..., list[tuple[int, str]]]
+
+
+@pytest.fixture(scope="module")
+def work(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Worker:
+    """Commands in processes that have these packages -> exit code and output of each."""
+    folder = tmp_path_factory.mktemp("work")
+
+    def work(*commands: list[str], deaths: dict[int, tuple[str, int]] | None = None) -> list[tuple[int, str]]:
+        jobs: list[dict[str, Any]] = []
+        for number, arguments in enumerate(commands):
+            die = (deaths or {}).get(number)
+            log = str(folder / f"log-{number}")
+            jobs.append({"arguments": arguments, "log": log, "die": die and [*die, int(signal.SIGKILL)]})
+        done = subprocess.run(
+            [sys.executable, str(TESTS / "agent_worker.py")],
+            input=json.dumps(jobs),
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env=os.environ
+            | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        codes = json.loads(done.stdout.splitlines()[-1])
+        return [(code, Path(job["log"]).read_text()) for code, job in zip(codes, jobs, strict=True)]
+
+    return work
+
+
+@pytest.fixture(scope="module")
+def runs(work: Worker, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For each kind a run that was left alone, and one that was killed, resumed, and reported anew."""
+    folder = tmp_path_factory.mktemp("runs")
+    commands, expected, deaths = [], [], {}
+    for kind, (overrides, death, _) in RUNS.items():
+        whole, killed = ["--run-dir", str(folder / kind)], ["--run-dir", str(folder / f"{kind}-killed")]
+        deaths[len(commands) + 1] = death
+        commands += [["train", *overrides, *whole], ["train", *overrides, *killed], ["train", *killed, "--resume"]]
+        commands.append(["report", killed[1]])
+        expected += [0, -signal.SIGKILL, 0, 0]
+    done = work(*commands, deaths=deaths)
+    assert [code for code, _ in done] == expected, [text[-400:] for _, text in done]
+    return folder
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_trains_and_resumes_to_the_same_and_is_named_in_the_report(runs: Path, kind: str) -> None:
+    one, other = runs / kind, runs / f"{kind}-killed"
+
+    def numbers(run: Path) -> list[dict[str, Any]]:
+        left_out = ("time/", "labels/seconds", "labels/remembered")  # what the store knew before the end is asked once
+        found = read_metrics(run / "metrics.jsonl")
+        return [{key: value for key, value in line.items() if not key.startswith(left_out)} for line in found]
+
+    def result(run: Path) -> dict[str, Any]:
+        read = json.loads((run / "result.json").read_text())
+        return {key: value for key, value in read.items() if not key.startswith("seconds")}
+
+    assert numbers(one) == numbers(other)
+    assert result(one) == result(other)
+    page = (other / "report.html").read_text()
+    assert all(name in page for name in RUNS[kind][2])
+
+
+def test_they_are_listed_and_a_package_that_fails_is_told_by_name(work: Worker) -> None:
+    gone = "ModuleNotFoundError: No module named 'a_library_that_is_gone'"
+    naming_it = (
+        ["train", "env=lamp", "reward.kind=missing", "--dry-run"],
+        ["train", "env=lamp", "reward.kind=learned", "reward.teacher.kind=missing", "--dry-run"],
+        ["train", "env=lamp", "reward.kind=learned", "reward.feedback.kind=missing", "--dry-run"],
+        ["train", "role=agent", "env=switch", "algorithm.kind=missing", "--dry-run"],
+        ["evaluate", "numberline", "--model", "m", "--provider", "missing"],
+        ["train", "env=missing", "--dry-run"],
+        ["train", "role=agent", "env=missing", "--dry-run"],
+    )
+    others = (
+        ["recipes"],
+        ["tasks"],
+        ["train", "cartpole", "--dry-run"],
+        ["train", "env=lampp", "goal=x"],
+        ["train", "env=switch", "goal=x"],
+        ["check-env", "lamp"],
+        ["check-env", "switch", "--episodes", "2"],
+        ["train", "env=lamp", "reward.kind=brightnes"],
+    )
+    done = work(*naming_it, *others)
+    for arguments, (code, text) in zip(naming_it, done, strict=False):
+        assert code == 2 and gone in text and "'broken-kit'" in text, (arguments, text)
+        assert text.count("\n") == 1, text
+    recipes, tasks, cartpole, typo, not_control, not_agent, game, unknown = done[len(naming_it) :]
+    assert recipes[0] == tasks[0] == cartpole[0] == game[0] == 0, (recipes, tasks, cartpole, game)
+    assert "Turn a lamp up." in tasks[1] and "Press the button that is lit (a game for agents)" in tasks[1]
+    assert gone in tasks[1]
+    assert typo[0] == 2 and "'lamp'" in typo[1]
+    assert not_control[0] == 2 and "say role=agent" in not_control[1]
+    assert not_agent[0] == 2 and "a task for a policy on states" in not_agent[1]
+    assert unknown[0] == 2 and "zero_shot" in unknown[1] and "did you mean 'brightness'" in unknown[1]
+
+
+def test_the_doctor_lists_them(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sightline import doctor
+
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("BRIGHT_KIT_KEY", "secret")
+    registry._entry_points.cache_clear()
+    try:
+        checks = {check.name: check for check in (*doctor._extras(), *doctor._plugins(), doctor._keys())}
+    finally:
+        registry._entry_points.cache_clear()
+    assert {"google.genai", "anthropic", "bright_client"} <= checks.keys()
+    assert checks["provider eyes"].works and checks["env lamp"].works
+    assert not checks["reward missing"].works and "'broken-kit'" in checks["reward missing"].mend
+    assert "BRIGHT_KIT_KEY" in checks["keys"].detail and "secret" not in checks["keys"].detail
+
+
+def test_what_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+    plugin = type("Block", (), {})
+    registry.register("reward", "block", plugin)
+    registry.register("reward", "block", plugin)
+    assert registry.find("reward", "block") is plugin and "block" in registry.names("reward")
+    for kind, name in (("reward", "sparse"), ("env", "cartpole"), ("reward", "block")):
+        with pytest.raises(BadInput, match=f"^there is an? {kind} '{name}' already; choose another name$"):
+            registry.register(kind, name, type("Other", (), {}))  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="no plug-ins of kind 'rewards'; did you mean 'reward'"):
+        registry.register("rewards", "x", plugin)  # type: ignore[arg-type]
+
+
+def test_an_environment_of_a_plugin_is_no_code_of_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from sightline.config.loading import load_recipe
+    from sightline.runs.trust import check_trusted
+
+    monkeypatch.setattr(registry, "_registered", {})
+    recipe = load_recipe(None, ["env=lights:lamp", "goal=x"])
+    with pytest.raises(BadInput, match="--trust"):
+        check_trusted(recipe, tmp_path)
+    registry.register("env", "lights:lamp", "third_party:LAMP")
+    check_trusted(recipe, tmp_path)
