@@ -15,6 +15,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from conftest import our_tasks
+from sightline import registry
 from sightline.envs import CARTPOLE_ID, METAWORLD_ID, MOUNTAIN_CAR_ID, making
 from sightline.envs.control.cartpole import LOOKS as CARTPOLE_LOOKS
 from sightline.envs.control.cartpole import CartPole
@@ -22,6 +23,7 @@ from sightline.envs.control.mountain_car import LOOKS as MOUNTAIN_CAR_LOOKS
 from sightline.envs.control.mountain_car import MountainCar
 from sightline.envs.games.making import GAMES
 from sightline.envs.making import EnvMaker
+from sightline.envs.tasks import Task
 from sightline.errors import BadInput, RunFailed
 
 BOTH: list[type[gymnasium.Env[Any, Any]]] = [CartPole, MountainCar]
@@ -33,7 +35,9 @@ def test_gymnasium_accepts_them(kind: Callable[..., gymnasium.Env[Any, Any]]) ->
     check_env(kind(render_mode="rgb_array"), skip_render_check=True)
 
 
-OURS = sorted({task.env for task in TASKS if task.env.startswith("sightline/")} | set(GAMES.values()))
+BUILT_IN = [registry.find("env", name) for name in registry.BUILT_IN["env"]]
+CONTROL = {found.env for found in BUILT_IN if isinstance(found, Task)}
+OURS = sorted({env_id for env_id in CONTROL if env_id.startswith("sightline/")} | set(GAMES.values()))
 
 
 @pytest.mark.parametrize("env_id", [env_id for env_id in OURS if env_id != METAWORLD_ID])

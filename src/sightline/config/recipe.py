@@ -55,6 +55,12 @@ class RewardBlock(Strict):
         """The folder of a label store outside of the run, if it has one."""
         return None
 
+    @property
+    def teaching(self) -> Any:
+        """Settings of the questions to a teacher (`sightline.preferences.settings.LearnedSettings`); None if nobody is
+        asked."""
+        return None
+
     def check(self, recipe: ControlRecipe) -> None:
         """Refuse a recipe that does not go with this block.
 

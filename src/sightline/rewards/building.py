@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -89,12 +89,6 @@ class RewardConfig(RewardBlock):
             BadInput, RunFailed: in one line.
         """
         raise NotImplementedError
-
-    @property
-    def teaching(self) -> Any:
-        """Settings of the questions to a teacher (`sightline.preferences.settings.LearnedSettings`); None if nobody is
-        asked."""
-        return None
 
     def online(self, setup: RewardSetup, context: RunContext) -> OnlineRewardModel | None:
         """What goes on learning in a run, around the model that was built; None if nothing is learned."""
