@@ -44,7 +44,7 @@ from sightline.models.chat.gemini import Gemini
 from sightline.models.chat.messages import Ask, ChatModel, ChatReply, ChatRequest, Picture, Refused, Rejected, Transient
 from sightline.models.chat.openai_compatible import OpenAICompatible
 from sightline.models.chat.streaming import stream_async
-from sightline.teachers.chat import ChatTeacherConfig, open_model
+from sightline.teachers.chat import ChatTeacherConfig
 
 SCHEMA = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
 PICTURES = np.random.default_rng(0).integers(0, 256, (2, 12, 20, 3), np.uint8)
@@ -203,8 +203,8 @@ def test_pictures_travel_in_plain_text_only_where_the_recipe_allows_it(host: str
 def test_the_recipes_word_on_plain_http_reaches_the_model() -> None:
     said = {"kind": "chat", "model": "m", "url": "http://gpu-box:8000/v1"}
     with pytest.raises(BadInput, match="insecure_http=true"):
-        open_model(ChatTeacherConfig.model_validate(said))
-    open_model(ChatTeacherConfig.model_validate(said | {"insecure_http": True}))
+        ChatTeacherConfig.model_validate(said).open()
+    ChatTeacherConfig.model_validate(said | {"insecure_http": True}).open()
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from sightline.evaluation.episodes import describe, play_one, play_panel
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played
 from sightline.evaluation.statistics import bootstrap_mean, wilson
 from sightline.rewards.base import Clip, RewardModel, windows
+from sightline.rewards.building import RewardSetup
+from sightline.rewards.ground_truth import GroundTruthReward
 from sightline.rewards.zero_shot import ZeroShotReward
 
 CLOCK = EnvMaker("small_envs:Clock", frame_size=(8, 8))
@@ -109,7 +111,7 @@ def test_panels_differ_by_all_that_changes_what_is_played_and_how_it_is_judged()
         completed = for_control(load_recipe(recipe, ["reward.kind=ground_truth", *overrides]))
         task = find_task(completed.env)
         make = env_maker(completed, None, render=False)
-        return ControlSetup(completed, task, make, make, None, None, None, ()).panel("test", 3)
+        return ControlSetup(completed, task, make, make, RewardSetup(GroundTruthReward()), ()).panel("test", 3)
 
     by_env = [panel("cartpole", f"env={task.name}") for task in our_tasks()]
     assert len({one.digest for one in by_env}) == len(our_tasks())

@@ -26,13 +26,13 @@ from sightline.preferences.pool import SegmentPool, whole_segments
 from sightline.rewards.learned import fitting
 from sightline.rewards.learned.config import CNNConfig, EmbeddingHeadConfig, FittingConfig, ResNetConfig, StatesConfig
 from sightline.rewards.learned.fitting import Examples, Fit
+from sightline.rewards.learned.networks import resize
 from sightline.rewards.learned.reward import (
     BOUND,
     EnsembleReward,
     LadderReward,
     LearnedReward,
     build_ensemble,
-    resize,
 )
 from sightline.rewards.novelty import NoveltyReward, flat
 from sightline.runs.archive import Archive

@@ -13,19 +13,18 @@ from gymnasium import spaces
 
 from sightline.agents.algorithms.returns import RewardKind, is_complete, rewards_of
 from sightline.agents.types import Advantages, Group
-from sightline.config.blocks import AlgorithmConfig, FeedbackConfig, RewardConfig, TeacherConfig
+from sightline.config.blocks import AlgorithmConfig
 from sightline.envs.games.contract import Game, Observation
 from sightline.envs.tasks import Task
 from sightline.labels.types import Answer, Outcome, Question, QuestionKind, Teacher, preference
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest
+from sightline.preferences.feedback.base import FeedbackConfig, Learner
 from sightline.rewards.base import Clip, RewardModel
-from sightline.rewards.building import RewardContext, RewardSetup
-from sightline.teachers.base import TeacherContext
+from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
+from sightline.teachers.base import TeacherConfig, TeacherContext
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from sightline.preferences.rounds import PreferenceLearner
 
 
 class BrightnessConfig(RewardConfig):
@@ -76,7 +75,7 @@ class PointsConfig(FeedbackConfig):
     question: ClassVar[QuestionKind] = "score"
     bounded: ClassVar[bool] = True
 
-    def choose(self, learner: PreferenceLearner, count: int, rng: np.random.Generator) -> np.ndarray:
+    def choose(self, learner: Learner, count: int, rng: np.random.Generator) -> np.ndarray:
         return learner.choose_singles(count, rng)
 
     def label_loss(self, returns: Sequence[Tensor], values: Tensor, segment: int) -> Tensor:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from sightline.config.loading import for_control
+from sightline.control.building import reward_config
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.errors import BadInput
 from sightline.rewards.base import RewardModel, RewardStream
-from sightline.rewards.zero_shot import ZeroShotConfig, ZeroShotReward
+from sightline.rewards.zero_shot import ZeroShotReward
 from sightline.runs.folder import RunFolder
 
 ROWS_AT_ONCE = 1024
@@ -68,35 +69,33 @@ def relabelled(
     """The rewards of a run's stored transitions under other words: float32[T, n_envs], in order of time.
 
     Raises:
-        BadInput: as `relabel_with_words`; or the run has no checkpoint, no zero-shot reward, or names code of its own.
+        BadInput: as `relabel_with_words`; or the run has no checkpoint, no reward of words, or names code of its own.
     """
     from sightline.control.checkpoints import buffer_of, latest_learner
 
-    config = _zero_shot(run)
-    model = ZeroShotReward(
-        goal, baseline, alpha=alpha, encoder=config.encoder, device=config.device, dtype=config.dtype
-    )
+    model = _reworded(run, goal, baseline, alpha)
     return relabel_with_words(buffer_of(latest_learner(run, trust)), model)
 
 
 def relabelled_recipe(
     run: RunFolder, goal: str | Sequence[str], baseline: str | Sequence[str], alpha: float | None
 ) -> dict[str, Any]:
-    """The recipe of a run that learns from another's stored transitions under other words."""
-    _zero_shot(run)
+    """The recipe of a run that learns from another's stored transitions under other words.
+
+    Raises:
+        BadInput: the words make no reward, or the run has no reward of words.
+    """
+    model = _reworded(run, goal, baseline, alpha)
     document = run.recipe().model_dump(mode="json")
-    words = {
-        "goal": [goal] if isinstance(goal, str) else list(goal),
-        "baseline": [baseline] if isinstance(baseline, str) else list(baseline),
-        "replay": str(run.path.resolve()),
-    }
     document["reward"] |= {"alpha": alpha}
-    return document | words
+    return document | {"goal": list(model.goal), "baseline": list(model.baseline), "replay": str(run.path.resolve())}
 
 
-def _zero_shot(run: RunFolder) -> ZeroShotConfig:
-    """The reward block of a run whose stored transitions can be given other words."""
-    config = for_control(run.recipe()).reward
-    if not isinstance(config, ZeroShotConfig):
+def _reworded(
+    run: RunFolder, goal: str | Sequence[str], baseline: str | Sequence[str], alpha: float | None
+) -> ZeroShotReward:
+    """The run's reward model with other words."""
+    model = reward_config(for_control(run.recipe())).reworded(goal, baseline, alpha)
+    if not isinstance(model, ZeroShotReward):
         raise BadInput(f"the reward of '{run.path}' is not made of words, so other words mean nothing to it")
-    return config
+    return model

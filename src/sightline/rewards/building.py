@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,6 +89,10 @@ class RewardConfig(RewardBlock):
             BadInput, RunFailed: in one line.
         """
         raise NotImplementedError
+
+    def reworded(self, goal: Sequence[str], baseline: Sequence[str], alpha: float | None) -> RewardModel | None:
+        """The reward model of other words, which reads the same features; None where words mean nothing to it."""
+        return None
 
     def online(self, setup: RewardSetup, context: RunContext) -> OnlineRewardModel | None:
         """What goes on learning in a run, around the model that was built; None if nothing is learned."""

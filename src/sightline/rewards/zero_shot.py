@@ -89,6 +89,10 @@ class ZeroShotConfig(RewardConfig):
         cropped = warn_of_cropping(encoder, height, width, "reward.aspect")
         return RewardSetup(model, size, encoder=encoder, warnings=(*warnings, cropped) if cropped else warnings)
 
+    def reworded(self, goal: Sequence[str], baseline: Sequence[str], alpha: float | None) -> ZeroShotReward:
+        encoder = load_encoder(self.encoder, self.device, self.dtype, self.batch_size, self.aspect)
+        return self.reward_class()(goal, baseline, alpha=alpha, encoder=encoder, **self.options())
+
     def reward_class(self) -> type[ZeroShotReward]:
         """The reward model that the block stands for."""
         return ZeroShotReward
