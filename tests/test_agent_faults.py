@@ -382,7 +382,7 @@ def test_episodes_that_cannot_be_kept_do_not_end_the_run(
 # -- recipes that cannot be --------------------------------------------------------------------------------------------
 
 CANNOT_BE: list[tuple[list[str], tuple[str, ...]]] = [
-    (["numberline", "policy.model=bundeld"], ("bundeld", "say bundled")),
+    (["numberline", "policy.model=bundeld"], ("bundeld", "use bundled")),
     (["numberline", "policy.model=/no/such/folder"], ("/no/such/folder",)),
     (["numberline", "policy.freeze=[visoin]"], ("policy.freeze",)),
     (["numberline", "policy.freeze=[vision,projector,language]"], ("nothing is left to learn",)),

@@ -473,7 +473,7 @@ def held_out() -> tuple[np.ndarray, np.ndarray]:
 
 def recipe_reward(bundled: Any, name: str) -> ZeroShotReward:
     recipe = load_recipe(name)
-    return ZeroShotReward(recipe.goal, recipe.baseline, recipe.reward.alpha, encoder=bundled)  # type: ignore[union-attr]
+    return ZeroShotReward(recipe.goal, recipe.baseline, alpha=recipe.reward.alpha, encoder=bundled)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
