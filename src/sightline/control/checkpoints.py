@@ -139,6 +139,11 @@ class ControlCheckpoints:
         """
         restore_learner(model, folder)
         session = read_state(folder / SESSION)
+        if isinstance(session, dict) and "rewards" not in session and "pending" in session:
+            raise BadInput(
+                f"'{folder}' was written by an earlier version and cannot be resumed; 'sightline evaluate' and 'report' "
+                "still work on its run"
+            )
         with restoring(folder):
             self.archives.restore(session["archives"])
             buffer_of(model).restore(session["replay"], self.archives["transitions"])
