@@ -141,8 +141,8 @@ class ControlCheckpoints:
         session = read_state(folder / SESSION)
         if isinstance(session, dict) and "rewards" not in session and "pending" in session:
             raise BadInput(
-                f"'{folder}' was written by an earlier version and cannot be resumed; 'sightline evaluate' and 'report' "
-                "still work on its run"
+                f"'{folder}' was written by an earlier version and cannot be resumed; 'sightline evaluate' and "
+                "'report' still work on its run"
             )
         with restoring(folder):
             self.archives.restore(session["archives"])
