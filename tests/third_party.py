@@ -11,9 +11,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from sightline.agents.algorithms.base import AlgorithmConfig
 from sightline.agents.algorithms.returns import RewardKind, is_complete, rewards_of
 from sightline.agents.types import Advantages, Group
-from sightline.config.blocks import AlgorithmConfig
 from sightline.envs.games.contract import Game, Observation
 from sightline.envs.tasks import Task
 from sightline.labels.types import Answer, Outcome, Question, QuestionKind, Teacher, preference

@@ -49,7 +49,7 @@ _PUBLIC = {
     "RewardConfig": "sightline.rewards.building:RewardConfig",
     "TeacherConfig": "sightline.teachers.base:TeacherConfig",
     "FeedbackConfig": "sightline.preferences.feedback.base:FeedbackConfig",
-    "AlgorithmConfig": "sightline.config.blocks:AlgorithmConfig",
+    "AlgorithmConfig": "sightline.agents.algorithms.base:AlgorithmConfig",
     "RewardSetup": "sightline.rewards.building:RewardSetup",
     # errors
     "BadInput": "sightline.errors:BadInput",
@@ -90,8 +90,8 @@ __all__ = [
 if TYPE_CHECKING:
     from typing import Any
 
+    from sightline.agents.algorithms.base import AlgorithmConfig
     from sightline.api import Run, evaluate, train
-    from sightline.config.blocks import AlgorithmConfig
     from sightline.envs.record_frame import RecordFrame
     from sightline.errors import BadInput, RunFailed
     from sightline.labels.store import LabelStore

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sightline.agents.algorithms.base import AlgorithmConfig
 from sightline.agents.engines.engine import Engine, padded_microbatches
 from sightline.agents.losses import NonFiniteLoss, Sums, policy_loss, sampler_mismatch
 from sightline.agents.metrics import MetricValues, merge_sums, update_metrics
@@ -30,7 +31,7 @@ from sightline.agents.sequences import (
 )
 from sightline.agents.types import Advantages, Group, Trajectory
 from sightline.config.recipe import AgentRecipe
-from sightline.errors import RunFailed
+from sightline.errors import BadInput, RunFailed
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import TokenSequence, TurnSpan
 
@@ -121,7 +122,12 @@ class PolicyLearner:
             trajectories: of all processes, with values; episodes of a group beside each other.
         """
         groups: list[Group] = [list(group) for _, group in groupby(trajectories, key=lambda episode: episode.seed)]
-        advantages = self._recipe.algorithm.compute_advantages(groups, self._recipe.rollouts.reward)
+        algorithm = self._recipe.algorithm
+        if not isinstance(algorithm, AlgorithmConfig):
+            raise BadInput(
+                f"the algorithm '{algorithm.kind}' is no sightline.AlgorithmConfig; its package must subclass that"
+            )
+        advantages = algorithm.compute_advantages(groups, self._recipe.rollouts.reward)
         return [one for of_group in advantages for one in of_group]
 
     def learn(

@@ -55,7 +55,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sightline.config.agents import Update
-from sightline.config.blocks import AlgorithmConfig
+from sightline.config.blocks import AlgorithmBlock
 from sightline.errors import RunFailed
 from sightline.models.vlm.types import TokenStats
 
@@ -135,7 +135,7 @@ def policy_loss(
     targets: Targets,
     ref_logprobs: torch.Tensor | None,
     settings: Update,
-    algorithm: AlgorithmConfig,
+    algorithm: AlgorithmBlock,
     total_turns: int,
 ) -> LossOutput:
     """Policy, KL, entropy and value loss of one microbatch, in float32 whatever the dtype of the scores.

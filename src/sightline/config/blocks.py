@@ -7,9 +7,8 @@ keyword arguments and know nothing of recipes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import GetCoreSchemaHandler, ValidationError
 from pydantic_core import PydanticCustomError, core_schema
@@ -17,10 +16,6 @@ from pydantic_core import PydanticCustomError, core_schema
 from sightline import registry
 from sightline.config.basics import Strict
 from sightline.errors import BadInput, nearest
-
-if TYPE_CHECKING:
-    from sightline.agents.algorithms.returns import RewardKind
-    from sightline.agents.types import Advantages, Group
 
 B = TypeVar("B", bound=Strict)
 Reach = tuple[str, str, str]
@@ -128,8 +123,11 @@ class ValueLoss:
     clip: float | None = None
 
 
-class AlgorithmConfig(Strict):
-    """Base of all blocks of an agent's RL algorithm."""
+class AlgorithmBlock(Strict):
+    """What the rest of a recipe may ask of its algorithm block, whichever that is.
+
+    Algorithms subclass `sightline.agents.algorithms.base.AlgorithmConfig`, which can also compute advantages.
+    """
 
     kind: str
     title: ClassVar[str] = ""
@@ -151,19 +149,6 @@ class AlgorithmConfig(Strict):
         """The block in a few words for a report: heading -> text."""
         group = {"Group": str(self.episodes_per_task)} if self.episodes_per_task > 1 else {}
         return {"Algorithm": self.title or self.kind} | group
-
-    def compute_advantages(self, groups: Sequence[Group], reward: RewardKind = "game") -> list[list[Advantages | None]]:
-        """Advantages of every turn.
-
-        Args:
-            groups: all that was played for one update, by all processes; the episodes of a group share their task seed.
-            reward: which rewards count, see `sightline.agents.algorithms.returns.rewards_of`.
-
-        Returns:
-            For each group and trajectory float64[turns]; None where there is nothing to learn: the episode broke or is
-            empty, or its group shows no differences.
-        """
-        raise NotImplementedError
 
 
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]

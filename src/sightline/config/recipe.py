@@ -17,7 +17,7 @@ from sightline.config.agents import (
     WarmStart,
 )
 from sightline.config.basics import MAX_SEED, Baseline, Goal, Strict, tag_of
-from sightline.config.blocks import AlgorithmConfig, Plugin, Reach, RewardWording
+from sightline.config.blocks import AlgorithmBlock, Plugin, Reach, RewardWording
 from sightline.config.learners import AutoLearner, LearnerConfig
 
 
@@ -184,7 +184,7 @@ class AgentRecipe(RecipeBase):
     """Tell what the picture shows instead of showing it, for games that can."""
     policy: ModelConfig = ModelConfig()
     replies: Replies = Replies()
-    algorithm: Annotated[AlgorithmConfig, ALGORITHM] = Field(default_factory=ALGORITHM.make_default)
+    algorithm: Annotated[AlgorithmBlock, ALGORITHM] = Field(default_factory=ALGORITHM.make_default)
     rollouts: Rollouts = Rollouts()
     update: Update = Update()
     warm_start: WarmStart | None = None

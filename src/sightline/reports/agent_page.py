@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sightline.config.blocks import AlgorithmConfig
+from sightline.config.blocks import AlgorithmBlock
 from sightline.config.recipe import ALGORITHM
 from sightline.errors import BadInput
 from sightline.reports import plots
@@ -236,9 +236,9 @@ def _facts(recipe: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, st
     """The run in a few words: those that are known."""
     policy, replies, algorithm = block(recipe, "policy"), block(recipe, "replies"), block(recipe, "algorithm")
     try:
-        checked: AlgorithmConfig = ALGORITHM.check(algorithm)  # type: ignore[assignment]
+        checked: AlgorithmBlock = ALGORITHM.check(algorithm)  # type: ignore[assignment]
     except (ValueError, BadInput):  # damaged, or of a package that is not installed here
-        checked = AlgorithmConfig(kind=str(algorithm.get("kind") or ""))
+        checked = AlgorithmBlock(kind=str(algorithm.get("kind") or ""))
     lora, warm_start = block(policy, "lora"), block(recipe, "warm_start")
     said = [name for name in ("facts", "thoughts") if replies.get(name)]
     facts = {

@@ -23,11 +23,11 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field, NonNegativeFloat
 
+from sightline.agents.algorithms.base import AlgorithmConfig
 from sightline.agents.algorithms.grpo import relative_to_group
 from sightline.agents.algorithms.returns import RewardKind, discounted_returns, is_complete, rewards_of
 from sightline.agents.types import Advantages, Group
 from sightline.config.basics import Fraction
-from sightline.config.blocks import AlgorithmConfig
 
 
 class GiGPO(AlgorithmConfig):

@@ -18,9 +18,9 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from sightline.agents.algorithms.base import AlgorithmConfig
 from sightline.agents.algorithms.returns import RewardKind, all_equal, is_complete, rewards_of
 from sightline.agents.types import Advantages, Group
-from sightline.config.blocks import AlgorithmConfig
 
 EPSILON = 1e-6
 """Added to the standard deviation that advantages are divided by."""

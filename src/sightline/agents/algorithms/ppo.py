@@ -20,10 +20,11 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
+from sightline.agents.algorithms.base import AlgorithmConfig
 from sightline.agents.algorithms.returns import RewardKind, is_complete, rewards_of
 from sightline.agents.types import Advantages, Group, Trajectory
 from sightline.config.basics import Fraction
-from sightline.config.blocks import AlgorithmConfig, ValueLoss
+from sightline.config.blocks import ValueLoss
 
 EPSILON = 1e-8
 """Added to the standard deviation that advantages are divided by."""
