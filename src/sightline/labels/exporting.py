@@ -6,9 +6,9 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
-from sightline import __version__
 from sightline.errors import BadInput, RunFailed
 from sightline.labels.parquet import write_parquet
 from sightline.labels.store import LabelStore, StoredLabel
@@ -84,7 +84,7 @@ def dataset_card(labels: Sequence[StoredLabel]) -> str:
 
 # Labels of a teacher
 
-{len(labels)} answers to questions about frames of a simulation, exported by Sightline {__version__}.
+{len(labels)} answers to questions about frames of a simulation, exported by Sightline {metadata.version("sightline")}.
 
 {_listed("Tasks", tasks)}
 {_listed("Goals", goals)}
