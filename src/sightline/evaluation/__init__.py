@@ -1,1 +1,1 @@
-"""Measuring honestly: fixed panels of task seeds, intervals, and deterministic episodes on them."""
+"""Evaluation: fixed panels of task seeds, deterministic episodes on them, confidence intervals, teacher agreement."""

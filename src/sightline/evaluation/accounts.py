@@ -1,4 +1,4 @@
-"""What is counted while an episode is played, wherever it is played."""
+"""Episode statistics that are accumulated while episodes run: return, length and success."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Accounts:
-    """Return, length and success of N episodes.
+    """Running return, length and success of N episodes.
 
     Attributes:
         returns: float[N], sums of the environment's rewards.
@@ -23,7 +23,7 @@ class Accounts:
         self.knows_success = False
 
     def add(self, episodes: np.ndarray, rewards: np.ndarray, success: np.ndarray | None) -> None:
-        """Count one step of some episodes: int[K] which, float[K] rewards, bool[K] success of the states reached."""
+        """Add one step of some episodes: int[K] indices, float[K] rewards, bool[K] success of the states reached."""
         self.returns[episodes] += rewards
         self.lengths[episodes] += 1
         if success is not None:
@@ -33,7 +33,7 @@ class Accounts:
             self.success["end"][episodes] = success
 
     def clear(self, episodes: np.ndarray) -> None:
-        """Begin these episodes anew: int[K]."""
+        """Reset these episodes, int[K], to begin again."""
         fresh = Accounts(len(episodes))
         self.returns[episodes], self.lengths[episodes] = fresh.returns, fresh.lengths
         for rule, values in self.success.items():

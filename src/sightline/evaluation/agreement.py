@@ -1,6 +1,6 @@
-"""How good a teacher's answers are: against the environment, against other teachers, and against itself.
+"""Teacher statistics: accuracy against the environment, agreement with other teachers, and self-consistency.
 
-People who share a teacher's signature are told apart by their names, as the label page records them.
+People who share a teacher's signature are distinguished by their names, as the label page records them.
 
 The environment's own reward is the truth here; where it is unknown, or equal for both segments, nothing is counted.
 """
@@ -20,20 +20,20 @@ from sightline.labels.store import StoredLabel
 from sightline.labels.types import ModelCall, Outcome
 
 BINS = 10
-"""Bins of equal numbers of pairs for accuracy by difference, and of equal width for calibration."""
+"""Number of bins: with equal numbers of pairs for accuracy by difference, and of equal width for calibration."""
 _FLIPPED = {Outcome.FIRST: Outcome.SECOND, Outcome.SECOND: Outcome.FIRST}
 _DECIDED = (Outcome.FIRST, Outcome.SECOND)
 _TAUGHT = (*_DECIDED, Outcome.EQUAL, Outcome.VALUE)
 
 Judge = tuple[str, str]
-"""Who gave an answer: a teacher's signature, and the name of the person behind it, empty for machines."""
+"""Source of an answer: a teacher's signature, and the name of the person behind it, empty for machines."""
 ReadReply = Callable[[ModelCall], Outcome | None]
-"""What one reply says of a pair as it was shown (`first` is the one shown first); None if it decides nothing."""
+"""Reader of one reply: its outcome for the pair as shown (`first` is the one shown first); None if undecided."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """`count` of `of`, with its rate and Wilson's 95 % interval; the rate is None of nothing."""
+    """Proportion: `count` of `of`, with its rate and Wilson's 95 % interval; the rate is None if `of` is 0."""
 
     count: int
     of: int
@@ -54,7 +54,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How far confidence can be believed.
+    """Calibration of a teacher's confidence.
 
     Attributes:
         answers: decided pairs with a confidence and a known truth.
@@ -69,19 +69,19 @@ class Calibration:
 
 @dataclass(frozen=True)
 class TeacherStatistics:
-    """One teacher's answers.
+    """Statistics of one teacher's answers.
 
     Attributes:
         name: the teacher's, with the person's behind it, or with a number if several share it.
-        labels: all answers.
-        outcomes: how many of each.
-        accuracy: right ones of the decided pairs whose true returns differ.
+        labels: number of answers.
+        outcomes: number of answers of each outcome.
+        accuracy: share of correct answers on the decided pairs whose true returns differ.
         hardest, easiest: the same, on the third of all such pairs with the smallest and largest difference.
         bins: the same, by that difference; the edges are those of all teachers' pairs together.
         equal: pairs that were called equal, of those judged.
         consistency: pairs judged the same in both orders, of those shown in both.
         first_shown: how often the segment that was shown first was preferred; far from one half is a position bias.
-        rank_correlation: Spearman's, of levels or scores with the true return; None where that says nothing.
+        rank_correlation: Spearman's, of levels or scores with the true return; None where it is undefined.
         cost, tokens, requests: of everything that was asked.
         cost_per_correct: cost by right answers; None if nothing was paid or nothing was right.
         median_seconds: None if no answer took time.
@@ -109,8 +109,8 @@ class TeacherStatistics:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Two teachers on what both judged: the share of equal answers, and Cohen's kappa (Cohen, 1960); that is None where
-    chance alone would make them agree."""
+    """Agreement of two teachers on what both judged: the share of equal answers, and Cohen's kappa (Cohen, 1960), None
+    where chance alone would make them agree."""
 
     first: str
     second: str
@@ -120,7 +120,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Statistics:
-    """All teachers of a store."""
+    """Statistics of all teachers of a label store."""
 
     labels: int
     teachers: tuple[TeacherStatistics, ...]
@@ -129,11 +129,11 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What one teacher said of a disputed pair.
+    """One teacher's answer about a disputed pair.
 
     Attributes:
         outcome: in the order of the dispute's segments.
-        label: as it is stored, perhaps in the other order.
+        label: the label as stored, perhaps in the other order.
     """
 
     teacher: str
@@ -144,11 +144,11 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Dispute:
-    """A pair worth a look.
+    """Disputed pair: teachers disagree about it, or one contradicts the environment or itself.
 
     Attributes:
-        reasons: in words.
-        segments: digests of the two.
+        reasons: reasons for the dispute, in words.
+        segments: digests of the two segments.
         judgements: every answer about them, oldest first.
     """
 
@@ -160,7 +160,7 @@ class Dispute:
 
 
 def statistics(labels: Sequence[StoredLabel], read_reply: ReadReply | None = None) -> Statistics:
-    """Everything about the teachers of these labels.
+    """Compute the statistics of the teachers of these labels.
 
     Args:
         read_reply: reads single replies of a model; without it, consistency and position bias of chatting teachers are
@@ -176,13 +176,13 @@ def statistics(labels: Sequence[StoredLabel], read_reply: ReadReply | None = Non
 
 
 def judge_of(label: StoredLabel) -> Judge:
-    """Who gave this answer."""
+    """Source of a label's answer."""
     who = label.context.origin.get("who")
     return label.signature, " ".join(who.split()) if isinstance(who, str) else ""
 
 
 def teacher_names(labels: Iterable[StoredLabel]) -> dict[Judge, str]:
-    """Judge -> a name that no other has, in order of appearance."""
+    """Unique name of each judge, in order of appearance."""
     called = {judge_of(label): _called(label.teacher, judge_of(label)[1]) for label in labels}
     names: dict[Judge, str] = {}
     for judge, name in called.items():
@@ -192,12 +192,13 @@ def teacher_names(labels: Iterable[StoredLabel]) -> dict[Judge, str]:
 
 
 def _called(teacher: str, who: str) -> str:
-    """`human anna` for what anna answered as `human`, or as `human anna`; who gave no name is `human` as well."""
+    """Name of a judge: `human anna` for the person anna with the teacher `human` or `human anna`; `human` without a
+    name."""
     return teacher if not who or who in teacher.split() else f"{teacher} {who}"
 
 
 def disputes(labels: Sequence[StoredLabel], limit: int = 12, read_reply: ReadReply | None = None) -> list[Dispute]:
-    """The pairs over which teachers disagree, with each other, with the environment, or with themselves.
+    """Find pairs over which teachers disagree, with each other, with the environment, or with themselves.
 
     Those with more reasons come first, then those whose true returns differ most.
     """
@@ -216,7 +217,7 @@ def disputes(labels: Sequence[StoredLabel], limit: int = 12, read_reply: ReadRep
 
 
 def cohens_kappa(first: Sequence[object], second: Sequence[object]) -> float | None:
-    """Agreement of two judges beyond chance, 1 at most (Cohen, 1960); None where chance explains everything."""
+    """Cohen's kappa (Cohen, 1960): agreement of two judges beyond chance, at most 1; None where chance explains all."""
     n = len(first)
     if n == 0:
         return None
@@ -227,7 +228,7 @@ def cohens_kappa(first: Sequence[object], second: Sequence[object]) -> float | N
 
 
 def share(found: Iterable[bool]) -> Share:
-    """How many of these are true."""
+    """Proportion of these that are true."""
     values = list(found)
     count = sum(values)
     return Share(count, len(values), count / len(values) if values else None, *wilson(count, len(values)))
@@ -266,8 +267,8 @@ def _teacher(
 
 
 def _against_truth(label: StoredLabel) -> tuple[float | None, bool]:
-    """By how much the true returns of a decided pair differ, and whether the answer was right; (None, False) where that
-    cannot be said."""
+    """Difference of the true returns of a decided pair, and whether the answer was correct; (None, False) where that is
+    unknown."""
     if label.kind != "compare" or label.answer.outcome not in _DECIDED:
         return None, False
     difference = label.true_returns[1] - label.true_returns[0]
@@ -309,7 +310,7 @@ def _calibration(answers: Sequence[tuple[float | None, bool]]) -> Calibration | 
 
 
 def _shown(label: StoredLabel, read_reply: ReadReply | None) -> list[tuple[bool, Outcome]]:
-    """How a pair was shown and what was said of it as shown: (in the opposite order, what)."""
+    """Outcomes of a pair in the orders in which it was shown: (swapped, outcome)."""
     if label.kind != "compare":
         return []
     answer = label.answer
@@ -323,7 +324,7 @@ def _shown(label: StoredLabel, read_reply: ReadReply | None) -> list[tuple[bool,
 
 
 def _consistencies(labels: Sequence[StoredLabel], read_reply: ReadReply | None) -> Iterator[bool]:
-    """For each time that a pair was judged in both orders: whether the same came out."""
+    """Order consistency: for each time that a pair was judged in both orders, whether the outcome was the same."""
     for label in labels:
         yield from _consistent(label, read_reply)
     asked: dict[tuple[tuple[str, ...], tuple[str, ...]], Outcome] = {}
@@ -337,7 +338,7 @@ def _consistencies(labels: Sequence[StoredLabel], read_reply: ReadReply | None) 
 
 
 def _consistent(label: StoredLabel, read_reply: ReadReply | None) -> list[bool]:
-    """The same, for the two orders in which one question was put to a model, vote by vote."""
+    """Order consistency of one question that a model was asked in both orders, vote by vote."""
     shown = _shown(label, read_reply)
     as_asked = [said for swapped, said in shown if not swapped]
     opposite = [_FLIPPED.get(said, said) for swapped, said in shown if swapped]
@@ -345,7 +346,7 @@ def _consistent(label: StoredLabel, read_reply: ReadReply | None) -> list[bool]:
 
 
 def _agreements(labels: Sequence[StoredLabel], names: dict[Judge, str]) -> Iterator[Agreement]:
-    """Every two teachers that judged the same at least once; each one's latest answer counts."""
+    """Agreement of every two teachers that judged a common question; each one's latest answer counts."""
     verdicts: dict[Judge, dict[object, object]] = {judge: {} for judge in names}
     for label in labels:
         if label.answer.outcome in _TAUGHT and label.kind != "score":
@@ -360,7 +361,7 @@ def _agreements(labels: Sequence[StoredLabel], names: dict[Judge, str]) -> Itera
 
 
 def _verdict(label: StoredLabel) -> tuple[object, object]:
-    """What was judged, whatever the order, and what was said of it: which segment is preferred, in the order of their
+    """Question without its order of segments, and the verdict on it: the preferred segment, in the order of their
     digests, or the level (an expectation counts as the nearest one)."""
     segments = tuple(sorted(label.segments))
     about = (label.kind, label.levels, label.goal, segments)

@@ -1,4 +1,4 @@
-"""Play a panel with a policy and measure the episodes: success, reward under the words, ground-truth return."""
+"""Evaluate a policy on a panel of seeds: success, reward under the words, ground-truth return."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from sightline.evaluation.statistics import bootstrap_mean, wilson
 from sightline.rewards.base import Clip, RewardModel, RewardStream
 
 Policy = Callable[[np.ndarray], np.ndarray]
-"""States [N, …] -> actions [N, …]; deterministic."""
+"""Deterministic policy: states [N, …] -> actions [N, …]."""
 
 PARALLEL = 25
-"""Environments stepped together. Fixed, so that results do not depend on the machine."""
+"""Number of environments stepped in parallel. Fixed, so that results do not depend on the machine."""
 SCORED_AT_ONCE = 512
 
 
 @dataclass
 class Episodes:
-    """What happened in each episode of a panel, in the panel's order.
+    """Results of the episodes of a panel, in the panel's order.
 
     Attributes:
         returns: float[N], sums of the environment's own rewards.
@@ -46,7 +46,7 @@ class Episodes:
     success_end: np.ndarray | None = None
 
     def summary(self) -> dict[str, Any]:
-        """Plain numbers with 95 % intervals. `success_rate` is None where success is unknown."""
+        """Summary as plain numbers with 95 % intervals. `success_rate` is None where success is unknown."""
         low, high = bootstrap_mean(self.returns)
         numbers: dict[str, Any] = {
             "success_rate": None,
@@ -73,7 +73,7 @@ def _mean(values: np.ndarray | None) -> float | None:
 
 
 def describe(numbers: dict[str, Any]) -> str:
-    """A summary of episodes in one line."""
+    """Format a summary of episodes in one line."""
     parts = []
     if numbers["success_rate"] is not None:
         low, high = 100 * numbers["ci_low"], 100 * numbers["ci_high"]
@@ -87,7 +87,7 @@ def describe(numbers: dict[str, Any]) -> str:
 
 
 class _Tally:
-    """Running account of the panel; a column is an environment, and each plays its share of the episodes."""
+    """Running statistics of the panel; a column is an environment, and each plays its share of the episodes."""
 
     def __init__(self, panel: EvalSeeds, columns: int, measures: tuple[str, ...]) -> None:
         self.count, self.columns = len(panel.seeds), columns
@@ -120,18 +120,18 @@ def play_panel(
     reward_model: RewardModel | None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Episodes | None:
-    """Play every seed of a panel once.
+    """Run one episode for every seed of a panel.
 
     Args:
         policy: chooses actions; must not draw random numbers.
         make: makes one environment.
-        task: says what success is.
+        task: defines success.
         panel: the seeds.
         reward_model: scores the frames; without one nothing is rendered.
-        should_stop: asked at every step; True gives up.
+        should_stop: called at every step; True stops the evaluation.
 
     Returns:
-        The episodes, or None if given up.
+        The episodes, or None if stopped.
 
     Raises:
         RunFailed: a reward is no finite number.
@@ -173,7 +173,7 @@ def play_panel(
 
 
 class _Rewards:
-    """Scores what was seen in batches, and adds rewards up by episode."""
+    """Reward accumulator: scores observed steps in batches and sums rewards per episode."""
 
     def __init__(self, model: RewardModel, episodes: int) -> None:
         self._model, self._stream = model, RewardStream(model)
@@ -208,7 +208,7 @@ class _Rewards:
 
 
 def step_clip(step: Transitions) -> dict[str, np.ndarray]:
-    """Arrays of a clip's single step, [N, …] each; see `sightline.rewards.base.Clip`."""
+    """Clip arrays of a single step, [N, …] each; see `sightline.rewards.base.Clip`."""
     arrays = {"first": step.first, "states": step.final_states, "env_reward": step.rewards.astype(np.float32)}
     arrays |= {} if step.frames is None else {"frames": step.frames}
     return arrays if step.success is None else arrays | {"success": step.success}
@@ -217,7 +217,7 @@ def step_clip(step: Transitions) -> dict[str, np.ndarray]:
 def play_one(
     policy: Policy, make: MakeEnv, seed: int, reward_model: RewardModel | None, make_for_display: MakeEnv
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One episode for a video: what the viewer sees, and what the reward model says of the frames that it sees.
+    """Play one episode for a video: frames for the viewer, and the reward model's rewards of its own frames.
 
     Args:
         make: makes the environment whose frames the reward model reads.

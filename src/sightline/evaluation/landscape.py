@@ -1,4 +1,4 @@
-"""The reward over the states of a small task: does it rise towards what the words mean?"""
+"""Reward landscape: the reward over the states of a small task, to see if it rises towards the goal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Score pictures that lie on disk: images, folders of images, or a video frame by frame."""
+"""Score pictures from files: images, folders of images, or a video frame by frame."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FRAMES_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class ImageScore:
-    """A picture and its reward; frames of a video are named `video.mp4#17`."""
+    """Reward of one picture; frames of a video are named `video.mp4#17`."""
 
     image: str
     reward: float
@@ -39,10 +39,10 @@ def score_files(
     model: str,
     aspect: Aspect = "crop",
 ) -> tuple[list[ImageScore], list[str]]:
-    """Reward of every picture, in the order given (folders by name).
+    """Score every picture, in the order given (folders by name).
 
     Args:
-        aspect: what becomes of pictures that are not square.
+        aspect: handling of pictures that are not square.
 
     Returns:
         The rows; and warnings if the encoder does not know some of the words, or does not see all of some pictures.
@@ -75,7 +75,7 @@ def score_files(
 
 
 def csv_table(rows: Sequence[ImageScore]) -> bytes:
-    """`image,reward` lines; names that are not UTF-8 keep their bytes."""
+    """Format scores as CSV, `image,reward`; names that are not UTF-8 keep their bytes."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["image", "reward"])
@@ -84,7 +84,7 @@ def csv_table(rows: Sequence[ImageScore]) -> bytes:
 
 
 def _score(reward_model: ZeroShotReward, batch: list[tuple[str, np.ndarray]]) -> tuple[list[str], list[float]]:
-    """Pictures of different sizes cannot share an array, so each size is scored by itself."""
+    """Score a batch size by size, since pictures of different sizes cannot share an array."""
     rewards = np.empty(len(batch), np.float32)
     sizes = {frame.shape for _, frame in batch}
     for size in sizes:

@@ -1,7 +1,8 @@
-"""A panel: a fixed, hashed list of task seeds. Two evaluations are comparable if their panels have the same hash.
+"""Panels of evaluation seeds: fixed, hashed lists of task seeds.
 
-The hash covers all that changes what is played or how success is judged: the environment, what it is made with, the
-time limit and the rule of success, as `played` puts them into words.
+Two evaluations are comparable if their panels have the same hash. The hash covers everything that changes the
+episodes or their success: the environment, its arguments, the time limit and the success rule, as `played` formats
+them.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class EvalSeeds:
-    """Seeds of the episodes of an evaluation.
+    """Panel: the seeds of the episodes of an evaluation.
 
     Attributes:
-        name: what it is for; different names give different seeds.
-        env: what is played on it, as `played` says it.
+        name: the panel's purpose; different names give different seeds.
+        env: the environment and its changes, as `played` formats them.
         seeds: one for each episode.
     """
 
@@ -32,7 +33,7 @@ class EvalSeeds:
 
     @property
     def digest(self) -> str:
-        """12 hexadecimal digits that change with what is played and with any seed."""
+        """Hash of the panel, 12 hexadecimal digits, over its environment and seeds."""
         text = json.dumps([self.env, self.seeds])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -41,7 +42,7 @@ class EvalSeeds:
 
 
 def played(env: str, **changes: Any) -> str:
-    """What is played: the environment's name, and with it all that changes the game.
+    """Describe the environment of a panel: its name, and with it all changes to the game.
 
     Args:
         changes: whatever else decides about episodes and their success. What is None, empty or False changes nothing
@@ -55,7 +56,7 @@ def played(env: str, **changes: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can say it; objects without a form of their own are told by what they print, less addresses."""
+    """Convert a value to plain JSON data; objects without a JSON form become their `repr` without addresses."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, dict):
@@ -72,10 +73,10 @@ def _plain(value: Any) -> Any:
 
 
 def make_panel(name: str, env: str, episodes: int, seed: int = 0) -> EvalSeeds:
-    """The panel of that name: the same on every machine, and apart from the training seeds (by other hashes).
+    """Make the panel of that name: the same on every machine, and apart from the training seeds (by other hashes).
 
     Args:
-        env: what is played on it (`played`).
+        env: the environment and its changes, as `played` formats them.
     """
     sequence = np.random.SeedSequence([zlib.crc32(name.encode()), seed])
     seeds = sequence.generate_state(episodes, np.uint32)

@@ -1,4 +1,4 @@
-"""95 % intervals, and rank correlation for rewards whose scale means nothing."""
+"""Statistics: 95 % confidence intervals, and rank correlation for rewards of arbitrary scale."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bootstrap_mean(values: np.ndarray, resamples: int = 2000) -> tuple[float, fl
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """float64[N]: ranks from 0; equal values share the mean of theirs."""
+    """Ranks from 0, float64[N]; equal values share the mean of theirs."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts) - 1
     return np.asarray((last - (counts - 1) / 2)[inverse])

@@ -1,1 +1,1 @@
-"""Questions, answers, and the store in which no answer is ever lost."""
+"""Label data types, the label store, and import and export of labels."""

@@ -1,4 +1,4 @@
-"""Labels for others: a Parquet file, or a folder that Hugging Face's `datasets` loads."""
+"""Export of labels: a Parquet file, or a dataset folder that Hugging Face's `datasets` loads."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from sightline.labels.store import LabelStore, StoredLabel
 from sightline.runs.files import write_atomically
 
 DATA = Path("data") / "train-00000-of-00001.parquet"
-"""Where `datasets` looks for the rows of a data set."""
+"""Path of the rows in a dataset folder, as `datasets` expects it."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
+    """Result of an export.
 
     Attributes:
         path: the file or the folder.
         bytes: size of the rows.
-        left_out: labels that stayed behind because a frame of theirs is missing or damaged.
-        why: which frame, of the first of them; empty if there is none.
+        left_out: number of labels that were not exported because one of their frames is missing or damaged.
+        why: the frame that is missing or damaged, for the first of these labels; empty if there are none.
     """
 
     path: Path
@@ -37,13 +37,13 @@ class Exported:
 
 
 def export_labels(store: LabelStore, target: Path, run: str | None = None) -> Exported:
-    """Write the labels of a store, of one run or of all, with their frames.
+    """Export the labels of a store, of one run or of all, with their frames.
 
-    Retracted labels stay behind, and so do those of which a frame is missing or damaged; these are counted.
+    Retracted labels are left out, and so are labels with a missing or damaged frame; the latter are counted.
     `sightline label import` reads the Parquet file back.
 
     Args:
-        target: a name that ends in `.parquet` makes a file; any other, a folder with a data set and its card.
+        target: a name that ends in `.parquet` makes a file; any other, a folder with a dataset and its card.
 
     Raises:
         BadInput: the target exists, there is nothing to export (not even with damaged frames left out), or pyarrow is
@@ -67,7 +67,7 @@ def export_labels(store: LabelStore, target: Path, run: str | None = None) -> Ex
 
 
 def dataset_card(labels: Sequence[StoredLabel]) -> str:
-    """The README of a data set: what was asked, who answered, and what the columns are."""
+    """Dataset card (README): the questions, the teachers, and the columns."""
     goals = sorted({sentence for label in labels for sentence in label.goal})
     tasks = sorted({label.context.task for label in labels if label.context.task})
     teachers = Counter(label.teacher for label in labels)

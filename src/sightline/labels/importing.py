@@ -1,4 +1,4 @@
-"""Labels from elsewhere: RL-VLM-F's cached labels (Wang et al., ICML 2024), and exports of other label stores."""
+"""Import of labels: RL-VLM-F's cached labels (Wang et al., ICML 2024), and exports of other label stores."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from sightline.labels.store import Context, LabelStore
 from sightline.labels.types import Answer, Outcome, Question, Segment, preference
 
 RUN = "import"
-"""What the store's records name as the run of cached labels."""
+"""Run name under which cached labels are recorded in the store."""
 DROPPED = -3.0
-"""What became of an unsure -1 when scores were mapped from [0, 1] to [-1, 1]."""
+"""Value that stands for "unsure" (-1) after scores were mapped from [0, 1] to [-1, 1]."""
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What came of an import.
+    """Result of an import.
 
     Attributes:
-        files: how many were read.
-        pairs: labels that were added.
-        skipped: labels that the store knew already.
+        files: number of files read.
+        pairs: number of labels added.
+        skipped: number of labels that the store held already.
         compared: cached preferences, new or known, for which the environment's own reward decides as well.
         agreement: share of `compared` in which label and environment prefer the same; None if there are none.
     """
@@ -44,7 +44,7 @@ class Imported:
 
 @dataclass
 class _Source:
-    """Who is recorded as the teacher of imported labels."""
+    """Teacher that is recorded for imported labels."""
 
     name: str
     signature: str
@@ -60,10 +60,10 @@ class _CachedLabel:
 
 @dataclass
 class _Count:
-    """What has come so far.
+    """Running counts of an import.
 
     Attributes:
-        recorded: time, key and answer of all that the store ever held; what was retracted shall not come back.
+        recorded: time, key and answer of all labels that the store ever held; retracted ones are not imported again.
     """
 
     recorded: set[tuple[str, str, Answer]]
@@ -82,8 +82,8 @@ class _Count:
 def import_labels(
     paths: Sequence[Path], store: LabelStore, goal: Sequence[str] = (), task: str | None = None
 ) -> Imported:
-    """Add the labels of files to a store; what is there already stays as it is, so importing twice adds nothing, and
-    what was retracted stays so.
+    """Import the labels of files into a store. Existing labels are not changed, importing twice adds nothing, and
+    retracted labels stay retracted.
 
     Args:
         paths: pickles of RL-VLM-F, Parquet files of `sightline label export`, or folders, which are searched through
@@ -120,7 +120,8 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _import_export(file: Path, store: LabelStore, count: _Count) -> None:
-    """Rows keep their time, run and teacher; a row is known if the store has, or had, the very answer."""
+    """Import an exported Parquet file. Rows keep their time, run and teacher; a row is skipped if the store holds, or
+    ever held, the same answer."""
     for row in read_parquet(file):
         this = (row.time, row.question.key(row.signature), row.answer)
         if this in count.recorded:
@@ -151,7 +152,7 @@ def _import_cache(
 
 
 def _cached_labels(file: Path, goal: tuple[str, ...], ranges: _ScoreRanges) -> Iterator[_CachedLabel]:
-    """The labels of one query round, in its order."""
+    """Labels of one query round, in their order."""
     images, oracle, labels, *actions, rewards_1, rewards_2 = _checked(file)
     is_scores = _is_scores(labels)
     scores_are_wide = is_scores and ranges.wide(file)
@@ -178,11 +179,11 @@ def _cached_labels(file: Path, goal: tuple[str, ...], ranges: _ScoreRanges) -> I
 
 
 def _checked(file: Path) -> list[np.ndarray]:
-    """The seven arrays of a file: images uint8[N, H, 2W, 3], oracle's labels [N], teacher's labels [N], states and
-    actions of both segments [N, L, D], rewards of both [N, L].
+    """Read and validate the seven arrays of a file: images uint8[N, H, 2W, 3], oracle's labels [N], teacher's labels
+    [N], states and actions of both segments [N, L, D], rewards of both [N, L].
 
     Raises:
-        BadInput: they are not that.
+        BadInput: the arrays are not of this form.
     """
     arrays = read_arrays(file)
     if len(arrays) != 7:
@@ -216,14 +217,14 @@ def _checked(file: Path) -> list[np.ndarray]:
 
 
 def _is_scores(labels: np.ndarray) -> bool:
-    """Preferences are kept as whole numbers, scores as fractions."""
+    """Test for score labels: preferences are stored as integers, scores as floats."""
     return labels.dtype.kind == "f" and len(labels) > 0
 
 
 class _ScoreRanges:
-    """Whether the score files of a folder hold [-1, 1], as later versions wrote, or [0, 1], as earlier ones did.
+    """Score range of the files of each folder: [-1, 1], as later versions wrote, or [0, 1], as earlier ones did.
 
-    A file does not say it. A score below 0 does, and the files of one folder are of one version.
+    The files do not record it. A score below 0 shows it, and all files of one folder are of one version.
     """
 
     def __init__(self) -> None:
@@ -256,12 +257,12 @@ def _no_label() -> Answer:
 
 
 def _segment(picture: np.ndarray, rewards: np.ndarray) -> Segment:
-    """A segment is kept by one picture, its last; so its return goes with that."""
+    """Segment of one frame, the last; it carries the return of the whole segment."""
     return Segment(np.ascontiguousarray(picture)[None], np.array([rewards.sum()], np.float32))
 
 
 def _time(file: Path) -> str:
-    """When a file was written, as its name says: ISO 8601 without a zone; empty if the name does not say it."""
+    """Time of writing from a file's name: ISO 8601 without a zone; empty if the name holds none."""
     digits = re.search(r"(\d{4})\D?(\d{2})\D?(\d{2})\D*(\d{2})\D?(\d{2})\D?(\d{2})", file.stem)
     return "{}-{}-{}T{}:{}:{}".format(*digits.groups()) if digits else ""
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 ROWS_AT_ONCE = 32
-"""Rows with their frames that are in memory together when they are written."""
+"""Batch size of writing: rows, with their frames, that are in memory together."""
 _MEANT = {Outcome.FIRST: 0.0, Outcome.SECOND: 1.0, Outcome.EQUAL: 0.5}
 _PICTURES = ("first_frames", "second_frames")
 
@@ -67,7 +67,7 @@ _COLUMNS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class LabelRow:
-    """An answer and what belongs to it, as `LabelStore.record` wants them."""
+    """Row of a Parquet file: an answer with its question and metadata, as `LabelStore.record` takes them."""
 
     question: Question
     teacher: str
@@ -79,17 +79,17 @@ class LabelRow:
 
 @dataclass(frozen=True)
 class Written:
-    """What became of labels: those in the file, and why the first of the others is not."""
+    """Result of writing: the labels in the file, and why the first of those left out is not."""
 
     labels: list[StoredLabel]
     why_not: str
 
 
 def write_parquet(file: Path, store: LabelStore, labels: Sequence[StoredLabel]) -> Written:
-    """Write labels with their frames, atomically.
+    """Write labels with their frames to a Parquet file, atomically.
 
-    A frame is decoded and compared with its name before its bytes are copied. Labels with one that is missing or
-    damaged stay out: the others have cost money too.
+    A frame is decoded and compared with its name before its bytes are copied. Labels with a missing or damaged frame
+    are left out instead of failing the export: the others have cost money too.
 
     Raises:
         BadInput: pyarrow is not installed, or no label has all its frames.
@@ -125,9 +125,9 @@ def write_parquet(file: Path, store: LabelStore, labels: Sequence[StoredLabel]) 
 
 
 def read_parquet(file: Path) -> Iterator[LabelRow]:
-    """The labels of a file that `write_parquet` wrote, one in memory at a time.
+    """Read the labels of a file that `write_parquet` wrote, one in memory at a time.
 
-    Pictures that repeat stay written once until each is looked at: otherwise a small file could name a large picture a
+    Repeated pictures stay dictionary-encoded until each is read: otherwise a small file could name a large picture a
     million times.
 
     Raises:
@@ -186,7 +186,7 @@ def _row(store: LabelStore, label: StoredLabel, pictures: _Pictures) -> dict[str
 
 
 class _Pictures:
-    """The PNG files of a store's frames, each decoded once to see that it is what its name says."""
+    """PNG files of a store's frames, each decoded once to check its content against its name."""
 
     def __init__(self, store: LabelStore) -> None:
         self._store = store
@@ -237,10 +237,10 @@ def _read_row(row: dict[str, Any], file: Path, number: int) -> LabelRow:
 
 
 def _fitting(kind: QuestionKind, outcome: Outcome, value: float | None, levels: int) -> float | None:
-    """The value, if it says the same as the outcome and answers such a question; see `Answer`.
+    """Validate a value against the outcome and the kind of question, and return it; see `Answer`.
 
     Raises:
-        ValueError: it does not.
+        ValueError: it contradicts them.
     """
     if outcome not in (*_MEANT, Outcome.VALUE):
         fits = value is None
@@ -259,7 +259,7 @@ def _fitting(kind: QuestionKind, outcome: Outcome, value: float | None, levels: 
 
 
 def _segment(pictures: Sequence[Any], rewards: list[float], where: str) -> Segment:
-    """Only the bytes of a picture are read; a path that stands beside them may lead anywhere."""
+    """Decode a segment. Only the bytes of a picture are read, never the path beside them, which may lead anywhere."""
     if not pictures or len(pictures) != len(rewards):
         raise ValueError("a segment has no frames, or not one reward for each")
     frames = read_pngs(_one_by_one(pictures, where), f"a segment in {where}")
@@ -290,7 +290,7 @@ def _share(value: float | None) -> float | None:
 
 
 def _schema(pyarrow: Any) -> pyarrow.Schema:
-    """The columns, and beside them what `datasets` wants to know."""
+    """Parquet schema: the columns, with the metadata that `datasets` reads."""
     features = {name: _feature(kind) for name, kind in _COLUMNS.items()}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     return pyarrow.schema([(name, _arrow(pyarrow, kind)) for name, kind in _COLUMNS.items()], metadata)
@@ -307,7 +307,7 @@ def _arrow(pyarrow: Any, kind: Any) -> Any:
 
 
 def _feature(kind: Any) -> dict[str, Any]:
-    """In the words of `datasets`; `List` needs version 4 or newer."""
+    """Feature type of a column in the format of `datasets`; `List` needs version 4 or newer."""
     if isinstance(kind, list):
         return {"_type": "List", "feature": _feature(kind[0])}
     if isinstance(kind, dict):

@@ -1,7 +1,7 @@
-"""Reading numpy arrays from pickles of strangers, so that a hostile file can neither run code nor fill the memory.
+"""Safe reading of numpy arrays from untrusted pickles: a hostile file can neither run code nor fill the memory.
 
-A pickle is a program that may call anything. Here its instructions are looked at before any is carried out, and what it
-calls are stand-ins of ours, which know numbers only; numpy itself sees nothing but buffers whose size was checked.
+A pickle is a program that may call anything. Here its opcodes are checked before any is executed, and the calls go to
+stand-ins that accept numbers only; numpy itself gets nothing but buffers whose size was checked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from sightline.errors import BadInput
 
 MAX_INSTRUCTIONS = 10_000
-"""Seven arrays take about 150; deeply nested or endlessly repeating files take more than this."""
+"""Limit on opcodes: seven arrays take about 150; deeply nested or endlessly repeating files take more than this."""
 MAX_AXES = 8
 
 _HARMLESS = """
@@ -31,11 +31,11 @@ _NUMBERS = frozenset({"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2"
 
 
 class _Unsafe(Exception):
-    """The pickle wants something that arrays do not need."""
+    """Raised for a pickle that uses something that arrays do not need."""
 
 
 def read_arrays(file: Path) -> list[np.ndarray]:
-    """The arrays of a pickled list (or tuple) of numpy arrays of numbers, written by numpy 1 or 2, protocol 3 to 5.
+    """Read a pickled list (or tuple) of numpy arrays of numbers, written by numpy 1 or 2, protocol 3 to 5.
 
     Args:
         file: claims about sizes are checked against its own size.
@@ -65,7 +65,7 @@ def read_arrays(file: Path) -> list[np.ndarray]:
 
 
 def _look_through(content: mmap.mmap) -> None:
-    """Refuse instructions that arrays do not need, before any is carried out.
+    """Refuse opcodes that arrays do not need, before any is executed.
 
     Reading from mapped memory gives what is there, however much a length field claims, and complains if that is less.
     """
@@ -82,7 +82,7 @@ def _look_through(content: mmap.mmap) -> None:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows the five names that an array's pickle mentions, each with a stand-in."""
+    """Restricted unpickler: resolves the five names that an array's pickle uses, each to a stand-in."""
 
     def find_class(self, module: str, name: str) -> Any:
         known = {
@@ -104,11 +104,11 @@ class _Unpickler(pickle.Unpickler):
 
 
 _NDARRAY = object()
-"""What `numpy.ndarray` is in a pickle: only ever an argument."""
+"""Stand-in for `numpy.ndarray`, which in a pickle is only ever an argument."""
 
 
 class _Dtype:
-    """What `numpy.dtype` is in a pickle: a kind and size of number, then its byte order."""
+    """Stand-in for `numpy.dtype`: a kind and size of number, then its byte order."""
 
     __slots__ = ("dtype",)
 
@@ -125,7 +125,7 @@ class _Dtype:
 
 
 class _Array:
-    """What `_reconstruct` makes: an array whose shape and content come next."""
+    """Array made by `_reconstruct`; its shape and content come with its state."""
 
     __slots__ = ("array",)
 
@@ -138,7 +138,7 @@ class _Array:
 
 
 def _reconstruct(kind: object, shape: object, typecode: object) -> _Array:
-    """The shape that stands here is a placeholder, of which nothing is made."""
+    """Stand-in for numpy's `_reconstruct`; the shape given here is a placeholder and is ignored."""
     if kind is not _NDARRAY:
         raise _Unsafe("it holds something else than arrays")
     return _Array()

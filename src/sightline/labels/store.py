@@ -33,9 +33,9 @@ from sightline.runs.folder import RunFolder, check_plain
 
 DATABASE, BACKUP = "labels.sqlite", "labels.backup.sqlite"
 APPLICATION = 0x53474854
-"""Marks a database as a label store of ours: "SGHT" in ASCII."""
+"""SQLite application id that marks a database as a label store: "SGHT" in ASCII."""
 _JOURNAL = bytes.fromhex("d9d505f920a163d7")
-"""The end of a journal of SQLite that names a super-journal."""
+"""Magic bytes at the end of an SQLite journal that names a super-journal."""
 _HOW_TO_RESTORE = f"move {DATABASE}* away and copy {BACKUP} to {DATABASE} (frames are not affected)"
 
 _SCHEMA = """
@@ -63,12 +63,12 @@ CREATE TABLE IF NOT EXISTS waiting (
 
 
 _OBJECTS = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_stat%'"
-"""Everything in a database but the indices that SQLite makes by itself."""
+"""Query for all objects of a database except the indices that SQLite makes by itself."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """In which circumstances a question is asked.
+    """Context in which a question is asked: run, task and training step.
 
     Attributes:
         run: name of the run, or of the command.
@@ -85,12 +85,12 @@ class Context:
 
 @dataclass(frozen=True)
 class StoredLabel:
-    """A question with its answer, as the store keeps it.
+    """Label: a question with its answer, as stored.
 
     Attributes:
-        key: of the question, see `Question.key`.
+        key: the question's key, see `Question.key`.
         time: when it was recorded, ISO 8601 in UTC.
-        segments: digests; `LabelStore.segment` gives what they stand for.
+        segments: digests; `LabelStore.segment` loads the segment of one.
         true_returns: of the segments, NaN where unknown.
     """
 
@@ -110,7 +110,7 @@ class StoredLabel:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A question that waits for a person."""
+    """Question that waits for a person's answer."""
 
     key: str
     question: Question
@@ -121,8 +121,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a run has cost so far: questions for which a model was asked, requests to it, tokens, and money in the
-    prices' currency."""
+    """Cost of a run so far: questions that a model was asked, requests, tokens, and money in the prices' currency."""
 
     questions: int
     requests: int
@@ -131,11 +130,11 @@ class Spent:
 
 
 class LabelStore:
-    """Opens, or makes, the store in a folder. Threads may share one; so may processes, each with its own object.
+    """Label store in a folder, created if missing. Threads may share one; so may processes, each with its own object.
 
     Args:
-        folder: where it is, or shall be.
-        read_only: look into a store that is there, and change nothing, not even its backup.
+        folder: the store's folder.
+        read_only: open an existing store and change nothing, not even its backup.
 
     Raises:
         BadInput: the database is damaged, or is none, or is gone while its backup is there.
@@ -185,7 +184,7 @@ class LabelStore:
             self._database.close()
 
     def back_up(self) -> None:
-        """Copy the database beside itself, atomically."""
+        """Back up the database beside itself, atomically."""
         temporary = self.folder / f".{BACKUP}.{_me()}.writing"
         try:
             with self._writing(), contextlib.closing(sqlite3.connect(temporary)) as copy:
@@ -199,7 +198,7 @@ class LabelStore:
     # -- answers -------------------------------------------------------------------------------------------------
 
     def find(self, question: Question, signature: str) -> Answer | None:
-        """The answer of the teacher with this signature to this very question, if there is one that can stay."""
+        """Find the stored answer of the teacher with this signature to this question; None if none can be reused."""
         with self._lock:
             row = self._database.execute(
                 "SELECT id, outcome, value, confidence, reason, seconds FROM labels "
@@ -211,7 +210,7 @@ class LabelStore:
     def record(
         self, question: Question, teacher: Signed, answer: Answer, context: Context, time: str | None = None
     ) -> int:
-        """Keep an answer; when this returns, it is on disk. Gives its id.
+        """Record an answer; when this returns, it is on disk. Returns its id.
 
         Args:
             time: when it was given, as in `StoredLabel`; default: now.
@@ -246,12 +245,12 @@ class LabelStore:
         return label
 
     def retract(self, label: int) -> None:
-        """Take an answer back; it stays in the store, but counts no longer."""
+        """Retract an answer; it stays in the store, but no longer counts."""
         with self._writing():
             self._database.execute("UPDATE labels SET retracted = ? WHERE id = ?", (_now(), label))
 
     def labels(self, run: str | None = None) -> list[StoredLabel]:
-        """All answers that were not retracted, of one run or of all, oldest first."""
+        """Labels that were not retracted, of one run or of all, oldest first."""
         with self._lock:
             rows = self._database.execute(
                 "SELECT * FROM labels WHERE retracted IS NULL AND (? IS NULL OR run = ?) ORDER BY id", (run, run)
@@ -268,13 +267,13 @@ class LabelStore:
                 ) from error
 
     def recorded(self) -> set[tuple[str, str, Answer]]:
-        """Time, key and answer of everything that was ever recorded, retracted or not."""
+        """Time, key and answer of every label ever recorded, retracted or not."""
         with self._lock:
             rows = self._database.execute("SELECT * FROM labels").fetchall()
             return {(row["time"], row["key"], self._answer(row)) for row in rows}
 
     def spent(self, run: str) -> Spent:
-        """What a run has cost, retracted answers included."""
+        """Cost of a run, retracted answers included."""
         with self._lock:
             row = self._database.execute(
                 "SELECT COUNT(DISTINCT label), COUNT(*), COALESCE(SUM(input_tokens + output_tokens), 0), "
@@ -286,7 +285,7 @@ class LabelStore:
     # -- segments ------------------------------------------------------------------------------------------------
 
     def add_segment(self, segment: Segment) -> str:
-        """Keep a segment's frames, once; gives its digest."""
+        """Store a segment's frames, each once; returns its digest."""
         with self._lock:
             known = self._database.execute("SELECT 1 FROM segments WHERE digest = ?", (segment.digest,)).fetchone()
         if known is None:
@@ -305,7 +304,7 @@ class LabelStore:
         return segment.digest
 
     def segment(self, digest: str) -> Segment:
-        """A segment by its digest.
+        """Load a segment by its digest.
 
         Raises:
             BadInput: a frame is missing or damaged.
@@ -318,7 +317,7 @@ class LabelStore:
         return Segment(frames, _numbers(row["true_rewards"]))
 
     def true_rewards(self, digest: str) -> np.ndarray:
-        """float32[L], the environment's own rewards of a segment's steps; NaN where unknown."""
+        """True rewards of a segment's steps, from the environment: float32[L]; NaN where unknown."""
         with self._lock:
             row = self._database.execute("SELECT true_rewards FROM segments WHERE digest = ?", (digest,)).fetchone()
         return _numbers(row["true_rewards"] if row else "[]")
@@ -332,7 +331,7 @@ class LabelStore:
     # -- questions that wait for people --------------------------------------------------------------------------
 
     def wait_for(self, questions: Sequence[Question], teacher: Signed, context: Context) -> None:
-        """Put questions up for people to answer; those that wait already keep their place."""
+        """Queue questions for people to answer; those that wait already keep their place."""
         digests = [[self.add_segment(segment) for segment in question.segments] for question in questions]
         with self._writing():
             (last,) = self._database.execute("SELECT COALESCE(MAX(position), 0) FROM waiting").fetchone()
@@ -349,14 +348,14 @@ class LabelStore:
             )
 
     def withdraw(self, questions: Sequence[Question], signature: str) -> None:
-        """Nobody needs to answer these any more."""
+        """Remove questions from those that wait for people."""
         with self._writing():
             self._database.executemany(
                 "DELETE FROM waiting WHERE key = ?", [(question.key(signature),) for question in questions]
             )
 
     def waiting(self) -> list[Waiting]:
-        """All questions that wait for people, in the order in which they were asked."""
+        """Questions that wait for people, in the order in which they were asked."""
         with self._lock:
             rows = self._database.execute("SELECT * FROM waiting ORDER BY position").fetchall()
         return [
@@ -378,7 +377,7 @@ class LabelStore:
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _refuse_to_begin_anew(self) -> None:
-        """Refuse a folder in which an empty store must not be made, and links to files elsewhere.
+        """Refuse a folder in which an empty store must not be created, and links to files elsewhere.
 
         An empty database in the place of a lost one would soon be backed up over the last copy of the labels."""
         has_backup = (self.folder / BACKUP).is_file()  # asked first: another process makes it after the database
@@ -411,7 +410,7 @@ class LabelStore:
             check_format(number, f"the label store '{self.folder}'")
 
     def _check_schema(self) -> None:
-        """Refuse a database that holds anything but our tables: a view that never ends, a trigger that changes labels.
+        """Refuse a database with foreign objects: a view that never ends, a trigger that changes labels.
 
         Raises:
             BadInput: naming it.
@@ -427,7 +426,7 @@ class LabelStore:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """A transaction: all of it is on disk, or none."""
+        """Open a transaction: all of it is written to disk, or none."""
         with self._lock:
             try:
                 with self._database:
@@ -473,7 +472,7 @@ class LabelStore:
 
 
 def existing_store(path: Path, trust: bool = False) -> Path:
-    """The folder of the label store that a path names: a store itself, or a run with its store or its recipe's.
+    """Find the label store that a path names: a store itself, or a run with its own store or its recipe's.
 
     Args:
         trust: whether the recipe of a run may name a store elsewhere.
@@ -499,7 +498,7 @@ def existing_store(path: Path, trust: bool = False) -> Path:
 
 
 def _me() -> str:
-    """This thread of this process, for names of files that nobody else may write."""
+    """Identifier of this thread of this process, for names of files that no other may write."""
     return f"{os.getpid()}-{threading.get_ident()}"
 
 

@@ -1,4 +1,4 @@
-"""The nouns of the teacher: a segment is shown, a question is asked about one or two of them, an answer comes back."""
+"""Data types of labelling: segments, questions, answers, and the base class of teachers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import numpy as np
 from sightline.images import pixel_digest
 
 QuestionKind = Literal["compare", "rate", "score"]
-"""`compare`: which of two segments is nearer to the goal; `rate`: on which of a few levels is this one; `score`: how
-near is it, from 0 to 1."""
+"""Kind of question. `compare`: which of two segments is nearer to the goal; `rate`: the level of one segment, out of a
+few; `score`: how near one segment is to the goal, from 0 to 1."""
 
 
 class Outcome(StrEnum):
-    """What became of a question. Only the first four teach anything; the others say why there is nothing."""
+    """Outcome of a question. The first four give a label; the others say why there is none."""
 
     FIRST = "first"
     """The first segment of a pair is nearer to the goal."""
@@ -33,16 +33,16 @@ class Outcome(StrEnum):
     SKIPPED = "skipped"
     """The teacher chose not to answer."""
     REFUSED = "refused"
-    """The model or its provider declined to answer."""
+    """The model or its provider refused to answer."""
     UNPARSABLE = "unparsable"
-    """A reply came that says none of the answers, or several."""
+    """A reply came that holds none of the allowed answers, or several."""
     FAILED = "failed"
     """No reply came: network, server, time. The only outcome after which the same question is asked again."""
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """A few consecutive steps of an episode, as a teacher is shown them.
+    """Segment: a few consecutive steps of an episode, as a teacher is shown them.
 
     Attributes:
         frames: uint8[L, H, W, 3], the states that the steps led to.
@@ -59,12 +59,12 @@ class Segment:
         return pixel_digest(self.frames)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Plain data, for a checkpoint."""
+        """State for a checkpoint, as plain data."""
         return {"frames": self.frames, "true_rewards": self.true_rewards}
 
     @classmethod
     def of(cls, state: dict[str, np.ndarray]) -> Segment:
-        """The segment that `state` was taken from."""
+        """Restore the segment from its `state`."""
         return cls(state["frames"], state["true_rewards"])
 
     @property
@@ -75,7 +75,7 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What a teacher is asked.
+    """Question to a teacher about one or two segments.
 
     Attributes:
         kind: see `QuestionKind`.
@@ -90,7 +90,7 @@ class Question:
     levels: int = 0
 
     def mirrored(self) -> Question:
-        """The same question with its segments the other way round."""
+        """Copy of the question with its two segments swapped."""
         return Question(self.kind, self.segments[::-1], self.goal, self.levels)
 
     def key(self, signature: str) -> str:
@@ -101,10 +101,10 @@ class Question:
 
 @dataclass(frozen=True)
 class ModelCall:
-    """One request to a model and what came back: what was paid for.
+    """Record of one request to a model and its reply, with the cost.
 
     Attributes:
-        stage: which part of a prompt this was, such as `compare`, `describe` or `label`.
+        stage: the stage of the prompt, such as `compare`, `describe` or `label`.
         swapped: whether the segments were shown in the opposite order.
         prompt: the text that was sent (the frames are in the store).
         reply: the raw text, empty if none came.
@@ -127,12 +127,12 @@ class ModelCall:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a teacher said.
+    """Answer of a teacher to a question.
 
     Attributes:
         outcome: see `Outcome`.
         value: to `compare`: 0.0 first, 1.0 second, 0.5 equal; to `rate`: the level; to `score`: 0 to 1 (a float, it may
-            be an expectation). None where the outcome teaches nothing.
+            be an expectation). None where the outcome gives no label.
         confidence: the probability that the teacher gives its own answer, if it says one.
         reason: in one line why there is no value, or what qualifies it.
         exchanges: every request made for it, in order.
@@ -147,7 +147,7 @@ class Answer:
     seconds: float = 0.0
 
     def mirrored(self) -> Answer:
-        """The same answer to a comparison the other way round."""
+        """Answer to the same comparison with its segments swapped."""
         other = {Outcome.FIRST: Outcome.SECOND, Outcome.SECOND: Outcome.FIRST}.get(self.outcome, self.outcome)
         exchanges = tuple(replace(exchange, swapped=not exchange.swapped) for exchange in self.exchanges)
         value = None if self.value is None else 1.0 - self.value
@@ -163,16 +163,16 @@ class Answer:
 
 
 def preference(value: float) -> Answer:
-    """The answer to a comparison: 0.0 first, 1.0 second, 0.5 equal."""
+    """Answer to a comparison from its value: 0.0 first, 1.0 second, 0.5 equal."""
     outcome = Outcome.EQUAL if value == 0.5 else Outcome.FIRST if value < 0.5 else Outcome.SECOND
     return Answer(outcome, value)
 
 
 class Signed(Protocol):
-    """Whoever an answer is from.
+    """Protocol for the source of an answer: a name and a signature.
 
     Attributes:
-        name: for people, such as `chat gemini-3-flash` or `human`.
+        name: display name, such as `chat gemini-3-flash` or `human`.
         signature: everything that its answers depend on (model, prompt version, parameters), in one line. The same
             question to the same signature is never asked twice.
     """
@@ -185,8 +185,8 @@ class Signed(Protocol):
 
 
 Scale = tuple[float | None, tuple[float, float] | None]
-"""Average and range of what segments earn, which levels, scores and a script's failings are relative to; None where a
-teacher needs none."""
+"""Mean and range of segment returns, to which levels, scores and the errors of a scripted teacher are relative; None
+where a teacher needs none."""
 
 
 class Teacher:
@@ -199,10 +199,10 @@ class Teacher:
     name: str
     signature: str
     records_itself: bool = False
-    """Whether its answers are in the label store already when they come."""
+    """True for a teacher whose answers are in the label store already when they arrive."""
 
     def compare(self, pairs: Iterable[tuple[np.ndarray, np.ndarray]], goal: str | Sequence[str]) -> list[Answer]:
-        """Say which of two is nearer to the goal, for each pair.
+        """Compare pairs: for each, which of the two is nearer to the goal.
 
         Args:
             pairs: frames uint8[H, W, 3], or segments uint8[L, H, W, 3] of L frames.
@@ -221,11 +221,11 @@ class Teacher:
         return [answers[index] for index in range(len(questions))]
 
     def measure_scale(self, questions: Sequence[Question], returns: np.ndarray) -> Scale:
-        """The scale of a round of questions, from them and from the true returns of recent segments."""
+        """Compute the scale of a round of questions, from them and from the true returns of recent segments."""
         return None, None
 
     def check_frames(self, shape: Sequence[int], warn: Callable[[str], None]) -> None:
-        """Warn, in one line, of frames [H, W, 3] that this teacher does not see well."""
+        """Warn, in one line, of frames [H, W, 3] of a size that this teacher does not judge well."""
 
     def use_scale(self, scale: Scale) -> None:
         """Answer relative to this scale from now on."""
@@ -245,7 +245,7 @@ class Teacher:
 
 
 def true_preference(first: Segment, second: Segment, equal_below: float = 0.0) -> float | None:
-    """What the environment's own reward says of a pair: 0.0, 1.0, or 0.5 where returns differ by no more than
+    """True preference of a pair, by the environment's own reward: 0.0, 1.0, or 0.5 where returns differ by no more than
     `equal_below`; None where it is unknown."""
     difference = second.true_return - first.true_return
     if np.isnan(difference):

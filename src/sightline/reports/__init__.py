@@ -1,1 +1,1 @@
-"""What a run looks like: plots, videos and one self-contained page."""
+"""Reports of runs: plots, videos and self-contained HTML pages."""

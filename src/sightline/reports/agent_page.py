@@ -1,4 +1,4 @@
-"""One page that shows the run of an agent: how well it plays, whether it looks, and whether what it says is true."""
+"""HTML report of an agent's run: success, use of the pictures, and truth of its statements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sightline.reports.pages import (
 from sightline.reports.trajectories_page import PAGE, RecordedSet, picture_url, recorded_sets
 
 MAX_STRIP = 12
-"""Turns of the played episode, at most."""
+"""Maximum number of turns of the episode shown."""
 _ROWS = (
     ("untrained", "Before RL, real pictures"),
     ("", "Real pictures"),
@@ -43,10 +43,10 @@ _ROWS = (
 
 @dataclass(frozen=True)
 class TableRow:
-    """One line of the comparison, as text; what is unknown is empty.
+    """Row of the comparison table, as text; unknown values are empty.
 
     Attributes:
-        main: whether this is the result itself.
+        main: True for the result itself.
         success, low, high: in percent, for the bar; None if unknown.
     """
 
@@ -67,7 +67,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class GameKind:
-    """A line of the table of kinds, as text."""
+    """Row of the table of kinds of episodes, as text."""
 
     name: str
     episodes: str
@@ -79,11 +79,11 @@ class GameKind:
 
 @dataclass(frozen=True)
 class Verdict:
-    """An answer to a question about the run.
+    """Verdict on a question about the run.
 
     Attributes:
-        answer: in a word or two.
-        because: a sentence with the numbers.
+        answer: the answer in a word or two.
+        because: a sentence with the numbers behind it.
     """
 
     answer: str
@@ -93,7 +93,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Shot:
-    """A turn of the strip: a data URL, or None for one without a picture; what was done, and what was wrong with it."""
+    """Turn of the strip: its picture as a data URL, or None; the action, and the problem with it."""
 
     picture: str | None
     action: str
@@ -102,7 +102,7 @@ class Shot:
 
 @dataclass(frozen=True)
 class Strip:
-    """A played episode. `link` leads to it in the page of episodes; `left` turns are not shown."""
+    """Strip of an episode. `link` leads to it in the page of episodes; `left` turns are not shown."""
 
     title: str
     link: str
@@ -113,7 +113,7 @@ class Strip:
 def write_agent_report(run: Path) -> Path:
     """Write `report.html` into the run folder of an agent.
 
-    Every file of the folder may be missing or unreadable; the page then says what is not there.
+    Every file of the folder may be missing or unreadable; the page then names what is missing.
 
     Args:
         run: the folder, with any of `recipe.yaml`, `metrics.jsonl`, `result.json`, `versions.json`, `warnings.json`,
@@ -145,11 +145,12 @@ def write_agent_report(run: Path) -> Path:
 
 
 def looking_verdict(result: Mapping[str, Any], in_words: bool = False) -> Verdict | None:
-    """Does it look? Yes if the interval of its success lies above those with blank and with other pictures.
+    """Judge if the agent uses the pictures: yes if the interval of its success lies above those with blank and with
+    other pictures.
 
     Args:
         result: a summary with `blank` and `shuffled`.
-        in_words: whether it was told what the pictures show instead of being shown them.
+        in_words: True if it was given descriptions instead of the pictures.
 
     Returns:
         None if that was not measured.
@@ -177,12 +178,12 @@ def looking_verdict(result: Mapping[str, Any], in_words: bool = False) -> Verdic
 
 
 def _won(numbers: Mapping[str, Any]) -> str:
-    """Such as "93 % [86, 97]"."""
+    """Format a success rate, such as "93 % [86, 97]"."""
     return f"{percent(numbers['success_rate'])} [{100 * numbers['ci_low']:.0f}, {100 * numbers['ci_high']:.0f}]"
 
 
 def _numbers(result: Mapping[str, Any]) -> list[Number]:
-    """Numbers below the headline: those that are known."""
+    """Known numbers below the headline."""
     numbers = [
         number(result, "Won without mistakes", "clean", percent),
         number(result, "Mean over kinds", "kinds_mean", percent),
@@ -193,7 +194,7 @@ def _numbers(result: Mapping[str, Any]) -> list[Number]:
 
 
 def _rows(result: Mapping[str, Any]) -> list[TableRow]:
-    """The lines that were measured."""
+    """Rows of the comparison that were measured."""
     found = [(name, key, block(result, key) if key else result) for key, name in _ROWS]
     return [_row(name, not key, numbers) for name, key, numbers in found if numbers.get("success_rate") is not None]
 
@@ -216,7 +217,7 @@ def _row(name: str, main: bool, numbers: Mapping[str, Any]) -> TableRow:
 
 
 def _kinds(result: Mapping[str, Any]) -> list[GameKind]:
-    """Of the game's own kinds of episodes; empty if it has none."""
+    """Rows of the game's own kinds of episodes; empty if it has none."""
     before = block(block(result, "untrained"), "kinds")
     return [
         GameKind(
@@ -233,7 +234,7 @@ def _kinds(result: Mapping[str, Any]) -> list[GameKind]:
 
 
 def _facts(recipe: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, str]:
-    """The run in a few words: those that are known."""
+    """Known facts of the run, in a few words each."""
     policy, replies, algorithm = block(recipe, "policy"), block(recipe, "replies"), block(recipe, "algorithm")
     try:
         checked: AlgorithmBlock = ALGORITHM.check(algorithm)  # type: ignore[assignment]
@@ -256,7 +257,7 @@ def _facts(recipe: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, st
 
 
 def _strip(run: Path) -> Strip | None:
-    """A played episode, of the test if one was recorded: the first that was won in several turns."""
+    """Strip of one episode, of the test if one was recorded: the first that was won in several turns."""
     sets, _ = recorded_sets(run)
     played = [one for one in sets if any(episode["turns"] for episode in one.episodes)]
     if not played:
@@ -275,7 +276,7 @@ def _strip(run: Path) -> Strip | None:
 
 
 def _telling(one: RecordedSet) -> int:
-    """Which episode of a set is shown."""
+    """Index of the episode of a set to show."""
     with_turns = [number for number, episode in enumerate(one.episodes) if episode["turns"]]
 
     def rank(number: int) -> tuple[bool, bool]:

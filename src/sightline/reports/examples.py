@@ -1,4 +1,4 @@
-"""A few of the questions that a teacher answered for a run, with their pictures, as a page can hold them."""
+"""Example labels of a run: a few questions that its teacher answered, with their pictures, for a page."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from sightline.reports.pages import data_url
 
 SHOWN = 6
 TINY, LARGE = 128, 256
-"""Pixels: smaller pictures are shown as they are, pixel by pixel; larger ones are made smaller, so that a page with a
-dozen of them stays light."""
+"""Size limits in pixels: smaller pictures are shown pixel by pixel, larger ones are scaled down, so that a page with a
+dozen of them stays small."""
 _PREFERRED = {Outcome.FIRST: (True, False), Outcome.SECOND: (False, True), Outcome.EQUAL: (False, False)}
 _DAMAGE = (BadInput, RunFailed, sqlite3.Error, OSError, ValueError, LookupError, TypeError)
-"""How a store shows that it is missing or damaged, in the database or in what stands in its fields."""
+"""Errors of a label store that is missing or damaged, in its database or in the values of its fields."""
 
 
 @dataclass(frozen=True)
 class ExamplePicture:
-    """The last frame of a segment.
+    """Picture of a segment: its last frame.
 
     Attributes:
         source: a data URL.
-        tiny: whether its pixels are to be seen as squares.
-        preferred: whether the teacher prefers it to the other one.
+        tiny: True if its pixels are shown as squares.
+        preferred: True if the teacher prefers it to the other one.
     """
 
     source: str
@@ -44,13 +44,13 @@ class ExamplePicture:
 
 @dataclass(frozen=True)
 class Example:
-    """A question that was answered.
+    """Example of an answered question.
 
     Attributes:
         step: transitions collected when it was asked; None if unknown.
         pictures: two of a comparison, otherwise one.
         said: the answer in words.
-        right: whether ground truth says the same of a pair; None if it is unknown, or cannot tell the two apart.
+        right: True if ground truth agrees on a pair; None if it is unknown, or equal for both.
     """
 
     step: int | None
@@ -60,9 +60,9 @@ class Example:
 
 
 def examples(run: Path, count: int = SHOWN) -> list[Example] | None:
-    """Up to `count` answers of a run, spread evenly from the first to the last; None if its labels cannot be read.
+    """Select up to `count` answers of a run, spread evenly over their order; None if its labels cannot be read.
 
-    Answers that taught nothing are passed over, and so are those whose pictures are damaged.
+    Answers without a label are left out, and so are those with damaged pictures.
     """
     try:
         with LabelStore(existing_store(run, trust=True), read_only=True) as store:

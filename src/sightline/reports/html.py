@@ -1,4 +1,4 @@
-"""One page that shows a run, from the files of its folder; the page needs nothing else, not even a network."""
+"""HTML report of a run, made from the files of its folder; the page is self-contained and needs no network."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from sightline.reports.pages import (
 from sightline.runs.files import read_bytes
 
 MAX_VIDEO_BYTES = 8 * 1024 * 1024
-"""Longer videos are named, not embedded, so that the page stays light."""
+"""Maximum size of an embedded video; larger ones are named only, so that the page stays small."""
 
 
 @dataclass(frozen=True)
 class Video:
-    """Attributes: `source` is a data URL, or empty with the reason in `problem`."""
+    """Video of the report; `source` is a data URL, or empty with the reason in `problem`."""
 
     caption: str
     source: str = ""
@@ -48,7 +48,7 @@ class Video:
 
 @dataclass(frozen=True)
 class Tally:
-    """A number about the labels as text; `note` qualifies it."""
+    """Number about the labels, as text; `note` qualifies it."""
 
     name: str
     value: str
@@ -57,14 +57,14 @@ class Tally:
 
 @dataclass(frozen=True)
 class TeacherSection:
-    """What the teacher of a learned reward said.
+    """Section about the teacher of a learned reward.
 
     Attributes:
-        scripted: whether it answers from the environment's own reward.
+        scripted: True if it answers from the environment's own reward.
         curves: SVG text.
         examples: some of its answers; None if they cannot be read.
-        segment: steps that are judged together.
-        page: whether the page about the labels stands beside the report.
+        segment: number of steps of a segment.
+        page: True if the page about the labels is beside the report.
     """
 
     tallies: Sequence[Tally]
@@ -78,7 +78,7 @@ class TeacherSection:
 def write_report(run: Path) -> Path:
     """Write `report.html` into a run folder.
 
-    Every file of the folder may be missing or unreadable; the page then says what is not there.
+    Every file of the folder may be missing or unreadable; the page then names what is missing.
 
     Args:
         run: the folder, with any of `recipe.yaml`, `metrics.jsonl`, `result.json`, `landscape.json`, `versions.json`,
@@ -111,7 +111,7 @@ def write_report(run: Path) -> Path:
 
 
 def _numbers(result: Mapping[str, Any], reward_name: str) -> list[Number]:
-    """The results, most important first: success if it is known, otherwise the return."""
+    """Result numbers, most important first: success if it is known, otherwise the return."""
     rate, at_end = result.get("success_rate"), result.get("success_end")
     numbers = [
         number(result, "Success rate", "success_rate", percent, ""),
@@ -128,7 +128,7 @@ def _numbers(result: Mapping[str, Any], reward_name: str) -> list[Number]:
 
 
 def _reward_block(recipe: Mapping[str, Any]) -> RewardBlock:
-    """The recipe's reward block; one that says little where the recipe cannot be read."""
+    """Reward block of the recipe; one that says little where the recipe cannot be read."""
     reward = block(recipe, "reward")
     try:
         checked = REWARD.check(reward)
@@ -139,7 +139,7 @@ def _reward_block(recipe: Mapping[str, Any]) -> RewardBlock:
 
 
 def _facts(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plots.Metrics) -> dict[str, str]:
-    """The run in a few words: those that are known."""
+    """Known facts of the run, in a few words each."""
     learner, asked = block(recipe, "learner"), _last(metrics, "labels/asked")
     facts = {
         "Environment": recipe.get("env"),
@@ -154,7 +154,7 @@ def _facts(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plots.
 
 
 def _teaching(run: Path, recipe: Mapping[str, Any], metrics: plots.Metrics) -> TeacherSection | None:
-    """None if no teacher was asked anything."""
+    """Section about the teacher; None if no teacher was asked anything."""
     rounds = [line for line in metrics if plots.is_number(line.get("labels/asked"))]
     if not rounds:
         return None
@@ -171,7 +171,7 @@ def _teaching(run: Path, recipe: Mapping[str, Any], metrics: plots.Metrics) -> T
 
 
 def _tallies(rounds: plots.Metrics) -> list[Tally]:
-    """Of all rounds together; those that are known."""
+    """Known numbers about the labels of all rounds together."""
     asked, kept = _last(rounds, "labels/asked") or 0, _last(rounds, "labels/kept")
     paid = [(_last(rounds, f"labels/{what}"), what) for what in ("requests", "tokens")]
     waited, seconds = _values(rounds, "time/waiting_for_teacher"), _values(rounds, "labels/seconds")
@@ -194,7 +194,7 @@ def _tallies(rounds: plots.Metrics) -> list[Tally]:
 
 
 def _accuracy(rounds: plots.Metrics) -> float | None:
-    """The share of decided pairs, over all rounds, in which the teacher says what ground truth says."""
+    """Accuracy over all rounds: the share of decided pairs on which the teacher agrees with ground truth."""
     right, decided = 0.0, 0.0
     for line, counts in zip(rounds, _outcomes(rounds), strict=True):
         if plots.is_number(line.get("labels/accuracy")):
@@ -204,14 +204,14 @@ def _accuracy(rounds: plots.Metrics) -> float | None:
 
 
 def _without_use(rounds: plots.Metrics) -> str:
-    """How many answers taught nothing, by reason: "3 unsure, 1 refused"."""
+    """Number of answers without a label, by outcome: "3 unsure, 1 refused"."""
     reasons = (Outcome.UNSURE, Outcome.SKIPPED, Outcome.REFUSED, Outcome.UNPARSABLE, Outcome.FAILED)
     counts = {reason: round(sum(of_round[reason] for of_round in _outcomes(rounds))) for reason in reasons}
     return ", ".join(f"{whole(count)} {reason.value}" for reason, count in counts.items() if count)
 
 
 def _outcomes(rounds: plots.Metrics) -> list[dict[Outcome, float]]:
-    """How often there was each outcome in each round."""
+    """Number of answers of each outcome, per round."""
     asked = [float(line["labels/asked"]) for line in rounds]
     new = [max(after - before, 0.0) for before, after in pairwise([0.0, *asked])]
     return [

@@ -1,4 +1,4 @@
-"""One page about the teachers of a label store: how right they are, where they fail, and the pairs they argue about."""
+"""HTML report on the teachers of a label store: accuracy, agreement, and disputed pairs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from sightline.evaluation.agreement import Dispute, Judgement, Share, Statistics, TeacherStatistics
 
 MAX_FRAMES = 3
-"""Frames of a segment that stand in the page: the first, the last, and one between."""
+"""Maximum number of frames shown of a segment: the first, the last, and one between."""
 _COLOURS = (plots.BLUE, plots.ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", plots.INK)
-"""Okabe and Ito's palette again."""
+"""Line colours: Okabe and Ito's palette."""
 _NO_LABEL = (Outcome.UNSURE, Outcome.SKIPPED, Outcome.REFUSED, Outcome.UNPARSABLE, Outcome.FAILED)
 _SAID = {
     Outcome.FIRST: "prefers the left picture",
@@ -37,7 +37,7 @@ _SAID = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A number of the table as text; `note` is its interval or what it counts."""
+    """Cell of the table: a number as text; `note` is its interval or what it counts."""
 
     text: str
     note: str = ""
@@ -45,7 +45,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class PairPicture:
-    """One side of a disputed pair: data URLs of its frames, None for one that is missing."""
+    """Pictures of one side of a disputed pair: data URLs of its frames, None for one that is missing."""
 
     title: str
     frames: Sequence[str | None]
@@ -53,7 +53,7 @@ class PairPicture:
 
 @dataclass(frozen=True)
 class Saying:
-    """One answer to a disputed pair; `mark` is `correct`, `wrong` or empty."""
+    """Answer to a disputed pair; `mark` is `correct`, `wrong` or empty."""
 
     teacher: str
     said: str
@@ -63,7 +63,7 @@ class Saying:
 
 
 def table(statistics: Statistics) -> tuple[list[str], list[list[Cell]]]:
-    """The table of teachers: headings, and a row for each; columns that say nothing of anybody are left out."""
+    """Table of teachers: headings, and a row for each; columns without any value are left out."""
     columns: list[tuple[str, Callable[[TeacherStatistics], Cell]]] = [
         ("teacher", lambda teacher: Cell(teacher.name)),
         ("labels", lambda teacher: Cell(whole(teacher.labels))),
@@ -87,10 +87,10 @@ def table(statistics: Statistics) -> tuple[list[str], list[list[Cell]]]:
 def write_labels_page(
     file: Path, title: str, statistics: Statistics, disputes: Sequence[Dispute], store: LabelStore
 ) -> None:
-    """Write the page, which needs nothing else.
+    """Write the self-contained page.
 
     Args:
-        title: what the labels are of, such as a run's name.
+        title: the source of the labels, such as a run's name.
         disputes: the pairs to show, with frames from `store`.
 
     Raises:
@@ -117,7 +117,7 @@ def write_labels_page(
 
 
 def accuracy_by_difference(statistics: Statistics) -> str:
-    """Accuracy of each teacher over bins of the true difference, as SVG text; chance is the dashed line."""
+    """Plot the accuracy of each teacher over bins of the true difference, as SVG text; chance is the dashed line."""
     with plots.new_figure(8.4, 3.1) as figure:
         axes = figure.subplots()
         known = [teacher for teacher in statistics.teachers if teacher.bins]
@@ -143,7 +143,7 @@ def accuracy_by_difference(statistics: Statistics) -> str:
 
 
 def _shown(dispute: Dispute, store: LabelStore) -> dict[str, Any]:
-    """A dispute as the template wants it."""
+    """Template values of a dispute."""
     first, second = dispute.true_returns
     better = np.sign(second - first)  # nan where unknown
     titles = [
@@ -188,7 +188,7 @@ def _no_label(teacher: TeacherStatistics) -> Cell:
 
 
 def _cost(teacher: TeacherStatistics) -> Cell:
-    # Nothing was paid: there is nothing to say, rather than 0.
+    # Nothing was paid: leave the cell empty rather than show 0.
     if not teacher.cost:
         return Cell("")
     return Cell(money(teacher.cost_per_correct), f"{money(teacher.cost)} in all")

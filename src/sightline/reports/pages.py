@@ -1,4 +1,4 @@
-"""Shared parts of all pages: templates, files of a run as plain data, and numbers as text."""
+"""Shared parts of all HTML pages: templates, files of a run as plain data, and numbers as text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _IN_SCRIPTS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 @dataclass(frozen=True)
 class Number:
-    """A result before and after training, as text.
+    """Result number before and after training, as text.
 
     Attributes:
         interval: the 95 % interval of `after`; empty if unknown.
@@ -40,14 +40,14 @@ class Number:
 
 
 def write_page(path: Path, template: str, **values: Any) -> Path:
-    """Write a page from one of our templates; whatever is put in is escaped. Returns its path."""
+    """Write a page from one of the package's templates; all values are escaped. Returns its path."""
     page = _templates().get_template(template).render(**values)
     write_atomically(path, page.encode("utf-8", "replace"))  # a model's reply may hold half of a surrogate pair
     return path
 
 
 def report_values(run: Path, recipe: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of the template `report_base.html`, which the reports of all roles share, as far as the files say them."""
+    """Template values of `report_base.html`, which the reports of all roles share, as far as the files hold them."""
     return {
         "title": recipe.get("description") or recipe.get("env") or run.resolve().name,
         "run_name": run.resolve().name,
@@ -77,7 +77,7 @@ def _templates() -> jinja2.Environment:
 
 
 def json_for_script(document: Any) -> str:
-    """JSON that can stand in a `script` element of a page, whatever its texts say; not to be escaped again."""
+    """Encode JSON safely for a `script` element of a page, whatever its texts hold; not to be escaped again."""
     import markupsafe
 
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
@@ -85,12 +85,12 @@ def json_for_script(document: Any) -> str:
 
 
 def data_url(content: bytes, media_type: str = "image/png") -> str:
-    """Picture or video inside a page."""
+    """Encode a picture or video as a data URL."""
     return f"data:{media_type};base64,{base64.b64encode(content).decode()}"
 
 
 def png_url(file: Path) -> str | None:
-    """PNG file as a data URL; None if it cannot be read."""
+    """Encode a PNG file as a data URL; None if it cannot be read."""
     try:
         return data_url(files.read_bytes(file, files.MAX_PICTURE))
     except (OSError, BadInput):
@@ -98,7 +98,7 @@ def png_url(file: Path) -> str | None:
 
 
 def read_recipe(run: Path) -> dict[str, Any]:
-    """The recipe of a run as plain data; empty if it cannot be read."""
+    """Read the recipe of a run as plain data; empty if it cannot be read."""
     try:
         return RunFolder(run).document()
     except BadInput:
@@ -106,7 +106,7 @@ def read_recipe(run: Path) -> dict[str, Any]:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """A JSON object of a run without its format number; empty if it is missing or damaged (`damage` says)."""
+    """Read a JSON object of a run without its format number; empty if missing or damaged (see `damage`)."""
     try:
         return read_document(path)
     except (OSError, BadInput):
@@ -114,7 +114,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def read_text(path: Path) -> str:
-    """The file's text; empty if there is none."""
+    """Read a text file; empty if there is none."""
     try:
         return files.read_text(path)
     except (OSError, BadInput):
@@ -122,13 +122,13 @@ def read_text(path: Path) -> str:
 
 
 def read_warnings(run: Path) -> list[str]:
-    """What the run has warned of, and what is damaged in its folder."""
+    """Read the warnings of a run, with one for each damaged file of its folder."""
     said = read_mapping(run / "warnings.json").get("warnings")
     return [*(map(str, said) if isinstance(said, list) else ()), *damage(run)]
 
 
 def damage(run: Path) -> list[str]:
-    """What is wrong with the files that pages are made from, a line each; files that are not there are not wrong."""
+    """List damaged files among those that pages are made from, a line each; missing files do not count."""
     readers: list[Callable[[], object]] = [
         *([RunFolder(run).document] if (run / "recipe.yaml").exists() else []),
         lambda: read_metrics(run / "metrics.jsonl"),
@@ -144,7 +144,7 @@ def damage(run: Path) -> list[str]:
 
 
 def read_records(run: Path) -> list[dict[str, Any]]:
-    """The metrics of a run; empty if they are missing or damaged (`damage` says)."""
+    """Read the metrics of a run; empty if they are missing or damaged (see `damage`)."""
     try:
         return read_metrics(run / "metrics.jsonl")
     except BadInput:
@@ -156,7 +156,7 @@ def percent(rate: float | None) -> str:
 
 
 def decimal(value: float | None) -> str:
-    """Three significant digits: 0.912, 47.3, 1 830."""
+    """Format a number with three significant digits: 0.912, 47.3, 1 830."""
     if value is None:
         return ""
     digits = 3 if abs(value) < 1 else 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
@@ -168,7 +168,7 @@ def whole(value: int | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Two or three significant digits: 250 ms, 7.5 s, 42 s, 12 min, 1.7 h."""
+    """Format a duration with two or three significant digits: 250 ms, 7.5 s, 42 s, 12 min, 1.7 h."""
     if seconds is None:
         return ""
     if seconds < 10:
@@ -178,12 +178,12 @@ def duration(seconds: float | None) -> str:
 
 
 def money(amount: float | None) -> str:
-    """An amount in the currency of the teacher's prices, whatever that is."""
+    """Format an amount of money, in the currency of the teacher's prices."""
     return "" if amount is None else "0" if not amount else f"{amount:.2g}" if amount < 1 else f"{amount:,.2f}"
 
 
 def interval(numbers: Mapping[str, Any], prefix: str = "", show: Callable[[float], str] = percent) -> str:
-    """The 95 % interval in a result's `<prefix>ci_low` and `<prefix>ci_high`; empty if they are unknown."""
+    """Format the 95 % interval in a result's `<prefix>ci_low` and `<prefix>ci_high`; empty if they are unknown."""
     low, high = numbers.get(f"{prefix}ci_low"), numbers.get(f"{prefix}ci_high")
     return "" if low is None or high is None else f"{show(low)} – {show(high)}"
 
@@ -191,10 +191,10 @@ def interval(numbers: Mapping[str, Any], prefix: str = "", show: Callable[[float
 def number(
     result: Mapping[str, Any], name: str, key: str, show: Callable[[float | None], str], prefix: str | None = None
 ) -> Number | None:
-    """A result beside that before training; None if it is unknown.
+    """Build a result number, after and before training; None if it is unknown.
 
     Args:
-        prefix: of the keys of its interval; None if it has none.
+        prefix: prefix of the keys of its interval; None if it has none.
     """
     if result.get(key) is None:
         return None
@@ -203,18 +203,18 @@ def number(
 
 
 def known(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Those facts that say anything, as text."""
+    """Facts that are known, as text."""
     return {name: str(value) for name, value in facts.items() if value not in (None, "")}
 
 
 def _panel_sentence(result: Mapping[str, Any]) -> str:
-    """On what the numbers were measured, such as "100 episodes, panel cartpole-test 3f9a"."""
+    """Describe the panel of an evaluation, such as "100 episodes, panel cartpole-test 3f9a"."""
     episodes = f"{result['episodes']} episodes" if result.get("episodes") else ""
     panel = f"panel {result['panel']}" if result.get("panel") else ""
     return ", ".join(part for part in (episodes, panel) if part)
 
 
 def block(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A part of a recipe that has parts itself; empty if there is none."""
+    """Block of a recipe, as a mapping; empty if there is none."""
     block = values.get(name)
     return block if isinstance(block, dict) else {}

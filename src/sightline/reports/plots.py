@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Metrics = Sequence[Mapping[str, Any]]
-"""Lines of `metrics.jsonl`: each has "step" and any of the other keys."""
+"""Metrics, the lines of `metrics.jsonl`: each has "step" and any of the other keys."""
 Series = tuple[np.ndarray, np.ndarray]
-"""Steps and values: float64[N] each."""
+"""Data series, steps and values: float64[N] each."""
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 BLUE, ORANGE, INK, GREY = "#0072B2", "#D55E00", "#334155", "#A3AEBB"
@@ -60,14 +60,14 @@ STYLE: dict[Any, Any] = {
 def learning_curves(
     metrics: Metrics, chosen_step: int | None = None, reward_name: str = "Reward under the words"
 ) -> str:
-    """Reward, success rate and ground-truth return over training, side by side.
+    """Plot reward, success rate and ground-truth return over training, side by side.
 
     Without any success rate there are two panels. Missing keys leave gaps; values that are not finite are left out.
 
     Args:
         metrics: `rollout/…` are drawn as thin lines, `evaluation/…` with markers.
         chosen_step: marked by a dashed line.
-        reward_name: what the learner was paid.
+        reward_name: the name of the reward that the learner was trained on.
 
     Returns:
         SVG text.
@@ -93,7 +93,7 @@ def learning_curves(
 
 
 def teaching_curves(metrics: Metrics) -> str:
-    """What a teacher was asked, how right it was, and what was learned from it, side by side over the run.
+    """Plot the labels of a teacher, its accuracy, and the fit of the reward model, side by side over the run.
 
     A panel without any value is left out.
 
@@ -122,7 +122,7 @@ def teaching_curves(metrics: Metrics) -> str:
         for panel, (title, lines) in zip(axes, known, strict=True):
             for key, name, colour in lines:
                 steps, values = _series(metrics, key)
-                # What was asked lies under what of it was of use, and is often hidden by it: it is drawn wider.
+                # The curve of questions lies under that of usable labels and is often hidden by it: it is drawn wider.
                 wide = {"linewidth": 4.5, "markersize": 7.0} if key == "labels/asked" else {}
                 if len(steps):
                     panel.plot(steps, values, color=colour, label=name, **{"linewidth": 1.6, **MARKED, **wide})
@@ -140,11 +140,10 @@ def teaching_curves(metrics: Metrics) -> str:
 
 
 def agent_curves(metrics: Metrics, chosen_step: int | None = None) -> str:
-    """Whether an agent wins, and whether what it says of the pictures is true, over the turns it has played; and its
-    return.
+    """Plot an agent's success, the truth of its statements about the pictures, and its return, over the turns played.
 
-    Both belong into one plot: an agent that is paid for winning alone may learn to win while its statements turn into
-    noise.
+    Success and truth share one plot: an agent that is rewarded for winning alone may learn to win while its statements
+    turn into noise.
 
     Args:
         metrics: `rollout/…` are drawn as thin lines, `evaluation/…` with markers.
@@ -176,7 +175,7 @@ def agent_curves(metrics: Metrics, chosen_step: int | None = None) -> str:
 
 
 def agent_vitals(metrics: Metrics) -> str:
-    """What tells early that an agent's learning goes wrong, side by side; a panel without any value is left out.
+    """Plot diagnostics of an agent's training, side by side; a panel without any value is left out.
 
     Returns:
         SVG text; empty if nothing of this was recorded.
@@ -235,7 +234,7 @@ def _over_turns(axes: Axes, metrics: Metrics) -> None:
 
 
 def landscape(data: Mapping[str, Any]) -> str:
-    """The reward over states of the environment: a curve over one axis, a heat map over two.
+    """Plot the reward over states of the environment: a curve over one axis, a heat map over two.
 
     Args:
         data: `{"axes": [{"name", "unit", "values": [A]}, …], "reward": nested list}`; the first axis is horizontal, the
@@ -273,7 +272,7 @@ def landscape(data: Mapping[str, Any]) -> str:
 
 
 def score_curve(rewards: np.ndarray, title: str) -> bytes:
-    """The reward of each frame of a video.
+    """Plot the reward of each frame of a video.
 
     Args:
         rewards: float[T].
@@ -309,7 +308,7 @@ def _panel(
 
 
 def _finish(axes: Axes, title: str) -> None:
-    """Title, and ticks over steps."""
+    """Set the title, and ticks over steps."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     axes.set(title=title, xlabel="step")
@@ -333,7 +332,7 @@ def _percent_ticks() -> Any:
 
 
 def shared_legend(figure: Figure, panels: Sequence[Axes]) -> None:
-    """One legend below all panels, each kind of line once."""
+    """Add one legend below all panels, with each kind of line once."""
     entries: dict[str, Any] = {}
     for panel in panels:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
@@ -344,7 +343,7 @@ def shared_legend(figure: Figure, panels: Sequence[Axes]) -> None:
 
 
 def _series(metrics: Metrics, key: str) -> Series:
-    """One metric in order of steps; where a resumed run wrote a step again, the later line counts."""
+    """Series of one metric in order of steps; where a resumed run wrote a step again, the later line counts."""
     points = {
         float(line["step"]): float(line[key])
         for line in metrics
@@ -359,7 +358,7 @@ def _last_step(metrics: Metrics) -> float:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a metric is there, and finite."""
+    """Test that a metric is present and finite."""
     return isinstance(value, (int, float)) and math.isfinite(value)
 
 
@@ -369,7 +368,7 @@ def _axis_label(axis: Mapping[str, Any]) -> str:
 
 @contextmanager
 def new_figure(width: float, height: float) -> Iterator[Figure]:
-    """An empty figure of that size in inches; the style holds until it was saved."""
+    """Open an empty figure of that size in inches; the plot style applies until the context ends."""
     import matplotlib
     from matplotlib.figure import Figure
 

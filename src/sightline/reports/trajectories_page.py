@@ -1,4 +1,4 @@
-"""One page in which the recorded episodes of an agent are read: what it saw, said and did, turn by turn."""
+"""HTML page of an agent's recorded episodes: observations, statements and actions, turn by turn."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sightline.reports.pages import json_for_script, png_url, read_recipe, write
 from sightline.runs.files import check_format, parse_json, read_bytes
 
 FOLDER, PICTURES = "trajectories", "pictures"
-"""Where `agents/trajectory_log.py` writes."""
+"""Folders that `agents/trajectory_log.py` writes."""
 PAGE = "trajectories.html"
 MAX_RECORD = 256 * 2**20
-"""Bytes of a file of episodes, at most."""
+"""Maximum size in bytes of a file of episodes."""
 MAX_BYTES = 48 * 1024 * 1024
-"""What of records and pictures stands in the page; a browser still opens that at once. Early updates are left out."""
+"""Maximum size of records and pictures in the page, which a browser still opens at once; early updates are left out."""
 _LOOKS = {"real": "real pictures", "blank": "blank pictures", "shuffled": "shuffled pictures"}
 _OF_EPISODE = {"seed", "member", "kind", "success", "return", "truncated", "mistakes", "error", "turns"}
 _OF_TURN = {
@@ -31,12 +31,12 @@ _OF_TURN = {
 
 @dataclass(frozen=True)
 class RecordedSet:
-    """Episodes that were recorded together.
+    """Set of episodes that were recorded together.
 
     Attributes:
-        name: of the file, such as `update-0004`.
-        title: for people.
-        episodes: as `agents/trajectory_log.py` writes them.
+        name: name of the file, such as `update-0004`.
+        title: display title.
+        episodes: episodes as `agents/trajectory_log.py` writes them.
     """
 
     name: str
@@ -73,7 +73,7 @@ def write_trajectories(run: Path) -> Path:
 
 
 def recorded_sets(run: Path) -> tuple[list[RecordedSet], list[str]]:
-    """All that can be read, tests before updates and these in order; and a sentence for each that cannot."""
+    """Read the recorded sets, tests before updates and these in order; and a sentence for each unreadable one."""
     found, problems = [], []
     for file in sorted((run / FOLDER).glob("*.json"), key=lambda file: _order(file.stem)):
         try:
@@ -89,7 +89,7 @@ def recorded_sets(run: Path) -> tuple[list[RecordedSet], list[str]]:
 
 
 def picture_url(run: Path, digest: str) -> str | None:
-    """A recorded picture as a data URL; None if it is missing."""
+    """Encode a recorded picture as a data URL; None if it is missing."""
     try:
         return png_url(PictureFiles(run / FOLDER / PICTURES, flat=True).file(digest))
     except BadInput:  # no name of a picture: it would lead out of the folder
@@ -97,7 +97,7 @@ def picture_url(run: Path, digest: str) -> str | None:
 
 
 def _order(name: str) -> tuple[bool, int, list[tuple[int, str]]]:
-    """Updates last; before them tests by how much is shown, then whatever else, numbers by their size."""
+    """Sort key of a set: tests by how much is shown, then other sets, updates last; numbers by their size."""
     look = list(_LOOKS).index(_look(name)) if _look(name) in _LOOKS else len(_LOOKS)
     parts = [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
     return name.startswith("update-"), look, parts
@@ -108,7 +108,7 @@ def _look(name: str) -> str:
 
 
 def _title(name: str) -> str:
-    """Such as "test, blank pictures" or "update 4"."""
+    """Display title of a set, such as "test, blank pictures" or "update 4"."""
     if update := re.fullmatch(r"update-0*(\d+)", name):
         return f"update {update[1]}"
     panel, _, look = name.rpartition("-")
@@ -117,7 +117,7 @@ def _title(name: str) -> str:
 
 
 def _check(episodes: Any) -> None:
-    """Raise something if this is not what was recorded."""
+    """Raise an exception if these are no recorded episodes."""
     if not isinstance(episodes, list):
         raise TypeError("no list of episodes")
     for episode in episodes:
@@ -131,7 +131,7 @@ def _check(episodes: Any) -> None:
 
 
 def _within(sets: Sequence[RecordedSet], run: Path, room: int) -> tuple[dict[str, Any], list[str]]:
-    """What the page holds, and the titles of what is left out: tests go first, then updates from the last on."""
+    """Select the sets that fit into the page, and list the titles of the others: tests first, then latest updates."""
     prompts: dict[str, int] = {}
     pictures: dict[str, str | None] = {}
     kept: dict[str, dict[str, Any]] = {}
@@ -158,8 +158,8 @@ def _episode(episode: Mapping[str, Any], prompts: dict[str, int]) -> dict[str, A
 
 
 def _in_short(turn: Mapping[str, Any], prompts: dict[str, int]) -> dict[str, Any]:
-    """A turn without what it says twice: prompts by their number, and of a token text, log-probability, whether it is
-    of the action, and its advantage if that is not the turn's."""
+    """Compact a turn: prompts by their number, and of each token the text, log-probability, whether it is part of the
+    action, and its advantage if that is not the turn's."""
     tokens = []
     for text, logprob, advantage, kind in turn["tokens"]:
         token = [str(text), None if logprob is None else round(float(logprob), 3), int(kind == "action")]

@@ -1,4 +1,4 @@
-"""Videos: a policy's frames with the reward running below them."""
+"""Videos of a policy's frames with the reward curve below them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 OVERSAMPLING = 2
-"""The strip is drawn this much larger and averaged down, which smooths its lines and letters."""
+"""Oversampling factor: the strip is drawn this much larger and averaged down, which smooths lines and letters."""
 MIN_HEIGHT = 384
-"""Smaller pictures are enlarged by a whole factor to at least this height in pixels."""
+"""Minimum height in pixels, to which smaller pictures are enlarged by a whole factor."""
 MIN_WIDTH = 256
-"""Narrower pictures get margins, so that the caption has room."""
+"""Minimum width in pixels; narrower pictures get margins, so that the caption has room."""
 PAPER, RULE, INK, MUTED, AHEAD, PAST, NOW = "#FFFFFF", "#DCE2E8", "#334155", "#64748B", "#CDD5DE", "#0072B2", "#D55E00"
 
 
@@ -32,7 +32,7 @@ def write_scored_video(
     The video is written beside `path` and renamed when it is whole, so a killed process leaves no half video there.
 
     Args:
-        path: of the video, `….mp4`; its folder is made if need be.
+        path: path of the video, `….mp4`; its folder is created if missing.
         frames: uint8[T, H, W, 3], T >= 1.
         rewards: float[T]; those that are not finite leave gaps in the curve.
         caption: one line below the picture, cut where it is too long.
@@ -75,7 +75,7 @@ def _limits(rewards: np.ndarray) -> tuple[float, float]:
 def _scored_pictures(
     frames: np.ndarray, rewards: np.ndarray, caption: str, limits: tuple[float, float]
 ) -> Iterator[np.ndarray]:
-    """Each frame, enlarged, above its strip: uint8[H', W', 3] with even sides."""
+    """Compose each frame, enlarged, above its strip: uint8[H', W', 3] with even sides."""
     height, width = frames.shape[1:3]
     factor = -(-MIN_HEIGHT // height)
     full_width = _even(max(width * factor, MIN_WIDTH))
@@ -94,9 +94,9 @@ def _even(size: int) -> int:
 
 
 class _Strip:
-    """The reward as a curve that grows from frame to frame; the range is fixed in advance.
+    """Strip with the reward curve, which grows from frame to frame; the range is fixed in advance.
 
-    Only what is new is drawn for each frame: the curve so far stays on one canvas.
+    Only the new part is drawn for each frame: the curve so far stays on one canvas.
     """
 
     def __init__(self, width: int, rewards: np.ndarray, caption: str, limits: tuple[float, float]) -> None:
@@ -116,7 +116,7 @@ class _Strip:
         draw.text((14 * self._unit, 9 * self._unit), _shortened(caption, self._font, room), fill=MUTED, font=self._font)
 
     def at(self, index: int) -> np.ndarray:
-        """The strip at a frame: uint8[height, width, 3]; frames must be asked for in order."""
+        """Draw the strip at a frame: uint8[height, width, 3]; frames must be asked for in order."""
         from PIL import ImageDraw
 
         self._segment(ImageDraw.Draw(self._canvas), index, PAST, 2.5)
@@ -131,7 +131,7 @@ class _Strip:
         return np.asarray(now.reduce(OVERSAMPLING))
 
     def _place(self, size: tuple[int, int], limits: tuple[float, float]) -> list[tuple[float, float]]:
-        """Where each reward lies on the canvas."""
+        """Positions of the rewards on the canvas."""
         low, high = limits
         up = np.full(len(self._rewards), 0.5)
         if high > low:
@@ -142,13 +142,13 @@ class _Strip:
         return list(zip(across.tolist(), (bottom - up * (bottom - top)).tolist(), strict=True))
 
     def _segment(self, draw: Any, index: int, colour: str, width: float) -> None:
-        """The line from the reward before to this one."""
+        """Draw the line from the previous reward to this one."""
         if index > 0 and np.isfinite(self._rewards[index - 1 : index + 1]).all():
             draw.line((self._points[index - 1], self._points[index]), fill=colour, width=round(width * self._unit))
 
 
 def _font(size: int) -> Any:
-    """DejaVu Sans, which comes with matplotlib and knows most alphabets."""
+    """Font of the strip: DejaVu Sans, which comes with matplotlib and knows most alphabets."""
     import matplotlib
     from PIL import ImageFont
 

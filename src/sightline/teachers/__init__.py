@@ -1,1 +1,1 @@
-"""Who answers: an encoder, a script, a vision-language model that chats, people."""
+"""Teachers: encoder, scripted, chat (a vision-language model) and human."""

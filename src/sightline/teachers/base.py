@@ -1,4 +1,4 @@
-"""Recipe blocks of teachers: what the rest may ask of any, and what one is told when its teacher is made."""
+"""Base class of teacher recipe blocks, and the contexts in which teachers are built."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TeacherContext:
-    """What a teacher block may know of the run that its teacher is asked in.
+    """Context in which a teacher block builds its teacher.
 
     Attributes:
-        goal, baseline, seed: the recipe's.
-        device: where models run.
-        encoder: one that is loaded already, to be shared if the teacher names the same; or None.
-        warn: takes one line about the words.
+        goal, baseline, seed: from the recipe.
+        device: the device that models run on.
+        encoder: a loaded encoder to share if the teacher names the same one; or None.
+        warn: called with a one-line warning about the words.
     """
 
     goal: tuple[str, ...]
@@ -36,10 +36,10 @@ class TeacherContext:
 
 @dataclass(frozen=True)
 class TeacherRunContext:
-    """What a teacher that is asked through the label store is told.
+    """Run context of a teacher that is asked through the label store.
 
     Attributes:
-        store: where questions wait and answers come.
+        store: the label store, with the waiting questions and their answers.
         context: what to record with a question that is asked now.
         say: tells the user one line.
     """
@@ -54,11 +54,11 @@ class TeacherConfig(Strict):
 
     kind: str
     lags: ClassVar[bool] = False
-    """Whether it takes its time, so that training should go on while it is asked."""
+    """True for a slow teacher: training goes on while it is asked."""
     shown_size: ClassVar[tuple[int, int] | None] = None
-    """Height and width of frames that it judges well; None where it does not matter."""
+    """Frame size (height, width) that the teacher judges well; None where any does."""
     knows_truth: ClassVar[bool] = False
-    """Whether it answers from the environment's own reward."""
+    """True for a teacher that answers from the environment's own reward."""
     needs_words: ClassVar[bool] = True
 
     @property
@@ -68,11 +68,11 @@ class TeacherConfig(Strict):
 
     @property
     def judges_by_own_words(self) -> bool:
-        """Whether it judges by the words that it was made with, whatever a question says."""
+        """True for a teacher that uses the goal it was built with and ignores the goal of a question."""
         return False
 
     def check(self, question: QuestionKind) -> None:
-        """Refuse a kind of question that does not go with these settings.
+        """Refuse a kind of question that these settings do not support.
 
         Raises:
             ValueError: in one line.
@@ -83,11 +83,11 @@ class TeacherConfig(Strict):
         return iter(())
 
     def facts(self) -> str:
-        """The teacher in a few words."""
+        """Short description of the teacher."""
         return self.kind
 
     def build(self, context: TeacherContext) -> Teacher | None:
-        """The teacher, reached and known to answer; None for one that can only be made in a run (`in_run`).
+        """Build the teacher and check that it answers; None for one that can only be built in a run (`in_run`).
 
         Raises:
             BadInput, RunFailed: no key, no server, no such model.
@@ -95,5 +95,5 @@ class TeacherConfig(Strict):
         raise NotImplementedError
 
     def in_run(self, context: TeacherRunContext) -> Teacher:
-        """The teacher of a run, for those that need its label store to be asked."""
+        """Build the teacher of a run, for teachers that are asked through its label store."""
         raise NotImplementedError

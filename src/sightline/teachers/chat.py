@@ -34,14 +34,14 @@ _JUDGEMENTS = (Outcome.FIRST, Outcome.SECOND, Outcome.EQUAL, Outcome.VALUE)
 _OTHER_WAY_ROUND = {Outcome.FIRST: Outcome.SECOND, Outcome.SECOND: Outcome.FIRST}
 _VALUES = {Outcome.FIRST: 0.0, Outcome.SECOND: 1.0, Outcome.EQUAL: 0.5}
 _ALTERNATIVES = {"compare": 5, "rate": 20, "score": 20}
-"""For how many tokens the log-probability is asked: enough to hold every answer."""
+"""Number of alternative tokens with log-probabilities to request: enough to hold every answer."""
 LONGEST_FAREWELL = 20.0
-"""Seconds for which replies that were already asked for are waited for when the teacher is given up."""
+"""Maximum seconds to wait for pending replies when the teacher is given up."""
 
 
 @dataclass(frozen=True)
 class Opinion:
-    """One reply, read; or several, put together.
+    """Opinion read from one reply, or combined from several.
 
     Attributes:
         value: of a `VALUE`, in the units of `Answer.value`.
@@ -56,7 +56,7 @@ class Opinion:
 
 @dataclass
 class _Interview:
-    """A question while it is being asked: all that was sent and came back so far."""
+    """State of a question while it is asked: all requests and replies so far."""
 
     question: Question
     shown: tuple[tuple[Picture, ...], ...]
@@ -64,17 +64,17 @@ class _Interview:
 
 
 class ChatTeacherConfig(TeacherConfig, ChatModelConfig):
-    """Asks a vision-language model that chats."""
+    """Recipe block of the chat teacher, which asks a vision-language model."""
 
     kind: Literal["chat"] = "chat"
     stages: Literal[1, 2] = 1
-    """1 asks for the answer at once; 2 lets the model describe and compare first, and asks for the label then."""
+    """Prompting stages: 1 asks for the answer at once; 2 asks for a description and comparison, then for the label."""
     swap: bool = True
     """Ask every pair in both orders; answers that change with the order count as unsure."""
     votes: PositiveInt = 1
-    """Ask that often and go by the majority; above 1 this needs a temperature."""
+    """Number of votes, of which the majority counts; above 1 this needs a temperature."""
     frames: PositiveInt = 1
-    """Frames of a segment that are shown: the last, and others evenly before it."""
+    """Number of frames shown of a segment: the last, and others evenly before it."""
 
     lags: ClassVar[bool] = True
     shown_size: ClassVar[tuple[int, int] | None] = (224, 224)
@@ -98,7 +98,7 @@ class ChatTeacherConfig(TeacherConfig, ChatModelConfig):
 
 
 class ChatTeacher(Teacher):
-    """Asks a model that chats. Making one needs neither key nor network; `check` and `answers` do.
+    """Chat teacher: asks a vision-language model. Creating one needs neither key nor network; `check` and `answers` do.
 
     How replies become one answer:
 
@@ -137,7 +137,7 @@ class ChatTeacher(Teacher):
         )
 
     def check(self) -> None:
-        """Ask something trivial, with a picture and everything else that questions will ask for.
+        """Check the connection with a trivial request, with a picture and all options that questions will use.
 
         Raises:
             BadInput: package or key missing, key refused, model unknown, it cannot be asked so, or what it may write
@@ -166,8 +166,8 @@ class ChatTeacher(Teacher):
     def give_up(self) -> None:
         """Begin no further question, wait a little for those under way, and fail the rest of them.
 
-        What is waited for: `timeout` seconds, at most `LONGEST_FAREWELL`. A question that is not answered by then is
-        FAILED with the reason "given up", and carries what was said until then, so that what was paid for is counted.
+        The wait is `timeout` seconds, at most `LONGEST_FAREWELL`. A question that is not answered by then is
+        FAILED with the reason "given up", and carries its exchanges until then, so that their cost is counted.
         `answers` yields all of them before it ends; whoever does not want that closes it.
         """
         self._cancel_token.cancel(min(self.config.timeout, LONGEST_FAREWELL))
@@ -210,7 +210,7 @@ class ChatTeacher(Teacher):
         return both_orders(opinion, await self._once(ask, interview, swapped=True))
 
     async def _once(self, ask: Ask, interview: _Interview, swapped: bool) -> Opinion:
-        """One reply, in one stage or two."""
+        """Ask for one reply, in one stage or two."""
         question, structured = interview.question, self.config.structured
         shown = interview.shown[::-1] if swapped else interview.shown
         stage: str = question.kind
@@ -235,7 +235,7 @@ class ChatTeacher(Teacher):
     async def _say(
         self, ask: Ask, interview: _Interview, prompt: prompts.TeacherPrompt, stage: str, swapped: bool
     ) -> ChatReply | Opinion:
-        """Send a prompt, and write down every attempt; gives the reply, or the opinion that its absence makes."""
+        """Send a prompt and record every attempt; returns the reply, or a failed opinion if there is none."""
         request = self._request(prompt, interview.question)
 
         def note(attempt: Attempt) -> None:
@@ -262,14 +262,14 @@ class ChatTeacher(Teacher):
 
 
 def pick_frames(segment: Segment, count: int) -> np.ndarray:
-    """The last frame and others evenly before it, back to the first, in order of time: uint8[F, H, W, 3]."""
+    """Select the last frame and others evenly before it, back to the first, in order of time: uint8[F, H, W, 3]."""
     length = len(segment.frames)
     places = np.linspace(length - 1, 0, min(count, length)).round().astype(int)[::-1]
     return np.asarray(segment.frames[places])
 
 
 def read_reply(question: Question, reply: ChatReply) -> Opinion:
-    """What one reply to a question says, taking its pictures in the order in which they were shown."""
+    """Parse one reply to a question, with the pictures in the order in which they were shown."""
     chances = probabilities(reply.tokens, reply.text, prompts.allowed(question))
     if question.kind == "compare":
         choice = parse_choice(reply.text)
@@ -286,7 +286,7 @@ def read_reply(question: Question, reply: ChatReply) -> Opinion:
 
 
 def both_orders(first: Opinion, second: Opinion) -> Opinion:
-    """A judgement, and what came of asking the other way round (already turned back)."""
+    """Combine the opinions from both orders of a pair; `second` is already swapped back."""
     if second.outcome not in _JUDGEMENTS:
         return second
     if first.outcome is not second.outcome:
@@ -296,10 +296,10 @@ def both_orders(first: Opinion, second: Opinion) -> Opinion:
 
 
 def count_votes(opinions: Sequence[Opinion], votes: int, kind: QuestionKind) -> Opinion:
-    """What the majority says; see `ChatTeacher`. Its confidence is its share of the votes that were cast.
+    """Majority vote; see `ChatTeacher`. Its confidence is its share of the votes that were cast.
 
     Args:
-        votes: how many were to be cast; fewer were if they decided before.
+        votes: number of votes planned; fewer are cast where those already decide.
     """
     counts = Counter(opinion.outcome for opinion in opinions)
     outcome, most = counts.most_common(1)[0]
@@ -315,6 +315,6 @@ def count_votes(opinions: Sequence[Opinion], votes: int, kind: QuestionKind) -> 
 
 
 def _decided(opinions: Sequence[Opinion], votes: int) -> bool:
-    """Whether further votes cannot change anything; levels and scores get all of theirs."""
+    """True once further votes cannot change the result; levels and scores always get all of theirs."""
     counts = Counter(opinion.outcome for opinion in opinions if opinion.outcome is not Outcome.VALUE)
     return any(2 * count > votes for count in counts.values())

@@ -1,4 +1,4 @@
-"""The encoder teacher: prefers the segment whose frames have the higher zero-shot reward. Offline, instant, free."""
+"""Encoder teacher: prefers the segment whose frames have the higher zero-shot reward. Offline, instant, free."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from sightline.rewards.zero_shot import DEFAULT_ALPHA, ZeroShotReward, from_word
 from sightline.teachers.base import TeacherConfig, TeacherContext
 
 FRAMES_AT_ONCE = 1024
-"""Frames that are put together for one call of the encoder: what is copied stays small, however much is asked."""
+"""Batch size of the encoder, in frames: bounds the memory copied, however many questions are asked."""
 
 
 class EncoderTeacherConfig(TeacherConfig):
-    """Prefers the frame whose zero-shot reward is higher: no key, no network, no cost."""
+    """Recipe block of the encoder teacher, which prefers the higher zero-shot reward: no key, no network, no cost."""
 
     kind: Literal["encoder"] = "encoder"
     encoder: str = "bundled"
     alpha: float | None = Field(default=None, ge=0, le=1)
     """Strength of goal-baseline regularisation; default 0.5 with a baseline."""
     aspect: Aspect = "crop"
-    """Frames that are not square, as in `zero_shot`: `crop`, `pad` or `squash`."""
+    """Handling of frames that are not square, as in `zero_shot`: `crop`, `pad` or `squash`."""
     equal_below: float = Field(default=0.0, ge=0)
-    """Rewards that differ by less than this count as equal."""
+    """Threshold of equality: rewards that differ by less than this count as equal."""
 
     @property
     def words_alpha(self) -> float | None:
@@ -54,7 +54,7 @@ class EncoderTeacherConfig(TeacherConfig):
 
 
 class EncoderTeacher(Teacher):
-    """Compares the zero-shot rewards of segments, each the mean over its frames.
+    """Encoder teacher: compares the zero-shot rewards of segments, each the mean over its frames.
 
     Answers have no confidence: differences of rewards are no probabilities. The words of a question are not read; the
     reward model brings its own, and they are in the signature.
@@ -66,7 +66,7 @@ class EncoderTeacher(Teacher):
     Attributes:
         reward_range: the lowest and the highest mean reward of a segment, the ends of the scale for `rate` and
             `score`. Its owner may set it; where it is None, it is that of the segments asked together.
-        encoder: what it reads frames with.
+        encoder: the encoder of the reward model.
     """
 
     def __init__(self, reward_model: ZeroShotReward, *, equal_below: float = 0.0) -> None:
@@ -130,8 +130,8 @@ class EncoderTeacher(Teacher):
 
 
 def fingerprint(reward_model: ZeroShotReward) -> str:
-    """Eight hexadecimal digits by which two encoders under one name are told apart: where they see a certain picture,
-    and how they score certain embeddings. Coarse, so that another number of threads changes nothing."""
+    """Fingerprint, eight hexadecimal digits, that tells two encoders of one name apart: by the embedding of a fixed
+    picture and the scores of fixed embeddings. Coarse, so that another number of threads changes nothing."""
     rng = np.random.default_rng(0)
     side = reward_model.encoder.image_size
     picture = reward_model.encoder.embed_frames(rng.integers(0, 256, (1, side, side, 3), np.uint8))
@@ -142,7 +142,7 @@ def fingerprint(reward_model: ZeroShotReward) -> str:
 
 
 def _value(question: Question, reward: float, scale: tuple[float, float]) -> float:
-    """A level or a score: the position on the scale, its middle where the scale has no length."""
+    """Level or score: the position on the scale, its middle where the scale has no length."""
     low, high = scale
     position = float(np.clip((reward - low) / (high - low), 0.0, 1.0)) if high > low else 0.5
     if question.kind == "score":
@@ -151,7 +151,7 @@ def _value(question: Question, reward: float, scale: tuple[float, float]) -> flo
 
 
 def _in_batches(segments: dict[str, Segment]) -> Iterator[list[str]]:
-    """Digests of segments that fit into one array: frames of one size, and not too many of them."""
+    """Batch segments by digest: frames of one size, at most `FRAMES_AT_ONCE` unless one segment has more."""
     by_size: dict[tuple[int, ...], list[str]] = {}
     for digest, segment in segments.items():
         by_size.setdefault(segment.frames.shape[1:], []).append(digest)

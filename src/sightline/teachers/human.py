@@ -1,4 +1,4 @@
-"""People as teachers: questions are put up in the label store, and answers taken as the label page records them."""
+"""Human teacher: questions are queued in the label store, and answers taken as the label page records them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from sightline.labels.types import Answer, Outcome, Question, Teacher
 from sightline.teachers.base import TeacherConfig, TeacherContext, TeacherRunContext
 
 POLL = 0.5
-"""Seconds between two looks into the store."""
+"""Polling interval of the store, in seconds."""
 SECOND_THOUGHTS = 3.0
-"""Seconds for which an answer must stand before it is handed on, so that an undo usually comes before it is used."""
+"""Delay in seconds before an answer is passed on, so that an undo usually comes before it is used."""
 
 
 PEOPLE_SEE = (224, 224)
-"""Height and width of frames that people and chat models judge, unless the recipe says otherwise."""
+"""Default frame size (height, width) for people and chat models, unless the recipe says otherwise."""
 
 
 class HumanTeacherConfig(TeacherConfig):
-    """Waits for people at the label page: `sightline label serve RUN`."""
+    """Recipe block of the human teacher, which waits for people at the label page: `sightline label serve RUN`."""
 
     kind: Literal["human"] = "human"
     name: str = "human"
@@ -46,9 +46,9 @@ class HumanTeacherConfig(TeacherConfig):
 
 
 class HumanTeacher(Teacher):
-    """Waits for people at the label page, which may be served by another process.
+    """Human teacher: waits for people at the label page, which may be served by another process.
 
-    The page records what people say, under this teacher's signature; what nobody said in time is recorded here.
+    The page records people's answers under this teacher's signature; questions not answered in time are recorded here.
     """
 
     records_itself = True
@@ -64,10 +64,10 @@ class HumanTeacher(Teacher):
     ) -> None:
         """
         Args:
-            store: where questions wait and answers come.
-            context: what to record with a question, or a function that says so when it is asked.
+            store: the label store, with the waiting questions and their answers.
+            context: the context to record with a question, or a function that returns it when the question is asked.
             say: tells the user one line.
-            name: of the person.
+            name: the person's name.
             patience: seconds to wait for a round of answers.
         """
         self.name = "human" if name == "human" else f"human {name}"
@@ -116,7 +116,7 @@ class HumanTeacher(Teacher):
             self._store.withdraw(list(open_ones.values()), self.signature)
 
     def give_up(self) -> None:
-        """Wait for nobody any longer; from another thread than the one that takes the answers."""
+        """Stop waiting; called from another thread than the one that takes the answers."""
         self._given_up.set()
 
     def _wait(self, seconds: float) -> None:

@@ -1,10 +1,10 @@
-"""The label page: a small web server on this machine's loopback, where people answer the questions of a label store.
+"""Web server of the label page, on loopback only, where people answer the questions of a label store.
 
-Loopback is open to everybody on this machine, so whoever asks must have the key, which stands in the address that is
-printed and nowhere else: the first visit exchanges it for a cookie. And other pages in the same browser must not be
-able to answer, nor to look. So a request has to name this very address (no DNS rebinding), must not come from another
-site, and to change anything it must carry, in a header that no form can send, the token that only our own page was
-given. Frames are served by their content hash and nothing else is.
+Loopback is open to every user of this machine, so a visitor needs the key, which is part of the printed address and
+nowhere else: the first visit exchanges it for a cookie. Other pages in the same browser must be able neither to answer
+nor to read. So a request has to name this exact address (no DNS rebinding), must not come from another site, and to
+change anything it must carry the token that only the label page was given, in a header that no form can send. Frames
+are served by their content hash, and no other files are served.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sightline.teachers.queue import LabelQueue, NotWaiting, Said
 HOST = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost", "[::1]")
 MAX_BODY = 4096
-"""Bytes; no answer is longer."""
+"""Maximum size of a request body in bytes; no answer is longer."""
 FRAME = re.compile(r"/frames/([0-9a-f]{64})\.png")
 TAB = re.compile(r"[0-9a-zA-Z-]{8,64}")
 VISIT = re.compile(r"/\?key=([0-9A-Za-z_-]{1,200})")
@@ -38,7 +38,7 @@ NO_KEY = "this page opens only by the address, with its ?key=…, that 'sightlin
 
 
 class RequestRefused(Exception):
-    """A request that gets no answer but why."""
+    """Raised to refuse a request: carries the HTTP status and the reason to send."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
         super().__init__(reason)
@@ -67,14 +67,14 @@ def serve(path: Path, who: str, port: int, say: Callable[[str], None]) -> None:
 
 
 class PageServer(ThreadingHTTPServer):
-    """The page's server, on loopback only.
+    """HTTP server of the label page, on loopback only.
 
     Attributes:
-        desk: hands out questions and records answers.
-        token: what requests that change something must carry.
-        key: what whoever asks must know.
-        home: the page's address without the key, for who has the cookie.
-        address: for the browser; with the key, so it is for the person at this terminal only.
+        desk: the label queue, which hands out questions and records answers.
+        token: token that requests that change something must carry.
+        key: secret that a visitor without a cookie must give.
+        home: the page's address without the key, for visitors with the cookie.
+        address: the page's address with the key, for the person at this terminal only.
 
     Raises:
         BadInput: the port is taken, or not allowed.
@@ -102,10 +102,12 @@ class PageServer(ThreadingHTTPServer):
         self.cookie = f"sightline-{self.server_port}"  # browsers do not keep the cookies of ports apart
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle of a reply is no news."""
+        """Ignore a browser that disconnects in the middle of a reply."""
 
 
 class _Handler(BaseHTTPRequestHandler):
+    """Request handler of the label page: checks access, then serves the page, frames, questions and answers."""
+
     server: PageServer
     protocol_version = "HTTP/1.1"
     timeout = 30
@@ -122,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = do_other
 
-    # -- what is asked -------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------
 
     def _get(self) -> None:
         visit = VISIT.fullmatch(self.path)
@@ -188,7 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _refuse_method(self) -> None:
         raise RequestRefused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and POST")
 
-    # -- who may ask ---------------------------------------------------------------------------------------------
+    # -- access checks -------------------------------------------------------------------------------------------
 
     def _check_where_from(self, navigation_allowed: bool) -> None:
         hosts = self.headers.get_all("Host") or []
@@ -213,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise RequestRefused(HTTPStatus.FORBIDDEN, NO_KEY)
 
     def _let_in(self) -> None:
-        """On to the page itself, so that the key does not stay in the address bar."""
+        """Set the cookie and redirect to the page itself, so that the key does not stay in the address bar."""
         cookie = f"{self.server.cookie}={self.server.key}; Path=/; HttpOnly; SameSite=Strict"
         self._send(HTTPStatus.SEE_OTHER, b"", "text/plain; charset=utf-8", more={"Location": "/", "Set-Cookie": cookie})
 
@@ -233,7 +235,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise RequestRefused(HTTPStatus.BAD_REQUEST, "send a JSON object")
         return document
 
-    # -- what is said back ---------------------------------------------------------------------------------------
+    # -- responses -----------------------------------------------------------------------------------------------
 
     def _answer(self, method: Callable[[], None]) -> None:
         try:
@@ -287,7 +289,7 @@ class _Handler(BaseHTTPRequestHandler):
         return "sightline"
 
     def log_message(self, *unused: Any) -> None:
-        """Requests are not worth a line in the terminal."""
+        """Log nothing: requests should not fill the terminal."""
 
 
 def _text(asked: dict[str, Any], name: str) -> str:

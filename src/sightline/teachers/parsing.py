@@ -44,7 +44,8 @@ _LEAD = re.compile(
     r"(?:answer|choice|label|verdict|level|score|rating|i (?:choose|pick|prefer|say))(?: is)?\s*[:=]?\s*"
 )
 _CONCLUSION = re.compile(r"[,;.!–—-] *(?:so|thus|hence|therefore) *:", re.IGNORECASE)
-"""Before the answer, which counts as if on a line of its own. A bare colon would not do: `further away: first`."""
+"""Pattern of a conclusion before the answer, which then counts as if on a line of its own. A bare colon would not
+do: `further away: first`."""
 _NUMBER = re.compile(r"[+-]?[0-9]{1,6}(?:\.[0-9]{1,6})?")
 _DECLINED = re.compile(
     r"(?:i(?:'m| am) (?:very )?sorry|sorry|i apologi[sz]e|unfortunately)?,? ?(?:but )?"
@@ -60,7 +61,7 @@ class Parsed:
     Attributes:
         outcome: FIRST, SECOND, EQUAL, VALUE, UNSURE, REFUSED or UNPARSABLE.
         number: with VALUE, the level or score as it was given.
-        reason: why there is nothing, in one line.
+        reason: why there is no answer, in one line.
     """
 
     outcome: Outcome
@@ -98,7 +99,7 @@ def parse_number(text: str, highest: int) -> Parsed:
 
 
 def _parse(text: str, read: Callable[[str], Parsed | None]) -> Parsed:
-    """Collect whatever may be the answer, and read it; `read` gives None for what is no answer at all."""
+    """Collect all candidate answers and read them; `read` returns None for a text that is no answer."""
     start = skip_thinking(text)
     spoken = text[start:].strip()
     if not spoken:
@@ -119,13 +120,13 @@ def _parse(text: str, read: Callable[[str], Parsed | None]) -> Parsed:
 
 
 def _without_lead(said: str) -> str:
-    """An answer in lower case, without decoration and without `The answer is`."""
+    """Normalise an answer: lower case, without decoration and without `The answer is`."""
     plain = _plain(said)
     return plain[match.end() :] if (match := _LEAD.match(plain)) else plain
 
 
 def _plain(text: str) -> str:
-    """A text in lower case without quotes, brackets and Markdown, and without punctuation around it."""
+    """Normalise a text: lower case, without quotes, brackets and Markdown, and without punctuation around it."""
     kept = re.sub(r"[*_`\"'“”‘’#>{}\[\]()]+", lambda mark: "'" if mark[0] in "'’" else " ", text)
     return normalise(kept).strip(" '.,;!:")
 
@@ -158,7 +159,7 @@ def probabilities(tokens: Sequence[Token], text: str, answers: Sequence[str]) ->
 
 
 def _alternatives(tokens: Sequence[Token], text: str) -> tuple[tuple[str, float], ...]:
-    """The most probable tokens where the answer begins: after the last `"answer":`, or else at the last line."""
+    """Most probable tokens where the answer begins: after the last `"answer":`, or else at the last line."""
     written = "".join(token.text for token in tokens)
     if marks := list(re.finditer(r'"answer"\s*:\s*"?', written, re.IGNORECASE)):
         place = marks[-1].end()

@@ -1,8 +1,8 @@
-"""What a model that chats is asked, word for word.
+"""Prompts of the chat teacher.
 
-Every prompt has the same three parts: what is shown, what is wanted, and how to reply. The pictures of a comparison are
-called the first and the second and nothing else; a reply by number is not offered, because whether 1 means the first or
-the second is a matter of taste. The outline (describe and compare, then label from the text alone) follows RL-VLM-F,
+Every prompt has the same three parts: the pictures, the goal, and the form of the reply. The pictures of a comparison
+are called the first and the second and nothing else; a reply by number is not offered, because 1 may mean the first or
+the second. The outline (describe and compare, then label from the text alone) follows RL-VLM-F,
 Wang et al., ICML 2024; levels follow ERL-VLM, Luu et al., ICML 2025; the words are our own.
 """
 
@@ -17,24 +17,25 @@ from sightline.labels.types import Question
 from sightline.models.chat.messages import Part
 
 PROMPT_VERSION = "1"
-"""Part of a teacher's signature: raise it whenever a word below changes, or old answers pass for new ones."""
+"""Version of the prompts, part of a teacher's signature: raise it whenever a word below changes, or old answers pass
+for new ones."""
 
 CHOICES = ("first", "second", "equal", "unsure")
 HIGHEST_SCORE = 9
-"""Scores are asked for as one digit, 0 to 9, which is one token, so that its probabilities are a distribution over
-scores; `Answer.value` is the digit divided by 9."""
+"""Highest score that is asked for: one digit, 0 to 9, which is one token, so that its probabilities are a distribution
+over scores; `Answer.value` is the digit divided by 9."""
 
 Shown = Sequence[Sequence[Picture]]
-"""For each segment of the question the pictures that are shown, in order of time."""
+"""Pictures shown for each segment of the question, in order of time."""
 
 
 @dataclass(frozen=True)
 class TeacherPrompt:
-    """What is sent.
+    """Prompt to a model.
 
     Attributes:
         parts: texts and pictures.
-        schema: what the reply should keep to; None for free text.
+        schema: JSON schema of the reply; None for free text.
         decides: whether the reply is to give one of the answers.
     """
 
@@ -44,7 +45,7 @@ class TeacherPrompt:
 
 
 def ask_at_once(question: Question, shown: Shown, structured: bool) -> TeacherPrompt:
-    """Everything in one request: pictures, goal, and the form of the reply."""
+    """Prompt for one stage: pictures, goal and the form of the reply in one request."""
     return TeacherPrompt(
         (*_pictures(question, shown), f"{_goal(question)}\n\n{_task(question)}\n\n{_form(question, structured)}"),
         _schema(question) if structured else None,
@@ -52,7 +53,7 @@ def ask_at_once(question: Question, shown: Shown, structured: bool) -> TeacherPr
 
 
 def describe(question: Question, shown: Shown) -> TeacherPrompt:
-    """The first of two stages: look closely and say in free words what matters."""
+    """Prompt for the first of two stages: a free description of what matters in the pictures."""
     if question.kind == "compare":
         wanted = (
             "Describe what the first shows, then what the second shows, as far as it matters for the goal. Then "
@@ -68,7 +69,7 @@ def describe(question: Question, shown: Shown) -> TeacherPrompt:
 
 
 def label(question: Question, description: str, structured: bool) -> TeacherPrompt:
-    """The second stage: the judgement from the description alone, without the pictures."""
+    """Prompt for the second of two stages: the label from the description alone, without the pictures."""
     subject = "two pictures, the first and the second" if question.kind == "compare" else "a picture"
     text = (
         f"Somebody has looked at {subject}, with a goal in mind.\n\n{_goal(question)}\n\nThis is the report, between "
@@ -79,14 +80,14 @@ def label(question: Question, description: str, structured: bool) -> TeacherProm
 
 
 def allowed(question: Question) -> tuple[str, ...]:
-    """The answers that the reply may give, as they are spelt."""
+    """Allowed answers of a reply, as they are spelt."""
     if question.kind == "compare":
         return CHOICES
     return (*map(str, range(highest(question) + 1)), "unsure")
 
 
 def highest(question: Question) -> int:
-    """The best level, or the best score before it is divided."""
+    """Highest level, or highest score before it is divided."""
     return question.levels - 1 if question.kind == "rate" else HIGHEST_SCORE
 
 

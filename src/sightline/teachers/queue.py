@@ -1,4 +1,4 @@
-"""The desk of the label page: which tab is given which waiting question, and what becomes of its answer."""
+"""Label queue of the label page: leases waiting questions to browser tabs, and records or undoes their answers."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from sightline.labels.store import DATABASE, Context, LabelStore
 from sightline.labels.types import Answer, Outcome, Question, QuestionKind, preference
 
 LEASE = 90.0
-"""Seconds for which a question is kept for the tab that shows it; even a page in the background renews it before."""
+"""Lease time in seconds of a question that a tab shows; even a page in the background renews it earlier."""
 LONGEST = 24 * 3600.0
-"""More seconds than this for one answer are not believed."""
+"""Maximum plausible time for one answer, in seconds; longer times are cut to this."""
 
 Said = Literal["left", "right", "equal", "unsure", "skip", "value"]
 
 
 class NotWaiting(Exception):
-    """The question was answered by somebody else, or withdrawn."""
+    """Raised for a question that was already answered elsewhere, or withdrawn."""
 
 
 @dataclass(frozen=True)
 class PendingQuestion:
-    """A waiting question as the desk handles it, without its pixels.
+    """Waiting question as the label queue handles it, without its pixels.
 
     Attributes:
-        segments: digests.
+        segments: digests of its segments.
     """
 
     key: str
@@ -47,14 +47,14 @@ class PendingQuestion:
 
     @property
     def swapped(self) -> bool:
-        """Whether the second segment is shown on the left: one bit of the key, which is as good as a coin, and the
-        same in every tab, after a reload and after an undo."""
+        """True if the second segment is shown on the left: a random bit taken from the key, so that it is the same in
+        every tab, after a reload and after an undo."""
         return len(self.segments) == 2 and int(self.key[-1], 16) % 2 == 1
 
 
 @dataclass
 class TabSession:
-    """What one tab has done: its answers (id and question), newest last, and the seconds they took."""
+    """Session of one browser tab: its answers (id and question), newest last, and the seconds they took."""
 
     labels: list[tuple[int, PendingQuestion]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -62,17 +62,17 @@ class TabSession:
 
 @dataclass
 class _OnBehalf:
-    """The teacher that a waiting question was put to; its answers come from the desk."""
+    """Name and signature of the teacher that a waiting question was asked of, to record its answer under."""
 
     name: str
     signature: str
 
 
 class LabelQueue:
-    """Hands out waiting questions and records what people say. Threads may share it.
+    """Label queue: hands out waiting questions and records people's answers. Threads may share it.
 
     Args:
-        store: where the questions wait.
+        store: the label store with the waiting questions.
         who: the person's name, recorded with each answer.
     """
 
@@ -85,12 +85,12 @@ class LabelQueue:
 
     @property
     def answered(self) -> int:
-        """Answers of all tabs, without those taken back."""
+        """Number of answers of all tabs, without those undone."""
         with self._lock:
             return sum(len(sitting.labels) for sitting in self._sittings.values())
 
     def next(self, tab: str) -> dict[str, Any]:
-        """A question for a tab, as plain data, with its progress; `question` is None if nothing waits.
+        """Next question for a tab, as plain data, with its progress; `question` is None if none waits.
 
         A tab keeps its question until it answers. Otherwise it gets the first that no other tab shows, or, if all are
         shown somewhere, the first.
@@ -113,15 +113,15 @@ class LabelQueue:
             return {"held": held, **self._progress(tab, len(slips))}
 
     def answer(self, tab: str, key: str, said: Said, value: float | None, seconds: float) -> dict[str, Any]:
-        """Record an answer; gives the tab's next question.
+        """Record an answer; returns the tab's next question.
 
         Args:
             value: for `said` = `value`: the level, or the score from 0 to 1.
             seconds: how long the person looked.
 
         Raises:
-            NotWaiting: it was answered before, or withdrawn.
-            ValueError: this is no answer to such a question.
+            NotWaiting: it was answered already, or withdrawn.
+            ValueError: the answer does not fit the kind of question.
             RunFailed: it could not be written.
         """
         with self._lock:
@@ -141,7 +141,7 @@ class LabelQueue:
             return self.next(tab)
 
     def undo(self, tab: str) -> dict[str, Any]:
-        """Take this tab's last answer back and show its question again; `undone` says whether there was one.
+        """Undo this tab's last answer and show its question again; `undone` says whether there was one.
 
         Raises:
             RunFailed: the store could not be written.
@@ -151,7 +151,7 @@ class LabelQueue:
             if sitting is None or not sitting.labels:
                 return {"undone": False, **self.next(tab)}
             label, slip = sitting.labels[-1]
-            # Put up first: if this process dies in between, the question is asked once more rather than lost.
+            # Queued first: if this process dies in between, the question is asked once more rather than lost.
             self.store.wait_for([self._question(slip)], _OnBehalf(slip.teacher, slip.signature), slip.context)
             self.store.retract(label)
             sitting.labels.pop()
@@ -211,7 +211,7 @@ class LabelQueue:
         ]
 
     def _count(self) -> int:
-        """How many answers of people the store holds."""
+        """Number of people's answers in the store."""
         with self._reading() as database:
             (count,) = database.execute(
                 "SELECT COUNT(*) FROM labels WHERE retracted IS NULL AND outcome != ? "
@@ -232,7 +232,7 @@ class LabelQueue:
 
 
 def _meant(slip: PendingQuestion, said: Said, value: float | None) -> Answer:
-    """What was said, in terms of the question as it was asked."""
+    """Convert what a person chose on the page to an answer in the question's own order of segments."""
     if said == "unsure":
         return Answer(Outcome.UNSURE)
     if said == "skip":

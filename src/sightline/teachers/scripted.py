@@ -1,4 +1,4 @@
-"""The scripted teacher: answers from the environment's own reward, with human failings.
+"""Scripted teacher: answers from the environment's own reward, with simulated human errors.
 
 Method: B-Pref, Lee, Smith, Dragan and Abbeel, "B-Pref: Benchmarking Preference-Based Reinforcement Learning", NeurIPS
 2021 (Datasets and Benchmarks). With R the return of a segment of H steps, and W its return with step t weighted by
@@ -28,17 +28,17 @@ from sightline.teachers.base import TeacherConfig, TeacherContext
 
 
 class ScriptedTeacherConfig(TeacherConfig):
-    """Answers from the environment's own reward, with the human failings of B-Pref (Lee et al., NeurIPS 2021)."""
+    """Recipe block of the scripted teacher, with the simulated human errors of B-Pref (Lee et al., NeurIPS 2021)."""
 
     kind: Literal["scripted"] = "scripted"
     beta: float | None = Field(default=None, gt=0)
     """Rationality of a Boltzmann choice; None always prefers the larger return."""
     gamma: float = Field(default=1.0, gt=0, le=1)
-    """Below 1 the teacher is myopic: later steps of a segment count more."""
+    """Discount factor: below 1 the teacher is myopic, and later steps of a segment count more."""
     skip: float = Field(default=0.0, ge=0)
-    """Skips pairs in which neither return exceeds this fraction of the average return of such a segment."""
+    """Threshold of skipping, for pairs in which neither return exceeds this fraction of the average segment return."""
     equal: float = Field(default=0.0, ge=0)
-    """Calls pairs equal whose returns differ by less than this fraction of the average return."""
+    """Threshold of equality, for pairs whose returns differ by less than this fraction of the average return."""
     mistake: float = Field(default=0.0, ge=0, le=1)
     """Probability of the opposite answer."""
 
@@ -54,18 +54,18 @@ class ScriptedTeacherConfig(TeacherConfig):
 
 
 class ScriptedTeacher(Teacher):
-    """Answers at once, from `Segment.true_rewards`; a question about unknown rewards fails.
+    """Scripted teacher: answers at once, from `Segment.true_rewards`; a question about unknown rewards fails.
 
-    What is drawn depends on the seed and on the question alone, not on what else is asked or when: a run that is
-    resumed gets the same labels, and teachers that differ in one failing agree in all others.
+    Random draws depend on the seed and on the question alone, not on other questions or their order: a resumed run
+    gets the same labels, and teachers that differ in one kind of error agree in all others.
 
     Args:
-        seed: of everything that is drawn.
-        beta, gamma, skip, equal, mistake: which failings, and how strong; see above and `ScriptedTeacherConfig`.
+        seed: seed of all random draws.
+        beta, gamma, skip, equal, mistake: kinds and strengths of errors; see above and `ScriptedTeacherConfig`.
 
     Attributes:
-        average_segment_return: what `skip` and `equal` are fractions of. Its owner keeps it up to date; where it is
-            None, it is the mean over the segments of the questions asked together.
+        average_segment_return: the return that `skip` and `equal` are fractions of. Its owner keeps it up to date;
+            where it is None, it is the mean over the segments of the questions asked together.
         return_range: the lowest and the highest return of a segment, the ends of the scale for `rate` and `score`.
             Where it is None, those of the segments asked together.
     """
@@ -108,7 +108,7 @@ class ScriptedTeacher(Teacher):
                 yield index, Answer(Outcome.VALUE, self._value(question, scale))
 
     def _references(self, questions: Sequence[Question]) -> tuple[float, tuple[float, float]]:
-        """The average return and the range of returns that answers are relative to."""
+        """Average return and range of returns that answers are relative to."""
         returns = [s.true_return for question in questions for s in question.segments]
         known = [value for value in returns if not math.isnan(value)] or [math.nan]
         average = self.average_segment_return
@@ -133,7 +133,7 @@ class ScriptedTeacher(Teacher):
         return 0.5 if first == second else float(second > first)
 
     def _value(self, question: Question, scale: tuple[float, float]) -> float:
-        """A level or a score; a mistaken level is any other, a mistaken score its opposite."""
+        """Level or score; a mistaken level is any other, a mistaken score its opposite."""
         (segment,) = question.segments
         chance, slip = self._draws(question)
         position = _position(segment, self.gamma, scale)
@@ -146,14 +146,14 @@ class ScriptedTeacher(Teacher):
         return float(level)
 
     def _draws(self, question: Question) -> tuple[float, float]:
-        """Two uniform numbers of this question's own: one for the choice, one for the mistake."""
+        """Draw two uniform numbers for this question: one for the choice, one for the mistake."""
         entropy = hashlib.sha256(f"{self.seed} {question.key('scripted')}".encode()).digest()
         chance, slip = np.random.default_rng(int.from_bytes(entropy, "big")).random(2)
         return float(chance), float(slip)
 
 
 def weighted_return(segment: Segment, gamma: float) -> float:
-    """The return as a myopic teacher sees it: the last step counts fully, each earlier one `gamma` times the next."""
+    """Discounted return of a myopic teacher: the last step counts fully, each earlier one `gamma` times the next."""
     return float(_weights(len(segment.true_rewards), gamma) @ segment.true_rewards.astype(np.float64))
 
 
@@ -163,7 +163,7 @@ def boltzmann(first: float, second: float, beta: float) -> float:
 
 
 def _position(segment: Segment, gamma: float, scale: tuple[float, float]) -> float:
-    """Where a segment is between the ends of the scale, from 0 to 1; in the middle of a scale without length."""
+    """Position of a segment between the ends of the scale, from 0 to 1; 0.5 on a scale without length."""
     low, high = scale
     if not high > low:  # also where they are unknown
         return 0.5
