@@ -143,7 +143,7 @@ class Run:
         return read_metrics(self.path / "metrics.jsonl")
 
     def policy(self) -> Any:
-        """What the run has chosen: a learner of SB3 with `predict`, or the vision-language model of an agent.
+        """The chosen policy: a learner of SB3 with `predict`, or the vision-language model of an agent.
 
         Raises:
             BadInput: nothing was chosen yet, or the recipe names code of its own.

@@ -1,4 +1,4 @@
-"""What works on this machine, and how to mend what does not."""
+"""Checks of what works on this machine, and how to fix what does not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _EXTRAS = {
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     name: str
     works: bool
@@ -102,7 +102,7 @@ def _classic_control() -> Check:
 
 
 def _mujoco_back_end(name: str) -> Check:
-    """Rendering is tried in a process of its own: a missing library can end it."""
+    """Try rendering in a process of its own: a missing library can end it."""
     environment = os.environ | {"MUJOCO_GL": name}
     try:
         tried = subprocess.run(

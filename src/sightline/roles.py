@@ -1,4 +1,4 @@
-"""What a command does depends on the recipe's role: a policy on states, or an agent. Here the two meet."""
+"""Dispatch of commands by the recipe's role: a policy on states, or an agent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def complete(recipe: Recipe) -> Recipe:
 
 
 def describe_size(recipe: Recipe) -> str:
-    """How much a run will write, and hold in memory, in one line."""
+    """Estimated memory and disk space of a run, in one line."""
     if isinstance(recipe, AgentRecipe):
         return (
             f"disk        {recipe.checkpoints.keep} checkpoints of the weights that learn and twice as much of the "
@@ -148,7 +148,7 @@ def evaluate_model(
 def chat_config(
     model: str | None, provider: str | None, url: str | None, max_tokens: int, insecure_http: bool = False
 ) -> ChatModelConfig:
-    """How a hosted model is asked."""
+    """Settings of a hosted model."""
     if model is None:
         raise BadInput("say which model: --model NAME")
     # Hosted models may think before they reply, and think in tokens.
@@ -158,7 +158,7 @@ def chat_config(
 
 
 def write_report(run: RunFolder) -> Path:
-    """Write a run's report anew.
+    """Write a run's report again.
 
     Raises:
         Damaged: its files are readable, and do not hold what Sightline writes there.

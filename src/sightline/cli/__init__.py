@@ -1,4 +1,4 @@
-"""The commands. Everything heavy is imported inside them, so that `sightline --help` answers at once."""
+"""The command line. Everything heavy is imported inside its functions, so that `sightline --help` answers at once."""
 
 from sightline.cli.commands import main
 

@@ -106,7 +106,7 @@ def train(
 
 
 def _is_one_of_many() -> bool:
-    """Whether another process started by torchrun speaks for this one."""
+    """True in a process started by torchrun for which another one prints."""
     return os.environ.get("RANK", "0") != "0"
 
 
@@ -151,7 +151,7 @@ def _run_to_resume(arguments: list[str], path: Path | None, trust: bool) -> tupl
 
 
 def _agreed(had: Recipe, want: Recipe) -> list[str]:
-    """Keys that two recipes say in the same words."""
+    """Keys that have the same value in two recipes."""
     from sightline.config.loading import leaves
 
     ours, theirs = leaves(had), leaves(want)
@@ -206,7 +206,7 @@ def evaluate(
 
 @app.command()
 def report(run: RunPath, as_json: AsJson = False) -> None:
-    """Write a run's report.html anew."""
+    """Write a run's report.html again."""
     from sightline import roles
     from sightline.reports.pages import damage, read_mapping, read_warnings
     from sightline.runs.folder import check_plain, open_run
@@ -382,7 +382,7 @@ def models(
 
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
-    """Say what works on this machine, and how to mend what does not."""
+    """Say what works on this machine, and how to fix what does not."""
     from sightline.doctor import examine
 
     # Half a minute on a busy machine: on a terminal one line, which is written over and taken away at the end.
@@ -405,7 +405,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 @contextlib.contextmanager
 def _errors_in_one_line() -> Iterator[None]:
-    """Bad input ends with exit code 2, a failure with 1, a signal with 128 plus its number."""
+    """Exit codes with one-line errors: 2 for bad input, 1 for a failure, 128 plus its number for a signal."""
     from sightline.runs.stopping import Stopped
 
     try:

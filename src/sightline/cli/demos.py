@@ -1,4 +1,4 @@
-"""`sightline demos`: what a game's own best play would reply, to learn from."""
+"""`sightline demos`: demonstrations by a game's own best play, for supervised learning."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def demos(
 ) -> None:
     """Write demonstrations of a game's best play: sightline demos numberline --turns 5000 --out demos
 
-    Some moves are random, so that there are mistakes to be mended: warm_start.explore=0.3 says how many. A recipe with
-    the same game and the same replies learns from the folder by warm_start.demos=FOLDER.
+    Some moves are random, so that there are mistakes to recover from: warm_start.explore=0.3 says how many. A recipe
+    with the same game and the same replies learns from the folder by warm_start.demos=FOLDER.
     """
     from sightline.agents.building import game_maker
     from sightline.agents.demos import Demo, demonstrations, write_demos

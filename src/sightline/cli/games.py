@@ -1,4 +1,4 @@
-"""`sightline check-env`: is an environment fit for an agent that looks and acts by name?"""
+"""`sightline check-env`: check that an environment fits an agent that looks and acts by name."""
 
 from __future__ import annotations
 

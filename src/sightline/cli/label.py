@@ -1,4 +1,4 @@
-"""`sightline label …`: labels are asked for, imported, looked at and given away."""
+"""`sightline label …`: ask for labels, import, inspect and export them."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def stats(
 
 
 def _read_choice(exchange: ModelCall) -> Outcome | None:
-    """What a model's reply says of a pair as it was shown; None if it decides nothing, or is a description."""
+    """Preference in a model's reply, of the pair as it was shown; None if it decides nothing, or is a description."""
     from sightline.labels.types import Outcome
     from sightline.teachers.parsing import parse_choice
 

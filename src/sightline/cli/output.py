@@ -1,4 +1,4 @@
-"""How commands print, and where they write what the user names."""
+"""Output of commands: printing, and writing the files that the user names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 
 
 def print_rows(rows: list[tuple[str, str]], names: tuple[str, str], as_json: bool) -> None:
-    """Two aligned columns, or a list of objects with these names."""
+    """Print two aligned columns, or a list of objects with these names."""
     if as_json:
         print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
@@ -29,7 +29,7 @@ def print_rows(rows: list[tuple[str, str]], names: tuple[str, str], as_json: boo
 
 
 def print_json(document: Any) -> None:
-    """The one thing on stdout."""
+    """Print a document as JSON, the one thing on stdout."""
     typer.echo(json.dumps(document, indent=2))
 
 

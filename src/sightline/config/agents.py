@@ -1,4 +1,4 @@
-"""What a recipe says of an agent: a vision-language model that plays, and how it learns from that."""
+"""Recipe blocks of an agent: the vision-language model that plays, its replies, rollouts, updates and evaluation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LoRA(Strict):
     rank: PositiveInt = 16
     alpha: PositiveFloat = 32.0
     targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
-    """Which linear layers, by the last part of their names; `all-linear`: all those of parts that are not frozen."""
+    """Linear layers to adapt, by the last part of their names; `all-linear`: all those of parts that are not frozen."""
 
 
 class ModelConfig(Strict):
@@ -30,17 +30,18 @@ class ModelConfig(Strict):
     freeze: tuple[TrainablePart, ...] = ()
     """Parts that do not learn."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the weights. `auto`: float32, on a GPU with bfloat16 arithmetic; bfloat16 for weights that only carry LoRA."""
+    """Data type of the weights. `auto`: float32, on a GPU with bfloat16 arithmetic; bfloat16 for weights that only
+    carry LoRA."""
     four_bit: bool = False
     """Load the weights in 4 bits (NF4, Dettmers et al. 2023); needs the extra `quantised`, a GPU and `lora`."""
     gradient_checkpointing: bool = False
     """Spend time instead of memory: activations are computed again in the backward pass."""
     sampler: Literal["transformers", "vllm"] = "transformers"
-    """What writes the replies; vLLM needs its package and a GPU."""
+    """Library that samples the replies; vLLM needs its package and a GPU."""
 
 
 class Replies(Strict):
-    """What the model is asked to write, and what follows if it does not."""
+    """Format of the replies, and the handling of replies that cannot be parsed or are illegal."""
 
     format: Literal["json", "tags"] = "json"
     """`json`: one object whose last key is `action`; `tags`: <name>…</name>, the last of them <action>."""
@@ -51,29 +52,29 @@ class Replies(Strict):
     max_tokens: PositiveInt = 256
     """Tokens of a reply, at most; a reply that is cut off counts as unparsable."""
     unparsable: Literal["random", "forfeit"] = "random"
-    """What is played if no action can be read: a random legal one (which the policy is not credited with), or nothing,
-    and the episode is lost (give a penalty with it, or giving up pays where moves cost something)."""
+    """Move played if no action can be parsed: a random legal one (which the policy is not credited with), or none, and
+    the episode is lost (set a penalty too, or forfeiting is the better choice where moves have a cost)."""
     illegal: Literal["play", "random", "forfeit"] = "play"
-    """The same for an action that the rules do not allow now; `play` leaves it to the game."""
+    """Move played instead of an illegal action, as for `unparsable`; `play` leaves it to the game."""
     penalty: NonNegativeFloat = 0.0
-    """Taken from the reward of a turn whose reply was unparsable or illegal. Only with a penalty is a reply credited
+    """Penalty on the reward of a turn whose reply was unparsable or illegal. Only with a penalty is a reply credited
     with what a random move in its place led to."""
 
 
 class Update(Strict):
-    """How the model is changed by what was played."""
+    """Settings of the optimiser and the policy loss."""
 
     learning_rate: PositiveFloat = 1e-4
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Over the turns of the run, whatever the number of processes; `linear` and `cosine` end at zero."""
+    """Learning rate schedule over the run's turns, for any number of processes; `linear` and `cosine` end at zero."""
     epochs: PositiveInt = 2
-    """How often each turn is used."""
+    """Epochs: passes over the turns of an update."""
     minibatch: PositiveInt = 128
     """Turns of an optimiser step, over all processes."""
     micro_batch: PositiveInt = 64
     """Turns of a forward pass; halved by itself when memory runs out. Changes no result but rounding."""
     ratio: Literal["turn", "token"] = "turn"
-    """What is clipped: the probability of a turn (RL4VLM, arXiv 2405.10292), or of each token (VL-DAC, 2508.04280)."""
+    """Clipped ratio: of a turn's probability (RL4VLM, arXiv 2405.10292), or of each token's (VL-DAC, 2508.04280)."""
     thought_weight: Fraction = 0.5
     """Weight of the tokens that are not the action (RL4VLM's lambda): 0 leaves them to the KL term, 1 all alike."""
     clip_low: PositiveFloat = 0.2
@@ -81,7 +82,7 @@ class Update(Strict):
     kl_thoughts: NonNegativeFloat = 0.0
     """Weight of the KL divergence from the model before RL, on tokens but the action: keeps statements true."""
     kl_actions: NonNegativeFloat = 0.0
-    """The same on the tokens of the action."""
+    """Weight of the KL divergence on the tokens of the action."""
     entropy: NonNegativeFloat = 0.0
     """Weight of the entropy among the legal actions (not among all tokens, which spoils the format)."""
     max_grad_norm: PositiveFloat = 1.0
@@ -89,12 +90,12 @@ class Update(Strict):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether the loss asks what the model before RL would have said."""
+        """True if the loss has a KL term, which needs the reference model (the weights before RL)."""
         return bool(self.kl_thoughts or self.kl_actions)
 
 
 class Rollouts(Strict):
-    """What is played between two updates: whole episodes."""
+    """Rollouts between two updates: whole episodes."""
 
     tasks: PositiveInt = 32
     """Task seeds; each is played by as many episodes as the algorithm's `group` says."""
@@ -119,9 +120,9 @@ class WarmStart(Strict):
     batch: PositiveInt = 64
     learning_rate: PositiveFloat = 1e-3
     truthful: Fraction | None = None
-    """Stop as soon as so many of the facts in held-out replies are true; a run that never gets there says so."""
+    """Stop as soon as this share of the facts in held-out replies is true; a run that never gets there says so."""
     explore: Fraction = 0.3
-    """Share of random moves between the demonstrated ones, so that mistakes are demonstrated to be mended."""
+    """Share of random moves between the demonstrated ones, so that recovery from mistakes is shown."""
 
 
 class AgentEvaluation(Strict):
@@ -140,10 +141,10 @@ class AgentEvaluation(Strict):
 
 
 class AlarmSettings(Strict):
-    """When a run says that it is going wrong."""
+    """Thresholds of the warnings that a run is going wrong."""
 
     truthful_drop: Fraction = 0.2
-    """Fall of the share of true statements below its best."""
+    """Drop of the share of true statements below its best."""
     entropy_floor: NonNegativeFloat = 0.01
     """Entropy per token, in nats."""
     repeated_thoughts: Fraction = 0.95
@@ -151,4 +152,4 @@ class AlarmSettings(Strict):
     kl_ceiling: PositiveFloat = 10.0
     """KL divergence from the model before RL, per reply, in nats."""
     patience: NonNegativeInt = 3
-    """Updates in a row before it is said."""
+    """Updates in a row before a warning."""

@@ -15,7 +15,7 @@ MAX_SEED = 2**32 - 1
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Aspect = Literal["crop", "pad", "squash"]
-"""What becomes of frames that are not square before an encoder reads them: `crop` leaves them to the model's own
+"""Preprocessing of frames that are not square, before an encoder reads them: `crop` leaves them to the model's own
 transform, which for CLIP cuts off both ends of the longer side (some models squash by themselves); `pad` adds black
 bars; `squash` resizes without keeping the ratio."""
 

@@ -1,4 +1,4 @@
-"""Recipe blocks of plug-ins: what the rest of Sightline may ask of any reward, teacher, feedback kind or algorithm.
+"""Recipe blocks of plug-ins: the interface of every reward, teacher, kind of feedback and algorithm.
 
 The core never asks which plug-in it has before it; it asks what it needs, and what it can do. A block is the `kind: …`
 part of a recipe, checked; `build` and its kin make the object that does the work from it, so runtime classes take plain
@@ -107,7 +107,7 @@ def checked_block(block: type[B], fields: dict[str, Any]) -> B:
 
 @dataclass(frozen=True)
 class RewardWording:
-    """How reports speak of a reward: the heading of its curve, and what its landscape shows."""
+    """Wording of a reward in reports: the heading of its curve, and what its landscape shows."""
 
     reward: str = "Reward"
     landscape: str = "What the reward model likes"
@@ -117,7 +117,7 @@ class RewardWording:
 
 @dataclass(frozen=True)
 class ValueLoss:
-    """How a value head learns: weight of its loss, and how far a value may move before its loss no longer falls."""
+    """Settings of the value loss: its weight, and the clip range of a value's change."""
 
     coefficient: float = 0.5
     clip: float | None = None
@@ -133,7 +133,7 @@ class AlgorithmBlock(Strict):
     title: ClassVar[str] = ""
     """Name in reports; default: `kind`."""
     needs_values: ClassVar[bool] = False
-    """Whether the model must have a value head; the returns in `Advantages` are its targets."""
+    """True if the model must have a value head; the returns in `Advantages` are its targets."""
 
     @property
     def episodes_per_task(self) -> int:

@@ -1,4 +1,4 @@
-"""What a recipe may say about how the policy learns."""
+"""Recipe blocks of the off-policy learners."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from sightline.config.basics import Strict, tag_of
 
 
 class LearnerBase(Strict):
-    """What all off-policy learners share. Steps are transitions, summed over environments, unless said otherwise."""
+    """Base of all off-policy learners: the keys that they share.
+
+    Steps are transitions, summed over environments, unless said otherwise.
+    """
 
     learning_rate: float = Field(default=1e-3, gt=0)
     learning_rate_end: float = Field(default=1.0, ge=0, le=1)
-    """The learning rate falls linearly to this fraction of its start."""
+    """Final learning rate as a fraction of its start; the decay is linear."""
     buffer_size: PositiveInt = 100_000
     batch_size: PositiveInt = 128
     gamma: float = Field(default=0.99, ge=0, le=1)
     tau: float | None = Field(default=None, gt=0, le=1)
-    """Share of the way that target networks go at an update; default: 1 for DQN, 0.02 for SAC, for others their own."""
+    """Polyak factor of the target networks' updates; default: 1 for DQN, 0.02 for SAC, for others their own."""
     learning_starts: NonNegativeInt = 2_000
     chunk: PositiveInt = 32
     """Vector steps collected, then scored, between two rounds of updates."""
@@ -29,7 +32,7 @@ class LearnerBase(Strict):
     hidden: tuple[PositiveInt, ...] = (128, 128)
     """Widths of the hidden layers."""
     action_noise: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Deviation of the Gaussian noise on continuous actions (which are scaled to [-1, 1]) while exploring; default: 0.1
+    """Standard deviation of the Gaussian noise on continuous actions (scaled to [-1, 1]) while exploring; default: 0.1
     for TD3 and DDPG, as in their papers, and none for others, which explore by themselves."""
     options: dict[str, Any] = {}
     """Any further keyword arguments of the algorithm's class."""
@@ -57,8 +60,8 @@ def _entropy(value: float | str) -> float | str:
 
 
 class SACLearner(LearnerBase):
-    """The defaults differ from SB3's: rewards from words vary by tenths only, and an entropy coefficient that starts at
-    1 drowns them."""
+    """SAC with other defaults than SB3's: rewards from words vary by tenths only, and an entropy coefficient that
+    starts at 1 drowns them."""
 
     algorithm: Literal["SAC"] = "SAC"
     tau: float = Field(default=0.02, gt=0, le=1)

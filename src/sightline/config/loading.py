@@ -1,4 +1,4 @@
-"""From a name or a file and `key.sub=value` overrides to a checked recipe, with errors of one line."""
+"""Load recipes: from a name or a file and `key.sub=value` overrides to a checked recipe, with errors of one line."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ def for_agent(recipe: Recipe) -> AgentRecipe:
 
 
 def _root(document: dict[str, Any]) -> type[BaseModel]:
-    """What kind of recipe a document is."""
+    """Class of the recipe that a document holds."""
     return AgentRecipe if document.get("role") == "agent" else ControlRecipe
 
 
 def is_yaml_text(argument: str) -> bool:
-    """Whether an argument is a recipe itself: several lines, or `key: value`, and no override that holds such text."""
+    """Recognise a recipe given as YAML text: several lines, or `key: value`, and no override that holds such text."""
     is_text = "\n" in argument or ": " in argument
     return is_text and not re.match(r"[\w.]+=", argument) and not os.path.isfile(argument)
 
@@ -171,12 +171,12 @@ def _apply(document: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _names_a_kind_last(key: str) -> tuple[bool, int]:
-    """Sorts what a block is before all else, and outer blocks before inner ones."""
+    """Sort key of overrides: the kind of a block comes before its other keys, outer blocks before inner ones."""
     return not (key == "role" or key.endswith((".kind", ".algorithm"))), key.count(".")
 
 
 def _kinds(document: dict[str, Any], parents: list[str]) -> Callable[[str], type[BaseModel] | None]:
-    """A name of `kind` or `algorithm` -> the block that it makes of the part of a document at a path."""
+    """Map each name of `kind` or `algorithm` to the block that it makes of the part of a document at a path."""
     owner = _block_at(document, parents[:-1])
     field = owner.model_fields.get(parents[-1]) if owner is not None and parents else None
     if field is None:
@@ -211,7 +211,7 @@ def _block_at(document: dict[str, Any], path: Sequence[str]) -> type[BaseModel] 
 
 
 def _parse_value(key: str, text: str) -> Any:
-    """Numbers, booleans, null, lists and maps as YAML reads them; everything else is the text as it stands.
+    """Parse an override's value: numbers, booleans, null, lists and maps as YAML, everything else as text.
 
     Where sentences belong only null, what is quoted, and lists are read as YAML.
 
@@ -240,7 +240,7 @@ def _parse_value(key: str, text: str) -> Any:
 
 
 MAX_PROBLEMS = 5
-"""Of a recipe that are told at once."""
+"""Errors of a recipe that are reported at once."""
 _PLAIN = {
     "finite_number": "must be a finite number",
     "float_type": "must be a number",
@@ -256,7 +256,7 @@ _PLAIN = {
     "dict_type": "must be a map of keys and values",
     "model_type": "must be a map of keys and values",
 }
-"""What Pydantic says otherwise than people do: kind of error -> words."""
+"""Our words for Pydantic's errors: type of error -> words."""
 
 
 def _in_one_line(error: ValidationError, document: dict[str, Any]) -> str:
@@ -307,7 +307,7 @@ def _plugin(field: FieldInfo) -> Plugin | None:
 
 
 def _members(field: FieldInfo) -> dict[str, type[BaseModel]]:
-    """What a field may be: tag -> block; one nameless entry for a plain block, none for plain values."""
+    """Blocks that a field may hold: tag -> block; one nameless entry for a plain block, none for plain values."""
     annotation: Any = field.annotation
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return {"": annotation}

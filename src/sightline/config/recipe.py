@@ -1,4 +1,4 @@
-"""A whole run."""
+"""Recipes of whole runs: a policy on states, or an agent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sightline.config.learners import AutoLearner, LearnerConfig
 
 
 class RewardBlock(Strict):
-    """What the rest of a recipe may ask of its reward block, whichever that is.
+    """Base of reward blocks: the interface that the rest of a recipe uses, whichever block it is.
 
     Rewards subclass `sightline.rewards.building.RewardConfig`, which can also make the reward model.
     """
@@ -32,12 +32,12 @@ class RewardBlock(Strict):
 
     @property
     def needs_words(self) -> bool:
-        """Whether the recipe must have a goal."""
+        """True if the recipe must have a goal."""
         return False
 
     @property
     def needs_frames(self) -> bool:
-        """Whether anything of it looks at frames."""
+        """True if the reward model or the teacher looks at frames."""
         return True
 
     @property
@@ -57,8 +57,8 @@ class RewardBlock(Strict):
 
     @property
     def teaching(self) -> Any:
-        """Settings of the questions to a teacher (`sightline.preferences.settings.LearnedSettings`); None if nobody is
-        asked."""
+        """Settings of the questions to a teacher (`sightline.preferences.settings.LearnedSettings`); None if no
+        teacher is asked."""
         return None
 
     def check(self, recipe: ControlRecipe) -> None:
@@ -69,7 +69,7 @@ class RewardBlock(Strict):
         """
 
     def reaches(self) -> Iterator[Reach]:
-        """What lies outside of this machine and the run folder, with keys relative to the block."""
+        """Addresses and folders outside of this machine and the run folder, with keys relative to the block."""
         return iter(())
 
     def sizes(self) -> Iterator[str]:
@@ -99,11 +99,11 @@ class Checkpoints(Strict):
     every: PositiveInt | None = None
     """Steps between checkpoints; default: a tenth of the run."""
     keep: PositiveInt = 2
-    """How many of the latest to keep (each can be resumed from); the best by evaluation is kept apart."""
+    """Number of the latest checkpoints to keep (each can be resumed from); the best by evaluation is kept apart."""
 
 
 class RecipeBase(Strict):
-    """What every run says."""
+    """Base of all recipes: the keys that every run has."""
 
     description: str = ""
     env: str
@@ -118,7 +118,7 @@ class RecipeBase(Strict):
     wandb: str | None = None
     """Name of a Weights & Biases project to log to as well."""
     device: str = "auto"
-    """Where the policy learns."""
+    """Device on which the policy learns: `auto`, `cpu`, `cuda`, …."""
     threads: Annotated[int, Field(ge=1, le=4096)] = 1
     """Threads per tensor operation on the CPU; small networks are fastest with one."""
 
@@ -130,7 +130,7 @@ class ControlRecipe(RecipeBase):
     goal: Goal = ()
     """One sentence, or several to be averaged, that describe what the picture should show; left out: the task's own."""
     baseline: Baseline = ()
-    """The same for what it shows anyway; left out: that of the task's own goal; null: none."""
+    """Baseline sentences: what the picture shows anyway; left out: that of the task's own goal; null: none."""
     steps: PositiveInt = 40_000
     """Transitions to collect, summed over environments; rounded up to whole chunks (`learner.chunk` x `envs`)."""
     envs: PositiveInt = 8
@@ -192,7 +192,7 @@ class AgentRecipe(RecipeBase):
     evaluation: AgentEvaluation = AgentEvaluation()
     alarms: AlarmSettings = AlarmSettings()
     engine: Literal["auto", "single", "ddp", "fsdp2"] = "auto"
-    """How several processes share the learning (start them with torchrun); `auto`: DDP if there are several."""
+    """Distributed training over several processes (start them with torchrun); `auto`: DDP if there are several."""
 
 
 Recipe = ControlRecipe | AgentRecipe
@@ -201,4 +201,4 @@ CheckedRecipe = Annotated[
     Annotated[ControlRecipe, Tag("control")] | Annotated[AgentRecipe, Tag("agent")],
     Discriminator(lambda value: tag_of(value, "role", "control")),
 ]
-"""For validation: which of them is meant is said by `role`."""
+"""Any recipe, for validation; `role` tells the two kinds apart."""

@@ -1,4 +1,4 @@
-"""Keys of vlmrm's configurations (Rocamonde et al., ICLR 2024), and what our recipes say instead."""
+"""Keys of vlmrm's configurations (Rocamonde et al., ICLR 2024), and their counterparts in our recipes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ENVS = {
 
 @dataclass(frozen=True)
 class Counterpart:
-    """Our way to say what a key of vlmrm says.
+    """Counterpart of a key of vlmrm in our recipes.
 
     Attributes:
         key: of our recipes; empty if there is none.
@@ -96,7 +96,7 @@ COUNTERPARTS: dict[str, Counterpart] = {
 
 
 def translations(document: dict[str, Any]) -> Iterator[str]:
-    """What to say instead of each key of vlmrm that a document holds, a phrase each."""
+    """Replacements for the keys of vlmrm that a document holds, a phrase each."""
     held: dict[str, Any] = {}
     for name, value in document.items():
         inner = value if isinstance(value, dict) else {}

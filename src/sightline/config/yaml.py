@@ -1,4 +1,4 @@
-"""Strict YAML: duplicate keys, cycles and oversized documents are refused with a one-line error."""
+"""Read strict YAML: duplicate keys, cycles and oversized documents are refused with a one-line error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a completed recipe to all that it stands for: models loaded, the environment found, the teacher reached."""
+"""Build the setup of a completed recipe: load the models, find the environment, reach the teacher."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VIDEO_SIZE = (256, 256)
 
 @dataclass(frozen=True)
 class ControlSetup:
-    """Everything that a resolved recipe stands for, apart from what learns the policy.
+    """Setup of a resolved recipe: everything but the learner.
 
     Attributes:
         make: makes the environment whose frames are judged.
@@ -42,7 +42,7 @@ class ControlSetup:
 
     @property
     def reward_model(self) -> RewardModel:
-        """What judges states."""
+        """The reward model that judges states."""
         return self.reward.model
 
     @property
@@ -64,7 +64,7 @@ def build(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
     """Load the models, find the environment and reach the teacher of a completed recipe.
 
     Args:
-        asks: False leaves the teacher alone: to evaluate what it has taught, nobody needs its key or its server.
+        asks: False leaves the teacher alone: evaluation of what it has taught needs neither its key nor its server.
 
     Raises:
         BadInput, RunFailed: as the learner, the encoders, the words, the teacher and the environment say.

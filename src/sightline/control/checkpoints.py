@@ -1,4 +1,4 @@
-"""The state of a run between two chunks, as files: all that is needed to go on as if nothing had happened.
+"""Checkpoints: the state of a run between two chunks as files, from which it goes on as if nothing had happened.
 
     checkpoints/step-…/   learner.safetensors   weights, optimisers and counters of the learner
                           session.safetensors   replay buffer's rewards, pending chunk, reward source, episodes, chance
@@ -46,7 +46,7 @@ POLICY, REWARD = "policy.safetensors", "reward.safetensors"
 
 @dataclass
 class TrainerState:
-    """What a run remembers apart from its learner, its environments and its random numbers.
+    """Trainer state beside the learner, the environments and the random number generators.
 
     Attributes:
         best_score: the best reward under the words on the validation panel so far.
@@ -77,7 +77,7 @@ class ControlCheckpoints:
     def save(
         self, model: OffPolicyAlgorithm, worker: RewardWorker, env: CollectingVecEnv, counters: TrainerState
     ) -> None:
-        """Write what the run goes on from."""
+        """Write a checkpoint from which the run can be resumed."""
 
         def write(folder: Path) -> dict[str, str]:
             buffer, online = buffer_of(model), worker.model
@@ -120,7 +120,7 @@ class ControlCheckpoints:
         self.best.save(step, write)
 
     def bring_back_best(self, folder: Path, step: int | None) -> None:
-        """Make the best of a checkpoint the best again: a later one was chosen by what is about to be done anew."""
+        """Make the best of a checkpoint the best again: a later one was chosen in steps that will be repeated."""
         self.best.clear()
         if step is not None:
             self.best.save(step, lambda best: _copy_chosen(folder, best, to_best=False))
@@ -132,7 +132,7 @@ class ControlCheckpoints:
 
         Returns:
             The counters; whether the environments came back in the very states that they had been left in (if not,
-            their episodes were begun anew); and what `set_random_state` takes, at the beginning of the next chunk.
+            their episodes were begun again); and what `set_random_state` takes, at the beginning of the next chunk.
 
         Raises:
             Damaged: a file is, or it does not fit the recipe.
@@ -205,7 +205,7 @@ def restore_learner(model: OffPolicyAlgorithm, folder: Path) -> None:
 
 
 def _is_counter(model: OffPolicyAlgorithm, name: str, value: Any) -> bool:
-    """Whether an attribute of a learner is changed by learning and is plain: `num_timesteps`, `_last_obs`, ….
+    """Recognise the plain attributes of a learner that learning changes: `num_timesteps`, `_last_obs`, ….
 
     SB3's classes do not say which of their attributes are state, and those of others have more. All plain attributes
     are, but for what the constructor was told.
@@ -355,6 +355,6 @@ def set_random_state(model: OffPolicyAlgorithm, state: dict[str, Any]) -> None:
 
 
 def _exploration(model: OffPolicyAlgorithm) -> Any:
-    """Where SB3's state-dependent exploration keeps its noise."""
+    """The distribution in which SB3's state-dependent exploration keeps its noise, if there is one."""
     actor: Any = model.policy.actor
     return actor.action_dist

@@ -1,4 +1,4 @@
-"""What Stable-Baselines3 sees of our environments, and the frames that it does not see."""
+"""Rollout collection: our environments as Stable-Baselines3's vector environments, and the frames beside them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sightline.rewards.base import Clip
 
 
 class EpisodeSums:
-    """Accounts of the running episodes of N environments; gives them out as episodes end."""
+    """Return, length and success of the running episodes of N environments, given out as episodes end."""
 
     def __init__(self, count: int) -> None:
         self.accounts = Accounts(count)
@@ -24,7 +24,7 @@ class EpisodeSums:
 
     @property
     def knows_success(self) -> bool:
-        """Whether the environments say what success is."""
+        """True if the environments define success."""
         return self.accounts.knows_success
 
     def add(self, rewards: np.ndarray, success: np.ndarray | None, ended: np.ndarray) -> list[dict[str, float]]:
@@ -60,7 +60,7 @@ class EpisodeSums:
 
 
 class SpacesVecEnv(VecEnv):
-    """What SB3 needs to build a learner that only acts: spaces, and nothing to step.
+    """Vector environment with spaces and nothing to step, for building a learner that only acts.
 
     Args:
         count: number of environments.
@@ -98,12 +98,12 @@ class SpacesVecEnv(VecEnv):
         return [False] * self.num_envs
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Episodes have their own seeds; nothing is left to seed here."""
+        """Do nothing: episodes have their own seeds."""
         return [None] * self.num_envs
 
 
 class CollectingVecEnv(SpacesVecEnv):
-    """Adapts a `FrameVectorEnv` to SB3 and keeps the present chunk as a clip.
+    """Adapter of a `FrameVectorEnv` to SB3 that keeps the present chunk as a clip.
 
     Two chunks' worth of frames are allocated once: one is filled while the other is being embedded.
 

@@ -24,7 +24,7 @@ from sightline.models.device import choose_device
 
 _KNOWN = {"DQN": "stable_baselines3.DQN", "SAC": "stable_baselines3.SAC"}
 NOISE_OF_TD3 = 0.1
-"""Deviation of the exploration noise of TD3 (Fujimoto et al., ICML 2018), and of DDPG: their actors draw nothing."""
+"""Standard deviation of the exploration noise of TD3 (Fujimoto et al., ICML 2018) and DDPG: their actors draw none."""
 CNN_SIZE = 36
 """Height and width of the smallest picture that the convolutions of SB3's `CnnPolicy` leave something of."""
 
@@ -87,7 +87,7 @@ def build_learner(
 
 
 def choose_policy(algorithm: type[OffPolicyAlgorithm], space: spaces.Space[Any]) -> tuple[str, str | None]:
-    """Which of SB3's policies reads observations of this space: convolutions for pictures, else plain layers.
+    """Choose SB3's policy for observations of this space: convolutions for pictures, else plain layers.
 
     Returns:
         Its name, and a warning in one line if it is a poor choice for pictures.
@@ -117,7 +117,7 @@ def _noise(recipe: ControlRecipe, algorithm: type[OffPolicyAlgorithm], actions: 
 
 
 def reset_critic(model: OffPolicyAlgorithm) -> None:
-    """Begin the value functions anew, as after a change of the reward's scale and meaning; the actor stays.
+    """Reset the critic (all value functions), as after a change of the reward's scale and meaning; the actor stays.
 
     Raises:
         BadInput: see `name_of_values`.
@@ -134,7 +134,7 @@ def reset_critic(model: OffPolicyAlgorithm) -> None:
 
 
 def name_of_values(model: OffPolicyAlgorithm) -> str:
-    """What the policy calls its value functions.
+    """Name of the policy's value functions.
 
     Raises:
         BadInput: the algorithm has neither critics nor a Q network.
@@ -146,7 +146,7 @@ def name_of_values(model: OffPolicyAlgorithm) -> str:
 
 
 def keep_log_in_memory(model: OffPolicyAlgorithm) -> None:
-    """SB3 logs to its own files by default; ours reads the values and writes them with all others."""
+    """Replace SB3's logger, which writes files of its own; the trainer writes its values with all others."""
     model.set_logger(Logger(folder=None, output_formats=[]))
 
 

@@ -1,7 +1,7 @@
 """Ask a teacher outside of training: about pairs that others have judged, or about frames of random play.
 
-Questions that were asked before are asked again in the very words, and on the very levels, of then. A teacher that
-judges by words of its own, an encoder, has to have the same; so nothing is recorded under a goal that nobody judged by.
+Questions that were asked before are asked again with the same words and levels. A teacher that judges by words of its
+own, an encoder, has to have the same; so no answer is recorded under a goal that it was not judged by.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from sightline.teachers.base import TeacherContext, TeacherRunContext
 
 ENVS = 8
 STEPS_PER_SEGMENT = 4
-"""Random play is so many times as long as the segments that are taken from it."""
+"""Length of random play per length of the segments that are taken from it."""
 
 
 @dataclass(frozen=True)
 class OfflineLabels:
-    """What came of it.
+    """Labels collected outside of training.
 
     Attributes:
         questions: what was asked.
@@ -63,7 +63,7 @@ class OfflineLabels:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The recipe to ask by, completed as far as asking needs, and what to ask."""
+    """Plan of a labelling: the recipe, completed as far as asking needs, and what to ask."""
 
     recipe: ControlRecipe
     config: LearnedConfig
@@ -213,7 +213,7 @@ def _asked_before(
     """The labels whose questions the recipe's teacher can be asked, at least one.
 
     Raises:
-        BadInput: there are none of that environment or kind, or in those words, or on so many levels.
+        BadInput: there are none of that environment or kind, or in those words, or on that number of levels.
     """
     kind, what = config.feedback.question, config.feedback.noun
     found = [label for label in labels if label.context.task == recipe.env]

@@ -1,4 +1,4 @@
-"""New rewards for what was already seen, from the features that a replay buffer has kept."""
+"""Relabel stored transitions with new rewards, from the features that a replay buffer has kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS_AT_ONCE = 1024
 def relabel(buffer: CommittedReplayBuffer, model: RewardModel) -> np.ndarray:
     """Give every committed transition the reward that a model gives it now, without one new frame.
 
-    Where the ring has overwritten the beginning of an episode, nobody knows what its oldest `window - 1` stored
+    Where the ring has overwritten the beginning of an episode, it is unknown what its oldest `window - 1` stored
     transitions followed on: their windows begin with the oldest of them.
 
     Args:

@@ -19,14 +19,14 @@ from sightline.runs.archive import Archive, restore_rows
 
 
 class CommittedReplayBuffer(ReplayBuffer):
-    """SB3's replay buffer with a commit step between storing a transition and drawing it.
+    """Replay buffer of SB3 with a commit step between storing a transition and drawing it.
 
     Rows are vector steps (ring order), columns are environments. `rewards` is NaN where nothing is committed;
     `true_rewards` always holds the environment's own reward.
 
     Args:
-        feature_shape: of what a reward model keeps of each transition, to pay for it anew; None for nothing.
-        feature_dtype: of that.
+        feature_shape: of the features that a reward model keeps of each transition, to relabel it; None for none.
+        feature_dtype: of these features.
         n_steps: rewards that are added up to a return before a value is asked for; 1 gives plain transitions.
         gamma: discount of these rewards.
     """
@@ -42,6 +42,14 @@ class CommittedReplayBuffer(ReplayBuffer):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.n_steps, self.gamma = n_steps, gamma
+        # The ring once it is full. Rewards are committed in the order of time, so the rows that wait for theirs are
+        # always the newest ones, right before `pos`, where the next row overwrites the oldest:
+        #
+        #     place     0   1   2   3   4   5   6   7
+        #             | C | C | w | w | C | C | C | C |    C committed: can be drawn; only its reward still changes
+        #                       ▲       ▲                  w waiting: its reward is NaN, and it is never drawn
+        #                       │       └ pos: the oldest row, overwritten next; it must not be waiting then
+        #                       └ first waiting row
         shape = (self.buffer_size, self.n_envs)
         self.committed = np.zeros(shape, bool)
         self.true_rewards = np.zeros(shape, np.float32)
@@ -69,6 +77,7 @@ class CommittedReplayBuffer(ReplayBuffer):
             raise RunFailed(f"the replay buffer ({self.buffer_size} rows) is too small for what waits for its reward")
         super().add(obs, next_obs, action, reward, done, infos)
         self.committed[row] = False
+        # SB3 has stored the environment's reward here; with NaN instead no update can use it unnoticed.
         self.rewards[row] = np.nan
         self.true_rewards[row] = reward
         self._new_rows.append(row)
@@ -107,15 +116,15 @@ class CommittedReplayBuffer(ReplayBuffer):
         return np.asarray(places[self.committed[places].all(axis=1)])
 
     def clip(self, rows: np.ndarray) -> Clip:
-        """What is stored of rows that follow each other in time; the first counts as the first of an episode if it is
-        the oldest in the ring."""
+        """Clip of stored rows that follow each other in time; the first counts as the first of an episode if it is the
+        oldest in the ring."""
         before = (rows - 1) % self.buffer_size
         first = self.dones[before] > 0
         first |= (rows == (self.rows_added - self._stored) % self.buffer_size)[:, None]
         return Clip(first, states=self.next_observations[rows], env_reward=self.true_rewards[rows])
 
     def visited(self) -> np.ndarray:
-        """[M, …]: all states that were reached, committed or not."""
+        """All states [M, …] that were reached, committed or not."""
         stored = self.next_observations if self.full else self.next_observations[: self.pos]
         return np.asarray(stored.reshape(-1, *stored.shape[2:]))
 
@@ -165,7 +174,7 @@ class CommittedReplayBuffer(ReplayBuffer):
         return ReplayBufferSamples(*map(self.to_torch, data))
 
     def _draw_committed(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rejection sampling: nearly all stored transitions are committed, so few draws are thrown away."""
+        """Rejection sampling of committed cells: nearly all are committed, so few draws are thrown away."""
         stored_rows = self.buffer_size if self.full else self.pos
         committed = self.committed.reshape(-1)
         drawn = np.empty(0, np.int64)
@@ -201,7 +210,7 @@ class CommittedReplayBuffer(ReplayBuffer):
     # -- checkpoints -----------------------------------------------------------------------------------------------
     #
     # What was seen and done never changes once its reward is committed, so it is archived once. Rewards change when a
-    # reward model is fitted anew; they are small, and every checkpoint holds all of them. The last rows, which still
+    # reward model is fitted again; they are small, and every checkpoint holds all of them. The last rows, which still
     # wait for their rewards and features, are in the checkpoint too.
 
     def archive_to(self, archive: Archive) -> None:
@@ -246,11 +255,11 @@ class CommittedReplayBuffer(ReplayBuffer):
 
     @property
     def _stored(self) -> int:
-        """Rows in the ring."""
+        """Number of rows in the ring."""
         return min(self.rows_added, self.buffer_size)
 
     def _places(self, start: int, end: int) -> np.ndarray:
-        """int[end - start]: where rows lie in the ring."""
+        """Places of rows in the ring, int[end - start]."""
         return np.arange(start, max(start, end)) % self.buffer_size
 
     def _first_waiting(self) -> int:

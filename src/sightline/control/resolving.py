@@ -1,4 +1,4 @@
-"""From what a recipe says to what a run needs: the task's words, a learner that fits its actions, its environment."""
+"""Resolve a recipe to what a run needs: the task's words, a learner that fits its actions, its environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sightline.errors import BadInput, RunFailed
 
 
 def env_maker(recipe: ControlRecipe, frame_size: Size | None, render: bool = True) -> EnvMaker:
-    """How to make the recipe's environment.
+    """Factory of the recipe's environment.
 
     Args:
         frame_size: height and width of the frames that are wanted, None for the environment's own.

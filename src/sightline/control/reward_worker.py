@@ -33,7 +33,7 @@ class _Pending:
 
 
 class RewardWorker:
-    """Gives transitions their rewards, one chunk behind.
+    """Worker that gives transitions their rewards, one chunk behind.
 
     Args:
         buffer: whose rows wait for rewards.

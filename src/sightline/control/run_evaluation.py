@@ -1,4 +1,4 @@
-"""Evaluate what a run has chosen, again or on another panel."""
+"""Evaluate a run's chosen checkpoint, again or on another panel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much a run with a policy will hold in memory and write to disk."""
+"""Estimate the memory and disk space of a run with a policy: replay buffer, pool of segments, checkpoints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def describe_size(recipe: ControlRecipe) -> str:
 
 
 def _bytes_of_transition(recipe: ControlRecipe) -> tuple[float, bool]:
-    """What a transition takes in the replay buffer; and whether that is all."""
+    """Bytes of a transition in the replay buffer, and whether all of it is counted."""
     env = env_maker(recipe, None, render=False)()
     try:
         states, actions = env.observation_space, env.action_space
@@ -42,7 +42,7 @@ def _bytes_of_transition(recipe: ControlRecipe) -> tuple[float, bool]:
 
 
 def _size(count: float) -> str:
-    """Bytes for people."""
+    """Size in readable units."""
     for unit, width in (("GB", 1e9), ("MB", 1e6)):
         if count >= width:
             return f"{count / width:.3g} {unit}"

@@ -60,10 +60,10 @@ def train(setup: ControlSetup, run: RunFolder, progress: Progress, resume: bool 
     """Carry out a recipe in a run folder.
 
     Args:
-        setup: what to do.
-        run: where; owned by this process (`sightline.runs.folder.owned_run`).
+        setup: the models, the environment and the recipe.
+        run: the run folder; owned by this process (`sightline.runs.folder.owned_run`).
         progress: is told how it goes.
-        resume: go on from the newest whole checkpoint; without one, start anew.
+        resume: go on from the newest whole checkpoint; without one, start from the beginning.
 
     Returns:
         The content of the run's `result.json`: the chosen checkpoint on the test panel, and the untrained policy.
@@ -106,7 +106,7 @@ class ControlTrainer:
         found = self._snapshots.steps.latest(progress.say) if resume else None
         try:
             if resume and found is None:
-                self._snapshots.best.clear()  # chosen in a past that is about to be made again
+                self._snapshots.best.clear()  # chosen in steps that are about to be repeated
             self.model = self._fresh() if found is None else self._restored(found)
             resume_step = (0 if found is None else found.step) if resume else None
             self._metrics = Metrics(run, recipe.tensorboard, recipe.wandb, resume_step)
@@ -121,7 +121,9 @@ class ControlTrainer:
         if self.setup.recipe.replay is not None:
             self._learn_from_replay(remaining)
         elif remaining > 0:
+            # The interval keeps SB3 from printing and clearing the losses, which `_report_chunk` reads.
             self.model.learn(remaining, callback=_Hooks(self), log_interval=10**9, reset_num_timesteps=False)
+        # Rewards are committed one chunk late; those of the last chunk are still to come.
         rewards = self._scorer.finish()
         if rewards is not None:
             self._report_chunk(rewards)
@@ -134,6 +136,7 @@ class ControlTrainer:
         target networks and schedules), then the learner makes its updates.
         """
         recipe, model = self.setup.recipe, self.model
+        # SB3's own loop cannot do without stepping the environment, so its parts are called one by one.
         if remaining > 0:
             total, _ = model._setup_learn(remaining, reset_num_timesteps=False)
         while model.num_timesteps < recipe.steps:
@@ -147,7 +150,7 @@ class ControlTrainer:
             self._report_chunk(buffer_of(model).rewards[buffer_of(model).filled_rows()])
 
     def end_of_chunk(self) -> None:
-        """Read what was just collected; pay for what was collected before."""
+        """Embed the chunk that was just collected; commit the rewards of the one before."""
         rewards = self._scorer.end_of_chunk(self._env.take_clip())
         if rewards is not None:
             self._report_chunk(rewards)
@@ -164,6 +167,7 @@ class ControlTrainer:
                 set_random_state(self.model, self._random_state)
             self._random_state = None
         self._check_losses()
+        # Equal after resuming: this boundary was dealt with before it was saved, unless a stop interrupted that.
         recipe, before, now = self.setup.recipe, self._counters.boundary_step, self.model.num_timesteps
         saved = None
         if now > before:
@@ -236,6 +240,7 @@ class ControlTrainer:
         panel = setup.panel("test", recipe.evaluation.test_episodes)
         self.progress.say(f"testing the checkpoint of step {best.step} on {len(panel.seeds)} episodes")
         result: dict[str, Any] = {"chosen_step": best.step} | self._play(chosen, panel)
+        # The same panel without any learning: success means little if random weights succeed as often.
         untrained = greedy(self._untrained())
         result["untrained"] = self._play(untrained, panel)
         result["seconds"] = self._seconds()
@@ -249,6 +254,7 @@ class ControlTrainer:
         model = self.setup.reward_model
         state = learned_reward(best)
         if isinstance(model, LearnedReward) and state is not None:
+            # Put back afterwards, so that saving changes nothing in the trainer.
             now = model.state_dict()
             with restoring(best), self.run.writing():
                 model.load_state_dict(state)
@@ -256,7 +262,7 @@ class ControlTrainer:
             model.load_state_dict(now)
 
     def _illustrate(self, policies: dict[str, Policy], seed: int) -> None:
-        """Videos and the landscape. If they fail, the numbers stand all the same."""
+        """Record videos and the reward landscape. If they fail, the numbers stand all the same."""
         try:
             if self.setup.recipe.videos:
                 self._film(policies, seed)
@@ -295,7 +301,7 @@ class ControlTrainer:
         return model
 
     def _untrained(self) -> OffPolicyAlgorithm:
-        """The learner as it is before the first step; equal seeds give equal weights."""
+        """The learner before its first step; equal seeds give equal weights."""
         return build_learner(self.setup.recipe, self._env, *self._kept_of_a_state())
 
     def _kept_of_a_state(self) -> tuple[tuple[int, ...] | None, Any]:
@@ -303,6 +309,7 @@ class ControlTrainer:
         model = self.setup.reward_model
         if not model.keeps_features:
             return None, np.float16
+        # One blank frame through the model tells both, whatever the encoder or network is.
         probe = np.zeros((1, *self._env.envs.frame_shape), np.uint8)
         features = model.embed(Clip.of_states(model.needs, probe))
         return features.shape[2:], model.feature_dtype or features.dtype
@@ -316,7 +323,7 @@ class ControlTrainer:
         return worker
 
     def _reward_model(self, model: OffPolicyAlgorithm) -> RewardModel:
-        """What gives the learner its rewards: the reward model of the setup, or what teaches it."""
+        """The learner's reward model: that of the setup, or the online one around it."""
         setup, recipe = self.setup, self.setup.recipe
         shape = self._env.envs.frame_shape if setup.make.render else ()
         context = RunContext(
@@ -333,6 +340,7 @@ class ControlTrainer:
 
     def _restored(self, checkpoint: Checkpoint) -> OffPolicyAlgorithm:
         self.progress.say(f"resuming from step {checkpoint.step}")
+        # Built from the recipe as at the start, since checkpoints hold arrays and no code.
         model = self._untrained()
         self._scorer = self._scorer_for(model)
         restored = self._snapshots.restore(checkpoint.path, model, self._scorer, self._env)
@@ -388,6 +396,7 @@ class ControlTrainer:
         names = ["reward", "return", "return_ci_low", "return_ci_high", "success_rate", "ci_low", "ci_high"]
         names += ["success_any", "success_end"]
         self._metrics.write(step, {f"evaluation/{name}": numbers[name] for name in names})
+        # Chosen by the model's reward where there is one: a task in words has no true return to choose by.
         score = numbers["return"] if numbers["reward"] is None else numbers["reward"]
         self.progress.say(f"step {step}: {describe(numbers)}")
         if self._knows_reward() and score > self._counters.best_score:
@@ -396,7 +405,7 @@ class ControlTrainer:
         return True
 
     def _knows_reward(self) -> bool:
-        """Whether there is a reward to judge a policy by; one that is learned knows nothing before its first lesson."""
+        """True if there is a reward to judge a policy by; a learned one means nothing before its first fit."""
         return self.setup.reward_model.ready
 
     def _play(self, policy: Policy, panel: EvalSeeds) -> dict[str, Any]:
@@ -407,7 +416,7 @@ class ControlTrainer:
         return episodes.summary()
 
     def _film(self, policies: dict[str, Policy], seed: int) -> None:
-        """The same episode by each policy, with the reward drawn on one common scale."""
+        """Record the same episode by each policy, with the reward drawn on one common scale."""
         from sightline.reports.video import write_scored_video
 
         setup = self.setup
@@ -427,7 +436,7 @@ class ControlTrainer:
 
 
 class _Hooks(BaseCallback):
-    """Where SB3's loop calls the session."""
+    """Callback of SB3's loop, which calls the trainer."""
 
     def __init__(self, session: ControlTrainer) -> None:
         super().__init__()

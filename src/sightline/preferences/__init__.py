@@ -1,1 +1,1 @@
-"""A reward learned from a teacher's answers: what to ask, how to learn from it."""
+"""Preference learning: choose queries, ask a teacher, and fit a reward model to its answers."""

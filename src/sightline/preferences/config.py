@@ -45,7 +45,7 @@ class LearnedConfig(LearnedSettings):
     def make_reward(
         self, seen_shape: tuple[int, ...], encoder: Encoder | None, seed: int, seen_dtype: Any = np.float32
     ) -> LearnedReward:
-        """The reward before it has learned anything; see `sightline.rewards.learned.reward.LearnedReward`."""
+        """The reward model before it has learned anything; see `sightline.rewards.learned.reward.LearnedReward`."""
         return self.feedback.build_reward(
             self.model,
             self.fitting,

@@ -1,4 +1,4 @@
-"""Questions are asked in the background, and every answer is in the label store before it is used."""
+"""Background labelling: ask a teacher in a thread, and store every answer before it is used."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from sightline.labels.store import Context, LabelStore, Spent
 from sightline.labels.types import Answer, Outcome, Question, Teacher
 
 POLL = 0.2
-"""Seconds between two looks at whether the run shall stop."""
+"""Seconds between two checks for a request to stop."""
 DEAD = 10
-"""After so many failures in a row no further question of the round is begun."""
+"""Failures in a row after which no further question of the round is begun."""
 
 
 class Budget(Strict):
-    """What may be spent: no question is begun that would break it if it cost as much as others did, and training goes
-    on with the labels that there are. (What a question costs is known after the first, which is asked alone.)"""
+    """Query budget: no question is begun that would exceed it if it cost as much as others did, and training goes on
+    with the labels that there are. (What a question costs is known after the first, which is asked alone.)"""
 
     questions: PositiveInt = 600
     """Questions over the whole run that a reply came to, whatever it said."""
     requests: PositiveInt | None = None
     tokens: PositiveInt | None = None
     money: PositiveFloat | None = None
-    """In the currency of the teacher's prices."""
+    """Cost limit in the currency of the teacher's prices."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What came of a round of questions.
+    """Answers to a round of questions.
 
     Attributes:
         answers: one for each question, None where it was not asked because the budget was reached.
@@ -47,7 +47,7 @@ class Answers:
 
 
 class BackgroundLabeller:
-    """Asks one teacher, one round at a time.
+    """Labeller that asks one teacher in the background, one round at a time.
 
     Args:
         teacher: who is asked.
@@ -72,7 +72,7 @@ class BackgroundLabeller:
         self._round: Future[Answers] | None = None
         self._given_up = False
         self.context = Context(run, task)
-        """Of the present round."""
+        """Context of the present round: the run, its task and the step."""
 
     def ask(self, questions: Sequence[Question], step: int) -> None:
         """Begin to ask a round of questions."""
@@ -89,7 +89,7 @@ class BackgroundLabeller:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a round is being asked."""
+        """True while a round is being asked."""
         return self._round is not None and not self._round.done()
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class BackgroundLabeller:
         return reached
 
     def _remembered(self, question: Question) -> Answer | None:
-        """What this teacher has said of this question, or of the same pair the other way round."""
+        """This teacher's stored answer to the question, or to the same pair in the other order."""
         known = self.store.find(question, self.teacher.signature)
         if known is None and question.kind == "compare":
             other = self.store.find(question.mirrored(), self.teacher.signature)
@@ -157,7 +157,7 @@ class BackgroundLabeller:
         return self.store.spent(self.run)
 
     def _reached(self, under_way: int) -> str:
-        """Which limit of the budget one more question would break, in words, if it and what is under way cost as much
+        """Limit of the budget that one more question would exceed, in words, if it and what is under way cost as much
         as questions of this run usually do."""
         if not self._is_limited:
             return ""

@@ -1,4 +1,4 @@
-"""PEBBLE: a reward that is learned from preferences while a policy learns from it.
+"""PEBBLE: a reward model that is learned from preferences while a policy learns from it.
 
 Method: PEBBLE (Lee, Smith and Abbeel, ICML 2021) with a vision-language model as teacher (RL-VLM-F, Wang et al., ICML
 2024).
@@ -35,13 +35,13 @@ from sightline.runs.archive import Archives
 from sightline.teachers.base import TeacherRunContext
 
 ROUNDS_IN_POOL = 4
-"""The pool holds a random share of the transitions collected during the last four rounds."""
+"""Rounds over whose transitions the pool holds a random share."""
 PATIENCE = 20
-"""Chunks without a whole segment, after which there is no hope for one."""
+"""Chunks without a whole segment, after which the run is given up."""
 
 
 class Pebble(OnlineRewardModel):
-    """Rewards by what was learned from the teacher so far; before the first lesson, by novelty.
+    """Online reward model fitted to the teacher's answers so far; before the first fit, novelty.
 
     Args:
         config: the recipe's block.
@@ -90,6 +90,7 @@ class Pebble(OnlineRewardModel):
         return self.learned.embed(clip)
 
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
+        # Networks that were never fitted would reward at random; novelty at least makes the first queries diverse.
         return (self.learned if self.learned.ready else self._novelty).score(features, clip)
 
     def capture(self, clip: Clip) -> dict[str, np.ndarray]:
@@ -100,6 +101,7 @@ class Pebble(OnlineRewardModel):
         self._chunks += 1
         share = config.pool / (ROUNDS_IN_POOL * config.every)
         wanted = max(1, round(share * steps * envs))
+        # Seeded by the chunk's number: a resumed run captures the same segments, and no generator needs saving.
         rng = np.random.default_rng([self._seed, self._chunks])
         # An episode's last transition is the one before a first; that of the chunk's last step does not matter, since
         # no segment goes on behind it.
@@ -130,6 +132,7 @@ class Pebble(OnlineRewardModel):
             update = self._fit(self._round, should_stop)
         if self._round is None and step >= self._next_round and not self._finished:
             self._ask(step)
+            # Without lag the answers are due at once, and training waits for them here.
             if self._round is not None and step >= self._round.due:
                 update = self._fit(self._round, should_stop)
         return update
@@ -140,11 +143,13 @@ class Pebble(OnlineRewardModel):
             return  # or the answers would come too late to teach anything
         left = self.config.budget.questions - self._learner.questions
         count = min(left, _size_of_round(self.config, step, self._steps))
+        # Counted from the plan rather than from `step`, so that late rounds do not delay those that follow.
         self._next_round += self.config.every
         composed = self._learner.compose(count, due) if count > 0 else None
         if left <= 0:
             self._end_asking(f"all {self.config.budget.questions} questions of the budget are asked")
         elif composed is not None and composed.questions:
+            # Before asking: the labeller's threads read the scale with the first question.
             self._set_scales(self._measured_scale(composed))
             self._labelling.ask(composed.questions, step)
             self._round, self._asked_at = composed, step
@@ -167,7 +172,7 @@ class Pebble(OnlineRewardModel):
         return average, (min(seen[0], before[0]), max(seen[1], before[1]))
 
     def _set_scales(self, scales: Scale) -> None:
-        """Of this round; kept with it, so that a question that has to be asked once more gets the same answer."""
+        """Set the teacher's scale for this round; kept with it, so that a question asked again gets the same answer."""
         self._scales = scales
         self._labelling.teacher.use_scale(scales)
 
@@ -216,6 +221,7 @@ class Pebble(OnlineRewardModel):
     # -- state ---------------------------------------------------------------------------------------------------
 
     def state(self, archives: Archives) -> dict[str, Any]:
+        # The checkpoint says which questions were asked; their answers are in the store alone.
         self._store.back_up()
         return {
             "lessons": self._learner.state(archives),
@@ -241,7 +247,7 @@ class Pebble(OnlineRewardModel):
 
 
 def _nothing_usable(answers: Answers) -> str:
-    """Why a run cannot go on, in one line."""
+    """Error message of a round without any usable answer, in one line."""
     told = [answer for answer in answers.answers if answer is not None]
     reasons = [answer.reason for answer in told if answer.reason]
     why = f" ({_most_frequent(reasons)})" if reasons else ""

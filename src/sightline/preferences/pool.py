@@ -1,4 +1,4 @@
-"""Segments of the recent past that questions are made from.
+"""A pool of recent segments from which queries are made.
 
 A random share of all segments is kept, frames and all, in a ring: memory does not grow with the run, and no frame of
 the replay buffer needs to be kept for the teacher's sake.
@@ -15,7 +15,7 @@ from sightline.runs.archive import Archive
 
 
 class SegmentPool:
-    """A ring of segments.
+    """A ring buffer of segments.
 
     Args:
         size: segments kept at most.
@@ -38,7 +38,7 @@ class SegmentPool:
         return min(self.added, self.size)
 
     def add(self, frames: np.ndarray, features: np.ndarray, true_rewards: np.ndarray) -> None:
-        """Take in segments: uint8[K, L, H, W, 3], features [K, L, …], float32[K, L]. The oldest make room."""
+        """Add segments: uint8[K, L, H, W, 3], features [K, L, …], float32[K, L]. The oldest make room."""
         places = (self.added + np.arange(len(frames))) % self.size
         self._frames[places] = frames
         self._features[places] = features
@@ -49,22 +49,22 @@ class SegmentPool:
 
     @property
     def digests(self) -> list[str]:
-        """Of the segments held: equal ones look the same."""
+        """Digests of the segments held: segments with equal ones look the same."""
         return self._digests[: len(self)]
 
     @property
     def features(self) -> np.ndarray:
-        """[N, L, …] of the segments held; a view."""
+        """Features [N, L, …] of the segments held; a view."""
         return self._features[: len(self)]
 
     @property
     def true_returns(self) -> np.ndarray:
-        """float32[N]."""
+        """float32[N] returns of the segments under the environment's own reward."""
         returns: np.ndarray = self._true_rewards[: len(self)].sum(axis=1)
         return returns
 
     def segment(self, index: int) -> Segment:
-        """What a teacher is shown; a copy, for the ring goes on."""
+        """A segment as the teacher sees it; a copy, because the ring overwrites its rows."""
         return Segment(self._frames[index].copy(), self._true_rewards[index].copy())
 
     def archive_to(self, archive: Archive) -> None:
@@ -72,7 +72,7 @@ class SegmentPool:
         archive.append_ring(self._arrays(), self.added, self.added - len(self))
 
     def restore(self, added: int, archive: Archive) -> None:
-        """Take over what was archived when so many segments had been added.
+        """Take over what was archived when `added` segments had been added.
 
         Raises:
             ValueError, KeyError: it does not fit this pool.
@@ -95,7 +95,7 @@ def whole_segments(ended: np.ndarray, length: int, count: int, rng: np.random.Ge
     Args:
         ended: bool[T, N], whether an episode ended with a step.
         length: steps in a segment.
-        count: how many are wanted; fewer come back if there are not so many.
+        count: how many are wanted; fewer come back if the chunk holds fewer.
 
     Returns:
         int[K, 2]: first step and environment of each, without repetition.

@@ -1,4 +1,4 @@
-"""What is asked, and what is learned from the answers."""
+"""Query rounds: compose queries from the pool of segments, and fit the reward model to the answers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from sightline.rewards.novelty import flat
 from sightline.runs.archive import Archives
 
 REMEMBERED = 1_000
-"""Pairs asked before that a k-center choice keeps its distance from: the latest."""
+"""Latest pairs asked from which a k-center choice keeps its distance."""
 
 
 @dataclass(frozen=True)
 class QueryRound:
-    """Questions asked together.
+    """A round of queries, asked together.
 
     Attributes:
         due: the step at which the answers are needed.
@@ -56,7 +56,7 @@ class QueryRound:
 
 
 class PreferenceLearner:
-    """Composes questions from a pool of segments, and shapes a reward by the answers.
+    """Preference learner: composes questions from a pool of segments, and fits a reward model to the answers.
 
     Args:
         config: the recipe's block.
@@ -91,7 +91,8 @@ class PreferenceLearner:
         self.memory: Any = config.feedback.memory()
 
     def compose(self, count: int, due: int) -> QueryRound:
-        """Choose what to ask; fewer questions come back if there is less to ask about."""
+        """Choose the questions of a round; fewer come back if there is less to ask about."""
+        # Seeded by the questions so far: a resumed run composes the same round, and no generator needs saving.
         rng = np.random.default_rng([self._seed, self.questions])
         feedback = self.config.feedback
         composed = feedback.compose(self, count, rng)
@@ -103,6 +104,7 @@ class PreferenceLearner:
     def learn(self, asked: QueryRound, answers: Sequence[Answer | None]) -> dict[str, float | None]:
         """Shape the reward by a round's answers, None where none was given; returns how it went, for the metrics."""
         told = [(q, f, a) for q, f, a in zip(asked.questions, asked.features, answers, strict=True) if a is not None]
+        # A failed question counts as never asked: it costs no budget, and its segments may be asked about again.
         done = [question for question, _, answer in told if answer.outcome is not Outcome.FAILED]
         self.questions += len(done)
         self.asked += [tuple(segment.digest for segment in question.segments) for question in done]
@@ -115,7 +117,7 @@ class PreferenceLearner:
             self.examples.add(features, value)
         if self.kept:
             numbers |= self.config.feedback.learn(self, usable)
-            # All that was ever judged, from the first stumbling on: the recent past alone is too much alike in the end.
+            # All segments ever labelled: in the end the recent past alone is too uniform to set a scale.
             self.reward.fit_normalizer(self.examples.steps())
             steps = self.pool.features.reshape(-1, *self.reward.feature_shape)
             returns = self.reward.rewards_of(steps).reshape(len(self.pool), -1).sum(axis=1)
@@ -178,6 +180,7 @@ class PreferenceLearner:
         outcomes = Counter(answer.outcome.value for _, answer in told)
         numbers: dict[str, float | None] = {"labels/asked": self.questions, "labels/kept": self.kept}
         numbers |= {f"labels/{outcome}": outcomes[outcome.value] / len(told) for outcome in Outcome if told}
+        # Only decided answers about pairs that the ground truth decides as well: ties say nothing about accuracy.
         judged = [
             answer.value == truth
             for question, answer in told
@@ -186,13 +189,14 @@ class PreferenceLearner:
             if truth in (0.0, 1.0)
         ]
         numbers["labels/accuracy"] = float(np.mean(judged)) if judged else None
+        # The time of model calls alone: an answer without an exchange was not asked of a model.
         seconds = [answer.seconds for _, answer in told if answer.exchanges]
         numbers["labels/seconds"] = float(np.mean(seconds)) if seconds else None
         return numbers
 
 
 def _flat(features: np.ndarray) -> np.ndarray:
-    """[N, L, …] features -> float32[N, D], what distances are measured on."""
+    """Flat features [N, L, …] -> float32[N, D], between which distances are measured."""
     return flat(features).astype(np.float32)
 
 
@@ -204,4 +208,5 @@ def _numbers_of(fitted: Fit) -> dict[str, float | None]:
         "reward/accuracy": fitted.accuracy,
         "reward/held_out_accuracy": fitted.held_out_accuracy,
     }
+    # JSON has no NaN; nothing held out, or no decided pair, is a missing value.
     return {name: None if np.isnan(value) else value for name, value in numbers.items()}

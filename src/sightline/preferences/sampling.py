@@ -1,4 +1,4 @@
-"""Which segments to ask about.
+"""Samplers that choose the segments and pairs to query.
 
 The samplers of B-Pref (Lee et al., NeurIPS 2021) and PEBBLE (Lee, Smith and Abbeel, ICML 2021), on arrays alone: what a
 segment is made of (pixels, embeddings, states) is decided by whoever makes its features.
@@ -10,7 +10,7 @@ segment is made of (pixels, embeddings, states) is decided by whoever makes its 
 - `k_center`: candidates that are far from what was asked before and from each other: farthest first (Gonzalez, 1985).
 - `k_center_disagreement`, `k_center_entropy`: of the better half of the candidates, those far from each other.
 
-Candidates are uniform pairs. Where there are no predictions yet, nobody can disagree: these samplers are uniform then.
+Candidates are uniform pairs. Before the first fit there is no disagreement: these samplers are uniform then.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Literal
 import numpy as np
 
 PairSampler = Literal["uniform", "disagreement", "entropy", "k_center", "k_center_disagreement", "k_center_entropy"]
-"""How pairs are chosen, see above."""
+"""Sampler of the pairs, see above."""
 
 
 @dataclass(frozen=True, eq=False)
 class PoolView:
-    """N segments that can be asked about.
+    """The pool as a sampler sees it: N segments that can be asked about.
 
     Attributes:
         digests: of their frames; segments with equal ones look the same, and count as one.
@@ -143,7 +143,7 @@ def farthest_first(count: int, pairs: np.ndarray, asked: np.ndarray | None = Non
 
 
 def _uniform_pairs(count: int, pool: PoolView, rng: np.random.Generator, asked: AskedPairs) -> np.ndarray:
-    """As `choose_pairs`. Pairs are numbered and drawn by number, so that none comes twice however small the pool is."""
+    """Uniform pairs, as `choose_pairs`, drawn by their numbers, so that none comes twice however small the pool is."""
     segments = _distinct(pool)
     place = {pool.digests[index]: position for position, index in enumerate(segments)}
     excluded = {_number(place[a], place[b]) for a, b in asked.digests if a != b and a in place and b in place}
@@ -164,7 +164,7 @@ def _number(a: int, b: int) -> int:
 
 
 def _distinct(pool: PoolView) -> np.ndarray:
-    """int64: the first segment of each look."""
+    """Indices int64 of distinct segments: the first of those that look the same."""
     first: dict[str, int] = {}
     for index, digest in enumerate(pool.digests):
         first.setdefault(digest, index)
@@ -172,14 +172,14 @@ def _distinct(pool: PoolView) -> np.ndarray:
 
 
 def _squared_distances(pairs: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """float[C, 2, D], float[K, 2, D] -> float64[C, K]."""
+    """Squared distances of pairs, float[C, 2, D] and float[K, 2, D] -> float64[C, K]; the smaller of both orders."""
     straight = _squared(pairs[:, 0], others[:, 0]) + _squared(pairs[:, 1], others[:, 1])
     crossed = _squared(pairs[:, 0], others[:, 1]) + _squared(pairs[:, 1], others[:, 0])
     return np.asarray(np.minimum(straight, crossed))
 
 
 def _squared(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """float[C, D], float[K, D] -> float64[C, K]."""
+    """Squared Euclidean distances, float[C, D] and float[K, D] -> float64[C, K]."""
     x, y = x.astype(np.float64), y.astype(np.float64)
     squares = (x * x).sum(axis=1)[:, None] + (y * y).sum(axis=1)[None] - 2 * x @ y.T
     return np.asarray(np.maximum(squares, 0.0))

@@ -1,4 +1,4 @@
-"""Settings of a reward that is learned from a teacher's answers, as a recipe says them."""
+"""Settings of a reward that is learned from a teacher's answers, as keys of a recipe."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class LearnedSettings(RewardConfig):
     questions: PositiveInt = 60
     """Questions in a round."""
     schedule: Literal["constant", "falling", "rising"] = "constant"
-    """How the size of a round changes over the run: falling to nothing, or rising."""
+    """Query schedule, the size of a round over the run: constant, falling to nothing, or rising."""
     budget: Budget = Budget()
     lag: bool | None = None
-    """Whether the answers of a round are used only when the next is due, so that training goes on meanwhile.
+    """Use the answers of a round only when the next is due, so that training goes on meanwhile.
     Default: for teachers that take their time (chat, human)."""
     pool: PositiveInt = 2_000
     """Segments of the recent past that questions are made from."""
@@ -52,13 +52,13 @@ class LearnedSettings(RewardConfig):
     scale: float = Field(default=1.0, gt=0)
     """Standard deviation, over all segments that were judged, of the rewards that the learner is given."""
     reset_critic: bool = True
-    """Begin the critic anew when the first reward model takes over from exploration."""
+    """Reset the critic when the first reward model takes over from exploration."""
     reset_updates: NonNegativeInt = 100
-    """Updates made right after that."""
+    """Policy updates right after the critic's reset."""
     frame_size: tuple[PositiveInt, PositiveInt] | None = None
     """Height and width of the frames; default: what the encoder reads, and 224 x 224 for chat and human teachers."""
     labels: str | None = None
-    """Folder of the label store; default: `labels` in the run. Runs that share a store share what was paid for."""
+    """Folder of the label store; default: `labels` in the run. Runs that share a store share its answers."""
     device: str = "auto"
 
     wording: ClassVar[RewardWording] = RewardWording(

@@ -1,1 +1,1 @@
-"""From frames to numbers."""
+"""Reward models: from frames, states and words to rewards."""

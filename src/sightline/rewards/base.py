@@ -84,16 +84,16 @@ class Clip:
         return {name: array for name, array in named.items() if array is not None}
 
     def __getitem__(self, steps: slice) -> Clip:
-        """Some of its steps."""
+        """A clip of some of its steps."""
         arrays = {name: array[steps] for name, array in self.arrays().items()}
         return replace(Clip.of_arrays(arrays), instruction=self.instruction)
 
 
 class RewardModel:
-    """Judges clips; subclass it with `reward`, or with `embed` and `score`.
+    """Base of reward models, which judge clips; subclass it with `reward`, or with `embed` and `score`.
 
     Attributes:
-        needs: what of a clip it reads, `frames`, `states`, both or neither. Nothing is rendered that nobody needs.
+        needs: what of a clip it reads, `frames`, `states`, both or neither. Frames are rendered only if needed.
         keeps_features: whether features are worth a place in the replay buffer, for relabelling.
         feature_dtype: of what is kept; None for that of the features.
         ready: False as long as its rewards mean nothing, because it has learned nothing yet.
@@ -112,7 +112,7 @@ class RewardModel:
         return self.score(self.embed(clip), clip)
 
     def embed(self, clip: Clip) -> np.ndarray:
-        """[T, N, …]: all of a clip that is worth keeping. Runs in a background thread and must change nothing."""
+        """Features [T, N, …]: all of a clip worth keeping. Runs in a background thread and must change nothing."""
         if _is_defined(self, "reward"):
             return self.reward(clip)
         return np.zeros((*clip.shape, 0), np.float32)
@@ -140,7 +140,7 @@ class RewardModel:
         return rewards
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that was learned, as arrays and plain data; empty if nothing is ever learned."""
+        """Learned state of the reward model, as arrays and plain data; empty if nothing is ever learned."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -149,7 +149,7 @@ class RewardModel:
 
 @dataclass(frozen=True)
 class RewardUpdate:
-    """Outcome of a lesson between two chunks.
+    """Outcome of a reward model's learning between two chunks.
 
     Attributes:
         metrics: how it went.
@@ -192,14 +192,14 @@ class OnlineRewardModel(RewardModel):
         return None
 
     def state(self, archives: Archives) -> dict[str, Any]:
-        """What must be in a checkpoint; what only grows is appended to an archive instead."""
+        """State for a checkpoint; data that only grows is appended to an archive instead."""
         return {}
 
     def restore(self, state: dict[str, Any], archives: Archives) -> None:
         """Take over what `state` gave, and what was archived before it."""
 
     def close(self) -> None:
-        """Let go of threads and files."""
+        """Release threads and files."""
 
 
 class Interrupted(Exception):
@@ -207,7 +207,7 @@ class Interrupted(Exception):
 
 
 class RewardStream:
-    """Scores clips that follow each other; windows reach back across their borders and stop at episode starts.
+    """Scorer of clips that follow each other; windows reach back across their borders and stop at episode starts.
 
     `embed` may run in a thread of its own, one clip after the other; `score` follows in the same order.
 

@@ -1,4 +1,4 @@
-"""From a recipe's reward block to a reward model: what the block is told, and what it gives back."""
+"""Build a reward model from a recipe's reward block: the context that it gets, and the setup that it returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RewardContext:
-    """What a reward block may know of the run that it is built for.
+    """Context of the run that a reward block is built for.
 
     Attributes:
         goal, baseline: the recipe's words.
@@ -43,7 +43,7 @@ class RewardSetup:
         frame_size: height and width at which frames are rendered; None for the environment's own.
         frames: whether the environment renders at all.
         encoder: the one that frames are embedded with, if any; its model card goes into the run folder.
-        teacher: who answers questions; None if nobody does, or if they are only reached in the run.
+        teacher: answers the questions; None if none does, or if people are only reached in the run.
         warnings: one line each.
     """
 
@@ -57,7 +57,7 @@ class RewardSetup:
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a reward model that learns during a run may know of it.
+    """Context of a run for a reward model that learns during it.
 
     Attributes:
         folder: of the run.
@@ -80,7 +80,7 @@ class RunContext:
 
 
 class RewardConfig(RewardBlock):
-    """Base of all reward blocks: what a recipe says of a reward, and how that becomes a reward model."""
+    """Base of all reward blocks: a recipe's settings of a reward, and the construction of its reward model."""
 
     def build(self, context: RewardContext) -> RewardSetup:
         """Load what is needed and make the reward model.
@@ -95,5 +95,5 @@ class RewardConfig(RewardBlock):
         return None
 
     def online(self, setup: RewardSetup, context: RunContext) -> OnlineRewardModel | None:
-        """What goes on learning in a run, around the model that was built; None if nothing is learned."""
+        """Online reward model around the one that was built, for a run; None if nothing is learned."""
         return None

@@ -18,7 +18,7 @@ class GroundTruthConfig(RewardConfig):
 
     kind: Literal["ground_truth"] = "ground_truth"
     scale: float = Field(default=1.0, gt=0)
-    """What the learner is given is the reward times this; what is reported is not."""
+    """Factor of the rewards that the learner gets; reported rewards are not scaled."""
 
     wording: ClassVar[RewardWording] = RewardWording(
         "Environment reward",

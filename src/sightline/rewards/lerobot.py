@@ -67,10 +67,10 @@ class LeRobotReward:
         return rewards.to(seen.device)
 
     def reset(self) -> None:
-        """Nothing is remembered from one batch to the next."""
+        """Do nothing: no state is kept from one batch to the next."""
 
     def _frames(self, batch: Mapping[str, Any]) -> Tensor:
-        """uint8[T, B, H, W, 3]."""
+        """Frames uint8[T, B, H, W, 3] of a batch."""
         images = self._of(batch, self.image_key)
         if images.ndim not in (4, 5) or images.shape[-3] != 3:
             raise BadInput(f"'{self.image_key}' must be [B, 3, H, W] or [B, T, 3, H, W], not {list(images.shape)}")
@@ -83,7 +83,7 @@ class LeRobotReward:
         return images.permute(1, 0, 3, 4, 2).contiguous()
 
     def _states(self, batch: Mapping[str, Any]) -> Tensor:
-        """[T, B, D]; states without a time axis are one step."""
+        """States [T, B, D] of a batch; those without a time axis are one step."""
         states = self._of(batch, self.state_key)
         return states[None] if states.ndim == 2 else states.transpose(0, 1)
 

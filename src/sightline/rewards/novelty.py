@@ -1,4 +1,4 @@
-"""Exploration before there is a reward: states are worth what they are far from (PEBBLE, Lee et al., ICML 2021)."""
+"""Novelty reward for exploration before a reward is learned: distance to visited states (PEBBLE, ICML 2021)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from sightline.rewards.base import Clip, Need, RewardModel, to_numpy
 
 NEIGHBOUR = 5
-"""Distances are to the fifth nearest other state."""
+"""The k of the k-th nearest neighbour to which distances are measured."""
 AMONG = 10_000
 """States compared with, at most; a random share of more."""
 THINNED = 16
-"""Pictures are compared by about so many rows and columns."""
+"""Rows and columns, about, by which pictures are compared."""
 
 
 class NoveltyReward(RewardModel):
@@ -65,8 +65,11 @@ class NoveltyReward(RewardModel):
 
 
 def flat(features: np.ndarray) -> np.ndarray:
-    """[N, …] -> [N, D], what distances are measured on. Of pictures (uint8 of three axes), every axis is thinned out to
-    16 places or so, and they become numbers from 0 to 1."""
+    """Flat features [N, …] -> [N, D], between which distances are measured.
+
+    Of pictures (uint8 of three axes), every axis is thinned out to 16 places or so, and values become numbers from 0
+    to 1.
+    """
     if features.ndim >= 4 and features.dtype == np.uint8:
         a, b, c = (slice(None, None, max(1, size // THINNED)) for size in features.shape[-3:])
         features = features[..., a, b, c].astype(np.float32) / 255

@@ -1,4 +1,4 @@
-"""The progress reward: how much nearer to the goal's words the last few frames have come.
+"""The progress reward: the rise of the similarity to the goal's words over the last few frames.
 
 The rise of the similarity s over k steps, s(t) - s(t - k), prefers the same policies as s itself: discounted by gamma
 and added up over an endless episode it is 1 - gamma^k times the sum of s, less a constant of the episode's beginning.
@@ -21,7 +21,7 @@ from sightline.rewards.zero_shot import ZeroShotConfig, ZeroShotReward
 
 
 class ProgressConfig(ZeroShotConfig):
-    """How much nearer to the goal's words the last eight frames have come."""
+    """The rise of the similarity to the goal's words over the last eight frames."""
 
     kind: Literal["progress"] = "progress"  # type: ignore[assignment]
     level: float = 0.3

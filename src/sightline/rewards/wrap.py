@@ -1,4 +1,4 @@
-"""Any environment with the reward of a reward model, for learners that know nothing of Sightline.
+"""Wrap any environment with the reward of a reward model, for learners that know nothing of Sightline.
 
     env = wrap(gymnasium.make("CartPole-v1", render_mode="rgb_array"), "a pole standing upright on a cart")
 

@@ -1,4 +1,4 @@
-"""The zero-shot reward: how near is a frame to the goal's words?
+"""The zero-shot reward: the similarity of a frame to the goal's words.
 
 Method: goal-baseline regularisation, Rocamonde, Montesinos, Nava, Perez and Lindner, "Vision-Language Models are
 Zero-Shot Reward Models for Reinforcement Learning", ICLR 2024, section 3.2. With the frame's embedding x, the mean g
@@ -207,7 +207,7 @@ def from_words(
 
 
 def warn_of_unknown_words(encoder: Encoder, sentences: Sequence[str]) -> str | None:
-    """One line if the encoder does not know some of the words, else None."""
+    """Warning in one line if the encoder does not know some of the words, else None."""
     unknown = encoder.unknown_words(sentences)
     if not unknown:
         return None

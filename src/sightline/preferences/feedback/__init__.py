@@ -1,1 +1,1 @@
-"""What a teacher is asked, and how a reward learns from its answers: one file for each kind of feedback."""
+"""Kinds of feedback, one file each: the query to a teacher, and how a reward model learns from its answers."""

@@ -1,4 +1,4 @@
-"""Recipe blocks of feedback: what a teacher is asked, and how a reward learns from the answers."""
+"""Recipe blocks of feedback: the query, and how a reward model learns from its answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Learner(Protocol):
-    """What a kind of feedback may use of whoever asks and learns (`sightline.preferences.rounds.PreferenceLearner`).
+    """Interface of the preference learner to a kind of feedback (`sightline.preferences.rounds.PreferenceLearner`).
 
     Attributes:
         pool: segments of the recent past to ask about.
@@ -54,16 +54,16 @@ class Learner(Protocol):
 
 
 class FeedbackConfig(Strict):
-    """Base of all blocks that say what a teacher is asked, and how the reward learns from its answers."""
+    """Base of all feedback blocks: the queries to a teacher, and how the reward model learns from its answers."""
 
     kind: str
     question: ClassVar[QuestionKind] = "compare"
     noun: ClassVar[str] = "questions"
     """Plural of what is asked about."""
     bounded: ClassVar[bool] = False
-    """Whether networks say numbers from 0 to 1, or any."""
+    """True if the reward networks' outputs are bounded to [0, 1]."""
     orders: ClassVar[bool] = False
-    """Whether a label says which of two segments is better, so that accuracy can be measured."""
+    """True if a label orders two segments (a preference), so that accuracy can be measured."""
 
     @property
     def question_levels(self) -> int:
@@ -82,13 +82,13 @@ class FeedbackConfig(Strict):
         return self.kind
 
     def build_reward(self, network: RewardNetConfig, fitting: FittingConfig, **options: Any) -> LearnedReward:
-        """The reward that answers shape, before the first; options are those of `EnsembleReward`."""
+        """Reward model for this feedback, before the first answer; options are those of `EnsembleReward`."""
         from sightline.rewards.learned.reward import EnsembleReward
 
         return EnsembleReward(network, fitting, bounded=self.bounded, **options)
 
     def memory(self) -> Any:
-        """What a learner remembers for this feedback beside labels: an object with `state` and `restore`, or None."""
+        """State that a learner keeps for this feedback beside labels: an object with `state` and `restore`, or None."""
         return None
 
     def choose(self, learner: Learner, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -106,7 +106,7 @@ class FeedbackConfig(Strict):
         ]
 
     def teaches(self, outcome: Outcome) -> bool:
-        """Whether an answer with this outcome is learned from."""
+        """True if an answer with this outcome is learned from."""
         return True
 
     def learn(

@@ -27,7 +27,7 @@ class LadderConfig(FeedbackConfig):
     size: int = Field(default=10, ge=2)
     """Candidates on the ladder."""
     k_factor: float = Field(default=32.0, gt=0)
-    """How far one comparison moves a rating."""
+    """Elo K-factor: the most that one comparison moves a rating."""
 
     noun: ClassVar[str] = "pairs"
 
@@ -117,7 +117,7 @@ class LadderMemory:
 
 
 def _flat(features: np.ndarray) -> np.ndarray:
-    """[N, L, …] features -> float32[N, D], what distances are measured on."""
+    """Flat features [N, L, …] -> float32[N, D], between which distances are measured."""
     from sightline.rewards.novelty import flat
 
     return flat(features).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Feedback in pairs: which of two segments is nearer to the goal (Christiano et al., NeurIPS 2017)."""
+"""Feedback in pairs: a preference for the segment that is nearer to the goal (Christiano et al., NeurIPS 2017)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PairsConfig(FeedbackConfig):
-    """Which of two segments is nearer to the goal (Christiano et al., 2017)."""
+    """Preferences between two segments: the one nearer to the goal (Christiano et al., 2017)."""
 
     kind: Literal["pairs"] = "pairs"
     sampler: PairSampler = "uniform"

@@ -1,4 +1,4 @@
-"""Feedback by ratings: how good is this segment, on a few levels (ERL-VLM, Luu et al., ICML 2025)."""
+"""Feedback by ratings: the quality of a segment, on a few levels (ERL-VLM, Luu et al., ICML 2025)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RatingsConfig(FeedbackConfig):
-    """How good is this segment, on a few levels (ERL-VLM, Luu et al., ICML 2025)."""
+    """Ratings: the quality of a segment, on a few levels (ERL-VLM, Luu et al., ICML 2025)."""
 
     kind: Literal["ratings"] = "ratings"
     levels: int = Field(default=3, ge=2, le=5)

@@ -1,4 +1,4 @@
-"""Feedback by scores: how good is this segment, from 0 to 1."""
+"""Feedback by scores: the quality of a segment, from 0 to 1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ScoresConfig(FeedbackConfig):
-    """How good is this segment, from 0 to 1."""
+    """Scores: the quality of a segment, from 0 to 1."""
 
     kind: Literal["scores"] = "scores"
 

@@ -1,4 +1,4 @@
-"""Recipe blocks of a learned reward: the kinds of reward networks, and how they are fitted."""
+"""Recipe blocks of a learned reward: the kinds of reward networks, and the settings of fitting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RewardNetConfig(Strict):
 
     @property
     def reads_states(self) -> bool:
-        """Whether it reads states instead of frames."""
+        """True if it reads states instead of frames."""
         return False
 
     @property
@@ -46,11 +46,11 @@ class RewardNetConfig(Strict):
         return self.kind if self.encoder_name is None else f"{self.kind}, {self.encoder_name}"
 
     def features(self, seen: np.ndarray, encoder: Encoder | None) -> np.ndarray:
-        """What the network reads, [N, …], of frames uint8[N, H, W, 3] or states [N, …]."""
+        """The network's input features, [N, …], of frames uint8[N, H, W, 3] or states [N, …]."""
         raise NotImplementedError
 
     def scaled(self, features: Tensor) -> Tensor:
-        """Features as networks like them: of about unit size."""
+        """Features scaled to about unit size."""
         return features
 
     def build(self, feature_shape: tuple[int, ...], members: int) -> nn.Module:
@@ -177,11 +177,11 @@ RewardNet = Annotated[
 
 
 class FittingConfig(Strict):
-    """How the reward networks are fitted to the labels after each round."""
+    """Settings of fitting the reward networks to the labels after each round."""
 
     ensemble: PositiveInt = 3
     epochs: PositiveInt = 60
-    """At most; fitting stops when the held-out loss has not fallen for `patience` epochs."""
+    """Most epochs of a fit, which stops when the held-out loss has not fallen for `patience` epochs."""
     patience: PositiveInt = 10
     held_out: float = Field(default=0.2, ge=0, lt=1)
     """Share of the labels that is never trained on and tells when to stop; 0 trains all epochs on everything."""

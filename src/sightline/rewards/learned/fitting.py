@@ -17,7 +17,7 @@ from sightline.runs.archive import Archive
 
 
 class Examples:
-    """Labelled segments: what networks learn from."""
+    """Training examples: labelled segments."""
 
     def __init__(self) -> None:
         self.features: list[tuple[np.ndarray, ...]] = []
@@ -32,7 +32,7 @@ class Examples:
         return len(self.features[0]) if self.features else 1
 
     def add(self, features: tuple[np.ndarray, ...], value: float) -> None:
-        """A label: the features [L, …] of the one or two segments that it is about, and the answer's value."""
+        """Add a label: the features [L, …] of the one or two segments that it is about, and the answer's value."""
         self.features.append(features)
         self.values.append(value)
 
@@ -65,11 +65,11 @@ class Examples:
 
 
 class LabelLoss(Protocol):
-    """What fitting asks of a kind of feedback; see `sightline.preferences.feedback.base.FeedbackConfig`."""
+    """Interface of a kind of feedback to fitting; see `sightline.preferences.feedback.base.FeedbackConfig`."""
 
     @property
     def orders(self) -> bool:
-        """Whether a label says which of two segments is better."""
+        """True if a label orders two segments (a preference)."""
         ...
 
     def batches(
@@ -83,7 +83,7 @@ class LabelLoss(Protocol):
 
 @dataclass(frozen=True)
 class Fit:
-    """How well the networks agree with the labels after fitting.
+    """Result of fitting: the agreement of the networks with the labels.
 
     Attributes:
         labels: how many there were.
@@ -193,7 +193,7 @@ def _endless(indices: np.ndarray, rng: np.random.Generator) -> Iterator[int]:
 
 
 class Labels:
-    """Labelled segments as a loss: what the networks say of them against what was said."""
+    """Loss and accuracy of the reward networks on labelled segments."""
 
     def __init__(self, reward: EnsembleReward, examples: Examples, feedback: LabelLoss, segment: int) -> None:
         self.values = np.asarray(examples.values)

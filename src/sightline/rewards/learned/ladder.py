@@ -2,8 +2,8 @@
 
 After Zakharov and Whiteson, "GoalLadder: Incremental Goal Discovery with Vision-Language Models", NeurIPS 2025: states
 that look like progress become candidate goals, a teacher's comparisons rate them as chess players are rated (Elo,
-1978), and the agent is paid for coming near the best. A wrong answer moves a rating by a few points, no more, and no
-reward model is trained on it.
+1978), and the agent is rewarded for coming near the best. A wrong answer moves a rating by a few points, no more, and
+no reward model is trained on it.
 
 What is different here: distances are measured between embeddings of a frozen encoder, rather than in a space that is
 learned beside the policy; and one kind of question serves for discovery and for rating: a match. Half of a round's
@@ -52,7 +52,7 @@ Match = tuple[Candidate, Candidate]
 
 
 class Ladder:
-    """Rates candidates by their matches and keeps the best.
+    """Elo ladder: rates candidates by their matches and keeps the best.
 
     Args:
         size: candidates on the ladder, at least 2.
@@ -132,7 +132,7 @@ class Ladder:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Become the ladder that `state` was taken from."""
+        """Restore the ladder that `state` was taken from."""
         columns = (state["embeddings"], state["digests"], state["ratings"], state["matches"])
         self.entries = [
             Entry(Candidate(str(digest), embedding.copy()), float(rating), int(matches))
@@ -140,12 +140,12 @@ class Ladder:
         ]
 
     def _entry(self, candidate: Candidate) -> Entry:
-        """Its place on the ladder, or a newcomer's."""
+        """Entry of a candidate on the ladder, or a newcomer's."""
         known = (entry for entry in self.entries if entry.candidate.digest == candidate.digest)
         return next(known, None) or Entry(candidate, self._foot())
 
     def _enter(self, newcomer: Entry) -> None:
-        """The newcomer comes in; of a full ladder the weakest leaves, which may be the newcomer itself."""
+        """Add a newcomer; of a full ladder the weakest leaves, which may be the newcomer itself."""
         self.entries.append(newcomer)
         if len(self.entries) > self.size:
             self.entries.remove(min(reversed(self.entries), key=lambda entry: entry.rating))

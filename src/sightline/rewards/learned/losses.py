@@ -1,4 +1,6 @@
-"""What a reward model is fitted to. Every loss is given per member of an ensemble; add them up before `backward`.
+"""Losses of reward models on preferences, ratings and scores.
+
+Every loss is given per member of an ensemble; add them up before `backward`.
 
 Pairs: with z the difference of the two predicted returns, a member says P(second) = sigmoid(z) (Bradley and Terry,
 1952; Christiano et al., "Deep Reinforcement Learning from Human Preferences", NeurIPS 2017). The label y is the
@@ -7,7 +9,7 @@ probability that the second is preferred: 0 first, 1 second, 0.5 equal. At y = 0
 - `cross_entropy`: H(y, P).
 - `noise_aware`: H(y, (1 - 2e) P + e): if a share e of the labels is flipped, that is what labels look like. Forward
   correction, Patrini et al., "Making Deep Neural Networks Robust to Label Noise", CVPR 2017. A confident prediction
-  pays at most -log(e) for a label that contradicts it.
+  loses at most -log(e) on a label that contradicts it.
 - `symmetric`: H(y, P) + H(P, y), with log 0 taken as -4: Wang et al., "Symmetric Cross Entropy for Robust Learning with
   Noisy Labels", ICCV 2019 (both weights are 1 here).
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     import torch
 
 LOG_OF_ZERO = -4.0
-"""What `symmetric` takes for log 0; Wang et al. use the same."""
+"""Value of log 0 in `symmetric`; Wang et al. use the same."""
 
 SHARPNESS = 1.0
 """k of the ratings' probabilities, in units of (number of levels)^2. Sharper, and the absolute error hardly pulls a
@@ -44,7 +46,7 @@ def preference_loss(
     kind: PairLoss = "cross_entropy",
     noise: float = 0.2,
 ) -> torch.Tensor:
-    """How badly predicted returns explain which segments were preferred.
+    """Preference loss of predicted returns.
 
     Args:
         returns_first, returns_second: float[M, B], each member's predicted return of the segments.
@@ -84,7 +86,7 @@ def rating_probabilities(values: torch.Tensor, levels: int) -> torch.Tensor:
 
 
 def rating_loss(values: torch.Tensor, ratings: torch.Tensor, levels: int) -> torch.Tensor:
-    """How badly predictions explain the levels that were given.
+    """Rating loss of predictions.
 
     Args:
         values: float[M, B] in [0, 1], each member's prediction for the segments: the mean over a segment's steps of a

@@ -1,4 +1,4 @@
-"""Ensembles of small networks that say how good a state is, from its features."""
+"""Ensembles of small reward networks, from features of a state to its reward."""
 
 from __future__ import annotations
 

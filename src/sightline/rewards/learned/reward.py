@@ -1,4 +1,4 @@
-"""The rewards that answers shape, standardised so that learners see one scale whatever they are made of."""
+"""Learned reward models, whose rewards are standardised so that learners see one scale whatever they are made of."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from sightline.runs.state import read_state, restoring, write_state
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 IN_RUN = "reward"
-"""Where a run folder keeps its learned reward."""
+"""Folder of the learned reward inside a run folder."""
 BOUND = 5.0
-"""Standardised rewards are bounded smoothly to [-BOUND, BOUND]."""
+"""Bound of standardised rewards, which are squashed smoothly to [-BOUND, BOUND]."""
 FEATURES_AT_ONCE = 8192
 FRAME_BYTES_AT_ONCE = 5_000_000
 """Frames read in one pass: about what fits into the caches of a core."""
@@ -160,7 +160,7 @@ class LearnedReward(RewardModel):
 
     @property
     def keeps_features(self) -> bool:  # type: ignore[override]
-        """States are in the replay buffer anyway; of frames, features are kept."""
+        """True for models of frames; states are in the replay buffer anyway."""
         return "frames" in self.needs
 
     def state_dict(self) -> dict[str, Any]:
