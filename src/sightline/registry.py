@@ -123,7 +123,7 @@ def find(kind: Kind, name: str) -> Any:
         package = entry.dist.name if entry.dist else entry.module
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise BadInput(
-            f"the {kind} '{name}' of the package '{package}' cannot be imported ({reason}); mend or uninstall that "
+            f"the {kind} '{name}' of the package '{package}' cannot be imported ({reason}); fix or uninstall that "
             "package, or choose another"
         ) from error
 
