@@ -331,7 +331,7 @@ def test_stops_are_obeyed_where_work_is_long(
 
     assert stopped_in(VLM, "score") == f"sightline: stopped by SIGTERM; nothing was collected yet; {AGAIN}"
     assert not (run / "untrained.json").exists()
-    last = stopped_in(PolicySampler, "ask", "--resume")
+    last = stopped_in(PolicySampler, "generate", "--resume")
     assert last == f"sightline: stopped by SIGTERM; nothing was collected yet; {AGAIN}"
     turns = numbers(runs / "grpo-whole")[-1]["step"]
     last = stopped_in(training, "evaluate_policy", "--resume")

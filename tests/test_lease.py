@@ -355,7 +355,7 @@ def test_a_folder_that_cannot_be_is_refused_before_anything_is_loaded(
 ) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     (tmp_path / "file").write_text("a file")
-    monkeypatch.setattr("sightline.control.building.load_encoder", lambda *_: pytest.fail("nothing is loaded"))
+    monkeypatch.setattr("sightline.models.encoders.load_encoder", lambda *_: pytest.fail("nothing is loaded"))
     refused = sightline("train", "cartpole", *TINY, "--run-dir", tmp_path / place)
     assert (refused.code, len(refused.lines)) == (2, 1), refused.err
     assert "--debug" not in refused.err
