@@ -13,13 +13,12 @@ from scipy.stats import binomtest
 from conftest import our_tasks
 from sightline.config.loading import for_control, load_recipe
 from sightline.control.building import ControlSetup
-from sightline.control.collection import EpisodeSums
 from sightline.control.resolving import env_maker
 from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import Task, find_task
 from sightline.errors import RunFailed
 from sightline.evaluation import episodes as episodes_module
-from sightline.evaluation.accounts import Accounts
+from sightline.evaluation.episode_stats import EpisodeStats, summarise_episodes
 from sightline.evaluation.episodes import describe, play_one, play_panel
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played
 from sightline.evaluation.statistics import bootstrap_mean, wilson
@@ -266,33 +265,52 @@ def test_success_at_any_time_and_at_the_end_are_told_apart() -> None:
     assert "at the end 100 %" in describe(numbers)
 
 
-def test_accounts_are_kept_and_cleared_per_episode() -> None:
-    accounts = Accounts(3)
-    accounts.add(np.array([0, 2]), np.array([1.0, 5.0]), np.array([True, False]))
-    accounts.add(np.array([0, 1]), np.array([2.0, 7.0]), np.array([False, True]))
-    assert accounts.returns.tolist() == [3.0, 7.0, 5.0]
-    assert accounts.lengths.tolist() == [2, 1, 1]
-    assert accounts.success["every"].tolist() == [False, True, False]
-    assert accounts.success["any"].tolist() == [True, True, False]
-    assert accounts.success["end"].tolist() == [False, True, False]
-    accounts.clear(np.array([0, 1]))
-    assert accounts.returns.tolist() == [0.0, 0.0, 5.0]
-    assert accounts.lengths.tolist() == [0, 0, 1]
-    assert accounts.success["every"].tolist() == [True, True, False]
-    assert not accounts.success["any"].any()
-    assert not accounts.success["end"].any()
-    assert accounts.knows_success
+def test_episode_stats_are_kept_and_taken_per_slot() -> None:
+    stats = EpisodeStats(3, ("upright",))
+    stats.add(np.array([0, 2]), np.array([1.0, 5.0]), np.array([True, False]), {"upright": np.array([True, False])})
+    stats.add(np.array([0, 1]), np.array([2.0, 7.0]), np.array([False, True]))
+    assert stats.returns.tolist() == [3.0, 7.0, 5.0]
+    assert stats.lengths.tolist() == [2, 1, 1]
+    assert stats.success["every"].tolist() == [False, True, False]
+    assert stats.success["any"].tolist() == [True, True, False]
+    assert stats.success["end"].tolist() == [False, True, False]
+    assert stats.measures["upright"].tolist() == [True, True, False]
+    finished = stats.take(np.array([2, 0]))
+    assert finished == [
+        {"return": 5.0, "length": 1, "every": False, "any": False, "end": False},
+        {"return": 3.0, "length": 2, "every": False, "any": True, "end": False},
+    ]
+    assert stats.returns.tolist() == [0.0, 7.0, 0.0]
+    assert stats.lengths.tolist() == [0, 1, 0]
+    assert stats.success["every"].tolist() == [True, True, True]
+    assert stats.success["any"].tolist() == [False, True, False]
+    assert stats.success["end"].tolist() == [False, True, False]
+    assert stats.measures["upright"].all()
+    assert stats.knows_success
 
 
-def test_running_episodes_are_given_out_as_they_end() -> None:
-    sums = EpisodeSums(2)
-    nobody, second = np.array([False, False]), np.array([False, True])
-    assert sums.add(np.array([1.0, 2.0]), np.array([True, True]), nobody) == []
-    (over,) = sums.add(np.array([1.0, 2.0]), np.array([True, False]), second)
-    assert over == {"return": 4.0, "length": 2, "every": False, "any": True, "end": False}
-    (over,) = sums.add(np.array([1.0, 9.0]), np.array([True, True]), second)
-    assert over == {"return": 9.0, "length": 1, "every": True, "any": True, "end": True}
-    assert sums.add(np.array([1.0, 0.0]), np.array([True, True]), ~second)[0]["return"] == 4.0
+def test_episode_stats_go_on_from_their_state() -> None:
+    stats, other = EpisodeStats(2), EpisodeStats(2)
+    every = np.arange(2)
+    stats.add(every, np.array([1.0, 2.0]), np.array([True, False]))
+    other.restore(stats.state())
+    for each in (stats, other):
+        each.add(every, np.array([1.0, 2.0]), np.array([False, True]))
+    assert stats.take(every) == other.take(every)
+    assert other.knows_success
+
+
+def test_episodes_are_summarised_alike_for_every_role() -> None:
+    returns, success = np.array([1.0, 2.0, 6.0]), np.array([True, False, True])
+    numbers = summarise_episodes(returns, success)
+    assert numbers["return"] == 3.0
+    assert numbers["success_rate"] == 2 / 3
+    assert (numbers["ci_low"], numbers["ci_high"]) == wilson(2, 3)
+    unknown = summarise_episodes(returns, None)
+    assert unknown["success_rate"] is None
+    assert unknown["ci_low"] is None
+    assert unknown["return_ci_low"] == numbers["return_ci_low"]
+    assert set(summarise_episodes(np.array([]), np.array([], bool)).values()) == {None}
 
 
 def test_summary_and_its_line() -> None:

@@ -21,7 +21,7 @@ from conftest import TINY, Finished, start_sightline
 from sightline.errors import BadInput
 from sightline.runs import lease as leases
 from sightline.runs.files import read_document, write_document
-from sightline.runs.folder import check_free
+from sightline.runs.folder import check_free, check_plain
 from sightline.runs.lease import LEASE, Lease, LeaseLost, take_lease
 from sightline.runs.metrics import read_metrics
 
@@ -204,6 +204,15 @@ def test_nobody_takes_over_in_the_middle_of_a_write(
         os.utime(tmp_path / LEASE, (then, then))
         with pytest.raises(BadInput, match="at this moment"):
             Lease(tmp_path).take()
+
+
+def test_a_file_that_goes_while_the_folder_is_looked_at_is_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running training renames its temporary files; looking at its folder must not fail on one of them."""
+    (tmp_path / "recipe.yaml").write_text("")
+    monkeypatch.setattr("os.walk", lambda path: iter([(str(path), [], ["recipe.yaml", ".tmp-gone"])]))
+    check_plain(tmp_path)
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------

@@ -245,11 +245,13 @@ def test_a_number_that_is_none_ends_the_run_in_one_line(sightline: Sightline, tm
 
 
 def test_processes_give_the_same_run_and_leave_none_behind(train: Callable[..., Path]) -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
     inline = train("cartpole", "envs=2", name="inline")
     processes = train("cartpole", "envs=2", "workers=processes", name="processes")
     assert numbers(inline) == numbers(processes)
     assert result_of(inline) == result_of(processes)
-    left = [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+    children = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+    left = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
     assert not [child for child in left if "resource_tracker" not in " ".join(child.cmdline())]
 
 

@@ -186,8 +186,10 @@ def test_restore_brings_back_unfinished_episodes_exactly(env_id: str) -> None:
 
 
 def test_processes_give_the_same_as_inline_and_leave_nothing_behind() -> None:
+    before = {child.pid for child in psutil.Process().children()}
     both = [FrameVectorEnv(CLOCK, 3, episode_seeds(0), workers=workers) for workers in ("inline", "processes")]  # type: ignore[arg-type]
-    workers = [c for c in psutil.Process().children() if "resource_tracker" not in str(c.cmdline())]
+    children = [child for child in psutil.Process().children() if child.pid not in before]
+    workers = [child for child in children if "resource_tracker" not in str(child.cmdline())]
     assert len(workers) >= 3
     inline, processes = (play(envs, 25) for envs in both)
     for one, other in zip(inline, processes, strict=True):

@@ -23,8 +23,8 @@ from sightline.agents.samplers import Sampler
 from sightline.agents.types import Trajectory
 from sightline.envs.games.contract import Observation
 from sightline.envs.games.wrapping import has_oracle, oracle
+from sightline.evaluation.episode_stats import summarise_episodes
 from sightline.evaluation.seeds import EvalSeeds
-from sightline.evaluation.statistics import bootstrap_mean, wilson
 from sightline.images import Picture
 
 PictureCondition = Literal["real", "blank", "shuffled"]
@@ -177,7 +177,9 @@ def _summary(outcomes: Sequence[_Outcome], errors: int, eval_seeds: EvalSeeds) -
     truthful_replies = _mean([correct == total for correct, total in perception])
     skill = clean if kinds_mean is None else kinds_mean
     return {
-        **_success_and_return(outcomes),
+        **summarise_episodes(
+            np.array([outcome.total for outcome in outcomes]), np.array([outcome.success for outcome in outcomes], bool)
+        ),
         "episodes": len(outcomes),
         "errors": errors,
         "panel": str(eval_seeds),
@@ -190,22 +192,6 @@ def _summary(outcomes: Sequence[_Outcome], errors: int, eval_seeds: EvalSeeds) -
         "kinds": kinds,
         "kinds_mean": kinds_mean,
         "score": (skill or 0.0) * (1.0 if truthful_replies is None else truthful_replies),
-    }
-
-
-def _success_and_return(outcomes: Sequence[_Outcome]) -> dict[str, float | None]:
-    if not outcomes:
-        return dict.fromkeys(("success_rate", "ci_low", "ci_high", "return", "return_ci_low", "return_ci_high"))
-    low, high = wilson(sum(outcome.success for outcome in outcomes), len(outcomes))
-    totals = np.array([outcome.total for outcome in outcomes])
-    return_low, return_high = bootstrap_mean(totals)
-    return {
-        "success_rate": _mean([outcome.success for outcome in outcomes]),
-        "ci_low": low,
-        "ci_high": high,
-        "return": float(totals.mean()),
-        "return_ci_low": return_low,
-        "return_ci_high": return_high,
     }
 
 

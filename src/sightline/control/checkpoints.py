@@ -28,12 +28,13 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sightline.config.loading import for_control
 from sightline.config.recipe import ControlRecipe
-from sightline.control.collection import CollectingVecEnv, EpisodeSums, SpacesVecEnv
+from sightline.control.collection import CollectingVecEnv, SpacesVecEnv
 from sightline.control.learners import build_learner
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.resolving import env_maker
 from sightline.control.reward_worker import RewardWorker
 from sightline.errors import BadInput, Damaged, RunFailed
+from sightline.evaluation.episode_stats import EpisodeStats
 from sightline.rewards.base import OnlineRewardModel
 from sightline.runs.archive import Archives
 from sightline.runs.checkpoints import CheckpointStore
@@ -91,7 +92,7 @@ class ControlCheckpoints:
                 "episodes": list(env.envs.episodes),
                 # Unfinished episodes are kept as their actions, from which any environment can be brought back.
                 "actions": [np.asarray(history) for history in env.envs.actions],
-                "sums": env.sums.state(),
+                "sums": env.stats.state(),
                 "finished": env.finished,
                 "counters": asdict(counters),
                 "random": _random_state(model),
@@ -159,10 +160,10 @@ class ControlCheckpoints:
         same = np.array_equal(states, np.asarray(model._last_obs))
         with restoring(folder):
             if same:
-                env.sums.restore(session["sums"])
+                env.stats.restore(session["sums"])
             else:
                 model._last_obs = env.reset()
-                env.sums = EpisodeSums(env.num_envs)
+                env.stats = EpisodeStats(env.num_envs)
                 # The next row begins new episodes, so the newest one ends those that cannot be gone on with.
                 buffer = buffer_of(model)
                 newest = (buffer.rows_added - 1) % buffer.buffer_size

@@ -10,53 +10,9 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 
 from sightline.envs.vector import FrameVectorEnv
-from sightline.evaluation.accounts import Accounts
+from sightline.evaluation.episode_stats import EpisodeStats
 from sightline.evaluation.episodes import step_clip
 from sightline.rewards.base import Clip
-
-
-class EpisodeSums:
-    """Return, length and success of the running episodes of N environments, given out as episodes end."""
-
-    def __init__(self, count: int) -> None:
-        self.accounts = Accounts(count)
-        self._all = np.arange(count)
-
-    @property
-    def knows_success(self) -> bool:
-        """True if the environments define success."""
-        return self.accounts.knows_success
-
-    def add(self, rewards: np.ndarray, success: np.ndarray | None, ended: np.ndarray) -> list[dict[str, float]]:
-        """Count a step; returns the episodes that ended with it: return, length, and success by each rule."""
-        accounts = self.accounts
-        accounts.add(self._all, rewards, success)
-        over = np.flatnonzero(ended)
-        finished = [
-            {"return": float(accounts.returns[i]), "length": int(accounts.lengths[i])}
-            | {rule: bool(held[i]) for rule, held in accounts.success.items()}
-            for i in over
-        ]
-        accounts.clear(over)
-        return finished
-
-    def state(self) -> dict[str, Any]:
-        """The running sums, for a checkpoint."""
-        accounts = self.accounts
-        return {
-            "returns": accounts.returns,
-            "lengths": accounts.lengths,
-            "success": dict(accounts.success),
-            "knows_success": accounts.knows_success,
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take over what `state` gave."""
-        accounts = self.accounts
-        accounts.returns[:], accounts.lengths[:] = state["returns"], state["lengths"]
-        for rule, held in accounts.success.items():
-            held[:] = state["success"][rule]
-        accounts.knows_success = bool(state["knows_success"])
 
 
 class SpacesVecEnv(VecEnv):
@@ -115,11 +71,12 @@ class CollectingVecEnv(SpacesVecEnv):
 
     def __init__(self, envs: FrameVectorEnv, chunk: int, frames: bool) -> None:
         self.envs = envs
-        self.sums = EpisodeSums(envs.count)
+        self.stats = EpisodeStats(envs.count)
         self.finished: list[dict[str, float]] = []
         self._frames = (
             [np.zeros((chunk, envs.count, *envs.frame_shape), np.uint8) for _ in range(2)] if frames else None
         )
+        self._every_env = np.arange(envs.count)
         self._turn = 0
         self._steps: list[dict[str, np.ndarray]] = []
         self._actions = np.empty(0)
@@ -151,7 +108,8 @@ class CollectingVecEnv(SpacesVecEnv):
             self._frames[self._turn][len(self._steps)] = step.frames
         self._steps.append({name: array for name, array in step_clip(step).items() if name != "frames"})
         ended = step.ended
-        self.finished += self.sums.add(step.rewards, step.success, ended)
+        self.stats.add(self._every_env, step.rewards, step.success)
+        self.finished += self.stats.take(np.flatnonzero(ended))
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for i in np.flatnonzero(ended):
             infos[i] = {

@@ -363,7 +363,7 @@ class ControlTrainer:
     def _report_chunk(self, rewards: np.ndarray) -> None:
         step, now = self.model.num_timesteps, time.monotonic()
         finished = self._env.take_finished()
-        knows_success = self._env.sums.knows_success
+        knows_success = self._env.stats.knows_success
         values: dict[str, float | None] = {
             "rollout/reward": float(rewards.mean()),
             "rollout/return": _mean([episode["return"] for episode in finished]),

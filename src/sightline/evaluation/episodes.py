@@ -10,9 +10,8 @@ import numpy as np
 
 from sightline.envs.tasks import Task
 from sightline.envs.vector import FrameVectorEnv, MakeEnv, Transitions
-from sightline.evaluation.accounts import Accounts
+from sightline.evaluation.episode_stats import EpisodeStats, summarise_episodes
 from sightline.evaluation.seeds import EvalSeeds
-from sightline.evaluation.statistics import bootstrap_mean, wilson
 from sightline.rewards.base import Clip, RewardModel, RewardStream
 
 Policy = Callable[[np.ndarray], np.ndarray]
@@ -47,25 +46,15 @@ class Episodes:
 
     def summary(self) -> dict[str, Any]:
         """Summary as plain numbers with 95 % intervals. `success_rate` is None where success is unknown."""
-        low, high = bootstrap_mean(self.returns)
-        numbers: dict[str, Any] = {
-            "success_rate": None,
-            "ci_low": None,
-            "ci_high": None,
+        return {
+            **summarise_episodes(self.returns, self.success),
             "success_any": _mean(self.success_any),
             "success_end": _mean(self.success_end),
             "episodes": len(self.returns),
             "panel": str(self.panel),
-            "return": float(self.returns.mean()),
-            "return_ci_low": low,
-            "return_ci_high": high,
             "reward": _mean(self.rewards),
             "measures": {name: float(held.mean()) for name, held in self.measures.items()},
         }
-        if self.success is not None:
-            numbers["success_rate"] = float(self.success.mean())
-            numbers["ci_low"], numbers["ci_high"] = wilson(int(self.success.sum()), len(self.success))
-        return numbers
 
 
 def _mean(values: np.ndarray | None) -> float | None:
@@ -84,32 +73,6 @@ def describe(numbers: dict[str, Any]) -> str:
     if numbers["reward"] is not None:
         parts.append(f"reward {numbers['reward']:.3f}")
     return ", ".join(parts)
-
-
-class _Tally:
-    """Running statistics of the panel; a column is an environment, and each plays its share of the episodes."""
-
-    def __init__(self, panel: EvalSeeds, columns: int, measures: tuple[str, ...]) -> None:
-        self.count, self.columns = len(panel.seeds), columns
-        self.accounts = Accounts(self.count)
-        self.measures = {name: np.ones(self.count, bool) for name in measures}
-        self.current = np.arange(columns)
-        """Index into the panel of the episode that each environment plays; beyond the panel's end: none."""
-
-    @property
-    def playing(self) -> np.ndarray:
-        return self.current < self.count
-
-    def add(self, step: Transitions) -> None:
-        playing = self.playing
-        episode = self.current[playing]
-        success = None if step.success is None else step.success[playing]
-        self.accounts.add(episode, step.rewards[playing], success)
-        for name, held in self.measures.items():
-            flag = step.flag(name)
-            if flag is not None:
-                held[episode] &= flag[playing]
-        self.current[step.ended] += self.columns
 
 
 def play_panel(
@@ -144,27 +107,35 @@ def play_panel(
 
     envs = FrameVectorEnv(make, columns, seed_of, frames=reward_model is not None and "frames" in reward_model.needs)
     try:
-        tally = _Tally(panel, columns, task.measures)
+        stats = EpisodeStats(len(panel.seeds), task.measures)
         scored = None if reward_model is None else _Rewards(reward_model, len(panel.seeds))
         states = envs.reset()
-        while tally.playing.any():
+        # Environment i plays the episodes i, i + columns, i + 2 columns … of the panel; beyond its end, none.
+        current = np.arange(columns)
+        while (playing := current < len(panel.seeds)).any():
             if should_stop():
                 return None
-            playing, episode = tally.playing, tally.current[tally.playing]
+            episode = current[playing]
             step = envs.step(policy(states))
             if scored is not None:
                 scored.add(step, playing, episode)
-            tally.add(step)
+            flags = {name: flag for name in task.measures if (flag := step.flag(name)) is not None}
+            stats.add(
+                episode,
+                step.rewards[playing],
+                None if step.success is None else step.success[playing],
+                {name: flag[playing] for name, flag in flags.items()},
+            )
+            current[step.ended] += columns
             states = step.states
-        accounts = tally.accounts
-        success = accounts.success if accounts.knows_success else {}
+        success = stats.success if stats.knows_success else {}
         return Episodes(
             panel,
-            accounts.returns,
-            accounts.lengths,
+            stats.returns,
+            stats.lengths,
             success.get(task.success),
-            None if scored is None else scored.sums() / accounts.lengths,
-            tally.measures,
+            None if scored is None else scored.sums() / stats.lengths,
+            stats.measures,
             success.get("any"),
             success.get("end"),
         )

@@ -273,7 +273,10 @@ def check_plain(path: Path) -> None:
     for folder, folders, files in os.walk(path):
         for name in (*folders, *files):
             place = Path(folder) / name
-            mode = place.lstat().st_mode
+            try:
+                mode = place.lstat().st_mode
+            except FileNotFoundError:  # the run is being written: a temporary file that has its final name by now
+                continue
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 what = "a link" if stat.S_ISLNK(mode) else "not a regular file"
                 raise BadInput(
