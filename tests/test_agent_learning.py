@@ -171,7 +171,7 @@ def test_a_warm_start_teaches_a_scrambled_model_to_reply(truthful: float | None)
                 weight.copy_(weight.flatten()[torch.randperm(weight.numel(), generator=generator)].view_as(weight))
     setup.engine.prepare(setup.vlm)
     told: list[tuple[int, dict[str, float | None]]] = []
-    settings = WarmStart(samples=1600, batch=16, learning_rate=2e-3, truthful=truthful)
+    settings = WarmStart(samples=1600, batch=16, learning_rate=2e-3, stop_at=truthful)
     last = warm_start(setup, settings, lambda samples, numbers: told.append((samples, numbers)))
     assert told[-1][1] == last
     if truthful is not None:

@@ -161,7 +161,7 @@ class TestAlarms:
         assert "60%" in lines[0] and "90%" in lines[0]
 
     def test_truth_is_measured_from_its_best(self) -> None:
-        alarms = Alarms(Limits(patience=1, truthful_drop=0.2))
+        alarms = Alarms(Limits(patience=1, perception_drop=0.2))
         values = [0.3, 0.2, 0.9, 0.75, 0.65, 0.5]
         assert [len(alarms.watch({"rollout/truthful": value})) for value in values] == [0, 0, 0, 0, 1, 0]
 

@@ -79,9 +79,9 @@ def test_over_21_loses_at_once() -> None:
 def test_the_dealers_cards_are_shown_in_the_end_only() -> None:
     for legacy, shown in ((False, "9, 3, K"), (True, "9")):
         game = table("K 9", "9 3", "K", legacy=legacy)
-        assert game.facts() == {"player": "K, 9", "dealer": "9"} and "face down" in game.in_words()
+        assert game.facts() == {"player": "K, 9", "dealer": "9"} and "face down" in game.caption()
         assert game.step(STAND)[4]["facts"]["dealer"] == shown
-        assert ("face down" in game.in_words()) == legacy
+        assert ("face down" in game.caption()) == legacy
 
 
 def test_the_hidden_card_is_told_nowhere() -> None:
@@ -89,7 +89,7 @@ def test_the_hidden_card_is_told_nowhere() -> None:
     for hidden in RANKS:
         observation = table("5 8", f"9 {hidden}")._observation()
         pictures.add(observation.images[0].tobytes())
-        words.add((observation.text, table("5 8", f"9 {hidden}").in_words()))
+        words.add((observation.text, table("5 8", f"9 {hidden}").caption()))
     assert len(pictures) == len(words) == 1
 
 

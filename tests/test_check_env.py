@@ -67,7 +67,7 @@ class Sides(Game):
     def oracle(self) -> str | None:
         return self.side
 
-    def in_words(self) -> str:
+    def caption(self) -> str:
         return f"The square is {self.height} on the {self.side}."
 
 
@@ -307,7 +307,7 @@ def test_a_good_game_has_no_defect(kind: type[Sides]) -> None:
 @pytest.mark.parametrize("name", GAMES)
 @pytest.mark.parametrize("words", [False, True])
 def test_our_games_have_no_defect(name: str, words: bool) -> None:
-    findings = check_game(GameMaker(name, in_words=words), episodes=8)
+    findings = check_game(GameMaker(name, text_only=words), episodes=8)
     assert not failed(findings)
     assert findings[-1].name == "oracle" and findings[-1].won
 
@@ -399,7 +399,7 @@ def test_the_command_fails_with_what_fails(sightline: Any) -> None:
 
 
 def test_the_command_gives_json(sightline: Any) -> None:
-    done = sightline("check-env", "numberline", "in_words=true", "prompt={text} Go: now!", "--episodes", 3, "--json")
+    done = sightline("check-env", "numberline", "text_only=true", "prompt={text} Go: now!", "--episodes", 3, "--json")
     found = json.loads(done.out)
     assert (found["env"], found["passed"]) == ("numberline", True)
     oracle, replies = found["findings"][-2:]
@@ -439,7 +439,7 @@ def test_the_command_takes_lists_and_limits(sightline: Any) -> None:
         (["sokoban", "big"], "key=value"),
         (["sokoban", "actions=left"], "actions: "),
         (["sokoban", "env_options=3"], "env_options: "),
-        (["sokoban", "in_words=perhaps"], "in_words: "),
+        (["sokoban", "text_only=perhaps"], "text_only: "),
         (["sokoban", "episode_steps=0"], "episode_steps: "),
         (["sokoban", "--episodes", "1"], "episodes"),
         (["CartPole-v1", "prompt=x"], "2 actions"),

@@ -295,15 +295,15 @@ def test_doctor_names_what_an_extra_needs(monkeypatch: pytest.MonkeyPatch) -> No
     needed += ["packaging>=23; extra == 'metaworld'", "wandb-core; extra == 'wandb-other'"]
     monkeypatch.setattr(doctor.metadata, "requires", lambda name: needed if name == "sightline" else None)
     monkeypatch.setattr(doctor, "_is_there", lambda module: False)
-    mends = {check.name: check.mend for check in doctor._extras()}
-    assert mends["wandb"] == "pip install 'wandb>=0.19'"
-    assert mends["metaworld"] == "pip install 'metaworld==3.1.1' 'packaging>=23'"
+    fixes = {check.name: check.fix for check in doctor._extras()}
+    assert fixes["wandb"] == "pip install 'wandb>=0.19'"
+    assert fixes["metaworld"] == "pip install 'metaworld==3.1.1' 'packaging>=23'"
 
     def missing(name: str) -> list[str]:
         raise doctor.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(doctor.metadata, "requires", missing)
-    assert {check.name: check.mend for check in doctor._extras()}["wandb"].startswith("pip install -e '.[wandb]' in ")
+    assert {check.name: check.fix for check in doctor._extras()}["wandb"].startswith("pip install -e '.[wandb]' in ")
 
 
 def test_train_evaluate_report(sightline: Sightline, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from sightline.envs import METAWORLD_ID
 from sightline.envs.games.making import GAMES
 from sightline.envs.tasks import find_task
 from sightline.errors import BadInput, RunFailed, nearest
+from sightline.runs.folder import RunFolder
 
 WORDS = ("env=Pendulum-v1", "goal=a rod standing upright", "baseline=a rod")
 
@@ -542,9 +544,9 @@ def test_the_role_says_what_a_recipe_is() -> None:
         ("policy.freeze=[vision]", "policy.freeze", ["vision"]),
         ("actions=[-, +]", "actions", ["-", "+"]),
         ("actions=[1, 2]", "actions", ["1", "2"]),
-        ("rollouts.practice.max_position=3", "rollouts.practice.max_position", 3),
+        ("rollouts.train_env_options.max_position=3", "rollouts.train_env_options.max_position", 3),
         ("warm_start={}", "warm_start.samples", 20_000),
-        ("warm_start.truthful=0.9", "warm_start.truthful", 0.9),
+        ("warm_start.stop_at=0.9", "warm_start.stop_at", 0.9),
         ("evaluation.stop_at=null", "evaluation.stop_at", None),
         ("prompt=Go to: {text}", "prompt", "Go to: {text}"),
         ("replies.format=tags", "replies.format", "tags"),
@@ -552,6 +554,44 @@ def test_the_role_says_what_a_recipe_is() -> None:
 )
 def test_overrides_of_an_agent(override: str, key: str, value: Any) -> None:
     assert leaves(load_recipe("numberline", [override]))[key] == value
+
+
+@pytest.mark.parametrize(
+    ("recipe", "override", "said"),
+    [
+        ("numberline", "in_words=true", "in_words is called text_only now"),
+        ("ezpoints", "rollouts.practice={}", "rollouts.practice is called rollouts.train_env_options now"),
+        ("numberline", "warm_start.truthful=0.9", "warm_start.truthful is called warm_start.stop_at now"),
+        ("numberline", "alarms.truthful_drop=0.1", "alarms.truthful_drop is called alarms.perception_drop now"),
+        ("drawer-open", "reward.fitting.fresh=true", "reward.fitting.fresh is called reward.fitting.reset_weights now"),
+    ],
+)
+def test_a_key_of_earlier_versions_is_refused_with_its_present_name(recipe: str, override: str, said: str) -> None:
+    with pytest.raises(BadInput, match=f"^{re.escape(said)}$"):
+        load_recipe(recipe, [override])
+
+
+def test_only_the_block_that_had_a_key_is_told_of_its_new_name() -> None:
+    """`patience` was the human teacher's; other blocks have keys of that name, and a teacher of others might."""
+    taught = {"env": "CartPole-v1", "goal": "a pole", "reward": {"kind": "learned", "teacher": {"kind": "human"}}}
+    taught["reward"]["teacher"]["patience"] = 5  # type: ignore[index]
+    with pytest.raises(BadInput, match=r"^reward\.teacher\.patience is called reward\.teacher\.timeout now$"):
+        load_recipe(taught)
+    taught["reward"]["teacher"] = {"kind": "scripted", "patience": 5}  # type: ignore[index]
+    with pytest.raises(BadInput, match=r"^unknown key 'reward\.teacher\.patience'"):
+        load_recipe(taught)
+
+
+def test_the_recipe_of_an_earlier_version_s_run_is_read_with_present_names(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(
+        "format: 1\nrole: agent\nenv: numberline\nin_words: true\nrollouts: {practice: {max_position: 3}}\n"
+        "warm_start: {truthful: 0.5}\n"
+    )
+    recipe = for_agent(RunFolder(tmp_path).recipe())
+    assert recipe.text_only
+    assert recipe.rollouts.train_env_options == {"max_position": 3}
+    assert recipe.warm_start is not None
+    assert recipe.warm_start.stop_at == 0.5
 
 
 def test_switching_the_algorithm_of_an_agent_keeps_what_both_know() -> None:

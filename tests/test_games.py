@@ -130,7 +130,7 @@ def test_infos_hold_the_state_of_their_picture(make: Callable[..., Game]) -> Non
     assert {"success", "legal_actions", "facts", "kind"} <= set(info) and info["success"] is False
     assert set(info["legal_actions"]) <= set(game.action_names) and info["legal_actions"] == game.legal_actions()
     assert info["facts"] == game.facts()
-    assert all(fact in game.in_words() for fact in ", ".join(info["facts"].values()).split(", "))
+    assert all(fact in game.caption() for fact in ", ".join(info["facts"].values()).split(", "))
     assert make(legacy=True).legal_actions() == game.action_names
 
 

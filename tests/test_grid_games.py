@@ -176,7 +176,7 @@ def test_everything_is_drawn_where_the_facts_say(pixels: int) -> None:
         picture = env.draw()
         assert colour(picture, player, 4, 0.5, 0.84) == list(frozen_lake.PLAYER)
         assert colour(picture, goal, 4, 0.5, 0.27) == list(frozen_lake.FLAG)
-        holes = spoken(env.in_words().rpartition("Holes: ")[2].rstrip("."))
+        holes = spoken(env.caption().rpartition("Holes: ")[2].rstrip("."))
         assert len(holes) == 4
         assert all(colour(picture, hole, 4) == list(frozen_lake.WATER) for hole in holes)
 
@@ -184,7 +184,7 @@ def test_everything_is_drawn_where_the_facts_say(pixels: int) -> None:
 def steps_over_ice(env: FrozenLake) -> int | None:
     """Breadth-first search from what the game says in words."""
     (player,), (goal,) = (spoken(env.facts()[fact]) for fact in ("player", "goal"))
-    holes = set() if env.holes_wanted == 0 else set(spoken(env.in_words().rpartition("Holes: ")[2].rstrip(".")))
+    holes = set() if env.holes_wanted == 0 else set(spoken(env.caption().rpartition("Holes: ")[2].rstrip(".")))
     seen, queue = {player}, deque([(player, 0)])
     while queue:
         at, steps = queue.popleft()
@@ -272,11 +272,11 @@ def test_what_is_said_in_words_tells_states_apart_as_the_picture_does(kind: Any)
     words: dict[bytes, str] = {}
     for seed in range(30):
         env.reset(seed=seed)
-        words[env.draw().tobytes()] = env.in_words()
+        words[env.draw().tobytes()] = env.caption()
         for action in ("up", "left", "down", "right"):
             if env.legal_actions():
                 do(env, action)
-                words.setdefault(env.draw().tobytes(), env.in_words())
+                words.setdefault(env.draw().tobytes(), env.caption())
     assert len(set(words.values())) == len(words) > 30
 
 

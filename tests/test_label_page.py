@@ -437,7 +437,7 @@ def test_progress(page: Page) -> None:
     page.answer("left", OTHER_TAB, seconds=100.0)
     reply = page.post("next")[1]
     assert (reply["done"], reply["waiting"], reply["total"], reply["seconds"]) == (2, 0, 3, 2.5)
-    assert page.server.desk.answered == 3
+    assert page.server.queue.answered == 3
 
 
 # -- the teacher -------------------------------------------------------------------------------------------------------
@@ -449,8 +449,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(human, "SECOND_THOUGHTS", 0.0)
 
 
-def teacher(page: Page, patience: float = 60.0, said: list[str] | None = None) -> HumanTeacher:
-    config = HumanTeacherConfig(kind="human", patience=patience)
+def teacher(page: Page, timeout: float = 60.0, said: list[str] | None = None) -> HumanTeacher:
+    config = HumanTeacherConfig(kind="human", timeout=timeout)
     return HumanTeacher(
         page.store,
         lambda: CONTEXT,
@@ -489,8 +489,8 @@ def test_teacher_yields_what_people_say(page: Page) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_patience_ends(page: Page) -> None:
-    asked = teacher(page, patience=0.3)
+def test_a_round_times_out(page: Page) -> None:
+    asked = teacher(page, timeout=0.3)
     questions = pairs(3)
     answers = asked.answers(questions)
     page.store.wait_for(questions, asked, CONTEXT)

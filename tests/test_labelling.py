@@ -267,7 +267,7 @@ def test_people_record_themselves(store: LabelStore, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("sightline.teachers.human.SECOND_THOUGHTS", 0.0)
     monkeypatch.setattr("sightline.teachers.human.POLL", 0.01)
     said: list[str] = []
-    teacher = HumanTeacher(store, Context("run", "task"), said.append, patience=60)
+    teacher = HumanTeacher(store, Context("run", "task"), said.append, timeout=60)
     labelling = BackgroundLabeller(teacher, store, Budget(), "run", "task")
     labelling.ask(questions(2), step=5)
     while len(waiting := store.waiting()) < 2:

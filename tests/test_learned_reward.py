@@ -620,7 +620,7 @@ def test_fresh_weights_or_those_of_the_round_before() -> None:
     seen, worth = problem("states", 50, seed=1)
 
     def twice(fresh: bool) -> tuple[np.ndarray, np.ndarray]:
-        reward = reward_on_states(fitting={"epochs": 3, "fresh": fresh, "held_out": 0.0})
+        reward = reward_on_states(fitting={"epochs": 3, "reset_weights": fresh, "held_out": 0.0})
         examples, members = judged_pairs(reward, seen, worth, 30), []
         for _ in range(2):
             fit(reward, examples, seed=0)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sightline.envs.games.contract import Game, Observation
 from sightline.envs.games.frozen_lake import FrozenLake
 from sightline.envs.games.making import GAMES, GameMaker
-from sightline.envs.games.wrapping import check_action_names, check_fields, has_oracle, in_words, oracle
+from sightline.envs.games.wrapping import caption, check_action_names, check_fields, has_oracle, oracle
 from sightline.errors import BadInput, RunFailed
 
 HERE = __name__
@@ -63,7 +63,7 @@ class NamedDoors(Doors):
     def oracle(self) -> str:
         return "10"
 
-    def in_words(self) -> str:
+    def caption(self) -> str:
         return f"{len(self.taken)} steps were taken."
 
 
@@ -83,7 +83,7 @@ def lake_with_its_own_wrapper(**options: Any) -> gymnasium.Env[Any, Any]:
 @pytest.mark.parametrize("name", GAMES)
 @pytest.mark.parametrize("words", [False, True])
 def test_all_our_games_keep_the_contract(name: str, words: bool) -> None:
-    env = GameMaker(name, {"render_size": (64, 80)}, in_words=words)()
+    env = GameMaker(name, {"render_size": (64, 80)}, text_only=words)()
     observation, info = env.reset(seed=1)
     assert env.observation_space.contains(observation)
     assert isinstance(observation, Observation) and observation.text
@@ -95,8 +95,8 @@ def test_all_our_games_keep_the_contract(name: str, words: bool) -> None:
     advice = oracle(env)
     assert has_oracle(env) and advice in info["legal_actions"]
     assert isinstance(env.unwrapped, Game) and advice == env.unwrapped.oracle() != ""
-    assert in_words(env) == env.unwrapped.in_words()
-    assert (env.unwrapped.in_words() in observation.text) == words
+    assert caption(env) == env.unwrapped.caption()
+    assert (env.unwrapped.caption() in observation.text) == words
     observation, *_ = env.step(np.int64(names.index(advice)))
     assert env.observation_space.contains(observation)
     env.close()
@@ -144,11 +144,11 @@ def test_a_prompt_is_filled_anew_for_every_state() -> None:
 
 
 def test_words_come_after_the_users_prompt_and_follow_the_state() -> None:
-    env = GameMaker("frozenlake", {"holes": 0}, prompt="Walk!", in_words=True)()
+    env = GameMaker("frozenlake", {"holes": 0}, prompt="Walk!", text_only=True)()
     observation, _ = env.reset(seed=0)
     seen = set()
     for action in (0, 2, 1, 3):
-        assert observation == (f"Walk!\n{env.unwrapped.in_words()}", ())
+        assert observation == (f"Walk!\n{env.unwrapped.caption()}", ())
         seen.add(observation.text)
         observation, _, over, _, _ = env.step(np.int64(action))
         assert not over
@@ -177,7 +177,7 @@ def test_an_ordinary_environment_becomes_a_game() -> None:
     assert (observation.images[0] == 1).all()
     assert (reward, terminated) == (1.0, True)
     assert info["success"] is False, "an end with a reward is no win unless the environment says so"
-    assert oracle(env) is None and in_words(env) is None and not has_oracle(env)
+    assert oracle(env) is None and caption(env) is None and not has_oracle(env)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_what_an_ordinary_environment_says_of_itself_is_used(says: str, legal: A
 
 
 def test_an_ordinary_environment_may_know_more() -> None:
-    env = GameMaker(f"{HERE}:NamedDoors", {"says": "facts"}, prompt="x", in_words=True)()
+    env = GameMaker(f"{HERE}:NamedDoors", {"says": "facts"}, prompt="x", text_only=True)()
     assert (env.action_names, env.asked) == (("1", "10", "100"), ("steps",))  # type: ignore[attr-defined]
     observation, info = env.reset(seed=0)
     assert observation == ("x\n0 steps were taken.", ()) and info["facts"] == {"steps": "0"}
@@ -229,7 +229,7 @@ def test_names_in_the_recipe_replace_the_environments_own() -> None:
         (GameMaker(f"{HERE}:Doors", prompt="{text}", actions=("a", "b", "c")), "{text}"),
         (GameMaker(f"{HERE}:Doors", prompt="x", actions=("a", " ", "c")), "with an empty name"),
         (GameMaker(f"{HERE}:Doors", prompt="x", actions=("go  in", "b", "Go in")), "'go  in' and 'Go in'"),
-        (GameMaker(f"{HERE}:Doors", prompt="x", actions=("a", "b", "c"), in_words=True), "leave out in_words"),
+        (GameMaker(f"{HERE}:Doors", prompt="x", actions=("a", "b", "c"), text_only=True), "leave out text_only"),
         (GameMaker("Pendulum-v1", prompt="x"), "Discrete"),
         (GameMaker("small_envs:Blind", prompt="x"), "rgb_array"),
     ],

@@ -198,7 +198,7 @@ def test_the_doctor_lists_them(site: Path, monkeypatch: pytest.MonkeyPatch) -> N
         registry._entry_points.cache_clear()
     assert {"google.genai", "anthropic", "bright_client"} <= checks.keys()
     assert checks["provider eyes"].works and checks["env lamp"].works
-    assert not checks["reward missing"].works and "'broken-kit'" in checks["reward missing"].mend
+    assert not checks["reward missing"].works and "'broken-kit'" in checks["reward missing"].fix
     assert "BRIGHT_KIT_KEY" in checks["keys"].detail and "secret" not in checks["keys"].detail
 
 

@@ -461,7 +461,7 @@ def lose(labels: Path, what: str, after: int) -> None:
         ("none", (*FEEDBACKS["scores"], *MODELS["states"])),
         ("some", ("reward.lag=true", *FEEDBACKS["ratings"])),
         ("none", (*FEEDBACKS["ladder"], "reward.lag=true")),
-        ("none", (*MODELS["cnn"], "reward.feedback.sampler=k_center_entropy", "reward.fitting.fresh=false")),
+        ("none", (*MODELS["cnn"], "reward.feedback.sampler=k_center_entropy", "reward.fitting.reset_weights=false")),
         ("none", PICTURES),
     ],
     ids=["pairs", "lag", "lag-equal", "lag-scores", "scores-states", "lag-ratings", "lag-ladder", "cnn", "pictures"],

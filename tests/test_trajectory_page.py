@@ -272,7 +272,7 @@ def test_it_looks_only_if_both_blind_intervals_lie_below(
     verdict = looking_verdict({**real, "blank": blank, "shuffled": shuffled})
     assert verdict is not None and verdict.answer == answer and verdict.good == (answer == "Yes")
     assert looking_verdict({**real, "blank": blank}) is None
-    told = looking_verdict({**real, "blank": blank, "shuffled": shuffled}, in_words=True)
+    told = looking_verdict({**real, "blank": blank, "shuffled": shuffled}, text_only=True)
     assert told is not None and told.answer == "It cannot"
 
 

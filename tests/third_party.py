@@ -193,5 +193,5 @@ class Switch(Game):
     def oracle(self) -> str | None:
         return None if self.done else self.action_names[self.lit]
 
-    def in_words(self) -> str:
+    def caption(self) -> str:
         return f"The {self.action_names[self.lit]} button is lit."

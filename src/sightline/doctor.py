@@ -41,7 +41,7 @@ class Check:
     name: str
     works: bool
     detail: str
-    mend: str = ""
+    fix: str = ""
 
 
 def examine(say: Callable[[str], None] = lambda what: None) -> list[Check]:
@@ -150,8 +150,8 @@ def _extras() -> list[Check]:
     for module, extra in (_EXTRAS | clients).items():
         there = _is_there(module)
         absent = "not installed (an extra)" if extra else "not installed"
-        mend = _install(extra) if extra else f"install the package that holds {module}"
-        findings.append(Check(module, there, "installed" if there else absent, mend))
+        fix = _install(extra) if extra else f"install the package that holds {module}"
+        findings.append(Check(module, there, "installed" if there else absent, fix))
     return findings
 
 
@@ -201,5 +201,5 @@ def _is_there(module: str) -> bool:
 def _keys() -> Check:
     keys = dict.fromkeys(getattr(one, "key_env", "") for one in _providers())
     found = [name for name in keys if name and os.environ.get(name)]
-    mend = "only hosted chat models need one; every other teacher works without"
-    return Check("keys", bool(found), ", ".join(found) or "none set", mend)
+    fix = "only hosted chat models need one; every other teacher works without"
+    return Check("keys", bool(found), ", ".join(found) or "none set", fix)

@@ -50,7 +50,7 @@ class Alarms:
         if accuracy is not None:
             best = self._best_accuracy = max(accuracy, self._best_accuracy or 0.0)
             found["truthful"] = _line(
-                accuracy < best - limits.truthful_drop,
+                accuracy < best - limits.perception_drop,
                 f"only {accuracy:.0%} of what replies state of the pictures is true, after {best:.0%} at best; raise "
                 "update.kl_thoughts or lower update.thought_weight",
             )

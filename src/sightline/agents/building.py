@@ -55,14 +55,14 @@ def resolve(recipe: AgentRecipe) -> AgentRecipe:
 
 def game_maker(recipe: AgentRecipe, training: bool = False) -> GameMaker:
     """Factory of the recipe's environment for evaluation, or with the changed options of training."""
-    options = recipe.env_options | (recipe.rollouts.practice if training else {})
-    return GameMaker(recipe.env, options, recipe.prompt, recipe.actions, recipe.episode_steps, recipe.in_words)
+    options = recipe.env_options | (recipe.rollouts.train_env_options if training else {})
+    return GameMaker(recipe.env, options, recipe.prompt, recipe.actions, recipe.episode_steps, recipe.text_only)
 
 
 def played_game(recipe: AgentRecipe) -> str:
     """Name of the evaluated environment with all options that change it, as evaluation seeds depend on it."""
     return played(
-        recipe.env, env_options=recipe.env_options, episode_steps=recipe.episode_steps, in_words=recipe.in_words
+        recipe.env, env_options=recipe.env_options, episode_steps=recipe.episode_steps, text_only=recipe.text_only
     )
 
 

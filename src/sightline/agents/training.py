@@ -199,10 +199,10 @@ class AgentTrainer:
 
         numbers = warm_start(setup, settings, report, self._give_up_if_overdue)
         accuracy = numbers.get("warm_start/truthful")
-        if settings.truthful is not None and accuracy is not None and accuracy < settings.truthful:
+        if settings.stop_at is not None and accuracy is not None and accuracy < settings.stop_at:
             self._warn(
                 f"after the warm start {accuracy:.0%} of what is said of the pictures is true, not "
-                f"{settings.truthful:.0%}; raise warm_start.samples"
+                f"{settings.stop_at:.0%}; raise warm_start.samples"
             )
         with setup.engine.full_params():
             if self._is_main_process:

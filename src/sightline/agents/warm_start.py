@@ -81,7 +81,7 @@ def warm_start(
             accuracy = engine.gather(_perception_accuracy(setup, held_out))[0]
             numbers = {"warm_start/loss": sum(engine.gather(loss)), "warm_start/truthful": accuracy}
             report(update * settings.batch, numbers)
-            if settings.truthful is not None and accuracy is not None and accuracy >= settings.truthful:
+            if settings.stop_at is not None and accuracy is not None and accuracy >= settings.stop_at:
                 break
     return numbers
 

@@ -394,12 +394,13 @@ def doctor(as_json: AsJson = False) -> None:
     findings = examine(say)
     print(over, end="", file=sys.stderr, flush=True)
     if as_json:
-        print_json([vars(finding) for finding in findings])
+        # `mend` is the name of the key since the first version; scripts read it.
+        print_json([{"name": f.name, "works": f.works, "detail": f.detail, "mend": f.fix} for f in findings])
         return
     for finding in findings:
         mark = "ok " if finding.works else "-- "
         typer.echo(
-            f"{mark} {finding.name:<22} {finding.detail}" + ("" if finding.works else f"\n{'':26} {finding.mend}")
+            f"{mark} {finding.name:<22} {finding.detail}" + ("" if finding.works else f"\n{'':26} {finding.fix}")
         )
 
 

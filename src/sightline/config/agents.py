@@ -106,7 +106,7 @@ class Rollouts(Strict):
     """Turns that the model is shown: the present one, and what was seen and replied before."""
     reward: Literal["game", "success"] = "game"
     """The game's own rewards, or 1 for a won episode and 0 otherwise; less penalties either way."""
-    practice: dict[str, Any] = {}
+    train_env_options: dict[str, Any] = {}
     """Options of the environment that differ in training from those of evaluation."""
 
 
@@ -119,8 +119,9 @@ class WarmStart(Strict):
     """Turns to learn from."""
     batch: PositiveInt = 64
     learning_rate: PositiveFloat = 1e-3
-    truthful: Fraction | None = None
-    """Stop as soon as this share of the facts in held-out replies is true; a run that never gets there says so."""
+    stop_at: Fraction | None = None
+    """Stop as soon as the perception accuracy on held-out replies (share of facts that are stated correctly) reaches this;
+    a run that never gets there says so."""
     explore: Fraction = 0.3
     """Share of random moves between the demonstrated ones, so that recovery from mistakes is shown."""
 
@@ -143,8 +144,8 @@ class AgentEvaluation(Strict):
 class AlarmSettings(Strict):
     """Thresholds of the warnings that a run is going wrong."""
 
-    truthful_drop: Fraction = 0.2
-    """Drop of the share of true statements below its best."""
+    perception_drop: Fraction = 0.2
+    """Drop of perception accuracy (share of facts that are stated correctly) below its best."""
     entropy_floor: NonNegativeFloat = 0.01
     """Entropy per token, in nats."""
     repeated_thoughts: Fraction = 0.95

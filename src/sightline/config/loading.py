@@ -49,9 +49,51 @@ def load_recipe(recipe: str | Mapping[str, Any] | None, overrides: Sequence[str]
         _apply(document, key, value)
     if foreign := list(translations(document)):
         raise BadInput(f"these keys are vlmrm's: {'; '.join(foreign)}")
+    if outdated := _outdated_keys(document):
+        raise BadInput("; ".join(f"{key} is called {RENAMED[key]} now" for key in outdated))
     if "env" not in document:
         raise BadInput("no environment: name a recipe (see 'sightline recipes') or say env=… goal=…")
     return validate_recipe(document)
+
+
+RENAMED = {
+    "in_words": "text_only",
+    "rollouts.practice": "rollouts.train_env_options",
+    "warm_start.truthful": "warm_start.stop_at",
+    "alarms.truthful_drop": "alarms.perception_drop",
+    "reward.fitting.fresh": "reward.fitting.reset_weights",
+    "reward.teacher.patience": "reward.teacher.timeout",
+}
+"""Keys of earlier versions: old name -> present one, in the same block. A recipe that uses one is refused with the
+present name; the recipe in a run folder is read with its keys renamed."""
+
+
+def _outdated_keys(document: dict[str, Any]) -> list[str]:
+    """The keys of a document that have another name now; a plug-in of others may well have a key of the old name."""
+    found = []
+    for key in RENAMED:
+        *path, last = key.split(".")
+        owner, place = _block_at(document, path), _part(document, path)
+        fields = owner.model_fields if owner is not None else {}
+        if last in place and last not in fields and RENAMED[key].rpartition(".")[2] in fields:
+            found.append(key)
+    return found
+
+
+def rename_outdated_keys(document: dict[str, Any]) -> None:
+    """Rename, in place, the keys that an earlier version has written into a run folder."""
+    for key in _outdated_keys(document):
+        *path, last = key.split(".")
+        place = _part(document, path)
+        place[RENAMED[key].rpartition(".")[2]] = place.pop(last)
+
+
+def _part(document: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """The part of a document at a path; empty if there is none."""
+    place: Any = document
+    for part in path:
+        place = place.get(part) if isinstance(place, dict) else None
+    return place if isinstance(place, dict) else {}
 
 
 def validate_recipe(document: dict[str, Any]) -> Recipe:

@@ -180,7 +180,7 @@ class AgentRecipe(RecipeBase):
     """Words instead of the game's own; `{text}` stands for those. Needed for environments that have none."""
     actions: tuple[Annotated[str, BeforeValidator(_action_name)], ...] = ()
     """Names of the actions, for environments that only number them."""
-    in_words: bool = False
+    text_only: bool = False
     """Tell what the picture shows instead of showing it, for games that can."""
     policy: ModelConfig = ModelConfig()
     replies: Replies = Replies()

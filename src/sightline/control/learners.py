@@ -142,7 +142,7 @@ def name_of_values(model: OffPolicyAlgorithm) -> str:
     for name in ("critic", "q_net"):
         if getattr(model.policy, name, None) is not None:
             return name
-    raise BadInput(f"{type(model).__name__} has no values that can begin anew; say reward.reset_critic=false")
+    raise BadInput(f"{type(model).__name__} has no critic that can be reset; say reward.reset_critic=false")
 
 
 def keep_log_in_memory(model: OffPolicyAlgorithm) -> None:

@@ -84,10 +84,10 @@ def _try_out(env: gymnasium.Env[Any, Any], name: str, frames: bool) -> None:
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise RunFailed(f"environment '{name}' failed in reset(seed=0): {reason}; mend it") from error
+        raise RunFailed(f"environment '{name}' failed in reset(seed=0): {reason}; fix the environment") from error
     wrong = misfit(env.observation_space, state)
     if wrong is not None:
-        raise BadInput(f"reset() of '{name}' gave an observation {wrong}; mend it")
+        raise BadInput(f"reset() of '{name}' gave an observation {wrong}; fix the environment")
     if frames:
         rgb_frame(env)
 

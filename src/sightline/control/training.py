@@ -347,7 +347,7 @@ class ControlTrainer:
         self._counters, same, self._random_state = restored
         if not same:
             self.progress.say(
-                "warning: this environment does not repeat itself from its seed; its unfinished episodes start anew"
+                "warning: this environment does not repeat itself from its seed; unfinished episodes are started again"
             )
         self._snapshots.bring_back_best(checkpoint.path, self._counters.best_step)
         self._pace = (time.monotonic(), checkpoint.step)

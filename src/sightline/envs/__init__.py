@@ -22,6 +22,6 @@ for _id, _entry_point, _steps in (
     ("sightline/Sokoban-v0", "games.sokoban:Sokoban", 60),
     ("sightline/FrozenLake-v0", "games.frozen_lake:FrozenLake", 100),
 ):
-    # A module that is loaded anew, as notebooks do, would be warned of for each of them.
+    # A module that is loaded again, as notebooks do, would be warned of for each of them.
     if _id not in gymnasium.registry:
         gymnasium.register(_id, entry_point=f"sightline.envs.{_entry_point}", max_episode_steps=_steps)

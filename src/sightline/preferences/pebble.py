@@ -254,10 +254,10 @@ def _nothing_usable(answers: Answers) -> str:
     if answers.over_budget:
         why += f", and the budget is reached: {answers.over_budget}"
     if all(answer.outcome is Outcome.FAILED for answer in told):
-        mend = "mend it and go on with --resume"
+        fix = "fix it, then resume with --resume"
     else:
-        mend = "what was said is kept: start a new run with another teacher, prompt or goal"
-    return f"the teacher gave no usable answer to {len(told)} questions{why}; {mend}"
+        fix = "what was said is kept: start a new run with another teacher, prompt or goal"
+    return f"the teacher gave no usable answer to {len(told)} questions{why}; {fix}"
 
 
 def _most_frequent(reasons: list[str]) -> str:

@@ -133,7 +133,7 @@ def write_agent_report(run: Path) -> Path:
         numbers=_numbers(result),
         errors=result.get("errors") or 0,
         facts=_facts(recipe, result),
-        verdict=looking_verdict(result, bool(recipe.get("in_words"))),
+        verdict=looking_verdict(result, bool(recipe.get("text_only"))),
         rows=_rows(result),
         kinds=_kinds(result),
         curves=plots.agent_curves(metrics, result.get("chosen_step")) if metrics else "",
@@ -144,18 +144,18 @@ def write_agent_report(run: Path) -> Path:
     )
 
 
-def looking_verdict(result: Mapping[str, Any], in_words: bool = False) -> Verdict | None:
+def looking_verdict(result: Mapping[str, Any], text_only: bool = False) -> Verdict | None:
     """Judge if the agent uses the pictures: yes if the interval of its success lies above those with blank and with
     other pictures.
 
     Args:
         result: a summary with `blank` and `shuffled`.
-        in_words: True if it was given descriptions instead of the pictures.
+        text_only: True if it was given descriptions instead of the pictures.
 
     Returns:
         None if that was not measured.
     """
-    if in_words:
+    if text_only:
         return Verdict("It cannot", "This agent is told in words what the pictures show: it has nothing to see.", True)
     names = {"blank": "with blank pictures", "shuffled": "with pictures of other states"}
     blind = {name: block(result, name) for name in names}

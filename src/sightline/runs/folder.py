@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from sightline.config.loading import leaves, validate_recipe
+from sightline.config.loading import leaves, rename_outdated_keys, validate_recipe
 from sightline.config.recipe import Recipe
 from sightline.config.yaml import read_yaml
 from sightline.errors import BadInput, Damaged
@@ -71,7 +71,7 @@ class RunFolder:
         return self.path / "report.html"
 
     def document(self) -> dict[str, Any]:
-        """Recipe file as plain data, without its format number, which is the only thing checked.
+        """Recipe file as plain data, without its format number (which is checked) and with the present names of keys.
 
         Raises:
             BadInput: this is not a run folder, or its recipe has another format number.
@@ -85,6 +85,7 @@ class RunFolder:
         if not isinstance(document, dict):
             raise Damaged(f"'{self.recipe_file}' is damaged: it is not a mapping of keys to values")
         check_format(document.pop("format", None), f"the run '{self.path}'")
+        rename_outdated_keys(document)
         return document
 
     def recipe(self) -> Recipe:

@@ -29,7 +29,7 @@ class HumanTeacherConfig(TeacherConfig):
 
     kind: Literal["human"] = "human"
     name: str = "human"
-    patience: PositiveFloat = 3600.0
+    timeout: PositiveFloat = 3600.0
     """Seconds to wait for a round of answers; then training goes on with those that came."""
 
     lags: ClassVar[bool] = True
@@ -42,7 +42,7 @@ class HumanTeacherConfig(TeacherConfig):
         return None
 
     def in_run(self, context: TeacherRunContext) -> HumanTeacher:
-        return HumanTeacher(context.store, context.context, context.say, name=self.name, patience=self.patience)
+        return HumanTeacher(context.store, context.context, context.say, name=self.name, timeout=self.timeout)
 
 
 class HumanTeacher(Teacher):
@@ -60,7 +60,7 @@ class HumanTeacher(Teacher):
         say: Callable[[str], None],
         *,
         name: str = "human",
-        patience: float = 3600.0,
+        timeout: float = 3600.0,
     ) -> None:
         """
         Args:
@@ -68,11 +68,11 @@ class HumanTeacher(Teacher):
             context: the context to record with a question, or a function that returns it when the question is asked.
             say: tells the user one line.
             name: the person's name.
-            patience: seconds to wait for a round of answers.
+            timeout: seconds to wait for a round of answers.
         """
         self.name = "human" if name == "human" else f"human {name}"
         self.signature = f"human name={name}"
-        self._patience = patience
+        self._timeout = timeout
         self._store = store
         self._context = context
         self._say = say
@@ -80,7 +80,7 @@ class HumanTeacher(Teacher):
         self._given_up = threading.Event()
 
     def answers(self, questions: Iterable[Question]) -> Generator[tuple[int, Answer]]:
-        """Yield (index, answer) as people answer; after the configured patience, FAILED for all that is left.
+        """Yield (index, answer) as people answer; after the timeout, FAILED for all that is left.
 
         Whatever is still open when this ends, for any reason, no longer waits. After `give_up` nothing more comes.
 
@@ -99,7 +99,7 @@ class HumanTeacher(Teacher):
         try:
             while open_ones and not self._given_up.is_set():
                 now = time.monotonic()
-                late = now - began >= self._patience
+                late = now - began >= self._timeout
                 for i, question in list(open_ones.items()):
                     answer = self._find(question)
                     if answer is None:
@@ -111,7 +111,7 @@ class HumanTeacher(Teacher):
                         del open_ones[i]
                         yield i, answer
                 if open_ones:
-                    self._wait(min(POLL, max(0.0, self._patience - (time.monotonic() - began))))
+                    self._wait(min(POLL, max(0.0, self._timeout - (time.monotonic() - began))))
         finally:
             self._store.withdraw(list(open_ones.values()), self.signature)
 
@@ -126,7 +126,7 @@ class HumanTeacher(Teacher):
         return self._store.find(question, self.signature)
 
     def _nobody_answered(self, seconds: float) -> Answer:
-        return Answer(Outcome.FAILED, reason=f"nobody answered within {self._patience:g} s", seconds=seconds)
+        return Answer(Outcome.FAILED, reason=f"nobody answered within {self._timeout:g} s", seconds=seconds)
 
     def _say_where(self, count: int) -> None:
         if self._said:

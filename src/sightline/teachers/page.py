@@ -62,7 +62,7 @@ def serve(path: Path, who: str, port: int, say: Callable[[str], None]) -> None:
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
-            count = server.desk.answered
+            count = server.queue.answered
             say(f"label page closed; {count} answer{'' if count == 1 else 's'} recorded")
 
 
@@ -70,7 +70,7 @@ class PageServer(ThreadingHTTPServer):
     """HTTP server of the label page, on loopback only.
 
     Attributes:
-        desk: the label queue, which hands out questions and records answers.
+        queue: the label queue, which hands out questions and records answers.
         token: token that requests that change something must carry.
         key: secret that a visitor without a cookie must give.
         home: the page's address without the key, for visitors with the cookie.
@@ -83,7 +83,7 @@ class PageServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, store: LabelStore, who: str, port: int) -> None:
-        self.desk = LabelQueue(store, who)
+        self.queue = LabelQueue(store, who)
         self.token = secrets.token_hex(16)
         self.key = secrets.token_urlsafe(24)
         self.template = (resources.files("sightline.teachers") / "templates" / "label_page.html").read_text("utf-8")
@@ -139,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
             page = self.server.template.replace("{{nonce}}", nonce).replace("{{token}}", self.server.token)
             self._send(HTTPStatus.OK, page.encode(), "text/html; charset=utf-8", nonce=nonce)
         elif frame := FRAME.fullmatch(self.path):
-            file = self.server.desk.store.folder / "frames" / frame[1][:2] / f"{frame[1]}.png"
+            file = self.server.queue.store.folder / "frames" / frame[1][:2] / f"{frame[1]}.png"
             try:
                 picture = read_bytes(file, MAX_PICTURE)
             except (OSError, BadInput):
@@ -159,14 +159,14 @@ class _Handler(BaseHTTPRequestHandler):
         tab = asked.get("tab")
         if not isinstance(tab, str) or not TAB.fullmatch(tab):
             raise RequestRefused(HTTPStatus.BAD_REQUEST, "say which tab asks")
-        desk = self.server.desk
+        queue = self.server.queue
         match self.path:
             case "/api/next":
-                reply = desk.next(tab)
+                reply = queue.next(tab)
             case "/api/hold":
-                reply = desk.hold(tab, _text(asked, "key"))
+                reply = queue.hold(tab, _text(asked, "key"))
             case "/api/undo":
-                reply = desk.undo(tab)
+                reply = queue.undo(tab)
             case "/api/answer":
                 reply = self._record(tab, asked)
             case _:
@@ -179,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise RequestRefused(HTTPStatus.BAD_REQUEST, f"'said' is one of {', '.join(get_args(Said))}")
         value = _number(asked, "value") if said == "value" else None
         try:
-            return self.server.desk.answer(tab, _text(asked, "key"), said, value, _number(asked, "seconds"))
+            return self.server.queue.answer(tab, _text(asked, "key"), said, value, _number(asked, "seconds"))
         except NotWaiting:
             raise RequestRefused(
                 HTTPStatus.CONFLICT, "that question was answered elsewhere, or is no longer asked"

@@ -181,7 +181,7 @@ class Blackjack(Game):
         """Action with the highest win rate; None at the end. No policy wins more than its 43.2 % of episodes."""
         return None if self._outcome else self.follow(most_wins)
 
-    def in_words(self) -> str:
+    def caption(self) -> str:
         shown = self._open_cards()
         hidden = " and a card face down" if len(shown) < len(self.dealer) else ""
         return f"The dealer has {cards_in_words(shown)}{hidden}. You have {cards_in_words(self.player)}."

@@ -43,7 +43,7 @@ class Game(gymnasium.Env[Observation, np.int64], ABC):
     """Base class of games with named actions, played from pictures.
 
     A concrete game keeps its state in attributes, samples from `self.np_random` only, and implements six methods about
-    the present state: `text`, `draw`, `facts`, `legal_actions`, `oracle` and `in_words`. Its `reset` and `step` return
+    the present state: `text`, `draw`, `facts`, `legal_actions`, `oracle` and `caption`. Its `reset` and `step` return
     `self._observation()` and `self._info(success)`.
 
     Attributes:
@@ -101,7 +101,7 @@ class Game(gymnasium.Env[Observation, np.int64], ABC):
         """Name of a best action in the present state; None if the game is over or can no longer be won."""
 
     @abstractmethod
-    def in_words(self) -> str:
+    def caption(self) -> str:
         """Description of everything that the picture shows, in a few sentences, for models without vision."""
 
     def render(self) -> np.ndarray:

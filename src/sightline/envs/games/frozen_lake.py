@@ -156,7 +156,7 @@ class FrozenLake(Game):
             return straight
         return np.stack([straight[_sides(move)].mean(axis=0) for move in range(len(MOVES))])
 
-    def in_words(self) -> str:
+    def caption(self) -> str:
         facts = self.facts()
         return f"Player: {facts['player']}. Goal: {facts['goal']}. Holes: {places(self._holes, self.size)}."
 

@@ -40,7 +40,7 @@ class GameMaker:
         prompt: template that replaces the game's own text; `{text}` is that text, `{actions}` the action names.
         actions: action names, for an environment that does not name its actions itself.
         episode_steps: time limit in steps, instead of the environment's own.
-        in_words: replace pictures by a description of what they show.
+        text_only: replace pictures by a description of what they show.
     """
 
     env: str
@@ -48,14 +48,14 @@ class GameMaker:
     prompt: str | None = None
     actions: tuple[str, ...] = ()
     episode_steps: int | None = None
-    in_words: bool = False
+    text_only: bool = False
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         """Make one game.
 
         Raises:
             BadInput: unknown environment, or a task for a policy on states; wrong options, action names that cannot be
-                told apart, an unknown prompt field, or `in_words` for an environment without descriptions.
+                told apart, an unknown prompt field, or `text_only` for an environment without descriptions.
             RunFailed: the environment cannot be built on this machine, or does not render.
         """
         known, build = registry.names("env"), None
@@ -74,4 +74,4 @@ class GameMaker:
         elif self.prompt is not None:
             env = PromptWrapper(env, self.prompt)
         check_action_names(env.get_wrapper_attr("action_names"), self.env)
-        return TextOnlyWrapper(env) if self.in_words else GameWrapper(env)
+        return TextOnlyWrapper(env) if self.text_only else GameWrapper(env)

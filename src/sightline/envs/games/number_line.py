@@ -119,7 +119,7 @@ class NumberLine(Game):
             return None
         return "+" if self.current < self.target else "-"
 
-    def in_words(self) -> str:
+    def caption(self) -> str:
         return f"The target number is {self.target} and the current number is {self.current}."
 
     def _info(self, success: bool) -> dict[str, Any]:

@@ -115,10 +115,10 @@ class PointsGame(Game):
             f"The picture shows {len(self.cards)} playing cards and, below them, a formula. "
             f"Write a formula that makes {self.target} out of the numbers of all the cards, each used exactly once. "
             f"One number or one of {' '.join(signs)} is added at a time, and = closes the finished formula. "
-            f"{self._worth_in_words()}\nFormula so far: {''.join(self._shown()) or 'empty'}"
+            f"{self._values_in_words()}\nFormula so far: {''.join(self._shown()) or 'empty'}"
         )
 
-    def _worth_in_words(self) -> str:
+    def _values_in_words(self) -> str:
         return "A counts as 1; J, Q and K count as 10."
 
     def facts(self) -> dict[str, str]:
@@ -153,7 +153,7 @@ class PointsGame(Game):
         found = completion(self._written(), self.free_numbers, self.target, signs, room) if room >= 0 else None
         return None if found is None else (*found, "=")[0]
 
-    def in_words(self) -> str:
+    def caption(self) -> str:
         written = " ".join(self._shown())
         formula = f"the formula {written}" if written else "no formula yet"
         return f"On the table lie {cards_in_words(self.cards)}; below them stands {formula}."

@@ -61,9 +61,9 @@ class Points24(PointsGame):
             f"{MAX_DEALS} deals in a row cannot make target={self.target}; 24 is usual, or set solvable_only to false"
         )
 
-    def _worth_in_words(self) -> str:
+    def _values_in_words(self) -> str:
         if self.faces_as_10:
-            return super()._worth_in_words()
+            return super()._values_in_words()
         return "A counts as 1, J as 11, Q as 12 and K as 13."
 
     def lay_out(self, canvas: Canvas) -> None:

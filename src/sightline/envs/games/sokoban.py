@@ -252,7 +252,7 @@ class Sokoban(Game):
                 queue.append(reached)
         return False
 
-    def in_words(self) -> str:
+    def caption(self) -> str:
         last = self.size - 1
         inner = [cell for cell in self._walls if all(0 < at < last for at in divmod(cell, self.size))]
         facts = self.facts()

@@ -7,7 +7,7 @@ from typing import Any
 from gymnasium import spaces
 
 from sightline.envs.games.contract import AnyText, Observation
-from sightline.envs.games.wrapping import AnyEnv, GameWrapper, in_words
+from sightline.envs.games.wrapping import AnyEnv, GameWrapper, caption
 from sightline.errors import BadInput
 
 
@@ -15,17 +15,17 @@ class TextOnlyWrapper(GameWrapper):
     """Wrapper that replaces the picture by a description of it after the game's own text; `images` is empty.
 
     Raises:
-        BadInput: the environment has no method `in_words`.
+        BadInput: the environment has no method `caption`.
     """
 
     def __init__(self, env: AnyEnv) -> None:
         super().__init__(env)
-        if not callable(getattr(env.unwrapped, "in_words", None)):
+        if not callable(getattr(env.unwrapped, "caption", None)):
             kind = type(env.unwrapped).__name__
-            raise BadInput(f"{kind} cannot describe its pictures in words (it has no in_words()); leave out in_words")
+            raise BadInput(f"{kind} cannot describe its pictures in words (it has no caption()); leave out text_only")
         shown: Any = env.observation_space
         # Gymnasium's checker rejects an empty Tuple as a space; a Sequence of pictures may be empty.
         self.observation_space: Any = spaces.Tuple((AnyText(), spaces.Sequence(shown[1][0])))
 
     def observation(self, observation: Any) -> Observation:
-        return Observation(f"{observation[0]}\n{in_words(self.env)}", ())
+        return Observation(f"{observation[0]}\n{caption(self.env)}", ())

@@ -132,9 +132,9 @@ def has_oracle(env: AnyEnv) -> bool:
     return callable(getattr(env.unwrapped, "oracle", None))
 
 
-def in_words(env: AnyEnv) -> str | None:
+def caption(env: AnyEnv) -> str | None:
     """Description of everything that the picture shows; None if the environment does not provide one."""
-    found: str | None = _call_if_defined(env, "in_words")
+    found: str | None = _call_if_defined(env, "caption")
     return found
 
 

@@ -188,5 +188,5 @@ class FittingConfig(Strict):
     learning_rate: float = Field(default=1e-3, gt=0)
     weight_decay: float = Field(default=1e-3, ge=0)
     batch_size: PositiveInt = 64
-    fresh: bool = True
+    reset_weights: bool = True
     """Begin from the first weights in every round; otherwise from those of the round before (large networks)."""

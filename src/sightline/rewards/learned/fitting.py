@@ -118,7 +118,7 @@ def fit(reward: EnsembleReward, examples: Examples, feedback: LabelLoss, segment
     config, labels = reward.fitting, Labels(reward, examples, feedback, segment)
     held_out = _held_out(len(examples), config.held_out)
     train, test = np.flatnonzero(~held_out), np.flatnonzero(held_out)
-    if config.fresh:
+    if config.reset_weights:
         reward.reset_weights()
     ensemble = reward.ensemble
     optimiser = torch.optim.AdamW(ensemble.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
