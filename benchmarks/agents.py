@@ -56,7 +56,6 @@ from running import keep
 from sightline.agents.algorithms.ppo import PPO
 from sightline.agents.building import AgentSetup, build, game_maker, resolve
 from sightline.agents.evaluation import oracle_play, random_play
-from sightline.agents.learning import PolicyLearner
 from sightline.agents.parsing import read_reply
 from sightline.agents.prompting import prompt_text
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
@@ -486,7 +485,7 @@ class Bench:
         self._worker = RolloutWorker(
             lambda: Timed(make(), self._spent), recipe.replies, rollouts.window, rollouts.parallel, self._vlm
         )
-        self._learner = PolicyLearner(self._recipe, self._vlm, self._setup.engine)
+        self._learner = self._setup.learner()
         self._published = Published(self._setup)
         self._weights = {name: values.clone() for name, values in self._vlm.scorer.state_dict().items()}
         self.turns: list[int] = []

@@ -26,7 +26,6 @@ import sightline.reports.agent_page
 import sightline.reports.trajectories_page  # noqa: F401
 from sightline.agents import training  # noqa: F401
 from sightline.cli import main
-from sightline.config.agents import ModelConfig
 from sightline.models.vlm.model import load_vlm
 from sightline.runs.stopping import StopRequests
 
@@ -95,5 +94,5 @@ def run(job: dict[str, Any]) -> int:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    load_vlm(ModelConfig(), value_head=True, device="cpu")  # what is imported here need not be in every child
+    load_vlm(value_head=True, device="cpu")  # what is imported here need not be in every child
     print(json.dumps([run(job) for job in json.load(sys.stdin)]))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sightline.agents.building import AgentSetup, load_model
 from sightline.agents.engines.ddp import DDP
 from sightline.agents.engines.engine import Engine
 from sightline.agents.engines.fsdp2 import FSDP2
@@ -25,7 +26,7 @@ from sightline.config.agents import Replies
 from sightline.config.recipe import AgentRecipe
 from sightline.envs.games.making import GameMaker
 from sightline.errors import RunFailed
-from sightline.models.vlm.model import VLM, load_vlm
+from sightline.models.vlm.model import VLM
 from sightline.runs.state import read_state, write_state
 
 GAME = GameMaker("numberline", {"max_position": 2, "render_size": (32, 32)})
@@ -69,14 +70,14 @@ def recipe_of(case: str, model: Path | str) -> AgentRecipe:
 
 def learner_of(recipe: AgentRecipe, engine: Engine, vlm: VLM) -> PolicyLearner:
     engine.prepare(vlm)
-    learner = PolicyLearner(recipe, vlm, engine)
+    learner = AgentSetup(recipe, vlm, engine).learner()
     for group in learner.optimiser.param_groups:
         group["eps"] = 1e-3
     return learner
 
 
 def vlm_of(recipe: AgentRecipe) -> VLM:
-    return load_vlm(recipe.policy, recipe.algorithm.kind == "ppo", "cpu")
+    return load_model(recipe)
 
 
 def play(recipe: AgentRecipe, engine: Engine, vlm: VLM, learner: PolicyLearner, update: int) -> list[Trajectory]:

@@ -131,7 +131,7 @@ def test_episodes_that_break_are_dropped_and_counted(sightline: Sightline, tmp_p
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
 def test_nothing_is_learned_from_what_broke(algorithm: str) -> None:
     setup = setup_of(f"env={HERE}:Breaking", f"algorithm.kind={algorithm}", "update.kl_thoughts=0")
-    learner = PolicyLearner(setup.recipe, setup.vlm, setup.engine)
+    learner = setup.learner()
     group = setup.recipe.algorithm.group
     tasks = [EpisodeTask(REAL_SEEDS + 1 + seed, member) for seed in range(12) for member in range(group)]
     played = setup.rollout_worker().play(setup.sampler(), tasks)
@@ -244,7 +244,7 @@ def test_a_loss_that_is_no_number(
 
 def test_a_gradient_that_is_no_number_leaves_the_weights_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = setup_of()
-    learner = PolicyLearner(setup.recipe, setup.vlm, setup.engine)
+    learner = setup.learner()
     setup.engine.prepare(setup.vlm)
     setup.vlm.keep_reference()
     played = setup.rollout_worker().play(setup.sampler(), [EpisodeTask(seed) for seed in range(4)])
@@ -294,7 +294,7 @@ def test_memory_that_runs_out_makes_passes_smaller(monkeypatch: pytest.MonkeyPat
     setup = setup_of(*settings)
     played = setup.rollout_worker().play(setup.sampler(), tasks)
     setup.engine.prepare(setup.vlm)
-    expected = learned(setup, PolicyLearner(setup.recipe, setup.vlm, setup.engine), played)
+    expected = learned(setup, setup.learner(), played)
 
     other = setup_of(*settings)
     again = other.rollout_worker().play(other.sampler(), tasks)
@@ -311,7 +311,7 @@ def test_memory_that_runs_out_makes_passes_smaller(monkeypatch: pytest.MonkeyPat
         return score(self, passages, *rest)
 
     monkeypatch.setattr(VLM, "score", little)
-    found = learned(other, PolicyLearner(other.recipe, other.vlm, other.engine, said.append), again)
+    found = learned(other, other.learner(said.append), again)
     assert [line.split(" turns")[0] for line in said] == [
         "out of memory: going on with 6",
         "out of memory: going on with 3",
@@ -328,7 +328,7 @@ def test_memory_that_runs_out_makes_passes_smaller(monkeypatch: pytest.MonkeyPat
 def test_memory_that_is_never_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = setup_of("update.kl_thoughts=0")
     played = setup.rollout_worker().play(setup.sampler(), [EpisodeTask(0)])
-    learner = PolicyLearner(setup.recipe, setup.vlm, setup.engine, lambda line: None)
+    learner = setup.learner(lambda line: None)
     learner.compute_values_and_ref_logprobs(played)
 
     def none_left(self: VLM, *arguments: Any) -> TokenStats:

@@ -15,7 +15,6 @@ import torch
 
 from conftest import Finished
 from sightline.agents.building import AgentSetup, build, resolve
-from sightline.agents.learning import PolicyLearner
 from sightline.agents.rollouts import EpisodeTask
 from sightline.agents.sequences import build_sequences, count_turns
 from sightline.agents.types import Advantages, Trajectory
@@ -63,7 +62,7 @@ def test_weights_that_do_not_change_give_a_ratio_of_one(algorithm: str, ratio: s
         with torch.no_grad():
             for weight in setup.vlm.scorer.value_head.parameters():
                 weight.add_(0.1)
-    learner = PolicyLearner(setup.recipe, setup.vlm, setup.engine)
+    learner = setup.learner()
     mismatch = learner.compute_values_and_ref_logprobs(played)
     assert mismatch["mismatch_tokens"] == sum(len(turn.sample.ids) for episode in played for turn in episode.turns)
     assert mismatch["mismatch"] / mismatch["mismatch_tokens"] < 1e-5
@@ -90,14 +89,14 @@ def test_a_ratio_of_one_is_no_matter_of_course() -> None:
     setup = setup_of(*FROZEN, "update.learning_rate=1e-3", "update.kl_thoughts=0", "update.kl_actions=0")
     played = played_once(1)
     setup.engine.prepare(setup.vlm)
-    learner = PolicyLearner(setup.recipe, setup.vlm, setup.engine)
+    learner = setup.learner()
     learner.compute_values_and_ref_logprobs(played)
     numbers: dict[str, Any] = learner.learn(played, learner.compute_advantages(played), 0, 0.0)
     assert numbers["update/ratio_max"] > 1.01
     mismatch = learner.compute_values_and_ref_logprobs(played)
     assert mismatch["mismatch"] / mismatch["mismatch_tokens"] > 1e-3
     other = setup_of(*FROZEN, "rollouts.temperature=1.0", "update.kl_thoughts=0", "update.kl_actions=0")
-    mismatch = PolicyLearner(other.recipe, other.vlm, other.engine).compute_values_and_ref_logprobs(played)
+    mismatch = other.learner().compute_values_and_ref_logprobs(played)
     assert mismatch["mismatch"] / mismatch["mismatch_tokens"] > 1e-3
 
 
@@ -124,7 +123,7 @@ def test_what_led_to_better_becomes_more_probable(algorithm: str) -> None:
     setup = setup_of(*settings)
     played = played_once(1)
     setup.engine.prepare(setup.vlm)
-    learner = PolicyLearner(setup.recipe, setup.vlm, setup.engine)
+    learner = setup.learner()
     learner.compute_values_and_ref_logprobs(played)
     advantages = learner.compute_advantages(played)
     learner.learn(played, advantages, 0, 0.0)

@@ -21,7 +21,7 @@ from sightline.agents import training
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import Trajectory
-from sightline.config.agents import ModelConfig, Replies
+from sightline.config.agents import Replies
 from sightline.envs.games.making import GameMaker
 from sightline.models.vlm.model import VLM, load_vlm
 from sightline.runs.metrics import read_metrics
@@ -345,7 +345,7 @@ def test_stops_are_obeyed_where_work_is_long(
 
 @pytest.fixture(scope="module")
 def vlm() -> VLM:
-    return load_vlm(ModelConfig(), value_head=True, device="cpu")
+    return load_vlm(value_head=True, device="cpu")
 
 
 def played_by(

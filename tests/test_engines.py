@@ -18,7 +18,7 @@ from torch import nn
 from engine_worker import CASES, LEFT_OUT, learned, learner_of, play, recipe_of, vlm_of, write
 from sightline.agents.engines.engine import SingleProcess, padded_microbatches
 from sightline.agents.engines.fsdp2 import layers_in
-from sightline.agents.engines.optimisers import load_optimiser_state, optimiser_state
+from sightline.agents.engines.optimisers import full_optimiser_state, load_full_optimiser_state
 from sightline.agents.engines.starting import start_engine
 from sightline.errors import BadInput
 from sightline.runs import state as files
@@ -223,13 +223,13 @@ def test_an_optimiser_takes_over_nothing_of_another_model() -> None:
     optimiser = torch.optim.AdamW(layer.parameters(), 0.1)
     layer.weight.sum().backward()  # the bias is never moved, so nothing is known of it
     optimiser.step()
-    state = optimiser_state(layer, optimiser)
+    state = full_optimiser_state(layer, optimiser)
     assert state.keys() == {"weight"} and state["weight"]["exp_avg"].tolist() == [[pytest.approx(0.1)] * 3]
     with pytest.raises(BadInput, match=r"another model \(it knows weight"):
-        load_optimiser_state(other, torch.optim.AdamW(other.parameters(), 0.1), state)
+        load_full_optimiser_state(other, torch.optim.AdamW(other.parameters(), 0.1), state)
     fresh = torch.optim.AdamW(layer.parameters(), 0.1)
-    load_optimiser_state(layer, fresh, state)
-    torch.testing.assert_close(optimiser_state(layer, fresh), state, rtol=0, atol=0)
+    load_full_optimiser_state(layer, fresh, state)
+    torch.testing.assert_close(full_optimiser_state(layer, fresh), state, rtol=0, atol=0)
 
 
 def test_layers_are_found_in_any_tower() -> None:

@@ -127,7 +127,7 @@ def test_panels_differ_by_all_that_changes_what_is_played_and_how_it_is_judged()
 
 
 def test_what_is_played_is_put_into_the_same_words_everywhere() -> None:
-    assert played("a") == played("a", env_options={}, episode_steps=None, text_only=False) == "a"
+    assert played("a") == played("a", env_options={}, episode_steps=None, in_words=False) == "a"
     assert played("a", episode_steps=5, env_options={"b": 1, "a": "x"}) == (
         'a {"env_options": {"a": "x", "b": 1}, "episode_steps": 5}'
     )

@@ -14,7 +14,6 @@ from pretraining.vlm import train as training
 from pretraining.vlm.curriculum import GAMES, REPLIES, Exercise, exercises
 from sightline.agents.parsing import read_reply
 from sightline.agents.prompting import prompt_text
-from sightline.config.agents import ModelConfig
 from sightline.envs.games.making import GAMES as ALL_GAMES
 from sightline.envs.games.making import GameMaker
 from sightline.images import Picture
@@ -27,7 +26,7 @@ MOST_MEGABYTES = 25
 
 @pytest.fixture(scope="module")
 def bundled() -> VLM:
-    return load_vlm(ModelConfig(), device="cpu")
+    return load_vlm(device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +106,7 @@ def test_training_lowers_the_loss_and_writes_what_loads(tmp_path: Path) -> None:
     training.train(tmp_path / "model", updates=100, batch=16, learning_rate=3e-3, seed=0, say=said.append)
     losses = [float(line.split("loss ")[1].split(",")[0]) for line in said if line.startswith("update")]
     assert losses and losses[-1] < 20
-    vlm: Any = load_vlm(ModelConfig(model=str(tmp_path / "model")), device="cpu")
+    vlm: Any = load_vlm(str(tmp_path / "model"), device="cpu")
     lesson = next(exercises(5))
     (sample,) = vlm.generate([vlm.encode([ChatTurn(lesson.prompt, (Picture(lesson.pixels),))])], None, max_tokens=5)
     assert len(sample.ids) >= 1

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.config.agents import LoRA, ModelConfig, TrainablePart
+from sightline.config.agents import LoRA, TrainablePart
 from sightline.errors import BadInput, RunFailed
 from sightline.images import Picture
 from sightline.models.vlm import model as model_module
@@ -50,7 +50,7 @@ def loaded(folder: Callable[[str], Path]) -> Callable[[str], VLM]:
 
     def load(family: str) -> VLM:
         if family not in kept:
-            kept[family] = load_vlm(ModelConfig(model=str(folder(family))), value_head=True, device="cpu")
+            kept[family] = load_vlm(str(folder(family)), value_head=True, device="cpu")
         return kept[family]
 
     return load
@@ -61,7 +61,7 @@ def fresh(folder: Callable[[str], Path]) -> Callable[..., VLM]:
     """`fresh(family, freeze=…, …)`: a model that may be changed."""
 
     def load(family: str, value_head: bool = True, seed: int = 0, **policy: Any) -> VLM:
-        return load_vlm(ModelConfig(model=str(folder(family)), **policy), value_head, "cpu", seed)
+        return load_vlm(str(folder(family)), **policy, value_head=value_head, device="cpu", seed=seed)
 
     return load
 
@@ -511,7 +511,7 @@ def test_the_usual_stop_is_that_of_the_template(folder: Callable[[str], Path], t
     shutil.copytree(folder("llava"), tmp_path / "model")
     path = tmp_path / "model/tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": SPECIAL[0]}))
-    vlm = load_vlm(ModelConfig(model=str(tmp_path / "model")), device="cpu")
+    vlm = load_vlm(str(tmp_path / "model"), device="cpu")
     assert vlm._processor.tokenizer.eos_token_id == 0 and vlm.tokens.stops == {0, 2} and vlm.tokens.stop == 2
 
 
@@ -600,7 +600,7 @@ def test_dropout_is_switched_off(folder: Callable[[str], Path], tmp_path: Path, 
     config = json.loads((tmp_path / "model/config.json").read_text())
     config["text_config"]["attention_dropout"] = config["vision_config"]["attention_dropout"] = 0.5
     (tmp_path / "model/config.json").write_text(json.dumps(config))
-    vlm = load_vlm(ModelConfig(model=str(tmp_path / "model"), gradient_checkpointing=True), device="cpu")
+    vlm = load_vlm(str(tmp_path / "model"), gradient_checkpointing=True, device="cpu")
     prompt = vlm.encode(SHOWN[0])
     (sample,) = vlm.generate([prompt], uniforms(1, 5), 1.0, 5)
     scored = vlm.score([passage(prompt, sample)]).logprobs.detach()
@@ -672,7 +672,9 @@ def test_saved_weights_come_back_bit_for_bit(family: str, fresh: Callable[..., V
     assert plain.generation_config.top_k == 3  # its habits are still its own
 
 
-def test_saved_adapters_come_back_bit_for_bit(fresh: Callable[..., VLM], tmp_path: Path) -> None:
+def test_saved_adapters_come_back_bit_for_bit(
+    fresh: Callable[..., VLM], folder: Callable[[str], Path], tmp_path: Path
+) -> None:
     vlm = fresh("llava", lora=LoRA(rank=2))
     disturb(vlm)
     vlm.save(tmp_path / "saved")
@@ -681,14 +683,14 @@ def test_saved_adapters_come_back_bit_for_bit(fresh: Callable[..., VLM], tmp_pat
     mine, theirs = weights(vlm), weights(again)
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
     size = sum(path.stat().st_size for path in (tmp_path / "saved").glob("*.safetensors"))
-    assert size < (Path(vlm.policy.model) / "model.safetensors").stat().st_size
+    assert size < (folder("llava") / "model.safetensors").stat().st_size
 
     vlm.merge_and_save(tmp_path / "merged")
     prompt = vlm.encode(SHOWN[1])
     (sample,) = vlm.generate([prompt], uniforms(1, 8), 1.0, 8)
     assert all(torch.equal(mine[name], value) for name, value in weights(vlm).items())
     for saved in ("merged", "saved"):  # adapters alone can be loaded by name as well
-        other = load_vlm(ModelConfig(model=str(tmp_path / saved)), device="cpu")
+        other = load_vlm(str(tmp_path / saved), device="cpu")
         scored = other.score([passage(prompt, sample)]).logprobs.detach()
         np.testing.assert_allclose(scored, sample.logprobs, atol=1e-3)
 
@@ -721,7 +723,7 @@ def test_strange_settings_of_sampling_can_be_saved(folder: Callable[[str], Path]
     shutil.copytree(folder("llava"), tmp_path / "model")
     path = tmp_path / "model/generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"do_sample": False, "temperature": 0.9}))
-    load_vlm(ModelConfig(model=str(tmp_path / "model")), device="cpu").save(tmp_path / "saved")
+    load_vlm(str(tmp_path / "model"), device="cpu").save(tmp_path / "saved")
     assert json.loads((tmp_path / "saved/generation_config.json").read_text())["temperature"] == 0.9
 
 
@@ -761,13 +763,13 @@ def test_types_follow_the_device_and_the_recipe(monkeypatch: pytest.MonkeyPatch)
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     half, whole = torch.bfloat16, torch.float32
     monkeypatch.setattr(model_module, "fast_dtype", lambda device: half)
-    assert chosen(ModelConfig(), cpu) == (whole, None) and chosen(ModelConfig(), gpu) == (whole, half)
-    assert chosen(ModelConfig(lora=LoRA()), gpu) == (half, None) and chosen(ModelConfig(lora=LoRA()), cpu) == (
-        whole,
-        None,
-    )
-    assert chosen(ModelConfig(dtype="float32"), gpu) == (whole, None)
-    assert chosen(ModelConfig(dtype="bfloat16"), gpu) == (half, None)
+    assert chosen("auto", cpu, False, False) == (whole, None)
+    assert chosen("auto", gpu, False, False) == (whole, half)
+    assert chosen("auto", cpu, True, False) == (whole, None)
+    assert chosen("auto", gpu, True, False) == (half, None)
+    assert chosen("auto", gpu, True, True) == (half, half)
+    assert chosen("float32", gpu, False, False) == (whole, None)
+    assert chosen("bfloat16", gpu, False, False) == (half, None)
 
 
 # -- names and errors --------------------------------------------------------------------------------------------------
@@ -776,9 +778,9 @@ def test_types_follow_the_device_and_the_recipe(monkeypatch: pytest.MonkeyPatch)
 def test_four_bits_ask_for_what_they_need(folder: Callable[[str], Path]) -> None:
     model = str(folder("llava"))
     with pytest.raises(BadInput, match=r"cannot be trained; add adapters with policy\.lora"):
-        load_vlm(ModelConfig(model=model, four_bit=True), device="cpu")
+        load_vlm(model, four_bit=True, device="cpu")
     with pytest.raises(BadInput, match="needs a GPU"):
-        load_vlm(ModelConfig(model=model, four_bit=True, lora=LoRA()), device="cpu")
+        load_vlm(model, four_bit=True, lora=LoRA(), device="cpu")
 
 
 def test_models_that_cannot_be_loaded(folder: Callable[[str], Path], tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sightline.agents.algorithms.base import AlgorithmConfig
 from sightline.agents.demos import demonstrations, read_demos
 from sightline.agents.engines.engine import Engine
 from sightline.agents.prompting import BLANK, demonstration
@@ -20,6 +22,7 @@ from sightline.evaluation.seeds import EvalSeeds, make_panel, played
 from sightline.models.vlm.model import VLM
 
 if TYPE_CHECKING:
+    from sightline.agents.learning import PolicyLearner
     from sightline.agents.samplers.vllm import VLLMSampler
 
 
@@ -61,8 +64,9 @@ def game_maker(recipe: AgentRecipe, training: bool = False) -> GameMaker:
 
 def played_game(recipe: AgentRecipe) -> str:
     """Name of the evaluated environment with all options that change it, as evaluation seeds depend on it."""
+    # Panels are drawn from this name: `in_words` was the key of `text_only`, and keeps their seeds what they were.
     return played(
-        recipe.env, env_options=recipe.env_options, episode_steps=recipe.episode_steps, text_only=recipe.text_only
+        recipe.env, env_options=recipe.env_options, episode_steps=recipe.episode_steps, in_words=recipe.text_only
     )
 
 
@@ -97,6 +101,30 @@ class AgentSetup:
             return self.server.at(temperature)
         return PolicySampler(self.vlm, temperature, recipe.replies.max_tokens)
 
+    def learner(self, say: Callable[[str], None] = print) -> PolicyLearner:
+        """What trains the policy, with new optimiser state; the engine must have prepared the policy.
+
+        Raises:
+            BadInput: the recipe's algorithm, a plug-in, cannot compute advantages.
+        """
+        from sightline.agents.learning import PolicyLearner
+
+        recipe, algorithm = self.recipe, self.recipe.algorithm
+        if not isinstance(algorithm, AlgorithmConfig):
+            raise BadInput(
+                f"the algorithm '{algorithm.kind}' is no sightline.AlgorithmConfig; its package must subclass that"
+            )
+        return PolicyLearner(
+            self.vlm,
+            self.engine,
+            algorithm,
+            recipe.update,
+            temperature=recipe.rollouts.temperature,
+            reward=recipe.rollouts.reward,
+            seed=recipe.seed,
+            say=say,
+        )
+
     def weights_changed(self) -> None:
         """Hand new weights to a sampler that has a copy of them."""
         if self.server is not None:
@@ -127,6 +155,28 @@ def _check_length(recipe: AgentRecipe, vlm: VLM) -> None:
         )
 
 
+def load_model(recipe: AgentRecipe) -> VLM:
+    """Load the model that the recipe's block `policy` describes, with what its algorithm needs.
+
+    Raises:
+        BadInput: there is no such model, or it cannot be trained as configured.
+    """
+    from sightline.models.vlm.model import load_vlm
+
+    policy = recipe.policy
+    return load_vlm(
+        policy.model,
+        lora=policy.lora,
+        freeze=policy.freeze,
+        dtype=policy.dtype,
+        four_bit=policy.four_bit,
+        gradient_checkpointing=policy.gradient_checkpointing,
+        value_head=recipe.algorithm.needs_values,
+        device=recipe.device,
+        seed=recipe.seed,
+    )
+
+
 def build(recipe: AgentRecipe) -> AgentSetup:
     """Load the policy and start the engine.
 
@@ -137,11 +187,10 @@ def build(recipe: AgentRecipe) -> AgentSetup:
     import torch
 
     from sightline.agents.engines.starting import start_engine
-    from sightline.models.vlm.model import load_vlm
 
     torch.set_num_threads(recipe.threads)
     engine = start_engine(recipe.engine, recipe.device)
-    vlm = load_vlm(recipe.policy, recipe.algorithm.needs_values, recipe.device, recipe.seed)
+    vlm = load_model(recipe)
     if not any(parameter.requires_grad for parameter in vlm.model.parameters()):
         raise BadInput("nothing is left to learn: policy.freeze names all parts; take one out")
     _check_length(recipe, vlm)

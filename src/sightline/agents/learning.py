@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from sightline.agents.algorithms.base import AlgorithmConfig
+from sightline.agents.algorithms.returns import RewardKind
 from sightline.agents.engines.engine import Engine, padded_microbatches
 from sightline.agents.losses import NonFiniteLoss, Sums, policy_loss, sampler_mismatch
 from sightline.agents.metrics import MetricValues, merge_sums, update_metrics
@@ -30,8 +31,8 @@ from sightline.agents.sequences import (
     rank_share,
 )
 from sightline.agents.types import Advantages, Group, Trajectory
-from sightline.config.recipe import AgentRecipe
-from sightline.errors import BadInput, RunFailed
+from sightline.config.agents import Update
+from sightline.errors import RunFailed
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import TokenSequence, TurnSpan
 
@@ -42,15 +43,31 @@ class PolicyLearner:
     """Trains a vision-language model on its own episodes.
 
     Args:
-        recipe: algorithm, loss and batch sizes.
         vlm: the policy, prepared by the engine.
         engine: the processes to train on.
+        algorithm: computes the advantages.
+        settings: optimiser, loss and batch sizes.
+        temperature: temperature that the episodes were sampled with.
+        reward: which rewards count, see `sightline.agents.algorithms.returns.rewards_of`.
+        seed: of the order of minibatches.
         say: receives messages for people.
     """
 
-    def __init__(self, recipe: AgentRecipe, vlm: VLM, engine: Engine, say: Callable[[str], None] = print) -> None:
-        self._recipe, self._vlm, self._engine, self._say = recipe, vlm, engine, say
-        self._settings, self._temperature = recipe.update, recipe.rollouts.temperature
+    def __init__(
+        self,
+        vlm: VLM,
+        engine: Engine,
+        algorithm: AlgorithmConfig,
+        settings: Update | None = None,
+        *,
+        temperature: float = 1.0,
+        reward: RewardKind = "game",
+        seed: int = 0,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self._vlm, self._engine, self._say = vlm, engine, say
+        self._algorithm, self._settings = algorithm, settings or Update()
+        self._temperature, self._reward, self._seed = temperature, reward, seed
         self._micro_batch = self._settings.micro_batch
         parameters = [parameter for parameter in vlm.scorer.parameters() if parameter.requires_grad]
         if not parameters:
@@ -72,7 +89,7 @@ class PolicyLearner:
         while True:
             try:
                 sums = self._score_turns(complete)
-                if self._recipe.algorithm.needs_values:
+                if self._algorithm.needs_values:
                     self._bootstrap_values([episode for episode in complete if episode.end is not None])
                 return sums
             except (torch.OutOfMemoryError, MemoryError) as error:
@@ -116,18 +133,13 @@ class PolicyLearner:
                 episode.last_value = value
 
     def compute_advantages(self, trajectories: Sequence[Trajectory]) -> list[Advantages | None]:
-        """Compute the advantages of each episode with the recipe's algorithm.
+        """Compute the advantages of each episode.
 
         Args:
             trajectories: of all processes, with values; episodes of a group beside each other.
         """
         groups: list[Group] = [list(group) for _, group in groupby(trajectories, key=lambda episode: episode.seed)]
-        algorithm = self._recipe.algorithm
-        if not isinstance(algorithm, AlgorithmConfig):
-            raise BadInput(
-                f"the algorithm '{algorithm.kind}' is no sightline.AlgorithmConfig; its package must subclass that"
-            )
-        advantages = algorithm.compute_advantages(groups, self._recipe.rollouts.reward)
+        advantages = self._algorithm.compute_advantages(groups, self._reward)
         return [one for of_group in advantages for one in of_group]
 
     def learn(
@@ -159,7 +171,7 @@ class PolicyLearner:
         norms: list[float] = []
         # Several epochs over the same rollout: it is off-policy from the second step on, hence ratios and clipping.
         for epoch in range(self._settings.epochs):
-            steps = minibatches(sequences, self._settings.minibatch, self._recipe.seed, update, epoch)
+            steps = minibatches(sequences, self._settings.minibatch, self._seed, update, epoch)
             for number, step in enumerate(steps):
                 place = f"update {update}, epoch {epoch + 1}, step {number + 1} of {len(steps)}"
                 step_sums, norm = self._step(step, place)
@@ -234,7 +246,7 @@ class PolicyLearner:
                     build_targets(sequences, self._vlm.device),
                     ref_logprobs,
                     self._settings,
-                    self._recipe.algorithm,
+                    self._algorithm,
                     total_turns=count_turns(batch),  # of all processes, so that gradients can be summed
                 )
             except NonFiniteLoss as error:

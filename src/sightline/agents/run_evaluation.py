@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sightline.agents.building import AgentSetup, game_maker, played_game
+from sightline.agents.building import AgentSetup, game_maker, load_model, played_game
 from sightline.agents.checkpoints import chosen_model
 from sightline.agents.evaluation import evaluate_policy
 from sightline.agents.prompting import reply_schema
@@ -98,11 +98,9 @@ def _setup(recipe: AgentRecipe) -> AgentSetup:
     import torch
 
     from sightline.agents.engines.engine import SingleProcess
-    from sightline.models.vlm.model import load_vlm
 
     torch.set_num_threads(recipe.threads)
-    has_values = recipe.algorithm.needs_values
-    return AgentSetup(recipe, load_vlm(recipe.policy, has_values, recipe.device, recipe.seed), SingleProcess())
+    return AgentSetup(recipe, load_model(recipe), SingleProcess())
 
 
 def _evaluate(setup: AgentSetup, episodes: int, seed: int) -> dict[str, Any]:

@@ -26,7 +26,6 @@ from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.building import AgentSetup
 from sightline.agents.checkpoints import AgentCheckpoints, AgentTrainerState, read_optimiser_state
 from sightline.agents.evaluation import describe_agent, evaluate_policy, play_eval_seeds, summary
-from sightline.agents.learning import PolicyLearner
 from sightline.agents.metrics import MetricValues, merge_sums, rollout_metrics, update_metrics
 from sightline.agents.rollouts import EpisodeTask
 from sightline.agents.samplers import Completion, Conversation, Key, Sampler
@@ -109,7 +108,7 @@ class AgentTrainer:
         self._state = AgentTrainerState()
         self._started, self._earlier_seconds = time.monotonic(), 0.0
         setup.engine.prepare(setup.vlm)
-        self._learner = PolicyLearner(recipe, setup.vlm, setup.engine, progress.say)
+        self._learner = setup.learner(progress.say)
         self._resume_from = self._checkpoints.latest(progress.say) if resume else None
         # Without a checkpoint nothing is kept, not even metrics from before the first turn.
         resume_step = (-1 if self._resume_from is None else self._resume_from[1].turns) if resume else None

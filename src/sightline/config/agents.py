@@ -9,6 +9,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from sightline.config.basics import Fraction, Strict
 
 TrainablePart = Literal["vision", "projector", "language"]
+WeightType = Literal["auto", "float32", "bfloat16"]
 
 
 class LoRA(Strict):
@@ -29,7 +30,7 @@ class ModelConfig(Strict):
     """Adapters to be trained instead of the weights."""
     freeze: tuple[TrainablePart, ...] = ()
     """Parts that do not learn."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: WeightType = "auto"
     """Data type of the weights. `auto`: float32, on a GPU with bfloat16 arithmetic; bfloat16 for weights that only
     carry LoRA."""
     four_bit: bool = False
@@ -120,7 +121,7 @@ class WarmStart(Strict):
     batch: PositiveInt = 64
     learning_rate: PositiveFloat = 1e-3
     stop_at: Fraction | None = None
-    """Stop as soon as the perception accuracy on held-out replies (share of facts that are stated correctly) reaches this;
+    """Stop as soon as the perception accuracy on held-out replies (share of facts stated correctly) reaches this;
     a run that never gets there says so."""
     explore: Fraction = 0.3
     """Share of random moves between the demonstrated ones, so that recovery from mistakes is shown."""

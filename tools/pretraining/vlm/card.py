@@ -24,7 +24,6 @@ from sightline.agents.parsing import read_reply
 from sightline.agents.rollouts import RolloutWorker
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import same_text
-from sightline.config.agents import ModelConfig
 from sightline.envs.games.making import GameMaker
 from sightline.evaluation.seeds import make_panel
 from sightline.evaluation.statistics import wilson
@@ -193,7 +192,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, required=True, help="how long that took")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    vlm = load_vlm(ModelConfig(model=str(arguments.folder)), device="cpu")
+    vlm = load_vlm(str(arguments.folder), device="cpu")
     measured = measure(vlm)
     print(json.dumps(measured, indent=2))
     parameters = sum(parameter.numel() for parameter in vlm.model.parameters())

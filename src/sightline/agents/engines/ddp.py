@@ -15,8 +15,8 @@ from sightline.agents.engines.engine import ProcessGroup, broadcast_weights
 from sightline.agents.engines.optimisers import (
     OptimiserState,
     clipped_step,
-    load_optimiser_state,
-    optimiser_state,
+    full_optimiser_state,
+    load_full_optimiser_state,
     parameters_of,
 )
 
@@ -48,10 +48,10 @@ class DDP(ProcessGroup):
         return clipped_step(optimiser, max_norm)
 
     def optimiser_state(self, optimiser: torch.optim.Optimizer) -> OptimiserState:
-        return optimiser_state(self._module, optimiser) if self.rank == 0 else {}
+        return full_optimiser_state(self._module, optimiser) if self.rank == 0 else {}
 
     def load_optimiser_state(self, optimiser: torch.optim.Optimizer, state: OptimiserState) -> None:
-        load_optimiser_state(self._module, optimiser, state)
+        load_full_optimiser_state(self._module, optimiser, state)
 
 
 def sum_gradients(parameters: Sequence[torch.Tensor]) -> None:

@@ -12,7 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from sightline.agents.engines.optimisers import OptimiserState, clipped_step, load_optimiser_state, optimiser_state
+from sightline.agents.engines.optimisers import (
+    OptimiserState,
+    clipped_step,
+    full_optimiser_state,
+    load_full_optimiser_state,
+)
 from sightline.errors import RunFailed
 
 if TYPE_CHECKING:
@@ -132,10 +137,10 @@ class SingleProcess:
         return number
 
     def optimiser_state(self, optimiser: torch.optim.Optimizer) -> OptimiserState:
-        return optimiser_state(self._module, optimiser)
+        return full_optimiser_state(self._module, optimiser)
 
     def load_optimiser_state(self, optimiser: torch.optim.Optimizer, state: OptimiserState) -> None:
-        load_optimiser_state(self._module, optimiser, state)
+        load_full_optimiser_state(self._module, optimiser, state)
 
     def close(self) -> None:
         return None

@@ -22,8 +22,8 @@ from sightline.agents.engines.engine import ProcessGroup, broadcast_weights
 from sightline.agents.engines.optimisers import (
     OptimiserState,
     clipped_step,
-    load_optimiser_state,
-    optimiser_state,
+    full_optimiser_state,
+    load_full_optimiser_state,
     shard_like,
 )
 from sightline.errors import BadInput
@@ -56,7 +56,7 @@ class FSDP2(ProcessGroup):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        if vlm.policy.four_bit:
+        if vlm.four_bit:
             raise BadInput("weights of 4 bits cannot be kept in shards; say engine=ddp, or policy.four_bit=false")
         broadcast_weights(vlm.scorer)
         mesh = init_device_mesh(vlm.device.type, (self.world,))
@@ -105,10 +105,10 @@ class FSDP2(ProcessGroup):
         return clipped_step(optimiser, max_norm)  # gradients were summed by the backward passes
 
     def optimiser_state(self, optimiser: torch.optim.Optimizer) -> OptimiserState:
-        return optimiser_state(self._module, optimiser, keep=self.rank == 0)
+        return full_optimiser_state(self._module, optimiser, keep=self.rank == 0)
 
     def load_optimiser_state(self, optimiser: torch.optim.Optimizer, state: OptimiserState) -> None:
-        load_optimiser_state(self._module, optimiser, state)
+        load_full_optimiser_state(self._module, optimiser, state)
 
 
 def layers_in(module: nn.Module) -> list[nn.Module]:

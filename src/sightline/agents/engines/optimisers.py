@@ -37,7 +37,7 @@ def clipped_step(optimiser: torch.optim.Optimizer, max_norm: float) -> float:
     return norm
 
 
-def optimiser_state(module: nn.Module, optimiser: torch.optim.Optimizer, keep: bool = True) -> OptimiserState:
+def full_optimiser_state(module: nn.Module, optimiser: torch.optim.Optimizer, keep: bool = True) -> OptimiserState:
     """Full optimiser state of a module's parameters; those that never had a gradient are missing.
 
     Args:
@@ -58,8 +58,8 @@ def optimiser_state(module: nn.Module, optimiser: torch.optim.Optimizer, keep: b
     return found
 
 
-def load_optimiser_state(module: nn.Module, optimiser: torch.optim.Optimizer, state: OptimiserState) -> None:
-    """Replace an optimiser's state by one that `optimiser_state` gave.
+def load_full_optimiser_state(module: nn.Module, optimiser: torch.optim.Optimizer, state: OptimiserState) -> None:
+    """Replace an optimiser's state by one that `full_optimiser_state` gave.
 
     Raises:
         BadInput: the state belongs to another model.

@@ -60,7 +60,7 @@ class VLLMSampler:
         max_tokens: int = 256,
         **options: Any,
     ) -> None:
-        if vlm.policy.lora is not None and "vision" not in vlm.policy.freeze:
+        if vlm.lora is not None and "vision" not in vlm.freeze:
             raise BadInput(
                 "vLLM cannot serve adapters on the picture tower; add policy.freeze=[vision], "
                 "or take policy.sampler=transformers"

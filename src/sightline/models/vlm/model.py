@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sightline.config.agents import ModelConfig
+from sightline.config.agents import LoRA, TrainablePart, WeightType
 from sightline.errors import BadInput, Damaged, RunFailed
 from sightline.models.device import choose_device, fast_dtype
 from sightline.models.vlm import parts
@@ -27,11 +27,27 @@ if TYPE_CHECKING:
 VALUE_HEAD = "value_head.safetensors"
 
 
-def load_vlm(policy: ModelConfig, value_head: bool = False, device: str | torch.device = "auto", seed: int = 0) -> VLM:
+def load_vlm(
+    model_name: str = "bundled",
+    *,
+    lora: LoRA | None = None,
+    freeze: tuple[TrainablePart, ...] = (),
+    dtype: WeightType = "auto",
+    four_bit: bool = False,
+    gradient_checkpointing: bool = False,
+    value_head: bool = False,
+    device: str | torch.device = "auto",
+    seed: int = 0,
+) -> VLM:
     """Load a model and prepare it for training.
 
     Args:
-        policy: model configuration: name, adapters, frozen parts, dtypes.
+        model_name: `bundled`, `owner/name` on the Hugging Face hub, or a folder.
+        lora: adapters to be trained instead of the weights.
+        freeze: parts that do not learn: `vision`, `projector`, `language`.
+        dtype: data type of the weights; `auto` chooses by device and adapters.
+        four_bit: quantise the weights to 4 bits (NF4); needs a GPU and `lora`.
+        gradient_checkpointing: recompute activations in the backward pass to save memory.
         value_head: add a value head, as PPO needs it.
         device: see `choose_device`.
         seed: seed of the initial weights of adapters and value head.
@@ -44,56 +60,67 @@ def load_vlm(policy: ModelConfig, value_head: bool = False, device: str | torch.
     from sightline.models.vlm.scoring import PolicyWithValueHead
 
     place = choose_device(str(device))
-    weights, autocast = _dtypes(policy, place)
-    options = {"quantization_config": parts.quantised(policy, place)} if policy.four_bit else {}
-    processor, model = load_pretrained(policy.model, weights, **options)
+    weights, autocast = _dtypes(dtype, place, lora is not None, four_bit)
+    options = {"quantization_config": parts.quantised(place, lora is not None)} if four_bit else {}
+    processor, model = load_pretrained(model_name, weights, **options)
     if model.get_output_embeddings() is None:
-        raise BadInput(f"'{policy.model}' has no output layer for tokens; take an image-text-to-text model")
+        raise BadInput(f"'{model_name}' has no output layer for tokens; take an image-text-to-text model")
     parts.without_dropout(model)
     try:
         model.generation_config.validate(strict=True)
     except ValueError:
         # Some models come with a temperature but without `do_sample`, which the library reads but refuses to write.
         model.generation_config.do_sample = True
-    parts.freeze(model, policy.freeze)
+    parts.freeze(model, freeze)
     tokens = Tokens(processor, model)
     # Adapters and value head start from the run's seed, without touching the process's own random state.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if policy.four_bit:
+        if four_bit:
             import peft
 
             library: Any = peft
             model = library.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
-        if policy.lora is not None:
+        if lora is not None:
             with without_future_warnings():
-                model = parts.with_adapters(model, policy.lora, policy.freeze)
+                model = parts.with_adapters(model, lora, freeze)
         scorer = PolicyWithValueHead(model, tokens.banned, value_head, autocast)
-    if policy.gradient_checkpointing:
+    if gradient_checkpointing:
         with without_future_warnings():
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if autocast is not None:
         _float32_output_layer(model.get_output_embeddings(), place)
     scorer.to(place)
     # Transformers recomputes activations in training mode only; nothing else depends on the mode, as dropout is off.
-    scorer.train(policy.gradient_checkpointing)
-    return VLM(policy, scorer, processor, tokens, weights)
+    scorer.train(gradient_checkpointing)
+    return VLM(scorer, processor, tokens, weights, lora=lora, freeze=freeze, four_bit=four_bit)
 
 
 class VLM:
     """A model with its processor, its vocabulary and, for PPO, a value head.
 
     Attributes:
-        policy: the model configuration that it was loaded with.
         scorer: everything that is trained, in one module. Wrappers of it (DDP, FSDP) are called with a batch from
             `collate` and a temperature, as in `score`.
         tokens: the vocabulary: stop tokens and banned tokens.
+        lora: adapters that are trained instead of the weights, if any.
+        freeze: parts that do not learn.
+        four_bit: whether the weights are quantised.
     """
 
     def __init__(
-        self, policy: ModelConfig, scorer: PolicyWithValueHead, processor: Any, tokens: Tokens, weights: torch.dtype
+        self,
+        scorer: PolicyWithValueHead,
+        processor: Any,
+        tokens: Tokens,
+        weights: torch.dtype,
+        *,
+        lora: LoRA | None = None,
+        freeze: tuple[TrainablePart, ...] = (),
+        four_bit: bool = False,
     ) -> None:
-        self.policy, self.scorer, self.tokens = policy, scorer, tokens
+        self.scorer, self.tokens = scorer, tokens
+        self.lora, self.freeze, self.four_bit = lora, freeze, four_bit
         self._processor, self._weights = processor, weights
         self._encoder = PromptEncoder(processor, tokens.stops)
         tokens.stop = self._encoder.usual_stop() or tokens.stop
@@ -198,7 +225,7 @@ class VLM:
         """
         import torch
 
-        if self._reference is None and self.policy.lora is None:
+        if self._reference is None and self.lora is None:
             raise RunFailed("there is no reference policy; call keep_reference before training")
         instead = self._swapped() if self._reference is not None else self.model.disable_adapter()
         with torch.no_grad(), instead:
@@ -237,7 +264,7 @@ class VLM:
 
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        only_adapters = {"save_embedding_layers": False} if self.policy.lora is not None else {}
+        only_adapters = {"save_embedding_layers": False} if self.lora is not None else {}
         self.model.save_pretrained(folder, **only_adapters)
         self._processor.save_pretrained(folder)
         if self.scorer.value_head is not None:
@@ -253,7 +280,7 @@ class VLM:
         from safetensors.torch import load_file
 
         folder = Path(folder)
-        if self.policy.lora is not None:
+        if self.lora is not None:
             self._load_adapters(folder)
         else:
             _load_state(self.model, read_weights(self.model, folder, self._weights), folder)
@@ -287,12 +314,12 @@ class VLM:
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        if self.policy.lora is None:
+        if self.lora is None:
             self.save(folder)
             return
         import copy
 
-        if self.policy.four_bit:
+        if self.four_bit:
             raise BadInput(
                 "adapters cannot be merged into 4-bit weights; load the model and the adapters with four_bit=false"
             )
@@ -300,19 +327,21 @@ class VLM:
         self._processor.save_pretrained(folder)
 
 
-def _dtypes(policy: ModelConfig, device: torch.device) -> tuple[torch.dtype, torch.dtype | None]:
+def _dtypes(
+    dtype: WeightType, device: torch.device, has_adapters: bool, four_bit: bool
+) -> tuple[torch.dtype, torch.dtype | None]:
     """Dtype of the weights, and dtype of autocast (None: no autocast)."""
     import torch
 
-    if policy.dtype != "auto":
-        chosen: torch.dtype = getattr(torch, policy.dtype)
+    if dtype != "auto":
+        chosen: torch.dtype = getattr(torch, dtype)
         return chosen, None
     if device.type != "cuda":
         return torch.float32, None
     fast = fast_dtype(device)
-    if policy.four_bit:
+    if four_bit:
         return fast, fast  # PEFT casts the layers that are not quantised to float32
-    if policy.lora is not None:
+    if has_adapters:
         return fast, None
     # All weights are trained: in bfloat16, steps of the usual learning rates would be rounded away.
     return torch.float32, None if fast == torch.float32 else fast

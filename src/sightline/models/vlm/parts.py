@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import torch
 from torch import nn
 
-from sightline.config.agents import LoRA, ModelConfig, TrainablePart
+from sightline.config.agents import LoRA, TrainablePart
 from sightline.errors import BadInput, nearest
 
 PROJECTORS = {
@@ -106,7 +107,7 @@ def without_dropout(model: nn.Module) -> None:
                 setattr(module, name, 0.0)
 
 
-def quantised(policy: ModelConfig, device: Any) -> Any:
+def quantised(device: torch.device, has_adapters: bool) -> Any:
     """Quantisation settings for 4-bit weights (NF4, double quantisation; Dettmers et al. 2023, arXiv 2305.14314).
 
     Raises:
@@ -117,7 +118,7 @@ def quantised(policy: ModelConfig, device: Any) -> Any:
     import torch
     import transformers
 
-    if policy.lora is None:
+    if not has_adapters:
         raise BadInput("policy.four_bit: 4-bit weights cannot be trained; add adapters with policy.lora={}")
     if device.type != "cuda":
         raise BadInput("policy.four_bit needs a GPU; set policy.four_bit=false")
