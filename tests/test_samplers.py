@@ -19,7 +19,7 @@ from sightline.agents.prompting import prompt_text, reply_schema
 from sightline.agents.samplers.chat import ChatSampler, as_one_turn
 from sightline.agents.samplers.vllm import VLLMSampler
 from sightline.agents.types import Failure
-from sightline.config.agents import LoRA, ModelConfig, Replies
+from sightline.config.agents import LoRA, Replies
 from sightline.errors import BadInput, RunFailed
 from sightline.images import Picture
 from sightline.models.vlm.types import ChatTurn, Prompt
@@ -206,7 +206,8 @@ def fake_vlm(**policy: Any) -> Any:
         return Prompt(np.array([1, *[IMAGE] * 4 * pictures, 5, len(conversation)], np.int64))
 
     return SimpleNamespace(
-        policy=ModelConfig(**policy),
+        lora=policy.get("lora"),
+        freeze=policy.get("freeze", ()),
         tokens=SimpleNamespace(stops=frozenset({STOP, 3}), banned=banned),
         encode=encode,
         decode=lambda ids: "a" * sum(token == 11 for token in ids),
