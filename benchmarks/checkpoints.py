@@ -37,6 +37,7 @@ ENVS, KEPT = 8, 2
 
 def fill(buffer: CommittedReplayBuffer, steps: int, rng: np.random.Generator) -> None:
     """Store and commit vector steps."""
+    assert buffer.features is not None
     shape = buffer.features.shape[2:]
     for _ in range(steps):
         states = rng.normal(size=(ENVS, *buffer.obs_shape)).astype(np.float32)

@@ -134,7 +134,7 @@ def main() -> None:
     where = machine(arguments.jobs)
     document = {"date": time.strftime("%Y-%m-%d"), "machine": where, "rows": known | results}
     FILE.write_text(json.dumps(document, indent=1) + "\n")
-    print(f"\n{document['date']}, {where}\n\n{table(document['rows'])}")
+    print(f"\n{document['date']}, {where}\n\n{table(known | results)}")
 
 
 if __name__ == "__main__":

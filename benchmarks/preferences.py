@@ -16,6 +16,7 @@ Results go to benchmarks/results/preferences.json and to stdout.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -135,17 +136,18 @@ def relabelling(jobs: int) -> None:
     from sightline.models.encoders import load_encoder
     from sightline.preferences.config import LearnedConfig
     from sightline.rewards.learned.config import CNNConfig
-    from sightline.rewards.learned.reward import EnsembleReward
+    from sightline.rewards.learned.reward import LearnedReward
 
     torch.set_num_threads(os.cpu_count() or 1)
     rng = np.random.default_rng(0)
     space, action = spaces.Box(-1, 1, (4,), np.float32), spaces.Box(-1, 1, (1,), np.float32)
 
-    def filled(reward: EnsembleReward, rows: int) -> CommittedReplayBuffer:
+    def filled(reward: LearnedReward, rows: int) -> CommittedReplayBuffer:
         buffer = CommittedReplayBuffer(
             rows, space, action, n_envs=1, feature_shape=reward.feature_shape, feature_dtype=reward.feature_dtype
         )
-        buffer.features[:] = rng.integers(0, 200, buffer.features.shape).astype(buffer.features.dtype)  # type: ignore[index]
+        assert buffer.features is not None
+        buffer.features[:] = rng.integers(0, 200, buffer.features.shape).astype(buffer.features.dtype)
         buffer.pos, buffer.full = 0, True
         buffer.committed[:] = True
         return buffer
@@ -153,7 +155,7 @@ def relabelling(jobs: int) -> None:
     head = LearnedConfig().make_reward((64, 64, 3), load_encoder("bundled", device="cpu"), 0)
     buffer = filled(head, 100_000)
     numbers: dict[str, Any] = {
-        "embedding head: seconds for 100 000 frames": _median_seconds(lambda: relabel(buffer, head.score)),
+        "embedding head: seconds for 100 000 frames": _median_seconds(lambda: relabel(buffer, head)),
         "embedding head: bytes kept of a frame": buffer.features[0, 0].nbytes,  # type: ignore[index]
     }
     for size in (84, 200):
@@ -161,8 +163,8 @@ def relabelling(jobs: int) -> None:
         cnn = config.make_reward((size, size, 3), None, 0)
         frames = filled(cnn, 2_000)
         stored = frames.features[:, 0]  # type: ignore[index]
-        ours = len(stored) / _median_seconds(lambda frames=frames, cnn=cnn: relabel(frames, cnn.score))
-        theirs = len(stored) / _median_seconds(lambda stored=stored, size=size: _the_published_way(size, stored))
+        ours = len(stored) / _median_seconds(functools.partial(relabel, frames, cnn))
+        theirs = len(stored) / _median_seconds(functools.partial(_the_published_way, size, stored))
         numbers |= {f"cnn, {size} px: images/s": ours, f"cnn, {size} px: images/s, published way": theirs}
         numbers |= {f"cnn, {size} px: ratio": ours / theirs, f"cnn, {size} px: bytes kept of a frame": stored[0].nbytes}
     default = "cnn, ratio of our default (84 px) to the published one (200 px)"
@@ -206,6 +208,7 @@ def drawer(jobs: int) -> None:
     from sightline.preferences.sampling import PoolView, choose_pairs
     from sightline.rewards.learned.config import CNNConfig, FittingConfig
     from sightline.rewards.learned.fitting import Examples, fit
+    from sightline.rewards.learned.reward import EnsembleReward
     from sightline.teachers.scripted import ScriptedTeacher
 
     seen, seen_rewards = _drawer_frames(range(40))
@@ -219,6 +222,7 @@ def drawer(jobs: int) -> None:
                 fitting = FittingConfig(epochs=30, patience=6)
                 config = LearnedConfig(kind="learned", model=CNNConfig(kind="cnn"), feedback=feedback, fitting=fitting)
                 reward = config.make_reward(seen.shape[1:], None, seed)
+                assert isinstance(reward, EnsembleReward)
                 features = reward.features_of(seen)
                 segments = [_segment(frame, value) for frame, value in zip(seen, seen_rewards, strict=True)]
                 view = PoolView([segment.digest for segment in segments], np.zeros((len(segments), 1)))
@@ -257,7 +261,7 @@ def _drawer_frames(seeds: range, every: int = 10) -> tuple[np.ndarray, np.ndarra
             wanted = policy.get_action(state) + noise * rng.standard_normal(4)
             state, value, *_ = env.step(np.clip(wanted, -1, 1).astype(np.float32))
             if step % every == 0:
-                frames.append(env.render())
+                frames.append(np.asarray(env.render()))
                 rewards.append(value)
     env.close()
     return np.stack(frames), np.array(rewards, np.float32)

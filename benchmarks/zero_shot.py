@@ -34,7 +34,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
-from sightline.config.loading import load_recipe
+from sightline.config.loading import for_control, load_recipe
 from sightline.config.recipe import ControlRecipe
 from sightline.control.building import build
 from sightline.control.resolving import resolve
@@ -71,7 +71,8 @@ class Quiet:
 def recipe(steps: int, **changes: Any) -> ControlRecipe:
     overrides = [f"steps={steps}", "videos=false", "tensorboard=false", "evaluation.episodes=1"]
     overrides += [f"evaluation.every={steps}", f"checkpoints.every={steps}"]
-    return resolve(load_recipe("cartpole", [*overrides, *(f"{key}={value}" for key, value in changes.items())]))
+    loaded = load_recipe("cartpole", [*overrides, *(f"{key}={value}" for key, value in changes.items())])
+    return resolve(for_control(loaded))
 
 
 def stages(steps: int) -> dict[str, float]:
@@ -108,7 +109,7 @@ def stages(steps: int) -> dict[str, float]:
         session = ControlTrainer(setup, begin(), Quiet(), stop)
         session.learn()
         model = session.model
-        observations = np.zeros((wanted.envs, *setup.make().observation_space.shape), np.float32)
+        observations = np.zeros((wanted.envs, *(setup.make().observation_space.shape or ())), np.float32)
         act = timed(lambda: [model.predict(observations) for _ in range(chunk)], frames)
         learn = timed(lambda: model.train(learner.gradient_steps, learner.batch_size), frames)
         session.close()
@@ -158,7 +159,8 @@ class NeverEnding(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         state, reward, _, truncated, info = self.env.step(action)
-        self.env.unwrapped.steps_beyond_terminated = None
+        unwrapped: Any = self.env.unwrapped
+        unwrapped.steps_beyond_terminated = None
         return state, reward, False, truncated, info
 
 
@@ -197,7 +199,7 @@ def theirs(steps: int) -> float:
     """Frames per second of whole rollouts of the published design while learning (median)."""
     wanted = recipe(steps)
     learner = wanted.learner
-    reward_model = ZeroShotReward(wanted.goal, wanted.baseline, 0.5, encoder=load_encoder("bundled"))
+    reward_model = ZeroShotReward(wanted.goal, wanted.baseline, alpha=0.5, encoder=load_encoder("bundled"))
     env = SubprocVecEnv([native_cartpole] * wanted.envs)
     try:
         model = DQN(
@@ -225,7 +227,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    repeats = []
+    repeats: list[dict[str, Any]] = []
     for _ in range(arguments.repeats):
         rates = stages(arguments.steps)
         bounds = allowed(rates)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import api_reference
 import sightline as sl
 from sightline import registry
 from sightline.agents.types import Turn
@@ -159,6 +160,13 @@ def found(name: str) -> bool:
 def test_the_readme_is_short() -> None:
     assert len(README.split()) <= 900
     assert len((ROOT / "docs" / "architecture.md").read_text().split()) <= 700
+
+
+def test_the_reference_of_the_public_names_is_that_of_the_docstrings() -> None:
+    """`python tools/api_reference.py` writes it."""
+    assert api_reference.PAGE.read_text(encoding="utf-8") == api_reference.page()
+    named = [name for names in api_reference.GROUPS.values() for name in names]
+    assert sorted(named) == sorted(set(sl.__all__) - {"__version__"})
 
 
 def test_python_in_the_documents_is_python() -> None:
