@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import random
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+import torch
 
 import sightline as sl
 from conftest import Finished
 from sightline.runs.metrics import read_metrics
+from sightline.runs.stopping import Stopped
+from small_envs import Clock
 
 Sightline = Callable[..., Finished]
 SMALL: dict[str, Any] = {
@@ -115,12 +122,130 @@ def test_what_cannot_be_relabelled(run: sl.Run, tmp_path: Path) -> None:
     plain = sl.train("cartpole", run_dir=tmp_path / "plain", progress=False, **SMALL)
     with pytest.raises(sl.BadInput, match="keep_embeddings"):
         plain.relabel("a pole")
+    with pytest.raises(sl.BadInput, match="keep_embeddings"):
+        plain.relabel("a pole", train=True, run_dir=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(sl.BadInput, match=r"^trian: these are for the run that learns .*; add train=True$"):
+        run.relabel("a pole", trian=True)
     with pytest.raises(sl.BadInput, match="not a run folder"):
         sl.Run(tmp_path / "nothing")
     with pytest.raises(sl.BadInput, match="unknown key 'stepps'"):
         sl.train("cartpole", stepps=3)
     with pytest.raises(sl.BadInput, match="run_dir"):
         sl.train("cartpole", resume=True)
+
+
+def test_a_run_is_resumed_with_its_own_recipe(run: sl.Run, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run.path, folder)
+    for recipe, said in (
+        (("cartpole", {"goal": "the cart at the right edge"}), "started with goal="),
+        (("cartpole", {"seed": 4}), "started with seed=0, not 4"),
+        (({"env": "CartPole-v1", "goal": "a dog"}, {}), "started with env='cartpole', not 'CartPole-v1'"),
+    ):
+        with pytest.raises(sl.BadInput, match=said):
+            sl.train(recipe[0], run_dir=folder, resume=True, **recipe[1])  # type: ignore[arg-type]
+    assert sl.Run(folder).recipe == run.recipe
+    for recipe in ("cartpole", None):
+        again = sl.train(recipe, run_dir=folder, resume=True, progress=False)
+        assert again.recipe.steps == 512, "a bundled recipe's own number of steps is not stated"
+        assert again.result | {"seconds": 0} == run.result | {"seconds": 0}
+    longer = sl.train(run_dir=folder, resume=True, progress=False, steps=768)
+    assert longer.recipe.steps == 768
+    assert (folder / "result-512.json").is_file()
+
+
+def test_a_stop_is_an_interrupt_that_says_where_it_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*arguments: Any, **options: Any) -> Any:
+        raise Stopped(signal.SIGINT, 300)
+
+    monkeypatch.setattr("sightline.roles.train", stopped)
+    with pytest.raises(KeyboardInterrupt, match="stopped by SIGINT; saved at step 300; go on with train"):
+        sl.train("cartpole", run_dir=tmp_path / "run")
+
+
+class RaisedAtTheEnd(Clock):
+    """States its success as some environments do: at an episode's last step only."""
+
+    def step(self, action: Any) -> Any:
+        state, reward, terminated, truncated, _ = super().step(action)
+        return state, reward, terminated, truncated, {"is_success": True} if terminated else {}
+
+
+def at_the_end(render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+    return RaisedAtTheEnd(render_mode)
+
+
+class Success(sl.RewardModel):
+    """Success of the states reached."""
+
+    needs = frozenset()
+
+    def score(self, features: np.ndarray, clip: sl.Clip) -> np.ndarray:
+        return np.zeros(clip.shape, np.float32) if clip.success is None else clip.success.astype(np.float32)
+
+
+def test_success_may_be_stated_at_the_end_of_an_episode_only(tmp_path: Path) -> None:
+    numbers = sl.evaluate(lambda states: np.zeros(len(states), int), at_the_end, episodes=30, reward=Success())
+    assert numbers["success_rate"] == 1.0
+    assert 0 < numbers["reward"] < 1, "one step of each episode"
+    small = SMALL | {"learner.chunk": 7, "episode_steps": 20}
+    run = sl.train({"env": f"{__name__}:at_the_end", "reward": {"kind": "sparse"}}, run_dir=tmp_path, **small)
+    assert 0 < np.mean([one["rollout/reward"] for one in run.metrics() if "rollout/reward" in one]) < 1
+    assert run.policy() is not None, "what was just trained may be loaded without saying so"
+
+
+def test_evaluating_a_policy_is_as_the_run_does_it(run: sl.Run) -> None:
+    own = run.evaluate(3)
+    mine = sl.evaluate(run.policy(), "cartpole", episodes=3, reward=run.reward())
+    assert {key: mine[key] for key in ("panel", "return", "success_rate")} == {
+        key: own[key] for key in ("panel", "return", "success_rate")
+    }
+    assert mine["reward"] == pytest.approx(own["reward"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"episodes": 0}, "episodes=0: say a whole number, at least 1"),
+        ({"episodes": "3"}, "episodes='3'"),
+        ({"seed": -1}, "seed=-1"),
+        ({"env": None}, "a name or a function that makes one, not NoneType"),
+        ({"env": lambda: Clock()}, "a function that has one"),
+        ({"env": Clock()}, "not Clock"),
+        ({"policy": None}, "a function of states, or have a method predict, not NoneType"),
+        ({"policy": lambda states: np.zeros(3)}, r"gave actions of shape \[3\] for 2 states"),
+        ({"reward": "pole"}, "must be a RewardModel, not str"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_said_in_one_line(change: dict[str, Any], said: str) -> None:
+    stated: dict[str, Any] = {"policy": lambda states: np.zeros(len(states), int), "env": at_the_end, "episodes": 2}
+    with pytest.raises(sl.BadInput, match=said):
+        sl.evaluate(**(stated | change))
+
+
+def test_a_run_is_not_a_policy(run: sl.Run) -> None:
+    with pytest.raises(sl.BadInput, match=r"run\.policy"):
+        sl.evaluate(run, "cartpole")
+    with pytest.raises(sl.BadInput, match="episodes=0"):
+        run.evaluate(0)
+
+
+def test_looking_at_a_run_leaves_the_process_as_it_was(run: sl.Run) -> None:
+    def drawn(look: Callable[[], Any]) -> list[float]:
+        random.seed(5), np.random.seed(5), torch.manual_seed(5)
+        look()
+        return [random.random(), float(np.random.rand()), float(torch.rand(1))]
+
+    expected = drawn(lambda: None)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for look in (run.policy, run.reward, run.stored_rewards, lambda: run.evaluate(1)):
+            assert drawn(look) == expected
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_teachers_labels_and_a_fitted_reward(tmp_path: Path) -> None:

@@ -5,23 +5,50 @@ What a command does, a function here does; both call `sightline.roles`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import functools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sightline import roles
+from sightline.config.basics import MAX_SEED
 from sightline.config.loading import for_control, load_recipe, recipe_name
 from sightline.config.recipe import ControlRecipe, Recipe
 from sightline.errors import BadInput
 from sightline.rewards.base import RewardModel
 from sightline.runs.folder import RunFolder, default_run_path, open_run
 from sightline.runs.metrics import read_metrics
+from sightline.runs.stopping import Stopped
 
 
+@contextlib.contextmanager
+def _process_unchanged() -> Iterator[None]:
+    """Restore what a run sets for the whole process: random states, torch's threads, the level of Gymnasium's logger.
+
+    Building a learner seeds all generators; a caller's own draws must not begin again with every call here.
+    """
+    import gymnasium
+    import torch
+
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state(), torch.get_num_threads()
+    level = gymnasium.logger.min_level
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        torch.set_num_threads(states[3])
+        gymnasium.logger.min_level = level
+
+
+@_process_unchanged()
 def train(
-    recipe: str | Path | Mapping[str, Any],
+    recipe: str | Path | Mapping[str, Any] | None = None,
     *,
     run_dir: str | Path | None = None,
     resume: bool = False,
@@ -32,28 +59,51 @@ def train(
 
     >>> run = train("cartpole", steps=20_000, seed=1)
     >>> run = train({"env": "Pendulum-v1", "goal": "a rod standing upright"}, **{"reward.encoder": "bundled"})
+    >>> run = train(run_dir="runs/mine", resume=True, steps=40_000)
+
+    Ctrl-C and SIGTERM save the run, and then raise KeyboardInterrupt.
 
     Args:
-        recipe: a bundled name, a path, YAML text, or the recipe as a mapping.
+        recipe: a bundled name, a path, YAML text, or the recipe as a mapping; to resume, it may be left out.
         run_dir: folder of the run; default: `runs/<recipe>-<time>`.
-        resume: go on with the run in `run_dir`; the recipe must be the same, but for `steps`, which may grow.
+        resume: go on with the run in `run_dir`. What is stated must be as before, but for `steps`, which may grow.
         progress: show a progress bar.
         overrides: recipe keys; nested ones with dots in their names, `**{"reward.alpha": 0.3}`, or as mappings.
 
     Raises:
         BadInput, RunFailed: in one line.
+        KeyboardInterrupt: the run was stopped and saved; its message says at which step.
     """
-    wanted = load_recipe(dict(recipe) if isinstance(recipe, Mapping) else str(recipe), overrides)
-    name = recipe_name(None if isinstance(recipe, Mapping) else str(recipe), wanted)
-    if resume and run_dir is None:
-        raise BadInput("say which run to resume: run_dir=…")
+    if resume:
+        if run_dir is None:
+            raise BadInput("say which run to resume: run_dir=…")
+        run = open_run(Path(run_dir))
+        if recipe is None and set(overrides) <= {"steps"}:
+            wanted = load_recipe(run.document(), overrides)
+            stated = list(overrides)
+        else:
+            wanted = load_recipe(_said(recipe), overrides)
+            stated = [*overrides, *(recipe if isinstance(recipe, Mapping) else ())]
+        # The same Python code may import what it names itself.
+        completed, name, path = roles.resumed_recipe(run, wanted, stated, trust=True), run.path.name, run.path
+    else:
+        wanted = load_recipe(_said(recipe), overrides)
+        name = recipe_name(None if isinstance(recipe, Mapping) or recipe is None else str(recipe), wanted)
+        completed, path = roles.complete(wanted), Path(run_dir) if run_dir is not None else default_run_path(name)
     said = ", ".join([repr(recipe), *(f"{key}={value!r}" for key, value in overrides.items())])
-    command = f"sightline.train({said})"
-    path = Path(run_dir) if run_dir is not None else default_run_path(name)
-    folder, _ = roles.train(roles.complete(wanted), path, name, resume, command, quiet=not progress)
-    return Run(folder.path)
+    try:
+        folder, _ = roles.train(completed, path, name, resume, f"sightline.train({said})", quiet=not progress)
+    except Stopped as stop:
+        saved = "nothing was collected yet" if stop.saved_step is None else f"saved at step {stop.saved_step}"
+        raise KeyboardInterrupt(f"{stop}; {saved}; go on with train(run_dir={str(path)!r}, resume=True)") from stop
+    return Run(folder.path, trust=True)
 
 
+def _said(recipe: str | Path | Mapping[str, Any] | None) -> str | dict[str, Any] | None:
+    return dict(recipe) if isinstance(recipe, Mapping) else None if recipe is None else str(recipe)
+
+
+@_process_unchanged()
 def evaluate(
     policy: Any, env: str | Callable[[], Any], *, episodes: int = 100, seed: int = 0, reward: RewardModel | None = None
 ) -> dict[str, Any]:
@@ -61,7 +111,8 @@ def evaluate(
 
     Args:
         policy: states [N, …] -> actions [N, …], or anything with SB3's `predict`.
-        env: a task or environment by name, or a function that makes one.
+        env: a task or environment by name, or a function that makes one; the function's name is part of the panel's, so
+            give it one.
         episodes: of the panel.
         seed: of the panel; panels with equal hashes compare.
         reward: a reward model to score the episodes with as well.
@@ -73,29 +124,54 @@ def evaluate(
         BadInput, RunFailed: in one line.
     """
     from sightline.control.resolving import env_maker
-    from sightline.envs.tasks import find_task
-    from sightline.evaluation.episodes import play_panel
-    from sightline.evaluation.seeds import make_panel, played
+    from sightline.envs.making import EnvMaker
+    from sightline.envs.tasks import Task, find_task
+    from sightline.evaluation.episodes import play_panel, task_panel
 
-    name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__qualname__)
-    task = find_task(name)
+    _check_panel(episodes, seed)
+    if reward is not None and not isinstance(reward, RewardModel):
+        raise BadInput(f"the reward must be a RewardModel, not {type(reward).__name__}; make one, as ZeroShotReward(…)")
+    if isinstance(policy, Run):
+        raise BadInput("give the policy of the run, run.policy(), or say run.evaluate(…)")
+    act = policy.predict if hasattr(policy, "predict") else policy
+    if not callable(act):
+        kind = type(policy).__name__
+        raise BadInput(f"the policy must be a function of states, or have a method predict, not {kind}")
     size = getattr(getattr(reward, "encoder", None), "image_size", None)
+    frame_size = (size, size) if size else None
     frames = reward is not None and "frames" in reward.needs
-    make: Any = env
     if isinstance(env, str):
-        recipe = for_control(load_recipe(None, {"env": env}))
-        make = env_maker(recipe, (size, size) if size else None, render=frames)
+        task, make = find_task(env), env_maker(for_control(load_recipe(None, {"env": env})), frame_size, render=frames)
+    elif callable(env):
+        partial = env if isinstance(env, functools.partial) else functools.partial(env)
+        function, options = partial.func, partial.keywords
+        name = getattr(function, "__qualname__", "<lambda>")
+        if "<lambda>" in name or partial.args:
+            raise BadInput(
+                "panels go by the environment's name: give a name, or a function that has one (no lambda, and in a "
+                "partial keyword arguments only)"
+            )
+        name = f"{function.__module__}:{name}"
+        task, make = Task(name, name), EnvMaker(name, dict(options), None, frame_size, frames, build=function)
+    else:
+        raise BadInput(f"the environment must be a name or a function that makes one, not {type(env).__name__}")
 
-    def act(states: np.ndarray) -> np.ndarray:
-        if not hasattr(policy, "predict"):
-            return np.asarray(policy(states))
-        actions, _ = policy.predict(states, deterministic=True)
-        return np.asarray(actions)
+    def choose(states: np.ndarray) -> np.ndarray:
+        actions = act(states) if act is policy else act(states, deterministic=True)[0]
+        actions = np.asarray(actions)
+        if actions.shape[:1] != states.shape[:1]:
+            raise BadInput(f"the policy gave actions of shape {list(actions.shape)} for {len(states)} states")
+        return actions
 
-    panel = make_panel("test", played(name, env_options=task.env_options, episode_steps=None), episodes, seed)
-    done = play_panel(act, make, task, panel, reward if reward is not None and reward.needs else None)
+    done = play_panel(choose, make, task, task_panel(task, make, "test", episodes, seed), reward)
     assert done is not None, "nobody stops it"
     return done.summary()
+
+
+def _check_panel(episodes: int, seed: int) -> None:
+    for name, value, least in (("episodes", episodes, 1), ("seed", seed, 0)):
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_SEED:
+            raise BadInput(f"{name}={value!r}: say a whole number, at least {least}")
 
 
 class Run:
@@ -142,6 +218,7 @@ class Run:
         """The records of `metrics.jsonl`: `step`, and values by names such as `evaluation/reward`."""
         return read_metrics(self.path / "metrics.jsonl")
 
+    @_process_unchanged()
     def policy(self) -> Any:
         """The chosen policy: a learner of SB3 with `predict`, or the vision-language model of an agent.
 
@@ -156,6 +233,7 @@ class Run:
 
         return load_chosen(self._folder, self._trust)
 
+    @_process_unchanged()
     def reward(self) -> RewardModel:
         """The reward model that the chosen checkpoint was chosen by.
 
@@ -166,10 +244,13 @@ class Run:
 
         return chosen_setup(self._folder, self._trust)[0].reward_model
 
+    @_process_unchanged()
     def evaluate(self, episodes: int = 100, seed: int = 0) -> dict[str, Any]:
         """Play a test panel with what the run has chosen; see `sightline evaluate`."""
+        _check_panel(episodes, seed)
         return roles.evaluate(self._folder, episodes, seed, self._trust)
 
+    @_process_unchanged()
     def relabel(
         self,
         goal: str | Sequence[str],
@@ -202,10 +283,14 @@ class Run:
         from sightline.control.relabelling import relabelled, relabelled_recipe
 
         if not train:
+            if run_dir is not None or overrides:
+                stated = ", ".join([*(["run_dir"] if run_dir is not None else []), *overrides])
+                raise BadInput(f"{stated}: these are for the run that learns from the new rewards; add train=True")
             return relabelled(self._folder, goal, baseline, alpha, self._trust)
-        recipe = relabelled_recipe(self._folder, goal, baseline, alpha)
+        recipe = relabelled_recipe(self._folder, goal, baseline, alpha, self._trust)
         return globals()["train"](recipe, run_dir=run_dir, progress=progress, **overrides)  # type: ignore[no-any-return]
 
+    @_process_unchanged()
     def stored_rewards(self) -> np.ndarray:
         """float32[T, N]: the rewards of the stored transitions in order of time, as they are in the run.
 

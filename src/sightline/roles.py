@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from sightline.config.blocks import checked_block
-from sightline.config.loading import for_agent, load_recipe
+from sightline.config.loading import for_agent, leaves, load_recipe
 from sightline.config.recipe import AgentRecipe, Recipe
 from sightline.errors import BadInput
 from sightline.models.chat.config import ChatModelConfig
-from sightline.runs.folder import RunFolder, owned_run
+from sightline.runs.folder import RunFolder, check_same_recipe, owned_run
 from sightline.runs.progress import ProgressBar
 from sightline.runs.state import restoring
 
@@ -28,6 +28,29 @@ def complete(recipe: Recipe) -> Recipe:
     from sightline.control.resolving import resolve as complete_control
 
     return complete_control(recipe)
+
+
+def resumed_recipe(
+    run: RunFolder, wanted: Recipe | None, stated: Sequence[str], trust: bool, own: bool = False
+) -> Recipe:
+    """The recipe with which a run goes on: its own, with more steps if so many are wanted.
+
+    Args:
+        wanted: the recipe that the user names; None for the run's.
+        stated: its keys that the user states; they must be those of the run, but for `steps`, which may grow.
+        trust: whether code that the run's recipe names may be imported.
+        own: whether `wanted` was read from the run folder itself, so that it says nothing in the user's name.
+
+    Raises:
+        BadInput: naming the first key that differs, or code of its own.
+    """
+    if wanted is None:
+        return run.trusted_recipe(trust)
+    longer = check_same_recipe(run, wanted, ["env", *stated])
+    had, want = leaves(run.recipe()), leaves(wanted)
+    agreed = [] if own else [key for key, value in had.items() if key in want and want[key] == value]
+    recipe = run.trusted_recipe(trust, [*stated, *agreed])
+    return recipe if longer is None else recipe.model_copy(update={"steps": longer})
 
 
 def describe_size(recipe: Recipe) -> str:

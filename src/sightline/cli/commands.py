@@ -129,33 +129,22 @@ def _recipe(arguments: list[str]) -> tuple[str, Recipe]:
 def _run_to_resume(arguments: list[str], path: Path | None, trust: bool) -> tuple[RunFolder, str, Recipe]:
     """The run that is named, or the newest of that recipe; what else the command line says must agree with it, but for
     `steps`, which may grow."""
-    from sightline.runs.folder import check_same_recipe, latest_run, open_run
+    from sightline import roles
+    from sightline.runs.folder import latest_run, open_run
 
     if not arguments:
         if path is None:
             raise BadInput("say which run to resume: the same command as before, or --run-dir")
         run = open_run(path)
-        return run, path.name, run.trusted_recipe(trust)
+        return run, path.name, roles.resumed_recipe(run, None, (), trust)
     if all(argument.partition("=")[0] == "steps" for argument in arguments) and path is not None:
         run = open_run(path)
         arguments = [str(run.recipe_file), *arguments]
     name, wanted = _recipe(arguments)
     run = open_run(path or latest_run(name))
     stated = [text.partition("=")[0] for text in arguments if "=" in text]
-    longer = check_same_recipe(run, wanted, ["env", *stated])
-    # A recipe that the user names says what it says in the user's name, but not the run's own.
     own = Path(arguments[0]).resolve() == run.recipe_file.resolve()
-    said = stated if own else [*stated, *_agreed(run.recipe(), wanted)]
-    recipe = run.trusted_recipe(trust, said)
-    return run, name, recipe if longer is None else recipe.model_copy(update={"steps": longer})
-
-
-def _agreed(had: Recipe, want: Recipe) -> list[str]:
-    """Keys that have the same value in two recipes."""
-    from sightline.config.loading import leaves
-
-    ours, theirs = leaves(had), leaves(want)
-    return [key for key, value in ours.items() if key in theirs and theirs[key] == value]
+    return run, name, roles.resumed_recipe(run, wanted, stated, trust, own)
 
 
 @app.command()
@@ -420,8 +409,8 @@ def _errors_in_one_line() -> Iterator[None]:
         sys.exit(left.exit_code)
     except typer.Abort:
         _leave("interrupted", 130, None)
-    except KeyboardInterrupt:
-        _leave("interrupted", 130, None)
+    except KeyboardInterrupt as stop:
+        _leave(str(stop) or "interrupted", 130, None)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

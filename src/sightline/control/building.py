@@ -14,7 +14,8 @@ from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import Task, find_task
 from sightline.envs.vector import rgb_frame
 from sightline.errors import BadInput
-from sightline.evaluation.seeds import EvalSeeds, make_panel, played
+from sightline.evaluation.episodes import task_panel
+from sightline.evaluation.seeds import EvalSeeds
 from sightline.rewards.base import RewardModel
 from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
 from sightline.runs.metrics import check_wandb
@@ -53,11 +54,7 @@ class ControlSetup:
 
     def panel(self, name: str, episodes: int, seed: int = 0) -> EvalSeeds:
         """A panel of the recipe's environment; other options, time limits and rules of success make it another one."""
-        make = self.make
-        # The usual rule is left out, as all that is usual.
-        rule = None if self.task.success == "any" else self.task.success
-        game = played(make.env_id, env_options=make.options, episode_steps=make.episode_steps, success=rule)
-        return make_panel(name, game, episodes, seed)
+        return task_panel(self.task, self.make, name, episodes, seed)
 
 
 def build(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:

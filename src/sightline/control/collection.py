@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sightline.envs.vector import FrameVectorEnv
 from sightline.evaluation.episode_stats import EpisodeStats
-from sightline.evaluation.episodes import step_clip
+from sightline.evaluation.episodes import stacked, step_clip
 from sightline.rewards.base import Clip
 
 
@@ -85,7 +85,7 @@ class CollectingVecEnv(SpacesVecEnv):
     def take_clip(self) -> Clip:
         """The steps since the last call; their frames are valid until the call after the next."""
         steps, self._steps = self._steps, []
-        arrays = {name: np.stack([step[name] for step in steps]) for name in steps[0]}
+        arrays = stacked(steps)
         if self._frames is not None:
             arrays["frames"] = self._frames[self._turn][: len(steps)]
             self._turn = 1 - self._turn

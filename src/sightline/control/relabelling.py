@@ -53,6 +53,11 @@ def relabel_with_words(buffer: CommittedReplayBuffer, model: ZeroShotReward) -> 
     Raises:
         BadInput: the buffer keeps no embeddings, or those of another encoder.
     """
+    _check_embeddings(buffer, model)
+    return relabel(buffer, model)
+
+
+def _check_embeddings(buffer: CommittedReplayBuffer, model: ZeroShotReward) -> None:
     if buffer.features is None:
         raise BadInput("this replay buffer keeps no embeddings; collect with reward.keep_embeddings=true")
     if buffer.features.shape[2:] != model.head.goal.shape:
@@ -60,7 +65,6 @@ def relabel_with_words(buffer: CommittedReplayBuffer, model: ZeroShotReward) -> 
             f"the buffer's embeddings have {buffer.features.shape[-1]} numbers and the words' {len(model.head.goal)}: "
             "they come from different encoders"
         )
-    return relabel(buffer, model)
 
 
 def relabelled(
@@ -78,14 +82,17 @@ def relabelled(
 
 
 def relabelled_recipe(
-    run: RunFolder, goal: str | Sequence[str], baseline: str | Sequence[str], alpha: float | None
+    run: RunFolder, goal: str | Sequence[str], baseline: str | Sequence[str], alpha: float | None, trust: bool = False
 ) -> dict[str, Any]:
     """The recipe of a run that learns from another's stored transitions under other words.
 
     Raises:
-        BadInput: the words make no reward, or the run has no reward of words.
+        BadInput: as `relabelled`.
     """
+    from sightline.control.checkpoints import buffer_of, latest_learner
+
     model = _reworded(run, goal, baseline, alpha)
+    _check_embeddings(buffer_of(latest_learner(run, trust)), model)  # before a folder is made for the new run
     document = run.recipe().model_dump(mode="json")
     document["reward"] |= {"alpha": alpha}
     return document | {"goal": list(model.goal), "baseline": list(model.baseline), "replay": str(run.path.resolve())}

@@ -16,6 +16,7 @@ import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
+from sightline.config.loading import for_control
 from sightline.control.building import ControlSetup, reward_config
 from sightline.control.checkpoints import (
     ControlCheckpoints,
@@ -293,7 +294,11 @@ class ControlTrainer:
         model = self._untrained()
         if self.setup.recipe.replay is not None:
             buffer = buffer_of(model)
-            buffer.copy_from(buffer_of(latest_learner(open_run(Path(self.setup.recipe.replay)))))
+            source, recipe = open_run(Path(self.setup.recipe.replay)), self.setup.recipe
+            had = for_control(source.recipe())
+            # Code that this run has imported already may be imported for its source.
+            same = (had.env, had.learner.algorithm) == (recipe.env, recipe.learner.algorithm)
+            buffer.copy_from(buffer_of(latest_learner(source, trust=same)))
             relabel(buffer, self.setup.reward_model)
         self._scorer = self._scorer_for(model)
         if isinstance(self._scorer.model, OnlineRewardModel) and self._scorer.model.resets_critic:

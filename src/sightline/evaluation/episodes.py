@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import Task
 from sightline.envs.vector import FrameVectorEnv, MakeEnv, Transitions
 from sightline.evaluation.episode_stats import EpisodeStats, summarise_episodes
-from sightline.evaluation.seeds import EvalSeeds
+from sightline.evaluation.seeds import EvalSeeds, make_panel, played
 from sightline.rewards.base import Clip, RewardModel, RewardStream
 
 Policy = Callable[[np.ndarray], np.ndarray]
@@ -20,6 +21,19 @@ Policy = Callable[[np.ndarray], np.ndarray]
 PARALLEL = 25
 """Number of environments stepped in parallel. Fixed, so that results do not depend on the machine."""
 SCORED_AT_ONCE = 512
+
+
+def task_panel(task: Task, make: EnvMaker, name: str, episodes: int, seed: int = 0) -> EvalSeeds:
+    """A panel of a task's environment; other options, time limits and rules of success make it another one.
+
+    Args:
+        make: makes the environment.
+        name: of the panel, such as `test`.
+    """
+    # The usual rule is left out, as all that is usual.
+    rule = None if task.success == "any" else task.success
+    game = played(make.env_id, env_options=make.options, episode_steps=make.episode_steps, success=rule)
+    return make_panel(name, game, episodes, seed)
 
 
 @dataclass
@@ -167,7 +181,7 @@ class _Rewards:
     def _score(self) -> None:
         if not self._steps:
             return
-        arrays = {name: np.stack([step[name] for step in self._steps]) for name in self._steps[0]}
+        arrays = stacked(self._steps)
         playing = np.stack(self._playing)
         if self._model.window == 1:
             # Nothing is spent on environments that have played their share of the panel.
@@ -176,6 +190,14 @@ class _Rewards:
             rewards = self._stream(Clip.of_arrays(arrays))[playing]
         np.add.at(self._sums, np.concatenate(self._episodes), rewards.astype(np.float64))
         self._steps, self._playing, self._episodes = [], [], []
+
+
+def stacked(steps: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Clip arrays [T, N, …] of T steps. Some environments state success at some steps only, such as the last of an
+    episode; it is False at the others."""
+    names = dict.fromkeys(name for step in steps for name in step)
+    unstated = np.zeros_like(steps[0]["first"])
+    return {name: np.stack([step.get(name, unstated) for step in steps]) for name in names}
 
 
 def step_clip(step: Transitions) -> dict[str, np.ndarray]:

@@ -36,7 +36,8 @@ def check_trusted(recipe: Recipe, folder: Path, stated: Sequence[str] = (), asks
     for key, value, what in (*_code_keys(recipe), *(_external_keys(recipe) if asks else ())):
         if key not in stated:
             raise BadInput(
-                f"'{folder}' names {what} ({key}={value[:200]}); if you trust whoever made this folder, add --trust"
+                f"'{folder}' names {what} ({key}={value[:200]}); if you trust whoever made this folder, add --trust "
+                "(in Python: Run(…, trust=True))"
             )
 
 
