@@ -53,6 +53,7 @@ def train(
     run_dir: str | Path | None = None,
     resume: bool = False,
     progress: bool = True,
+    trust: bool = False,
     **overrides: Any,
 ) -> Run:
     """Carry out a recipe.
@@ -68,6 +69,7 @@ def train(
         run_dir: folder of the run; default: `runs/<recipe>-<time>`.
         resume: go on with the run in `run_dir`. What is stated must be as before, but for `steps`, which may grow.
         progress: show a progress bar.
+        trust: when resuming, whether code that only the run folder's recipe names may be imported.
         overrides: recipe keys; nested ones with dots in their names, `**{"reward.alpha": 0.3}`, or as mappings.
 
     Raises:
@@ -80,12 +82,12 @@ def train(
         run = open_run(Path(run_dir))
         if recipe is None and set(overrides) <= {"steps"}:
             wanted = load_recipe(run.document(), overrides)
-            stated = list(overrides)
+            stated, own = list(overrides), True
         else:
             wanted = load_recipe(_said(recipe), overrides)
-            stated = [*overrides, *(recipe if isinstance(recipe, Mapping) else ())]
-        # The same Python code may import what it names itself.
-        completed, name, path = roles.resumed_recipe(run, wanted, stated, trust=True), run.path.name, run.path
+            stated, own = [*overrides, *(recipe if isinstance(recipe, Mapping) else ())], False
+        completed = roles.resumed_recipe(run, wanted, stated, trust, own)
+        name, path = run.path.name, run.path
     else:
         wanted = load_recipe(_said(recipe), overrides)
         name = recipe_name(None if isinstance(recipe, Mapping) or recipe is None else str(recipe), wanted)

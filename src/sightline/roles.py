@@ -12,9 +12,10 @@ from typing import Any
 from sightline.config.blocks import checked_block
 from sightline.config.loading import for_agent, leaves, load_recipe
 from sightline.config.recipe import AgentRecipe, Recipe
+from sightline.envs.tasks import find_task
 from sightline.errors import BadInput
 from sightline.models.chat.config import ChatModelConfig
-from sightline.runs.folder import RunFolder, check_same_recipe, owned_run
+from sightline.runs.folder import RunFolder, check_same_recipe, latest_runs, owned_run
 from sightline.runs.progress import ProgressBar
 from sightline.runs.state import restoring
 
@@ -28,6 +29,26 @@ def complete(recipe: Recipe) -> Recipe:
     from sightline.control.resolving import resolve as complete_control
 
     return complete_control(recipe)
+
+
+def run_to_resume(name: str, wanted: Recipe) -> RunFolder:
+    """The newest run of a name under `runs/` with this recipe, but for its steps; else the newest of the name.
+
+    Raises:
+        BadInput: there is none of the name.
+    """
+    runs = latest_runs(name)
+    want = leaves(wanted)
+    if not want.get("goal", True):
+        want["goal"] = list(find_task(wanted.env).goal)
+    for run in runs:
+        with contextlib.suppress(BadInput):
+            had = leaves(run.recipe())
+            # What a recipe leaves open was filled in when the run began.
+            open_keys = {key for key, value in want.items() if value in (None, [], "auto") or key not in had}
+            if all(had[key] == value for key, value in want.items() if key not in open_keys | {"steps"}):
+                return run
+    return runs[0]
 
 
 def resumed_recipe(
@@ -191,7 +212,8 @@ def write_report(run: RunFolder) -> Path:
 
 
 def _write_report(run: RunFolder) -> Path:
-    if isinstance(run.recipe(), AgentRecipe):
+    # Not `recipe()`: a report needs no plug-in that the run had.
+    if run.document().get("role") == "agent":
         from sightline.reports.agent_page import write_agent_report
         from sightline.reports.trajectories_page import write_trajectories
 

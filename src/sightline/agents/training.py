@@ -211,7 +211,7 @@ class AgentTrainer:
     def _restore(self, path: Any, state: AgentTrainerState) -> None:
         """Restore weights, reference model, optimiser and trainer state of a checkpoint."""
         setup = self.setup
-        self.progress.say(f"resuming from turn {state.turns}")
+        self.progress.say(f"resuming from turn {state.turns} of {self.run.path}")
         if setup.recipe.warm_start is not None and setup.recipe.update.needs_reference:
             warm = self._checkpoints.warm()
             if warm is None:

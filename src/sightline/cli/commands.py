@@ -130,7 +130,8 @@ def _run_to_resume(arguments: list[str], path: Path | None, trust: bool) -> tupl
     """The run that is named, or the newest of that recipe; what else the command line says must agree with it, but for
     `steps`, which may grow."""
     from sightline import roles
-    from sightline.runs.folder import latest_run, open_run
+    from sightline.config.loading import load_recipe
+    from sightline.runs.folder import open_run
 
     if not arguments:
         if path is None:
@@ -139,10 +140,11 @@ def _run_to_resume(arguments: list[str], path: Path | None, trust: bool) -> tupl
         return run, path.name, roles.resumed_recipe(run, None, (), trust)
     if all(argument.partition("=")[0] == "steps" for argument in arguments) and path is not None:
         run = open_run(path)
-        arguments = [str(run.recipe_file), *arguments]
+        return run, path.name, roles.resumed_recipe(run, load_recipe(run.document(), arguments), ["steps"], trust, True)
     name, wanted = _recipe(arguments)
-    run = open_run(path or latest_run(name))
     stated = [text.partition("=")[0] for text in arguments if "=" in text]
+    run = open_run(path) if path is not None else roles.run_to_resume(name, wanted)
+    # A recipe that the user names says what it says in the user's name, but not the run's own.
     own = Path(arguments[0]).resolve() == run.recipe_file.resolve()
     return run, name, roles.resumed_recipe(run, wanted, stated, trust, own)
 

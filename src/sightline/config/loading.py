@@ -46,8 +46,8 @@ def load_recipe(recipe: str | Mapping[str, Any] | None, overrides: Sequence[str]
     said = overrides.items() if isinstance(overrides, Mapping) else map(parse_override, overrides)
     # What a block is comes first, for it decides which of its keys there are.
     for key, value in sorted(said, key=lambda pair: _names_a_kind_last(pair[0])):
-        _apply(document, key, value)
-    if foreign := list(translations(document)):
+        _apply(document, key, copy.deepcopy(value))
+    if foreign := list(translations(document, lambda key: _has_key(document, key))):
         raise BadInput(f"these keys are vlmrm's: {'; '.join(foreign)}")
     if outdated := _outdated_keys(document):
         raise BadInput("; ".join(f"{key} is called {RENAMED[key]} now" for key in outdated))
@@ -86,6 +86,12 @@ def rename_outdated_keys(document: dict[str, Any]) -> None:
         *path, last = key.split(".")
         place = _part(document, path)
         place[RENAMED[key].rpartition(".")[2]] = place.pop(last)
+
+
+def _has_key(document: dict[str, Any], key: str) -> bool:
+    *path, last = key.split(".")
+    owner = _block_at(document, path)
+    return owner is not None and last in owner.model_fields
 
 
 def _part(document: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:

@@ -95,14 +95,18 @@ COUNTERPARTS: dict[str, Counterpart] = {
 (seed, description, reward.alpha, reward.batch_size) are not listed."""
 
 
-def translations(document: dict[str, Any]) -> Iterator[str]:
-    """Replacements for the keys of vlmrm that a document holds, a phrase each."""
+def translations(document: dict[str, Any], is_ours: Callable[[str], bool] = lambda key: False) -> Iterator[str]:
+    """Replacements for the keys of vlmrm that a document holds, a phrase each.
+
+    Args:
+        is_ours: whether the block at that place, perhaps a third party's, has a key of the name.
+    """
     held: dict[str, Any] = {}
     for name, value in document.items():
         inner = value if isinstance(value, dict) else {}
         held |= {str(name): value} | {f"{name}.{key}": inner[key] for key in inner}
     for key, value in held.items():
-        if (counterpart := COUNTERPARTS.get(key)) is None:
+        if (counterpart := COUNTERPARTS.get(key)) is None or is_ours(key):
             continue
         ours = None if counterpart.value is None else counterpart.value(value)
         said = counterpart.key if ours is None else f"{counterpart.key}={_text(ours)}"

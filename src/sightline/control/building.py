@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from sightline.config.loading import for_control
 from sightline.config.recipe import ControlRecipe
 from sightline.control.learners import algorithm_class, check_learner, choose_policy
 from sightline.control.resolving import env_maker
@@ -18,6 +20,7 @@ from sightline.evaluation.episodes import task_panel
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.rewards.base import RewardModel
 from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
+from sightline.runs.folder import open_run
 from sightline.runs.metrics import check_wandb
 
 VIDEO_SIZE = (256, 256)
@@ -72,6 +75,8 @@ def build(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
         check_wandb()
     context = RewardContext(recipe.goal, recipe.baseline, recipe.seed, asks, lambda *size: _first_seen(recipe, *size))
     reward = reward_config(recipe).build(context)
+    if recipe.replay is not None:
+        _check_replay(recipe.replay, reward.model)
     make = env_maker(recipe, reward.frame_size, render=reward.frames)
     env = make()
     _, warning = choose_policy(algorithm_class(recipe.learner.algorithm), env.observation_space)
@@ -91,6 +96,19 @@ def reward_config(recipe: ControlRecipe) -> RewardConfig:
             f"the reward '{recipe.reward.kind}' is no sightline.RewardConfig; its package must subclass that"
         )
     return recipe.reward
+
+
+def _check_replay(folder: str, model: RewardModel) -> None:
+    """Refuse a run whose stored transitions cannot be learned from.
+
+    Raises:
+        BadInput: there is no such run, it is an agent's, or it kept nothing of its frames.
+    """
+    source = for_control(open_run(Path(folder)).recipe())
+    if "frames" in model.needs and source.reward.feature_bytes == 0:
+        raise BadInput(
+            f"replay: the run '{folder}' kept nothing of its frames; collect with reward.keep_embeddings=true"
+        )
 
 
 def _first_seen(recipe: ControlRecipe, frame_size: tuple[int, int] | None, states: bool) -> np.ndarray:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -257,17 +257,18 @@ def chosen_policy(run: RunFolder, trust: bool = False) -> OffPolicyAlgorithm:
     return load_policy(recipe, folder, acting_spaces(env_maker(recipe, None, render=False)))
 
 
-def latest_learner(run: RunFolder, trust: bool = False) -> OffPolicyAlgorithm:
+def latest_learner(run: RunFolder, trust: bool = False, stated: Sequence[str] = ()) -> OffPolicyAlgorithm:
     """The learner of a run's newest whole checkpoint, with its replay buffer: to relabel it, or to look into it.
 
     Args:
         trust: whether code that the run's recipe names may be imported.
+        stated: keys of its recipe that the user has stated with the same value.
 
     Raises:
         BadInput: the run has no whole checkpoint, or its recipe names code of its own.
         Damaged: the checkpoint does not fit the recipe.
     """
-    recipe = for_control(run.trusted_recipe(trust, asks=False))
+    recipe = for_control(run.trusted_recipe(trust, stated, asks=False))
     found = CheckpointStore(run, "step", keep=1).latest()
     if found is None:
         raise BadInput(f"'{run.path}' has no whole checkpoint yet")

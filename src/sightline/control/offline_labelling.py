@@ -192,7 +192,7 @@ def _recipe(
     before = ["reward.lag=false", *overrides]
     if own is not None:
         known = overrides if own.reward.teaching is None else before
-        return for_control(load_recipe(str(RunFolder(path).recipe_file), known))
+        return for_control(load_recipe(RunFolder(path).document(), known))
     tasks = sorted({label.context.task for label in labels})
     if "env" not in _stated(overrides):
         if len(tasks) != 1:

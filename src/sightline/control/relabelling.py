@@ -95,6 +95,7 @@ def relabelled_recipe(
     _check_embeddings(buffer_of(latest_learner(run, trust)), model)  # before a folder is made for the new run
     document = run.recipe().model_dump(mode="json")
     document["reward"] |= {"alpha": alpha}
+    document["wandb"] = None  # the new run is the user's, and so would be its project
     return document | {"goal": list(model.goal), "baseline": list(model.baseline), "replay": str(run.path.resolve())}
 
 

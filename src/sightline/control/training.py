@@ -296,9 +296,10 @@ class ControlTrainer:
             buffer = buffer_of(model)
             source, recipe = open_run(Path(self.setup.recipe.replay)), self.setup.recipe
             had = for_control(source.recipe())
-            # Code that this run has imported already may be imported for its source.
-            same = (had.env, had.learner.algorithm) == (recipe.env, recipe.learner.algorithm)
-            buffer.copy_from(buffer_of(latest_learner(source, trust=same)))
+            # Code that this run's own recipe names was imported already, and may be for its source.
+            agreed = ["env"] if had.env == recipe.env else []
+            agreed += ["learner.algorithm"] if had.learner.algorithm == recipe.learner.algorithm else []
+            buffer.copy_from(buffer_of(latest_learner(source, stated=agreed)))
             relabel(buffer, self.setup.reward_model)
         self._scorer = self._scorer_for(model)
         if isinstance(self._scorer.model, OnlineRewardModel) and self._scorer.model.resets_critic:
@@ -344,7 +345,7 @@ class ControlTrainer:
         return reward_config(recipe).online(setup.reward, context) or setup.reward_model
 
     def _restored(self, checkpoint: Checkpoint) -> OffPolicyAlgorithm:
-        self.progress.say(f"resuming from step {checkpoint.step}")
+        self.progress.say(f"resuming from step {checkpoint.step} of {self.run.path}")
         # Built from the recipe as at the start, since checkpoints hold arrays and no code.
         model = self._untrained()
         self._scorer = self._scorer_for(model)

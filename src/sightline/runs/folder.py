@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from sightline.config.loading import leaves, rename_outdated_keys, validate_recipe
 from sightline.config.recipe import Recipe
@@ -99,6 +100,13 @@ class RunFolder:
         try:
             return validate_recipe(document)
         except BadInput as error:
+            if isinstance(error.__cause__, ValidationError) and any(
+                item["type"] == "unknown_plugin" for item in error.__cause__.errors()
+            ):
+                raise BadInput(
+                    f"the run '{self.path}' names a plug-in that is not known here ({error}); install its package, or "
+                    "register it first"
+                ) from error
             raise Damaged(f"the recipe of '{self.path}' is damaged: {error}") from error
 
     def trusted_recipe(self, trust: bool = False, stated: Sequence[str] = (), asks: bool = True) -> Recipe:
@@ -302,8 +310,8 @@ def default_run_path(name: str) -> Path:
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def latest_run(name: str) -> Path:
-    """Path of the newest run of a name under `runs/`.
+def latest_runs(name: str) -> list[RunFolder]:
+    """Runs of a name under `runs/`, newest first.
 
     Raises:
         BadInput: there is none.
@@ -312,7 +320,7 @@ def latest_run(name: str) -> Path:
     found = sorted(file for file in Path("runs").glob("*/recipe.yaml") if made_by_us.fullmatch(file.parent.name))
     if not found:
         raise BadInput(f"there is no run of '{name}' under runs/ to resume; give its folder with --run-dir")
-    return found[-1].parent
+    return [RunFolder(file.parent) for file in reversed(found)]
 
 
 def check_same_recipe(run: RunFolder, wanted: Recipe, keys: Sequence[str]) -> int | None:

@@ -92,7 +92,7 @@ def read_key(variable: str) -> str:
     """
     key = os.environ.get(variable, "").strip()
     if not key:
-        raise BadInput(f"there is no key in the environment variable {variable}; set it, or name another with key_env")
+        raise BadInput(f"there is no key in the environment variable {variable}; set it, or name another in a recipe")
     if not key.isascii() or not key.isprintable() or " " in key:
         raise BadInput(f"the environment variable {variable} does not hold a key: it has blanks or strange characters")
     return key

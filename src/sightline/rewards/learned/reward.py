@@ -153,8 +153,12 @@ class LearnedReward(RewardModel):
             if document["kind"] == "EnsembleReward":
                 fitting = FittingConfig.model_validate(document["fitting"])
                 reward = EnsembleReward(network, fitting, bounded=bool(document["bounded"]), device=device, **options)
-            else:
+            elif document["kind"] == "LadderReward":
                 reward = LadderReward(network, **options)
+            else:
+                raise BadInput(
+                    f"'{folder}' holds a reward of the class {str(document['kind'])[:80]}, which its own package loads"
+                )
             reward.load_state_dict(state)
         return reward
 
