@@ -19,6 +19,8 @@ import torch
 
 import sightline as sl
 from conftest import Finished
+from sightline.labels.store import Context
+from sightline.labels.types import Outcome, Question, Segment, preference
 from sightline.runs.metrics import read_metrics
 from sightline.runs.stopping import Stopped
 from small_envs import Clock
@@ -268,6 +270,91 @@ def test_teachers_labels_and_a_fitted_reward(tmp_path: Path) -> None:
         sl.LearnedReward.load(tmp_path / "reward" / "nothing")
     with pytest.raises(sl.BadInput, match="no usable pairs"):
         sl.fit_reward([])
+
+
+FRAME = np.zeros((64, 64, 3), np.uint8)
+PAIR = (FRAME, FRAME)
+WRONG_LABELS: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "value beyond": ((PAIR, 2.0), {}, r"from 0 to 1 \(0 first, 1 second, 0.5 equal\), not 2.0"),
+    "negative value": ((PAIR, -1.0), {}, "not -1.0"),
+    "no number": ((PAIR, float("nan")), {}, "not nan"),
+    "word": ((PAIR, "second"), {}, "not 'second'"),
+    "nothing": ((PAIR, None), {}, "not None"),
+    "wrong answer": ((PAIR, sl.Answer(Outcome.VALUE, 0.7)), {}, "outcome 'value' with value 0.7 is no answer"),
+    "no answer": (PAIR, {}, "the answer must be a number"),
+    "one element": ((PAIR,), {}, r"must be \(segments, answer\)"),
+    "score beyond": (([FRAME], 7), {"feedback": "scores"}, "from 0 to 1, not 7"),
+    "level beyond": (([FRAME], 9), {"feedback": "ratings"}, r"from 0 to 2 \(the level\), not 9"),
+    "three segments": (((FRAME, FRAME, FRAME), 1.0), {}, "about two segments, .*, not 3"),
+    "one segment": (((FRAME,), 1.0), {}, "about two segments, .*, not 1"),
+    "pair for a score": ((PAIR, 1.0), {"feedback": "scores"}, "about one segment, .*, not 2"),
+    "floats": (((FRAME / 255, FRAME / 255), 1.0), {"model": "cnn"}, r"not float64\[64, 64, 3\]"),
+    "whole numbers": (((FRAME.astype(int), FRAME), 1.0), {}, "not int64"),
+    "grey": (((FRAME[..., 0], FRAME), 1.0), {}, r"not uint8\[64, 64\]"),
+    "transparent": (((np.zeros((64, 64, 4), np.uint8), FRAME), 1.0), {}, "a segment must be"),
+    "channels first": (((FRAME.transpose(2, 0, 1), FRAME), 1.0), {}, r"not uint8\[3, 64, 64\]"),
+    "no steps": (((FRAME[None][:0], FRAME), 1.0), {}, r"not uint8\[0, 64, 64, 3\]"),
+}
+
+
+@pytest.mark.parametrize(("label", "options", "why"), WRONG_LABELS.values(), ids=WRONG_LABELS)
+def test_labels_that_are_none_are_not_learned_from(label: Any, options: dict[str, Any], why: str) -> None:
+    good = ((FRAME,), 0.0) if "feedback" in options else (PAIR, 0.0)
+    with pytest.raises(sl.BadInput, match=f"^label 2.* {why}|^label 2 {why}") as refusal:
+        sl.fit_reward([good, label], **options)
+    assert "\n" not in str(refusal.value)
+
+
+def test_what_a_reward_cannot_be_fitted_with() -> None:
+    with pytest.raises(sl.BadInput, match="seed must be from 0"):
+        sl.fit_reward([(PAIR, 1.0)], seed=-1)
+    with pytest.raises(sl.BadInput, match=r"model: cannot be 'cn', only embeddings, cnn, resnet, .*did you mean 'cnn'"):
+        sl.fit_reward([(PAIR, 1.0)], model="cn")
+    with pytest.raises(sl.BadInput, match="has no 'epoch'; did you mean 'epochs'"):
+        sl.fit_reward([(PAIR, 1.0)], epoch=3)
+    with pytest.raises(sl.BadInput, match="leave it out for a list"):
+        sl.fit_reward([(PAIR, 1.0)], goal="a pole")
+    with pytest.raises(sl.BadInput, match="not int"):
+        sl.fit_reward(5)  # type: ignore[arg-type]
+
+
+def test_ties_of_a_list_are_set_aside_where_they_do_not_teach() -> None:
+    ties: Any = [(PAIR, 0.5), (PAIR, sl.Answer(Outcome.EQUAL, 0.5)), (PAIR, sl.Answer(Outcome.UNSURE))]
+    with pytest.raises(sl.BadInput, match="no usable pairs"):
+        sl.fit_reward(ties, feedback={"kind": "pairs", "ties": False})
+    sl.fit_reward(ties, epochs=1)
+    sl.fit_reward([(PAIR, np.bool_(True)), (np.stack(PAIR), 0.7)], epochs=1)  # what is clear enough is taken
+
+
+def test_a_store_is_read_and_never_made(tmp_path: Path) -> None:
+    for place in (tmp_path / "nothing" / "labels", tmp_path):
+        with pytest.raises(sl.BadInput, match="neither a run nor a label store"):
+            sl.fit_reward(place)
+    assert not list(tmp_path.iterdir())
+    store = tmp_path / "run" / "labels"
+    frames = np.random.default_rng(0).integers(0, 256, (4, 1, 64, 64, 3), np.uint8)
+    segments = [Segment(shown, np.zeros(1, np.float32)) for shown in frames]
+    teacher, here = sl.ScriptedTeacher(), Context("run", "task")
+    with sl.LabelStore(store) as opened:
+        for goal in ("a", "b"):
+            opened.record(Question("compare", (segments[0], segments[1]), (goal,)), teacher, preference(1.0), here)
+        opened.record(Question("rate", (segments[0],), ("a",), 5), teacher, sl.Answer(Outcome.VALUE, 4.0), here)
+    before = {file: file.stat().st_mtime_ns for file in store.rglob("*.*") if "-" not in file.name}
+    with pytest.raises(sl.BadInput, match="for several goals, 'a', 'b'; say which: goal=…"):
+        sl.fit_reward(store)
+    with pytest.raises(sl.BadInput, match="no pairs for the goal 'c', only for 'a', 'b'"):
+        sl.fit_reward(store, goal="c")
+    for place in (store, str(store), store.parent):
+        sl.fit_reward(place, goal="b", epochs=1)
+    with pytest.raises(sl.BadInput, match=r"these ratings are on 5 levels, not on 3; say feedback=\{.*'levels': 5\}"):
+        sl.fit_reward(store, feedback="ratings")
+    sl.fit_reward(store, feedback={"kind": "ratings", "levels": 5}, epochs=1)
+    assert before == {file: file.stat().st_mtime_ns for file in store.rglob("*.*") if "-" not in file.name}
+    with sl.LabelStore(store) as opened:  # on two numbers of levels, the one that is said
+        opened.record(Question("rate", (segments[0],), ("a",), 3), teacher, sl.Answer(Outcome.VALUE, 2.0), here)
+        with pytest.raises(sl.BadInput, match="on 3 and 5 levels"):
+            sl.fit_reward(opened, feedback="ratings")
+        sl.fit_reward(opened, feedback={"kind": "ratings", "levels": 3}, epochs=1)
 
 
 def test_names_are_registered_once() -> None:

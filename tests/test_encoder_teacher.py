@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from conftest import SENTENCES
+from sightline.errors import BadInput
 from sightline.labels.types import Answer, Outcome, Question, Segment
 from sightline.models.encoders import load_encoder
 from sightline.rewards.zero_shot import ZeroShotReward
 from sightline.teachers import encoder as encoder_teacher
+from sightline.teachers.chat import ChatTeacher
 from sightline.teachers.encoder import EncoderTeacher
+from sightline.teachers.scripted import ScriptedTeacher
 
 WORDS: Any = (SENTENCES[:1], SENTENCES[2:3])
 GOAL = WORDS[0]
@@ -66,6 +69,47 @@ def test_it_prefers_the_higher_mean_reward(bundled: Any, segments: list[Segment]
     for (a, b), answer in zip(pairs, answers, strict=True):
         assert answer.value == (0.5 if a == b else float(rewards[b] > rewards[a]))
         assert answer.confidence is None
+
+
+def test_it_compares_for_its_own_goal_only(bundled: Any, frames_of: Callable[..., np.ndarray]) -> None:
+    frames = frames_of(2)
+    who = teacher(bundled)
+    (answer,) = who.compare([(frames[0], frames[1])], GOAL[0])
+    assert answer == who.compare([(frames[:1], frames[1:])], list(GOAL))[0]
+    with pytest.raises(BadInput, match=f"judges by '{GOAL[0]}'; ask with that goal"):
+        who.compare([(frames[0], frames[1])], "a totally different goal")
+
+
+FRAME = np.zeros((8, 8, 3), np.uint8)
+NO_PAIRS: dict[str, tuple[Any, str]] = {
+    "triple": ([(FRAME, FRAME, FRAME)], r"pair 1: .* about two segments, \(first, second\), not 3"),
+    "frame": ([(FRAME, FRAME), FRAME], r"pair 2: .* not uint8\[8, 8, 3\]"),
+    "path": ([Path("a.png")], "pair 1: .* not PosixPath"),
+    "paths": ([("a.png", "b.png")], "pair 1: a segment must be .* not str"),
+    "floats": (
+        [(FRAME / 255, FRAME / 255)],
+        r"pair 1: a segment must be uint8\[L, H, W, 3\], or .* not float64\[8, 8, 3\]",
+    ),
+    "grey": ([(FRAME[..., 0], FRAME[..., 0])], r"not uint8\[8, 8\]"),
+    "no steps": ([(FRAME[None][:0], FRAME)], r"not uint8\[0, 8, 8, 3\]"),
+    "frames of two sizes": ([([FRAME, FRAME[:4]], FRAME)], "not list"),
+    "nothing": (None, "pairs must be a list"),
+}
+
+
+@pytest.mark.parametrize(("pairs", "why"), NO_PAIRS.values(), ids=NO_PAIRS)
+def test_what_is_no_pair_is_refused(bundled: Any, pairs: Any, why: str) -> None:
+    for who in (teacher(bundled), ChatTeacher("a-model", url="http://localhost:1/v1"), ScriptedTeacher()):
+        with pytest.raises(BadInput, match=why) as refusal:
+            who.compare(pairs, GOAL)
+        assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("goal", [None, 5, "", (), [None], b"red"])
+def test_what_is_no_goal_is_refused(bundled: Any, goal: Any) -> None:
+    for who in (teacher(bundled), ScriptedTeacher()):
+        with pytest.raises(BadInput, match=r"goal|sentence"):
+            who.compare([(FRAME, FRAME)], goal)
 
 
 def test_small_differences_are_equal(bundled: Any, segments: list[Segment], rewards: list[float]) -> None:

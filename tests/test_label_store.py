@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from PIL import Image
 from sightline.errors import BadInput, RunFailed
 from sightline.images import PictureFiles, read_png
 from sightline.labels.store import BACKUP, DATABASE, Context, LabelStore, Spent, existing_store
-from sightline.labels.types import Answer, ModelCall, Outcome, Question, Segment, preference
+from sightline.labels.types import PREFERENCES, Answer, ModelCall, Outcome, Question, Segment, preference
 
 
 @dataclass
@@ -63,10 +63,10 @@ amounts = st.floats(0, 1e6)
 exchanges = st.builds(
     ModelCall, texts, st.booleans(), texts, texts, st.integers(0, 10**9), st.integers(0, 10**9), amounts, amounts, texts
 )
+outcomes = [outcome for outcome in Outcome if outcome not in (Outcome.FAILED, Outcome.VALUE)]
 answers = st.builds(
-    Answer,
-    st.sampled_from([outcome for outcome in Outcome if outcome != Outcome.FAILED]),
-    st.none() | st.floats(0, 4),
+    lambda outcome, *rest: Answer(outcome, PREFERENCES.get(outcome), *rest),
+    st.sampled_from(outcomes),
     st.none() | st.floats(0, 1),
     texts,
     st.lists(exchanges, max_size=3).map(tuple),
@@ -137,12 +137,17 @@ def test_the_same_question_is_remembered_by_signature(store: LabelStore) -> None
 
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_only_failures_are_asked_again(store: LabelStore, outcome: Outcome) -> None:
-    store.record(pair(1), Judge(), Answer(outcome), HERE)
-    found = store.find(pair(1), "judge v1")
+    question, later = pair(1), preference(0.0)
+    answer = Answer(outcome, PREFERENCES.get(outcome))
+    if outcome is Outcome.VALUE:
+        question = Question("score", (segment(1),), ("a goal",))
+        answer, later = Answer(outcome, 0.75), Answer(outcome, 0.25)
+    store.record(question, Judge(), answer, HERE)
+    found = store.find(question, "judge v1")
     assert (found is None) == (outcome == Outcome.FAILED)
-    store.record(pair(1), Judge(), preference(0.0), HERE)
-    assert store.find(pair(1), "judge v1") == preference(0.0)
-    assert [label.answer.outcome for label in store.labels()] == [outcome, Outcome.FIRST]
+    store.record(question, Judge(), later, HERE)
+    assert store.find(question, "judge v1") == later
+    assert [label.answer.outcome for label in store.labels()] == [outcome, later.outcome]
 
 
 def test_retracted_answers_count_no_longer_but_were_paid_for(store: LabelStore) -> None:
@@ -181,6 +186,104 @@ def test_waiting_questions_keep_their_place_until_answered_or_withdrawn(store: L
     store.record(pair(1), Judge(), preference(0.0), HERE)
     store.withdraw([pair(3)], "judge v1")
     assert [waiting.key for waiting in store.waiting()] == keys[1:2]
+
+
+def frames(*shape: int, dtype: Any = np.uint8) -> np.ndarray:
+    return np.ones(shape, dtype)
+
+
+UNREADABLE_SEGMENTS = {
+    "grey": (Segment(frames(1, 6, 5), np.zeros(1)), r"frames must be uint8\[L, H, W, 3\], not uint8\[1, 6, 5\]"),
+    "transparent": (Segment(frames(1, 6, 5, 4), np.zeros(1)), "frames must be"),
+    "floats": (Segment(frames(1, 6, 5, 3, dtype=np.float64), np.zeros(1)), "not float64"),
+    "no steps": (Segment(frames(0, 6, 5, 3), np.zeros(0)), "frames must be"),
+    "too few rewards": (Segment(frames(3, 6, 5, 3), np.zeros(2)), "3 frames must have as many true rewards"),
+    "no rewards": (Segment(frames(1, 6, 5, 3), np.array([None])), "as many true rewards"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "why"), UNREADABLE_SEGMENTS.values(), ids=UNREADABLE_SEGMENTS)
+def test_segments_that_could_not_be_read_back_are_refused(store: LabelStore, wrong: Segment, why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        store.add_segment(wrong)
+    question = Question("score", (wrong,), ("a goal",))
+    with pytest.raises(BadInput, match=why):
+        store.record(question, Judge(), Answer(Outcome.VALUE, 0.5), HERE)
+    with pytest.raises(BadInput, match=why):
+        store.wait_for([question], Judge(), HERE)
+    assert not store.labels() and not store.waiting() and not list((store.folder / "frames").iterdir())
+
+
+def test_what_is_stored_of_a_large_segment_can_be_read(store: LabelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sightline.images.MAX_PIXELS", 4_000)
+    large = [Segment(frames(length, 50, 40, 3), np.zeros(length, np.float32)) for length in (2, 3)]
+    assert store.segment(store.add_segment(large[0])).frames.shape == (2, 50, 40, 3)
+    with pytest.raises(BadInput, match="3 frames of 40x50 are too large a segment"):
+        store.add_segment(large[1])
+
+
+def rating(levels: int) -> Question:
+    return Question("rate", (segment(1),), ("a goal",), levels)
+
+
+WRONG_LABELS: dict[str, tuple[Question, Answer, str]] = {
+    "unknown kind": (
+        Question("comp", pair(1).segments, ("g",)),
+        preference(1.0),
+        "must be one of compare, rate, score",
+    ),  # type: ignore[arg-type]
+    "one segment": (Question("compare", (segment(1),), ("g",)), preference(1.0), "about two segments, .*, not 1"),
+    "two segments": (Question("score", pair(1).segments, ("g",)), Answer(Outcome.VALUE, 1.0), "about one segment"),
+    "a goal of letters": (
+        Question("compare", pair(1).segments, "text"),
+        preference(1.0),
+        "a tuple of sentences, not 'text'",
+    ),  # type: ignore[arg-type]
+    "no levels": (rating(0), Answer(Outcome.UNSURE), "two levels at least"),
+    "first without a value": (pair(1), Answer(Outcome.FIRST), "outcome 'first' with value None is no answer"),
+    "first with the value of the second": (pair(1), Answer(Outcome.FIRST, 1.0), "no answer to 'compare'"),
+    "a value where there is none": (pair(1), Answer(Outcome.UNSURE, 0.5), "no answer"),
+    "a level beyond": (rating(3), Answer(Outcome.VALUE, 3.0), "no answer to 'rate' on 3 levels"),
+    "not a number": (Question("score", (segment(1),), ("g",)), Answer(Outcome.VALUE, float("nan")), "no answer"),
+}
+
+
+@pytest.mark.parametrize(("question", "answer", "why"), WRONG_LABELS.values(), ids=WRONG_LABELS)
+def test_labels_that_are_none_are_refused(store: LabelStore, question: Question, answer: Answer, why: str) -> None:
+    with pytest.raises(BadInput, match=why) as refusal:
+        store.record(question, Judge(), answer, HERE)
+    assert "\n" not in str(refusal.value)
+    assert not store.labels()
+
+
+def test_only_what_is_there_is_retracted(store: LabelStore) -> None:
+    store.record(pair(1), Judge(), preference(1.0), HERE)
+    with pytest.raises(BadInput, match="has no label 9999"):
+        store.retract(9999)
+    assert len(store.labels()) == 1
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    store = LabelStore(tmp_path)
+    digest = store.add_segment(segment(1))
+    store.close()
+    uses: list[Callable[[], Any]] = [
+        store.labels,
+        store.recorded,
+        store.waiting,
+        store.back_up,
+        lambda: store.find(pair(1), "judge v1"),
+        lambda: store.record(pair(1), Judge(), preference(1.0), HERE),
+        lambda: store.segment(digest),
+        lambda: store.true_rewards(digest),
+        lambda: store.frame_files(digest),
+        lambda: store.spent("a run"),
+        lambda: store.retract(1),
+    ]
+    for use in uses:
+        with pytest.raises(BadInput, match="is closed; open it again"):
+            use()
+    store.close()
 
 
 # -- several at once -------------------------------------------------------------------------------------------------

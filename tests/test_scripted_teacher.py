@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
+from sightline.errors import BadInput
 from sightline.labels.types import Answer, Outcome, Question, Segment, true_preference
 from sightline.teachers.scripted import ScriptedTeacher, boltzmann, weighted_return
 
@@ -50,6 +51,16 @@ def test_without_failings_it_tells_the_truth(first: float, second: float) -> Non
     (answer,) = ask(teacher(), [pair(segment(first), segment(second, look=1))])
     assert answer.value == true_preference(segment(first), segment(second))
     assert answer.outcome == {0.0: Outcome.FIRST, 0.5: Outcome.EQUAL, 1.0: Outcome.SECOND}[answer.value]
+
+
+@pytest.mark.parametrize(
+    "failings", [{"mistake": 7}, {"gamma": -1}, {"gamma": 0}, {"beta": 0.0}, {"skip": -0.1}, {"equal": float("nan")}]
+)
+def test_failings_have_their_limits(failings: dict[str, Any]) -> None:
+    (name,) = failings
+    with pytest.raises(BadInput, match=f"^{name}: "):
+        teacher(**failings)
+    assert teacher(mistake=1).signature == teacher(mistake=1.0).signature
 
 
 def test_a_myopic_teacher_prefers_what_came_last() -> None:

@@ -7,7 +7,7 @@ import hashlib
 import io
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,6 +63,12 @@ def encode_png(pixels: np.ndarray, compress_level: int = 6) -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG", compress_level=compress_level)
     return file.getvalue()
+
+
+def too_large(shape: Sequence[int]) -> bool:
+    """True for a segment [L, H, W, 3] with more pixels than are read back from its files; see `MAX_PIXELS`."""
+    length, height, width = shape[:3]
+    return (length - 1) * max(height * width, _LEAST) + height * width > MAX_PIXELS
 
 
 # -- pictures in a folder ----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ keyword arguments and know nothing of recipes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -68,10 +69,7 @@ class Plugin:
         name = str(value.get("kind", self.default))
         known = registry.names(self.kind) if name not in registry.BUILT_IN[self.kind] else [name]
         if name not in known:
-            hint = nearest(name, known)
-            hint = "" if hint.startswith("; known") else hint
-            said = f"cannot be '{name[:80]}', only {', '.join(known)}{hint}"
-            raise PydanticCustomError("unknown_plugin", "{said}", {"said": said})
+            raise PydanticCustomError("unknown_plugin", "{said}", {"said": unknown_kind(name, known)})
         try:
             block = self.block(value)
         except BadInput as error:
@@ -88,6 +86,12 @@ def _dump(block: Strict, info: core_schema.SerializationInfo) -> dict[str, Any]:
     )
 
 
+def unknown_kind(name: str, known: Sequence[str]) -> str:
+    """Complaint about the name of a kind of block that there is not."""
+    hint = nearest(name, known)
+    return f"cannot be '{name[:80]}', only {', '.join(known)}{'' if hint.startswith('; known') else hint}"
+
+
 def checked_block(block: type[B], fields: dict[str, Any]) -> B:
     """A block from plain keyword arguments.
 
@@ -102,6 +106,9 @@ def checked_block(block: type[B], fields: dict[str, Any]) -> B:
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             raise BadInput(f"{block.__name__} has no '{name}'{nearest(name, block.model_fields)}") from error
+        if item["type"] == "union_tag_invalid":
+            known = item["ctx"]["expected_tags"].replace("'", "").split(", ")
+            message = unknown_kind(item["ctx"]["tag"], known)
         raise BadInput(f"{name}: {message}" if name else message) from error
 
 

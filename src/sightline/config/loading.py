@@ -17,7 +17,7 @@ from pydantic import BaseModel, Tag, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from sightline import registry
-from sightline.config.blocks import Plugin
+from sightline.config.blocks import Plugin, unknown_kind
 from sightline.config.recipe import AgentRecipe, CheckedRecipe, ControlRecipe, Recipe
 from sightline.config.vlmrm import translations
 from sightline.config.yaml import MAX_CHARACTERS, read_yaml
@@ -322,11 +322,8 @@ def _in_one_line(error: ValidationError, document: dict[str, Any]) -> str:
         elif item["type"] == "union_tag_invalid" and path and not isinstance(item["input"], dict):
             problem = f"{name} {_PLAIN['dict_type']}"
         elif item["type"] == "union_tag_invalid":
-            tag, tags = item["ctx"]["tag"], item["ctx"]["expected_tags"].replace("'", "")
-            known = tags.split(", ")
-            hint = nearest(tag, known)
-            hint = "" if hint.startswith("; known") else hint
-            problem = f"{name or 'role'} cannot be '{tag[:80]}', only {tags}{hint}"
+            known = item["ctx"]["expected_tags"].replace("'", "").split(", ")
+            problem = f"{name or 'role'} {unknown_kind(item['ctx']['tag'], known)}"
         elif item["type"] == "missing":
             problem = f"{name} is missing; say {name}=…"
         else:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 32
 """Batch size of writing: rows, with their frames, that are in memory together."""
-_MEANT = {Outcome.FIRST: 0.0, Outcome.SECOND: 1.0, Outcome.EQUAL: 0.5}
 _PICTURES = ("first_frames", "second_frames")
 
 _TEXT, _WHOLE, _DECIMAL, _YES_OR_NO = "string", "int64", "float64", "bool"
@@ -218,15 +217,16 @@ def _read_row(row: dict[str, Any], file: Path, number: int) -> LabelRow:
         kind, outcome = row["kind"], Outcome(row["outcome"])
         if kind not in get_args(QuestionKind):
             raise ValueError(f"{kind!r} is no kind of question")
-        value = _fitting(kind, outcome, row["value"], int(row["levels"]))
         names = ("first", "second") if kind == "compare" else ("first",)
         where = f"row {number} of '{file}'"
         segments = tuple(_segment(row[f"{name}_frames"].values or (), row[f"{name}_rewards"], where) for name in names)
         question = Question(kind, segments, _sentences(row["goal"]), int(row["levels"]))
         exchanges = tuple(ModelCall(**{f.name: e[f.name] for f in fields(ModelCall)}) for e in row["exchanges"] or ())
         answer = Answer(
-            *(outcome, value, _share(row["confidence"]), row["reason"] or "", exchanges), seconds=float(row["seconds"])
+            *(outcome, row["value"], _share(row["confidence"]), row["reason"] or "", exchanges),
+            seconds=float(row["seconds"]),
         )
+        question.check_answer(answer)
         origin = json.loads(row["origin"])
         if not isinstance(origin, dict):
             raise TypeError("its origin is no mapping")
@@ -234,28 +234,6 @@ def _read_row(row: dict[str, Any], file: Path, number: int) -> LabelRow:
         return LabelRow(question, teacher, signature, answer, Context(run, task, row["step"], origin), time)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"row {number} of '{file}' is no label: {' '.join(str(error).split())[:160]}") from error
-
-
-def _fitting(kind: QuestionKind, outcome: Outcome, value: float | None, levels: int) -> float | None:
-    """Validate a value against the outcome and the kind of question, and return it; see `Answer`.
-
-    Raises:
-        ValueError: it contradicts them.
-    """
-    if outcome not in (*_MEANT, Outcome.VALUE):
-        fits = value is None
-    elif kind == "compare":
-        fits = outcome in _MEANT and value == _MEANT[outcome]
-    elif outcome is not Outcome.VALUE or value is None:
-        fits = False
-    elif kind == "rate":
-        fits = 0 <= value < levels and value == int(value)
-    else:
-        fits = 0 <= value <= 1
-    if not fits:
-        levelled = f" on {levels} levels" if kind == "rate" else ""
-        raise ValueError(f"its outcome '{outcome}' and its value {value} are no answer to '{kind}'{levelled}")
-    return value
 
 
 def _segment(pictures: Sequence[Any], rewards: list[float], where: str) -> Segment:

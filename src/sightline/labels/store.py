@@ -26,7 +26,7 @@ import numpy as np
 
 from sightline.config.loading import for_control
 from sightline.errors import BadInput, Damaged, RunFailed
-from sightline.images import PictureFiles
+from sightline.images import PictureFiles, too_large
 from sightline.labels.types import Answer, ModelCall, Outcome, Question, QuestionKind, Segment, Signed
 from sightline.runs.files import FORMAT, check_format
 from sightline.runs.folder import RunFolder, check_plain
@@ -144,6 +144,7 @@ class LabelStore:
     def __init__(self, folder: str | Path, read_only: bool = False) -> None:
         self.folder = folder = Path(folder)
         self._lock = threading.RLock()
+        self._closed = False
         self._frames = PictureFiles(folder / "frames")
         self._refuse_to_begin_anew()
         try:
@@ -180,7 +181,9 @@ class LabelStore:
         self.close()
 
     def close(self) -> None:
+        """Close the database; nothing can be read or recorded any more."""
         with self._lock:
+            self._closed = True
             self._database.close()
 
     def back_up(self) -> None:
@@ -199,7 +202,7 @@ class LabelStore:
 
     def find(self, question: Question, signature: str) -> Answer | None:
         """Find the stored answer of the teacher with this signature to this question; None if none can be reused."""
-        with self._lock:
+        with self._reading():
             row = self._database.execute(
                 "SELECT id, outcome, value, confidence, reason, seconds FROM labels "
                 "WHERE key = ? AND retracted IS NULL AND outcome != ? ORDER BY id DESC LIMIT 1",
@@ -216,8 +219,12 @@ class LabelStore:
             time: when it was given, as in `StoredLabel`; default: now.
 
         Raises:
+            BadInput: question, answer or frames are not as their classes say, so that they could not be read back.
             RunFailed: it could not be written (a full disk, say).
         """
+        with _storing():
+            question.check()
+            question.check_answer(answer)
         digests = [self.add_segment(segment) for segment in question.segments]
         with self._writing():
             cursor = self._database.execute(
@@ -245,13 +252,19 @@ class LabelStore:
         return label
 
     def retract(self, label: int) -> None:
-        """Retract an answer; it stays in the store, but no longer counts."""
+        """Retract an answer; it stays in the store, but no longer counts.
+
+        Raises:
+            BadInput: the store has no answer with this id.
+        """
         with self._writing():
-            self._database.execute("UPDATE labels SET retracted = ? WHERE id = ?", (_now(), label))
+            found = self._database.execute("UPDATE labels SET retracted = ? WHERE id = ?", (_now(), label))
+            if not found.rowcount:
+                raise BadInput(f"the label store '{self.folder}' has no label {label}")
 
     def labels(self, run: str | None = None) -> list[StoredLabel]:
         """Labels that were not retracted, of one run or of all, oldest first."""
-        with self._lock:
+        with self._reading():
             rows = self._database.execute(
                 "SELECT * FROM labels WHERE retracted IS NULL AND (? IS NULL OR run = ?) ORDER BY id", (run, run)
             ).fetchall()
@@ -268,13 +281,13 @@ class LabelStore:
 
     def recorded(self) -> set[tuple[str, str, Answer]]:
         """Time, key and answer of every label ever recorded, retracted or not."""
-        with self._lock:
+        with self._reading():
             rows = self._database.execute("SELECT * FROM labels").fetchall()
             return {(row["time"], row["key"], self._answer(row)) for row in rows}
 
     def spent(self, run: str) -> Spent:
         """Cost of a run, retracted answers included."""
-        with self._lock:
+        with self._reading():
             row = self._database.execute(
                 "SELECT COUNT(DISTINCT label), COUNT(*), COALESCE(SUM(input_tokens + output_tokens), 0), "
                 "COALESCE(SUM(cost), 0) FROM exchanges JOIN labels ON labels.id = exchanges.label WHERE run = ?",
@@ -285,8 +298,20 @@ class LabelStore:
     # -- segments ------------------------------------------------------------------------------------------------
 
     def add_segment(self, segment: Segment) -> str:
-        """Store a segment's frames, each once; returns its digest."""
-        with self._lock:
+        """Store a segment's frames, each once; returns its digest.
+
+        Raises:
+            BadInput: its frames or true rewards are not as `Segment` says, or too many to be read back.
+            RunFailed: they could not be written.
+        """
+        with _storing():
+            segment.check()
+            if too_large(segment.frames.shape):
+                length, height, width = segment.frames.shape[:3]
+                raise ValueError(
+                    f"{length} frames of {width}x{height} are too large a segment; take fewer or smaller ones"
+                )
+        with self._reading():
             known = self._database.execute("SELECT 1 FROM segments WHERE digest = ?", (segment.digest,)).fetchone()
         if known is None:
             try:
@@ -309,7 +334,7 @@ class LabelStore:
         Raises:
             BadInput: a frame is missing or damaged.
         """
-        with self._lock:
+        with self._reading():
             row = self._database.execute("SELECT * FROM segments WHERE digest = ?", (digest,)).fetchone()
         if row is None:
             raise BadInput(f"the label store '{self.folder}' has no segment {digest[:12]}…")
@@ -318,20 +343,27 @@ class LabelStore:
 
     def true_rewards(self, digest: str) -> np.ndarray:
         """True rewards of a segment's steps, from the environment: float32[L]; NaN where unknown."""
-        with self._lock:
+        with self._reading():
             row = self._database.execute("SELECT true_rewards FROM segments WHERE digest = ?", (digest,)).fetchone()
         return _numbers(row["true_rewards"] if row else "[]")
 
     def frame_files(self, digest: str) -> list[Path]:
         """The PNG files of a segment's frames, in order."""
-        with self._lock:
+        with self._reading():
             row = self._database.execute("SELECT frames FROM segments WHERE digest = ?", (digest,)).fetchone()
         return [self._frames.file(name) for name in json.loads(row["frames"])] if row else []
 
     # -- questions that wait for people --------------------------------------------------------------------------
 
     def wait_for(self, questions: Sequence[Question], teacher: Signed, context: Context) -> None:
-        """Queue questions for people to answer; those that wait already keep their place."""
+        """Queue questions for people to answer; those that wait already keep their place.
+
+        Raises:
+            BadInput: a question or its frames are not as their classes say.
+        """
+        with _storing():
+            for question in questions:
+                question.check()
         digests = [[self.add_segment(segment) for segment in question.segments] for question in questions]
         with self._writing():
             (last,) = self._database.execute("SELECT COALESCE(MAX(position), 0) FROM waiting").fetchone()
@@ -356,7 +388,7 @@ class LabelStore:
 
     def waiting(self) -> list[Waiting]:
         """Questions that wait for people, in the order in which they were asked."""
-        with self._lock:
+        with self._reading():
             rows = self._database.execute("SELECT * FROM waiting ORDER BY position").fetchall()
         return [
             Waiting(
@@ -425,14 +457,29 @@ class LabelStore:
                 )
 
     @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Keep other threads out, and say what fails in one line."""
+        with self._lock:
+            self._refuse_if_closed()
+            try:
+                yield
+            except sqlite3.Error as error:
+                raise RunFailed(f"the label store '{self.folder}' cannot be read: {error}") from error
+
+    @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
         """Open a transaction: all of it is written to disk, or none."""
         with self._lock:
+            self._refuse_if_closed()
             try:
                 with self._database:
                     yield
             except sqlite3.Error as error:
                 raise RunFailed(f"the label store '{self.folder}' cannot be written: {error}") from error
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise BadInput(f"the label store '{self.folder}' is closed; open it again")
 
     def _answer(self, row: sqlite3.Row) -> Answer:
         exchanges = self._database.execute(
@@ -495,6 +542,15 @@ def existing_store(path: Path, trust: bool = False) -> Path:
     if not trust:
         raise BadInput(f"the run '{path}' keeps its labels in '{elsewhere}'; name that store itself")
     return elsewhere
+
+
+@contextlib.contextmanager
+def _storing() -> Iterator[None]:
+    """Report a wrong form of what is to be stored to whoever gave it."""
+    try:
+        yield
+    except ValueError as error:
+        raise BadInput(f"this cannot be stored: {error}") from error
 
 
 def _me() -> str:

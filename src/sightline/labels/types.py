@@ -7,10 +7,12 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
+from sightline.config.basics import check_words
+from sightline.errors import BadInput
 from sightline.images import pixel_digest
 
 QuestionKind = Literal["compare", "rate", "score"]
@@ -40,6 +42,10 @@ class Outcome(StrEnum):
     """No reply came: network, server, time. The only outcome after which the same question is asked again."""
 
 
+PREFERENCES = {Outcome.FIRST: 0.0, Outcome.SECOND: 1.0, Outcome.EQUAL: 0.5}
+"""Outcomes of a comparison that give a label, and its value."""
+
+
 @dataclass(frozen=True, eq=False)
 class Segment:
     """Segment: a few consecutive steps of an episode, as a teacher is shown them.
@@ -52,6 +58,39 @@ class Segment:
 
     frames: np.ndarray
     true_rewards: np.ndarray
+
+    @classmethod
+    def of_frames(cls, frames: Any) -> Segment:
+        """Segment of frames uint8[L, H, W, 3], or of one frame uint8[H, W, 3]; its true rewards are unknown.
+
+        Raises:
+            ValueError: in one line, if they are anything else.
+        """
+        try:
+            given = np.asarray(frames)
+            shown = given[None] if given.ndim == 3 else given
+        except (TypeError, ValueError, RuntimeError):  # frames of several sizes, a tensor on a GPU
+            given = shown = np.zeros(0)
+        if not _are_frames(shown):
+            raise ValueError(
+                f"a segment must be uint8[L, H, W, 3], or a frame uint8[H, W, 3], not {_described(frames)}"
+            )
+        return cls(shown, np.full(len(shown), np.nan, np.float32))
+
+    def check(self) -> None:
+        """Refuse frames and rewards of another form than above.
+
+        Raises:
+            ValueError: in one line.
+        """
+        if not _are_frames(self.frames):
+            raise ValueError(f"a segment's frames must be uint8[L, H, W, 3], not {_described(self.frames)}")
+        rewards = np.asarray(self.true_rewards)
+        if rewards.shape != (len(self.frames),) or rewards.dtype.kind not in "biuf":
+            raise ValueError(
+                f"a segment of {len(self.frames)} frames must have as many true rewards (NaN where unknown), not "
+                f"{_described(rewards)}"
+            )
 
     @cached_property
     def digest(self) -> str:
@@ -88,6 +127,58 @@ class Question:
     segments: tuple[Segment, ...]
     goal: tuple[str, ...]
     levels: int = 0
+
+    @classmethod
+    def of_frames(cls, kind: QuestionKind, given: Any, goal: tuple[str, ...], levels: int = 0) -> Question:
+        """Question about segments that are given by their frames; see `Segment.of_frames`.
+
+        Raises:
+            ValueError: in one line, if they are too few or too many, or no frames.
+        """
+        try:
+            segments = tuple(given)
+        except TypeError:
+            segments = ()
+        _check_count(kind, segments, given)
+        return cls(kind, tuple(map(Segment.of_frames, segments)), goal, levels)
+
+    def check(self) -> None:
+        """Refuse a question of another form than above.
+
+        Raises:
+            ValueError: in one line.
+        """
+        kinds = get_args(QuestionKind)
+        if self.kind not in kinds:
+            raise ValueError(f"the kind of a question must be one of {', '.join(kinds)}, not {self.kind!r}")
+        _check_count(self.kind, self.segments, self.segments)
+        if not isinstance(self.goal, tuple | list) or not all(isinstance(sentence, str) for sentence in self.goal):
+            raise ValueError(f"the goal of a question must be a tuple of sentences, not {self.goal!r}")
+        if self.kind == "rate" and self.levels < 2:
+            raise ValueError(f"a question of kind 'rate' must have two levels at least, not {self.levels}")
+        for segment in self.segments:
+            segment.check()
+
+    def check_answer(self, answer: Answer) -> None:
+        """Refuse an answer whose value does not fit its outcome, or does not fit this question; see `Answer`.
+
+        Raises:
+            ValueError: in one line.
+        """
+        outcome, value = answer.outcome, answer.value
+        if outcome not in (*PREFERENCES, Outcome.VALUE):
+            fits = value is None
+        elif self.kind == "compare":
+            fits = outcome in PREFERENCES and value == PREFERENCES[outcome]
+        elif outcome is not Outcome.VALUE or value is None:
+            fits = False
+        elif self.kind == "rate":
+            fits = 0 <= value < self.levels and value == int(value)
+        else:
+            fits = 0 <= value <= 1
+        if not fits:
+            levelled = f" on {self.levels} levels" if self.kind == "rate" else ""
+            raise ValueError(f"outcome '{outcome}' with value {value} is no answer to '{self.kind}'{levelled}")
 
     def mirrored(self) -> Question:
         """Copy of the question with its two segments swapped."""
@@ -210,13 +301,23 @@ class Teacher:
 
         Returns:
             An answer for each pair: `outcome` FIRST, SECOND, EQUAL, or why there is none, with its reason and cost.
+
+        Raises:
+            BadInput: a pair is not two arrays of frames, or there is no goal.
         """
-        sentences = (goal,) if isinstance(goal, str) else tuple(goal)
+        sentences = sentences_of(goal)
+        try:
+            check_words(sentences, (), None)
+        except ValueError as error:
+            raise BadInput(str(error)) from error
+        if not isinstance(pairs, Iterable):
+            raise BadInput(f"pairs must be a list of (first, second), not {_described(pairs)}")
         questions = []
-        for pair in pairs:
-            shown = [frames[None] if frames.ndim == 3 else frames for frames in map(np.asarray, pair)]
-            unknown = [np.full(len(frames), np.nan, np.float32) for frames in shown]
-            questions.append(Question("compare", tuple(map(Segment, shown, unknown)), sentences))
+        for number, pair in enumerate(pairs, 1):
+            try:
+                questions.append(Question.of_frames("compare", pair, sentences))
+            except ValueError as error:
+                raise BadInput(f"pair {number}: {error}") from error
         answers = dict(self.answers(questions))
         return [answers[index] for index in range(len(questions))]
 
@@ -251,3 +352,35 @@ def true_preference(first: Segment, second: Segment, equal_below: float = 0.0) -
     if np.isnan(difference):
         return None
     return 0.5 if abs(difference) <= equal_below else float(difference > 0)
+
+
+def sentences_of(goal: str | Sequence[str]) -> tuple[str, ...]:
+    """Sentences of a goal, which is one or several.
+
+    Raises:
+        BadInput: it is neither.
+    """
+    sentences = tuple(goal) if isinstance(goal, Iterable) and not isinstance(goal, str) else (goal,)
+    if not all(isinstance(sentence, str) for sentence in sentences):
+        raise BadInput(f"goal must be a sentence, or a list of sentences, not {repr(goal)[:80]}")
+    return sentences
+
+
+def _check_count(kind: QuestionKind, segments: Sequence[Any], given: Any) -> None:
+    count, wanted = (2, "two segments, (first, second)") if kind == "compare" else (1, "one segment, (segment,)")
+    if len(segments) != count:
+        found = len(segments) if isinstance(given, tuple | list) else _described(given)
+        raise ValueError(f"a question of kind '{kind}' must be about {wanted}, not {found}")
+
+
+def _are_frames(frames: Any) -> bool:
+    """True for uint8[L, H, W, 3] with a pixel at least."""
+    if not isinstance(frames, np.ndarray) or frames.dtype != np.uint8:
+        return False
+    return frames.ndim == 4 and frames.shape[3] == 3 and frames.size > 0
+
+
+def _described(found: Any) -> str:
+    """What was given in the place of frames, for complaints."""
+    is_array = hasattr(found, "dtype") and hasattr(found, "shape")
+    return f"{found.dtype}{list(found.shape)}" if is_array else type(found).__name__

@@ -21,7 +21,7 @@ from pydantic import PositiveInt, model_validator
 from sightline.config.blocks import Reach, checked_block
 from sightline.errors import BadInput
 from sightline.images import Picture
-from sightline.labels.types import Answer, ModelCall, Outcome, Question, QuestionKind, Segment, Teacher
+from sightline.labels.types import PREFERENCES, Answer, ModelCall, Outcome, Question, QuestionKind, Segment, Teacher
 from sightline.models.chat.calling import Attempt, RateLimitedClient, check
 from sightline.models.chat.config import ChatModelConfig
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Refused
@@ -32,7 +32,6 @@ from sightline.teachers.parsing import expectation, parse_choice, parse_number, 
 
 _JUDGEMENTS = (Outcome.FIRST, Outcome.SECOND, Outcome.EQUAL, Outcome.VALUE)
 _OTHER_WAY_ROUND = {Outcome.FIRST: Outcome.SECOND, Outcome.SECOND: Outcome.FIRST}
-_VALUES = {Outcome.FIRST: 0.0, Outcome.SECOND: 1.0, Outcome.EQUAL: 0.5}
 _ALTERNATIVES = {"compare": 5, "rate": 20, "score": 20}
 """Number of alternative tokens with log-probabilities to request: enough to hold every answer."""
 LONGEST_FAREWELL = 20.0
@@ -188,7 +187,7 @@ class ChatTeacher(Teacher):
             opinion = Opinion(Outcome.FAILED, reason="given up")
         return Answer(
             opinion.outcome,
-            _VALUES.get(opinion.outcome, opinion.value),
+            PREFERENCES.get(opinion.outcome, opinion.value),
             opinion.confidence,
             opinion.reason,
             tuple(interview.exchanges),

@@ -11,7 +11,8 @@ import numpy as np
 from pydantic import Field
 
 from sightline.config.basics import Aspect
-from sightline.labels.types import Answer, Outcome, Question, Scale, Segment, Teacher, preference
+from sightline.errors import BadInput
+from sightline.labels.types import Answer, Outcome, Question, Scale, Segment, Teacher, preference, sentences_of
 from sightline.models.encoders import load_encoder, warn_of_cropping
 from sightline.rewards.zero_shot import DEFAULT_ALPHA, ZeroShotReward, from_words
 from sightline.teachers.base import TeacherConfig, TeacherContext
@@ -57,7 +58,7 @@ class EncoderTeacher(Teacher):
     """Encoder teacher: compares the zero-shot rewards of segments, each the mean over its frames.
 
     Answers have no confidence: differences of rewards are no probabilities. The words of a question are not read; the
-    reward model brings its own, and they are in the signature.
+    reward model brings its own, and they are in the signature. `compare` refuses another goal than the reward model's.
 
     Args:
         reward_model: encoder, words and alpha.
@@ -86,6 +87,13 @@ class EncoderTeacher(Teacher):
             parts["aspect"] = self.encoder.aspect
         self.name = f"encoder {reward_model.encoder.name}"
         self.signature = f"{self.name} {json.dumps(parts)}"
+
+    def compare(self, pairs: Iterable[tuple[np.ndarray, np.ndarray]], goal: str | Sequence[str]) -> list[Answer]:
+        own = self._reward_model.goal
+        if sorted(sentences_of(goal)) != sorted(own):
+            words = " / ".join(own)
+            raise BadInput(f"this teacher judges by '{words}'; ask with that goal, or make a teacher for the other one")
+        return super().compare(pairs, goal)
 
     def answers(self, questions: Iterable[Question]) -> Generator[tuple[int, Answer]]:
         """Yield (index, answer) in the order of the questions."""

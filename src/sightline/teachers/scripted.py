@@ -23,6 +23,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from sightline.config.blocks import checked_block
 from sightline.labels.types import Answer, Outcome, Question, QuestionKind, Scale, Segment, Teacher, preference
 from sightline.teachers.base import TeacherConfig, TeacherContext
 
@@ -68,6 +69,9 @@ class ScriptedTeacher(Teacher):
             where it is None, it is the mean over the segments of the questions asked together.
         return_range: the lowest and the highest return of a segment, the ends of the scale for `rate` and `score`.
             Where it is None, those of the segments asked together.
+
+    Raises:
+        BadInput: a kind of error is too strong, or negative.
     """
 
     name = "scripted"
@@ -82,12 +86,14 @@ class ScriptedTeacher(Teacher):
         equal: float = 0.0,
         mistake: float = 0.0,
     ) -> None:
+        failings = {"beta": beta, "gamma": gamma, "skip": skip, "equal": equal, "mistake": mistake}
+        config = checked_block(ScriptedTeacherConfig, failings)
         self.seed = seed
-        self.beta, self.gamma, self.skip, self.equal, self.mistake = beta, gamma, skip, equal, mistake
+        self.beta, self.gamma, self.skip = config.beta, config.gamma, config.skip
+        self.equal, self.mistake = config.equal, config.mistake
         self.average_segment_return: float | None = None
         self.return_range: tuple[float, float] | None = None
-        failings = f"beta={beta} gamma={gamma} skip={skip} equal={equal} mistake={mistake}"
-        self.signature = f"scripted {failings} seed={seed}"
+        self.signature = f"scripted {' '.join(f'{name}={getattr(self, name)}' for name in failings)} seed={seed}"
 
     def measure_scale(self, questions: Sequence[Question], returns: np.ndarray) -> Scale:
         return float(np.nanmean(returns)), (float(np.nanmin(returns)), float(np.nanmax(returns)))
