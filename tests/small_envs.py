@@ -199,6 +199,25 @@ class Undrawn(Clock):
         super().render()
 
 
+class Canvas(Clock):
+    """Draws every picture on one and the same canvas."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        self.canvas = np.zeros((16, 16, 3), np.uint8)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        result = super().reset(seed=seed, options=options)
+        self.render()
+        return result
+
+    def render(self) -> np.ndarray:
+        self.canvas[:] = self.time
+        return self.canvas
+
+
 def recorded_clock() -> RecordFrame:
     return RecordFrame(Clock("rgb_array"))
 

@@ -25,7 +25,7 @@ from sightline.control.relabelling import relabel
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.reward_worker import RewardWorker
 from sightline.errors import BadInput, RunFailed
-from sightline.rewards.base import Clip, RewardModel, RewardStream, windows
+from sightline.rewards.base import Clip, Need, RewardModel, RewardStream, windows
 from sightline.rewards.progress import ProgressReward
 from sightline.rewards.zero_shot import ZeroShotReward
 from sightline.runs.state import read_state, write_state
@@ -286,6 +286,14 @@ def test_frames_are_judged_one_by_one(model: Callable[[], RewardModel], array: A
     assert nothing.dtype == np.float32 and nothing.shape == (0,)
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_frames_in_a_list(kind: Any) -> None:
+    frames = [np.full((6, 7, 3), value, np.uint8) for value in (3, 8)]
+    np.testing.assert_array_equal(Brightness()(kind(frames)), [3, 8])
+    with pytest.raises(BadInput, match="must be arrays of one shape"):
+        Brightness()([frames[0], frames[1][:2]])
+
+
 class FromFramesOnly(FromFrames):
     """The rise of the brightness within a window, from below: of a frame alone, its brightness."""
 
@@ -301,11 +309,64 @@ class FromFramesOnly(FromFrames):
         np.zeros((2, 6, 7, 4), np.uint8),
         np.zeros((2, 6, 7, 3), np.float32),
         torch.zeros((2, 6, 7, 3)),
+        None,
+        3,
+        "frame.png",
+        [],
     ],
 )
 def test_what_is_no_picture_is_refused(frames: Any) -> None:
     with pytest.raises(BadInput, match=r"frames must be uint8\[N, H, W, 3\], not ") as caught:
         Brightness()(frames)
+    assert "\n" not in str(caught.value)
+
+
+class Place(RewardModel):
+    needs: frozenset[Need] = frozenset({"states"})
+
+    def reward(self, clip: Clip) -> np.ndarray:
+        return np.asarray(np.asarray(clip.states)[..., 0], np.float32)
+
+
+def test_states_are_judged_one_by_one() -> None:
+    np.testing.assert_array_equal(Place()([[1.0, 2.0], [3.0, 4.0]]), [1, 3])
+    for nothing in (None, 3.0):
+        with pytest.raises(BadInput, match=r"states must be an array \[N, …\], not "):
+            Place()(nothing)  # type: ignore[arg-type]
+
+
+def test_a_model_of_frames_and_states_is_given_a_clip() -> None:
+    model, clip = FromFrames(2), a_clip(4, 2, 0)
+    model.needs = frozenset({"frames", "states"})
+    with pytest.raises(BadInput, match="FromFrames reads frames and states; give it a Clip"):
+        model(np.asarray(clip.frames)[0])
+    np.testing.assert_array_equal(model(clip), FromFrames(2)(clip))
+
+
+FRAMES = np.zeros((4, 2, 6, 7, 3), np.uint8)
+CLIPS: dict[str, tuple[Clip, str]] = {
+    "no frames": (Clip(np.ones((4, 2), bool)), "Brightness reads frames, which this Clip does not hold"),
+    "one step too few": (
+        Clip(np.ones((4, 2), bool), FRAMES[1:]),
+        r"Clip.frames is of shape \[3, 2, 6, 7, 3\], and Clip.first says \[4, 2, …\]",
+    ),
+    "no environments": (Clip(np.ones((4, 2), bool), FRAMES[:, 0]), r"Clip.frames is of shape \[4, 6, 7, 3\]"),
+    "floats": (Clip(np.ones((4, 2), bool), FRAMES / 255), r"frames must be uint8\[T, N, H, W, 3\], not float64"),
+    "no colours": (Clip(np.ones((4, 2), bool), FRAMES[..., 0]), r"frames must be uint8\[T, N, H, W, 3\], not uint8"),
+    "a flat first": (Clip(np.ones(4, bool), FRAMES), r"Clip.first must be bool\[T, N\], not bool\[4\]"),
+    "no first": (Clip(None, FRAMES), r"Clip.first must be bool\[T, N\], not NoneType"),  # type: ignore[arg-type]
+    "states of others": (
+        Clip(np.ones((4, 2), bool), FRAMES, np.zeros((2, 4, 3))),
+        r"Clip.states is of shape \[2, 4, 3\]",
+    ),
+    "one success": (Clip(np.ones((4, 2), bool), FRAMES, success=np.ones(4, bool)), r"Clip.success is of shape \[4\]"),
+}
+
+
+@pytest.mark.parametrize(("clip", "said"), CLIPS.values(), ids=CLIPS)
+def test_a_clip_that_does_not_fit_together_is_refused(clip: Clip, said: str) -> None:
+    with pytest.raises(BadInput, match=said) as caught:
+        Brightness()(clip)
     assert "\n" not in str(caught.value)
 
 
@@ -349,7 +410,19 @@ WRONG: dict[str, tuple[type[RewardModel], str]] = {
     "truth values": (returning(lambda clip: clip.first), "dtype bool"),
     "NaN": (returning(lambda clip: zeros(clip) + np.nan), "15 of 15 rewards are not finite"),
     "infinite": (returning(lambda clip: np.where(np.arange(15).reshape(5, 3) == 4, np.inf, 0)), "1 of 15 rewards"),
+    "too large for float32": (
+        keeping(zeros, lambda features, clip: features + np.float64(1e300)),
+        "15 of 15 rewards are not finite",
+    ),
     "nothing at all": (returning(lambda clip: None), "dtype object"),
+    "a ragged list": (returning(lambda clip: [[1.0], [2.0, 3.0]]), "returned rewards that are no array: "),
+    "an exception": (returning(lambda clip: {}["foo"]), "reward failed: KeyError: 'foo'$"),
+    "an exception in embed": (keeping(lambda clip: {}["foo"], lambda features, clip: zeros(clip)), "embed failed: Key"),
+    "an exception in score": (keeping(zeros, lambda features, clip: {}["foo"]), "score failed: KeyError: 'foo'$"),
+    "ragged features": (
+        keeping(lambda clip: [[1.0], [2.0, 3.0]], lambda features, clip: zeros(clip)),
+        "returned features that are no array: ",
+    ),
     "defines nothing": (Wrong, r"must define reward\(clip\), or embed\(clip\) and score\(features, clip\)"),
     "features of frames": (
         keeping(lambda clip: np.zeros((15, 4), np.float32), lambda features, clip: zeros(clip)),
@@ -374,6 +447,48 @@ def test_a_wrong_model_is_refused_by_name(model: type[RewardModel], said: str, w
     with pytest.raises((BadInput, RunFailed), match=said) as caught:
         judge(a_clip(5, 3, 0))
     assert str(caught.value).startswith("Wrong") and "\n" not in str(caught.value)
+
+
+def test_what_to_do_about_rewards_that_are_not_finite() -> None:
+    model: Any = returning(lambda clip: zeros(clip) / 0)()
+    with np.errstate(all="ignore"):
+        with pytest.raises(RunFailed, match=r"look at what it returns \(float32 holds"):
+            model(a_clip(5, 3, 0))
+        model.encoder = "any"
+        with pytest.raises(RunFailed, match=r"'sightline score', try reward\.dtype=float32"):
+            model(a_clip(5, 3, 0))
+
+
+def test_our_own_errors_are_passed_on() -> None:
+    for error in (BadInput("say so"), RunFailed("it broke")):
+
+        def fail(clip: Clip, error: Exception = error) -> Any:
+            raise error
+
+        with pytest.raises(type(error), match=r"^(say so|it broke)$"):
+            returning(fail)()(a_clip(5, 3, 0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float16])
+def test_small_floats_of_torch(dtype: torch.dtype) -> None:
+    rewards = returning(lambda clip: torch.ones(clip.shape).to(dtype))()(a_clip(5, 3, 0))
+    assert rewards.dtype == np.float32 and (rewards == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("window", value) for value in (0, -1, "3", 2.5, None)),
+        *(("needs", value) for value in (frozenset({"frame"}), "frames", None)),
+    ],
+)
+def test_attributes_that_say_nothing_are_refused(name: str, value: Any) -> None:
+    model = returning(zeros)()
+    setattr(model, name, value)
+    for judge in (model, RewardStream):
+        with pytest.raises(BadInput, match=f"^Wrong.{name} must be") as caught:
+            judge(model if judge is RewardStream else a_clip(5, 3, 0))
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("window", [2, 6])

@@ -521,3 +521,19 @@ def test_a_blank_picture_says_nothing(bundled: Any, held_out: Any) -> None:
     frames = cartpole_frames(position, angle)
     reward = recipe_reward(bundled, "cartpole")
     assert np.ptp(reward(np.full_like(frames, 255))) < 1e-5 < np.ptp(reward(frames))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"name": None}, "^an encoder is loaded by its name, such as 'bundled', not by NoneType$"),
+        ({"dtype": "float99"}, "^dtype must be one of auto, float32, float16, bfloat16, not 'float99'$"),
+        ({"aspect": "foo"}, "^aspect must be one of crop, pad, squash, not 'foo'$"),
+        ({"batch_size": 0}, "^batch_size must be a whole number of frames from 1, not 0$"),
+        ({"batch_size": "2"}, "^batch_size must be a whole number of frames from 1, not '2'$"),
+        ({"device": None}, "^device 'None' is not available here"),
+    ],
+)
+def test_arguments_that_are_not_valid(arguments: dict[str, Any], expected: str) -> None:
+    with pytest.raises(BadInput, match=expected):
+        load_encoder(**({"name": "bundled", "device": "cpu"} | arguments))

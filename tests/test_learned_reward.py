@@ -351,6 +351,15 @@ def test_a_restored_reward_pays_the_same(kind: str, tmp_path: Path) -> None:
     assert second.ready
 
 
+def test_a_reward_is_saved_as_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    for place in (tmp_path / "taken", tmp_path / "taken" / "below"):
+        with pytest.raises(BadInput, match=r"cannot be made .*; name another$") as caught:
+            reward_on_states().save(place)
+        assert "\n" not in str(caught.value)
+    assert (tmp_path / "taken").read_text() == "a file"
+
+
 def test_beginning_anew_gives_the_first_weights_back() -> None:
     reward, states = reward_on_states(), np.ones((1, 3), np.float32)
     before = reward.members(states)

@@ -42,6 +42,12 @@ class Told(RewardModel):
         return np.asarray(clip.states[..., 0] + len(clip.instruction or ""), np.float32)
 
 
+class Both(Told):
+    """The same, of a model that looks at frames too."""
+
+    needs: frozenset[Need] = frozenset({"frames", "states"})
+
+
 def images(frames: np.ndarray) -> torch.Tensor:
     """[…, H, W, 3] -> float[…, 3, H, W] from 0 to 1."""
     return torch.from_numpy(np.moveaxis(frames, -1, -3).astype(np.float32) / 255)
@@ -91,8 +97,33 @@ def test_instructions_and_states() -> None:
         (Rise(), {KEY: torch.zeros(2, 4, 4, 3)}, r"\[B, 3, H, W\] or \[B, T, 3, H, W\], not \[2, 4, 4, 3\]"),
         (Rise(), {KEY: torch.zeros(2, 3, 4, 4, dtype=torch.int64)}, "not torch.int64"),
         (GroundTruthReward(), {}, "neither frames nor states"),
+        (Rise(), {KEY: torch.full((2, 3, 4, 4), 255.0)}, "holds floats that are not from 0 to 1"),
+        (Rise(), {KEY: torch.full((2, 3, 4, 4), -0.5)}, "holds floats that are not from 0 to 1"),
+        (Rise(), {KEY: torch.full((2, 3, 4, 4), torch.nan)}, "holds floats that are not from 0 to 1"),
+        (Rise(), {KEY: torch.zeros(2, 0, 3, 4, 4)}, "the time axis of the batch is empty"),
+        (Rise(), {KEY: torch.zeros(3, 3, 4, 4), "task": ["a", "b"]}, "3 samples and 2 tasks"),
+        (Rise(), {KEY: torch.zeros(3, 3, 4, 4), "task": ["a"] * 4}, "3 samples and 4 tasks"),
+        (Told(), {"observation.state": torch.zeros(3)}, r"must be \[B, D\] or \[B, T, D\], not \[3\]"),
+        (Told(), {"observation.state": torch.zeros(3, 0, 2)}, "the time axis of the batch is empty"),
+        (
+            Both(),
+            {KEY: torch.zeros(3, 3, 4, 4), "observation.state": torch.zeros(2, 1, 5)},
+            "images of 3 samples of 1 steps, and states of 2 samples of 1 steps",
+        ),
     ],
 )
 def test_bad_batches_are_refused_in_one_line(model: RewardModel, batch: dict[str, Any], expected: str) -> None:
     with pytest.raises(BadInput, match=expected):
         LeRobotReward(model).compute_reward(batch)
+
+
+def test_floats_a_little_beyond_their_range_are_those_of_resizing() -> None:
+    floats = torch.tensor([-0.004, 1.004])[:, None, None, None].expand(2, 3, 4, 4)
+    seen = LeRobotReward(Brightness()).compute_reward({KEY: floats})
+    assert seen.tolist() == [0, 255]
+
+
+class Brightness(RewardModel):
+    def reward(self, clip: Clip) -> np.ndarray:
+        assert isinstance(clip.frames, np.ndarray)
+        return clip.frames.mean(axis=(2, 3, 4)).astype(np.float32)

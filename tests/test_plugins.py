@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import shutil
@@ -10,14 +11,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 
-from conftest import TESTS, TINY
+from conftest import TESTS, TINY, Finished
 from sightline import registry
+from sightline.config.loading import load_recipe
 from sightline.errors import BadInput
+from sightline.rewards.base import Clip, Need, RewardModel
+from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
 from sightline.runs.metrics import read_metrics
+from stored import replay_of
 
 ENTRY_POINTS = {
     "reward": "brightness = bright_kit:BrightnessConfig",
@@ -215,8 +221,132 @@ def test_what_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
         registry.register("rewards", "x", plugin)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("name", "plugin", "said"),
+    [
+        (None, "a:b", "^the name of a plug-in must be a word, such as 'brightness', not None$"),
+        ("", "a:b", "^the name of a plug-in must be a word, such as 'brightness', not ''$"),
+        (3, "a:b", "not 3$"),
+        ("block", None, "^the reward 'block' must be the plug-in itself, or 'module:attribute'.* not None$"),
+        ("block", "third_party", "not 'third_party'$"),
+        ("block", "third_party:", "not 'third_party:'$"),
+        ("block", ":Block", "not ':Block'$"),
+    ],
+)
+def test_what_cannot_be_registered(name: Any, plugin: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+    with pytest.raises(BadInput, match=said) as caught:
+        registry.register("reward", name, plugin)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(BadInput, match="no plug-ins of kind 'None'"):
+        registry.register(None, "block", plugin)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="there is no reward 'bloc'"):
+        registry.find("reward", "bloc")
+
+
+@pytest.mark.parametrize(
+    ("source", "attribute", "said"),
+    [
+        (None, "Block", "ModuleNotFoundError: No module named 'kit_of_this_test'"),
+        ("", "Block", "AttributeError: module 'kit_of_this_test' has no attribute 'Block'"),
+        ("1 / 0", "Block", "ZeroDivisionError: division by zero"),
+        ("import sys; sys.exit(3)", "Block", "SystemExit: 3"),
+    ],
+)
+def test_a_registered_place_that_cannot_be_imported(
+    source: str | None, attribute: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.delitem(sys.modules, "kit_of_this_test", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    if source is not None:
+        (tmp_path / "kit_of_this_test.py").write_text(source)
+    place = f"kit_of_this_test:{attribute}"
+    registry.register("reward", "block", place)
+    registry.register("reward", "block", f"{place[:4]}{place[4:]}")  # the same, though not the same object
+    with pytest.raises(
+        BadInput, match=r"^the reward 'block' at 'kit_of_this_test:Block' cannot be imported \("
+    ) as caught:
+        registry.find("reward", "block")
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(BadInput, match="cannot be imported"):
+        load_recipe(None, ["env=cartpole", "reward.kind=block"])
+
+
+def test_a_package_that_ends_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "leaving_kit.py").write_text("raise SystemExit('good-bye')\n")
+    install(tmp_path, "leaving-kit", {"env": "leaving = leaving_kit:Nothing"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry._entry_points.cache_clear()
+    try:
+        with pytest.raises(BadInput, match=r"'leaving-kit' cannot be imported \(SystemExit: good-bye\); fix or"):
+            registry.find("env", "leaving")
+    finally:
+        registry._entry_points.cache_clear()
+
+
+class Lit(RewardModel):
+    """The mean of the numbers in what it needs, which it keeps."""
+
+    keeps_features = True
+
+    def __init__(self, *needs: Need) -> None:
+        self.needs = frozenset(needs)
+
+    def embed(self, clip: Clip) -> np.ndarray:
+        seen: Any = [clip.arrays()[need] for need in sorted(self.needs)]
+        return np.stack([one.reshape(*clip.shape, -1).mean(-1) for one in seen], -1).astype(np.float32)
+
+    def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
+        return np.asarray(features.sum(-1))
+
+
+class Failing(Lit):
+    def embed(self, clip: Clip) -> np.ndarray:
+        raise KeyError("foo")
+
+
+BUILDS: dict[str, tuple[Callable[[], Any], int, str]] = {
+    "states": (lambda: RewardSetup(Lit("states"), frames=False), 0, ""),
+    "frames": (lambda: RewardSetup(Lit("frames"), (16, 16)), 0, ""),
+    "both": (lambda: RewardSetup(Lit("frames", "states"), (16, 16)), 0, ""),
+    "nothing": (lambda: None, 2, "LitConfig.build must return a RewardSetup with a RewardModel, not NoneType"),
+    "a model": (lambda: Lit("states"), 2, "LitConfig.build must return a RewardSetup with a RewardModel, not Lit"),
+    "a class": (lambda: RewardSetup(Lit), 2, "must return a RewardSetup with a RewardModel, not "),  # type: ignore[arg-type]
+    "no frames": (lambda: RewardSetup(Lit("frames"), frames=False), 2, "LitConfig.build returned a model that reads"),
+    "a failure": (lambda: RewardSetup(Failing("states")), 1, "Failing.embed failed: KeyError: 'foo'"),
+    "nonsense": (
+        lambda: RewardSetup(Lit("frame")),  # type: ignore[arg-type]
+        2,
+        "Lit.needs must be a set of 'frames' and 'states', or empty, not frozenset({'frame'})",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BUILDS)
+def test_what_a_reward_block_builds(
+    what: str, sightline: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    build, code, said = BUILDS[what]
+
+    class LitConfig(RewardConfig):
+        kind: Literal["lit"] = "lit"
+
+        def build(self, context: RewardContext) -> RewardSetup:
+            return build()  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(registry, "_registered", {("reward", "lit"): LitConfig})
+    small = ("env=small_envs:Clock", "goal=x", "learner.algorithm=DQN", "reward.kind=lit", "steps=128")
+    done = sightline("train", *TINY, *small, "--run-dir", tmp_path / "run")
+    assert done.code == code, done.err
+    assert said in done.lines[-1]
+    if code == 0:
+        replay = replay_of(tmp_path / "run")
+        assert replay["features"].shape[2:] == (len(build().model.needs),)
+        np.testing.assert_allclose(replay["rewards"], replay["features"].sum(-1))
+
+
 def test_an_environment_of_a_plugin_is_no_code_of_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from sightline.config.loading import load_recipe
     from sightline.runs.trust import check_trusted
 
     monkeypatch.setattr(registry, "_registered", {})
@@ -225,3 +355,20 @@ def test_an_environment_of_a_plugin_is_no_code_of_a_folder(monkeypatch: pytest.M
         check_trusted(recipe, tmp_path)
     registry.register("env", "lights:lamp", "third_party:LAMP")
     check_trusted(recipe, tmp_path)
+
+
+def test_a_module_may_register_what_its_own_name_leads_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the examples of docs/plugins.md do, whichever way they are found."""
+    text = (Path(__file__).parents[1] / "docs" / "plugins.md").read_text()
+    (tmp_path / "brightness.py").write_text(
+        text.partition('"""brightness.py:')[2].partition("```")[0].join(('"""', ""))
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_registered", {})
+    registry.register("reward", "brightness", "brightness:BrightnessConfig")
+    assert registry.find("reward", "brightness").__name__ == "BrightnessConfig"
+    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.delitem(sys.modules, "brightness")
+    entry = importlib.metadata.EntryPoint("brightness", "brightness:BrightnessConfig", "sightline.reward")
+    monkeypatch.setattr(registry, "_entry_points", lambda kind: {"brightness": entry} if kind == "reward" else {})
+    assert registry.find("reward", "brightness").__name__ == "BrightnessConfig"

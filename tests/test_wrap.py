@@ -15,7 +15,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
-from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from stable_baselines3.common.env_util import make_vec_env
@@ -23,14 +23,17 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper, VecMonitor
 
 from conftest import SENTENCES
+from sightline.envs.record_frame import RecordFrame
 from sightline.errors import BadInput, RunFailed
 from sightline.models.encoders import load_encoder
 from sightline.rewards.base import Clip, Need, OnlineRewardModel, RewardModel, windows
 from sightline.rewards.ground_truth import GroundTruthReward
+from sightline.rewards.learned.config import StatesConfig
+from sightline.rewards.learned.reward import EnsembleReward
 from sightline.rewards.sparse import SparseReward
 from sightline.rewards.wrap import wrap
 from sightline.rewards.zero_shot import ZeroShotReward
-from small_envs import Blind, Clock, Grey, InParts, Undrawn, recorded_clock
+from small_envs import Blind, Canvas, Clock, Grey, InParts, Undrawn, recorded_clock
 
 COUNT, STEPS = 3, 40
 
@@ -244,7 +247,8 @@ def test_what_the_model_is_told_of_a_step(kind: str) -> None:
     model = Times()
     played = play(wrap(KINDS[kind](), model), keep="env_reward")
     before = np.vstack([np.ones_like(played.ended[:1]), (played.ended | played.reset)[:-1]])
-    for step, clip in enumerate(model.shown):
+    steps = np.flatnonzero(~played.reset.all(axis=1))  # where all begin anew, there is nothing to judge
+    for step, clip in zip(steps, model.shown, strict=True):
         assert clip.shape == (1, played.own.shape[1])
         assert clip.env_reward is not None
         assert clip.env_reward.dtype == np.float32
@@ -266,6 +270,68 @@ def test_models_that_need_nothing_render_nothing(kind: str, monkeypatch: pytest.
     if kind != "custom":
         played = play(wrap(KINDS[kind](), SparseReward()))
         assert (played.rewards == played.ended).all()
+
+
+class Stating(Clock):
+    """Lasts four steps. Says nothing of success when it is reset, and in the steps of a set."""
+
+    def __init__(self, silent: frozenset[int] = frozenset()) -> None:
+        super().__init__("rgb_array", shortest=4, longest=4)
+        self.silent = silent
+
+    def reset(self, **given: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        return super().reset(**given)[0], {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        *result, info = super().step(action)
+        return (*result, {} if self.time in self.silent else info)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("silent", [frozenset(), frozenset({2, 3})])
+def test_success_that_is_not_stated_in_every_step(silent: frozenset[int]) -> None:
+    make = functools.partial(Stating, silent)
+    vectors = [SyncVectorEnv([make] * COUNT, autoreset_mode=mode) for mode in ("NextStep", "SameStep")]
+    for inner in (*vectors, gymnasium.wrappers.Autoreset(make()), make(), DummyVecEnv([make] * COUNT)):
+        played = play(wrap(inner, SparseReward()), steps=20)
+        assert played.ended.sum() >= 4
+        assert (played.rewards == played.ended).all()
+
+
+def test_an_environment_that_never_states_success() -> None:
+    env = wrap(Stating(frozenset(range(9))), SparseReward())
+    env.reset()
+    with pytest.raises(BadInput, match="states no success"):
+        env.step(0)
+
+
+@pytest.mark.parametrize("recorder", [None, RecordFrame])
+def test_a_canvas_that_is_drawn_on_again_and_again(recorder: Any) -> None:
+    """Its frames are of the state reached, though by the time of the reward the reset has drawn over them."""
+
+    def make() -> gymnasium.Env[Any, Any]:
+        return Canvas("rgb_array") if recorder is None else recorder(Canvas("rgb_array"))
+
+    vectors = [SyncVectorEnv([make] * COUNT, autoreset_mode=mode) for mode in ("NextStep", "SameStep")]
+    for inner in (*vectors, DummyVecEnv([make] * COUNT), make()):
+        played = play(wrap(inner, Times()))
+        assert played.ended.sum() >= 4
+        assert (played.rewards == np.where(played.reset, 0, 10 * played.own + 1)).all()
+
+
+def test_recorded_frames_stay_as_they_are() -> None:
+    env = RecordFrame(Canvas("rgb_array"))
+    frames = [env.reset(seed=0)[1]["frame"], *(env.step(np.int64(0))[4]["frame"] for _ in range(2))]
+    assert [frame[0, 0, 0] for frame in frames] == [0, 1, 2]
+
+
+def test_attributes_are_set_on_the_environments() -> None:
+    inner = DummyVecEnv([CLOCK] * COUNT)
+    clocks = list(inner.envs)
+    for env in (wrap(inner, Times()), wrap(wrap(inner, Times()), Positions(), keep="times")):
+        for indices, value in ((None, 20), ([0, 2], 30), (1, 40)):
+            env.set_attr("longest", value, indices)
+        assert [getattr(clock, "longest") for clock in clocks] == env.get_attr("longest") == [30, 40, 30]  # noqa: B009
+        env.set_attr("longest", 9)
 
 
 def test_the_vector_environment_that_gymnasium_has_of_cartpole() -> None:
@@ -408,6 +474,15 @@ class Learning(OnlineRewardModel):
     """Would learn between chunks."""
 
 
+class Nonsense(RewardModel):
+    """Has a typing error in what it needs."""
+
+    needs = frozenset({"frame"})  # type: ignore[arg-type]
+
+    def reward(self, clip: Clip) -> np.ndarray:
+        return np.zeros(clip.shape, np.float32)
+
+
 class Big(Clock):
     """Renders larger pictures than a Clock."""
 
@@ -425,6 +500,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "no reward": (CLOCK, lambda: 3, "a goal in words or a RewardModel, not int"),
     "a reward's class": (CLOCK, lambda: Times, "not the class Times"),
     "a reward that learns": (CLOCK, Learning, "sightline train"),
+    "a reward that knows nothing": (CLOCK, lambda: EnsembleReward(StatesConfig(), seen_shape=(3,)), "nothing yet"),
+    "a reward that needs nonsense": (CLOCK, Nonsense, "Nonsense.needs must be a set of 'frames' and 'states'"),
     "no pictures": (Clock, Times, r"render_mode=None: make it by gymnasium.make\(…, render_mode='rgb_array'\)"),
     "no pictures in a vector": (lambda: SyncVectorEnv([Clock]), Times, "gymnasium.make_vec"),
     "no pictures in SB3": (lambda: DummyVecEnv([Clock]), Times, "render_mode='rgb_array'"),
@@ -447,6 +524,18 @@ def test_bad_input_is_refused_in_one_line(what: str) -> None:
 def test_a_baseline_goes_with_words() -> None:
     with pytest.raises(BadInput, match="leave out baseline"):
         wrap(CLOCK(), Times(), baseline="a clock")
+    for nothing in (None, "", [], ()):
+        wrap(CLOCK(), Times(), baseline=nothing)
+
+
+def test_lists_of_infos_are_made_outside() -> None:
+    env = wrap(DictInfoToList(vector("sync", "NextStep")), Positions())
+    env.reset(seed=0)
+    with pytest.raises(BadInput, match="put DictInfoToList outside"):
+        env.step(np.zeros(COUNT, int))
+    outside = DictInfoToList(wrap(vector("sync", "NextStep"), Positions()))
+    outside.reset(seed=0)
+    assert [info["env_reward"] for info in outside.step(np.zeros(COUNT, int))[4]] == [1] * COUNT
 
 
 @pytest.mark.parametrize("make", [lambda: vector("async", "SameStep"), lambda: SubprocVecEnv([CLOCK])])

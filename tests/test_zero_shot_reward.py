@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from conftest import SENTENCES
 from sightline.errors import BadInput
 from sightline.models.encoders import load_encoder
+from sightline.rewards.progress import ProgressReward
 from sightline.rewards.zero_shot import GoalBaselineHead, ZeroShotReward
 
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -188,6 +189,11 @@ def test_what_is_no_batch_of_frames_is_refused(bundled: Any, frames: np.ndarray)
         ((("a pole", "   "),), "empty"),
         ((("a pole",), ("\t",)), "empty"),
         ((("a pole",), (), 0.5), "baseline"),
+        ((None,), "no goal"),
+        (([1],), "goal must be a sentence, or several in a list, not int$"),
+        ((3,), "goal must be a sentence, or several in a list, not int$"),
+        ((("a pole",), (None,)), "baseline must be a sentence, or several in a list, not NoneType$"),
+        ((("a pole",), ("a cart",), "half"), "alpha=half is outside"),
     ],
 )
 def test_words_that_make_no_reward(bundled: Any, words: Any, expected: str) -> None:
@@ -202,6 +208,37 @@ def test_a_string_is_one_sentence(bundled: Any, frames_of: Callable[..., np.ndar
     assert (strings.goal, strings.baseline) == (("a pole",), ("a cart",))
     frames = frames_of(3)
     assert np.array_equal(strings(frames), ZeroShotReward(["a pole"], ["a cart"], encoder=bundled)(frames))
+
+
+def test_no_baseline_is_none(bundled: Any) -> None:
+    assert ZeroShotReward("a pole", None, encoder=bundled).baseline == ()
+
+
+@pytest.mark.parametrize("kind", [ZeroShotReward, ProgressReward])
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"aspect": "foo"}, "^aspect: "),
+        ({"dtype": "float99"}, "^dtype: "),
+        ({"batch_size": 0}, "^batch_size: "),
+        ({"batch_size": -1}, "^batch_size: "),
+        ({"batch_size": "many"}, "^batch_size: "),
+        ({"encoder": None}, "^encoder must be a name, such as 'bundled', or a loaded encoder, not NoneType$"),
+        ({"encoder": 3}, "^encoder must be a name"),
+        ({"device": None}, "^device 'None' is not available here"),
+    ],
+)
+def test_settings_that_are_none(kind: type[ZeroShotReward], options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(BadInput, match=expected) as caught:
+        kind("a pole", **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("level", ["x", None, float("nan"), True])
+def test_a_level_that_is_no_number(bundled: Any, level: Any) -> None:
+    with pytest.raises(BadInput, match=r"^level: ") as caught:
+        ProgressReward("a pole", encoder=bundled, level=level)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.filterwarnings("error")

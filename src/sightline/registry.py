@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import sys
 from functools import cache
 from typing import Any, Literal
 
@@ -86,12 +87,25 @@ def register(kind: Kind, name: str, plugin: Any) -> None:
         plugin: see the head of this module; a string `module:attribute` is imported when it is asked for.
 
     Raises:
-        BadInput: the name exists, or there is no such kind of plug-in.
+        BadInput: the name exists or is empty, the plug-in is None or a string of another form, or there is no such kind
+            of plug-in.
     """
     if kind not in BUILT_IN:
-        raise BadInput(f"there are no plug-ins of kind '{kind}'{nearest(kind, list(BUILT_IN))}")
+        raise BadInput(f"there are no plug-ins of kind '{kind}'{nearest(str(kind), list(BUILT_IN))}")
+    if not isinstance(name, str) or not name.strip():
+        raise BadInput(f"the name of a plug-in must be a word, such as 'brightness', not {name!r:.80}")
+    if plugin is None or (isinstance(plugin, str) and not all(plugin.partition(":"))):
+        raise BadInput(
+            f"the {kind} '{name}' must be the plug-in itself, or 'module:attribute', from where it is imported, not "
+            f"{plugin!r:.80}"
+        )
     known = _registered.get((kind, name))
-    if (known is None and name in names(kind)) or (known is not None and known is not plugin):
+    # A module that registers its own plug-in may also be what a string or an entry point of that name leads to.
+    entry = _entry_points(kind).get(name)
+    places = [entry.value] if entry is not None else [known] if isinstance(known, str) else []
+    if any(_is_at(place, plugin) for place in places):
+        return
+    if (known is None and name in names(kind)) or (known is not None and known != plugin):
         raise BadInput(f"there is {'an' if kind[0] in 'ae' else 'a'} {kind} '{name}' already; choose another name")
     _registered[kind, name] = plugin
 
@@ -106,26 +120,39 @@ def find(kind: Kind, name: str) -> Any:
     """A plug-in by name, imported if it is not yet.
 
     Raises:
-        BadInput: there is none of that name, or the package that brings it cannot be imported.
+        BadInput: there is none of that name, or what brings it cannot be imported.
     """
-    plugin = _registered.get((kind, name), BUILT_IN[kind].get(name))
-    if isinstance(plugin, str):
-        module, _, attribute = plugin.partition(":")
-        return getattr(importlib.import_module(module), attribute)
-    if plugin is not None:
-        return plugin
-    if name not in _entry_points(kind):
+    if name in BUILT_IN[kind]:
+        return _imported(BUILT_IN[kind][name])
+    plugin = _registered.get((kind, name), _entry_points(kind).get(name))
+    if plugin is None:
         raise BadInput(f"there is no {kind} '{name}'{nearest(name, names(kind))}")
-    entry = _entry_points(kind)[name]
+    if not isinstance(plugin, str | importlib.metadata.EntryPoint):
+        return plugin
     try:
-        return entry.load()
-    except Exception as error:  # a stranger's package may fail in any way; all others go on working
-        package = entry.dist.name if entry.dist else entry.module
+        return _imported(plugin) if isinstance(plugin, str) else plugin.load()
+    except (Exception, SystemExit) as error:  # a stranger's module may fail in any way; all others go on working
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        if isinstance(plugin, str):
+            where, advice = f"at '{plugin}'", "fix that module"
+        else:
+            package = plugin.dist.name if plugin.dist else plugin.module
+            where, advice = f"of the package '{package}'", "fix or uninstall that package"
         raise BadInput(
-            f"the {kind} '{name}' of the package '{package}' cannot be imported ({reason}); fix or uninstall that "
-            "package, or choose another"
+            f"the {kind} '{name}' {where} cannot be imported ({reason}); {advice}, or choose another"
         ) from error
+
+
+def _imported(place: str) -> Any:
+    """The attribute at `module:attribute`."""
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _is_at(place: str, plugin: Any) -> bool:
+    """True if a module that is imported already holds the plug-in at `module:attribute`."""
+    module, _, attribute = place.partition(":")
+    return getattr(sys.modules.get(module), attribute, None) is plugin
 
 
 @cache

@@ -19,7 +19,7 @@ from sightline.errors import BadInput
 from sightline.evaluation.episodes import task_panel
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.rewards.base import RewardModel
-from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
+from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup, build_reward
 from sightline.runs.folder import open_run
 from sightline.runs.metrics import check_wandb
 
@@ -74,7 +74,7 @@ def build(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
     if recipe.wandb:
         check_wandb()
     context = RewardContext(recipe.goal, recipe.baseline, recipe.seed, asks, lambda *size: _first_seen(recipe, *size))
-    reward = reward_config(recipe).build(context)
+    reward = build_reward(reward_config(recipe), context)
     if recipe.replay is not None:
         _check_replay(recipe.replay, reward.model)
     make = env_maker(recipe, reward.frame_size, render=reward.frames)

@@ -36,7 +36,7 @@ from sightline.errors import RunFailed
 from sightline.evaluation.episodes import Policy, describe, play_one, play_panel
 from sightline.evaluation.landscape import reward_landscape
 from sightline.evaluation.seeds import EvalSeeds
-from sightline.rewards.base import Clip, Interrupted, OnlineRewardModel, RewardModel
+from sightline.rewards.base import Clip, Interrupted, OnlineRewardModel, RewardModel, RewardStream
 from sightline.rewards.building import RunContext
 from sightline.rewards.learned.reward import IN_RUN, LearnedReward
 from sightline.runs.checkpoints import Checkpoint
@@ -315,9 +315,15 @@ class ControlTrainer:
         model = self.setup.reward_model
         if not model.keeps_features:
             return None, np.float16
-        # One blank frame through the model tells both, whatever the encoder or network is.
-        probe = np.zeros((1, *self._env.envs.frame_shape), np.uint8)
-        features = model.embed(Clip.of_states(model.needs, probe))
+        # One blank state through the model tells both, whatever the encoder or network is.
+        envs, space = self._env.envs, self._env.envs.state_space
+        blank = Clip(
+            np.ones((1, 1), bool),
+            frames=np.zeros((1, 1, *envs.frame_shape), np.uint8) if "frames" in model.needs else None,
+            states=np.zeros((1, 1, *space.shape), space.dtype) if "states" in model.needs else None,
+            env_reward=np.zeros((1, 1), np.float32),
+        )
+        features = RewardStream(model).embed(blank)
         return features.shape[2:], model.feature_dtype or features.dtype
 
     def _scorer_for(self, model: OffPolicyAlgorithm) -> RewardWorker:

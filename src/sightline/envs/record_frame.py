@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 
 RECORDS_FRAME = "records_frame"
@@ -18,7 +19,7 @@ class Camera(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Renders after every step and keeps the frame, for whoever steps the environment in the same process.
 
     Attributes:
-        frame: what `render()` returned after the last step.
+        frame: a copy of what `render()` returned after the last step.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -28,7 +29,7 @@ class Camera(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         result = self.env.step(action)
-        self.frame = self.env.render()
+        self.frame = _rendered(self.env)
         return result
 
 
@@ -54,8 +55,14 @@ class RecordFrame(Camera):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
-        return observation, {**info, "frame": self.env.render()}
+        return observation, {**info, "frame": _rendered(self.env)}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = super().step(action)
         return observation, reward, terminated, truncated, {**info, "frame": self.frame}
+
+
+def _rendered(env: gymnasium.Env[Any, Any]) -> Any:
+    # Some environments draw on one canvas all the time, and the reset that follows would draw over this frame.
+    frame: Any = env.render()
+    return None if frame is None else np.array(frame)

@@ -24,7 +24,7 @@ def choose_device(name: str) -> torch.device:
         # CUDA devices can be named where there are none; allocating on one is the test.
         place = torch.device(name)
         torch.empty(0, device=place)
-    except (RuntimeError, AssertionError) as error:
+    except (AssertionError, RuntimeError, TypeError) as error:
         raise BadInput(f"device '{name}' is not available here; use device=auto or device=cpu") from error
     return place
 

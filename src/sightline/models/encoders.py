@@ -9,11 +9,12 @@ import re
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import numpy as np
 
 from sightline.config.basics import Aspect
+from sightline.config.blocks import Dtype
 from sightline.errors import BadInput, RunFailed, nearest
 from sightline.models.device import choose_device
 from sightline.models.hub import quiet_hub
@@ -69,9 +70,16 @@ def load_encoder(
         aspect: what becomes of frames that are not square; see `Aspect`.
 
     Raises:
-        BadInput: there is no model of that name.
+        BadInput: there is no model of that name, or another argument is not valid.
         RunFailed: the model cannot be downloaded, or its files are damaged.
     """
+    if not isinstance(name, str):
+        raise BadInput(f"an encoder is loaded by its name, such as 'bundled', not by {type(name).__name__}")
+    for key, value, known in (("dtype", dtype, get_args(Dtype)), ("aspect", aspect, get_args(Aspect))):
+        if value not in known:
+            raise BadInput(f"{key} must be one of {', '.join(known)}, not {value!r:.80}")
+    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise BadInput(f"batch_size must be a whole number of frames from 1, not {batch_size!r:.80}")
     torch_device = choose_device(device)
     torch_dtype = _dtype_for(dtype, torch_device)
     local = name == BUNDLED or name.startswith(("local-dir:", "hf:/", "hf:.", "hf:~"))

@@ -21,9 +21,9 @@ one clip to the next:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -123,20 +123,29 @@ class RewardModel:
             raise BadInput(f"{type(self).__name__} must define reward(clip), or embed(clip) and score(features, clip)")
         return features
 
-    def __call__(self, seen: Clip | Array) -> np.ndarray:
+    def __call__(self, seen: Clip | Array | Sequence[Array]) -> np.ndarray:
         """Rewards of a clip, float32[T, N], or of N frames (or states) that do not follow each other, float32[N].
 
         Raises:
-            RunFailed: the model returned another shape or dtype, or a number that is not finite.
+            BadInput: it is none of these, or not what the model needs.
+            RunFailed: the model failed, or returned another shape or dtype, or a number that is not finite.
         """
+        stream, name = RewardStream(self), type(self).__name__
         if isinstance(seen, Clip):
-            return RewardStream(self)(seen)
-        frames = "frames" in self.needs
-        if frames and (np.ndim(seen) != 4 or seen.shape[-1] != 3 or "uint8" not in str(seen.dtype)):
-            raise BadInput(f"frames must be uint8[N, H, W, 3], not {seen.dtype}{list(seen.shape)}")
-        if not len(seen):
+            missing = sorted(self.needs - seen.arrays().keys())
+            if missing:
+                raise BadInput(f"{name} reads {' and '.join(missing)}, which this Clip does not hold")
+            return stream(seen)
+        if self.needs == {"frames", "states"}:
+            raise BadInput(f"{name} reads frames and states; give it a Clip, which holds both")
+        array: Any = _stacked(seen) if isinstance(seen, list | tuple) else seen
+        if "frames" in self.needs:
+            _check_frames(array, "N")
+        elif not getattr(array, "shape", ()):
+            raise BadInput(f"states must be an array [N, …], not {_described(array)}")
+        if not len(array):
             return np.zeros(0, np.float32)
-        rewards: np.ndarray = RewardStream(self)(Clip.of_states(self.needs, seen))[0]
+        rewards: np.ndarray = stream(Clip.of_states(self.needs, array))[0]
         return rewards
 
     def state_dict(self) -> dict[str, Any]:
@@ -212,14 +221,18 @@ class RewardStream:
     `embed` may run in a thread of its own, one clip after the other; `score` follows in the same order.
 
     Raises:
-        BadInput: the model defines both `reward` and `score`, and nothing says which of them counts.
+        BadInput: the model defines both `reward` and `score`, and nothing says which of them counts; or its `needs` or
+            its `window` is not valid.
     """
 
     def __init__(self, model: RewardModel) -> None:
+        name = type(model).__name__
         if _is_defined(model, "reward") and _is_defined(model, "score"):
-            raise BadInput(
-                f"{type(model).__name__} defines both reward(clip) and score(features, clip); keep one of them"
-            )
+            raise BadInput(f"{name} defines both reward(clip) and score(features, clip); keep one of them")
+        if not isinstance(model.needs, Set) or not model.needs <= set(get_args(Need)):
+            raise BadInput(f"{name}.needs must be a set of 'frames' and 'states', or empty, not {model.needs!r:.80}")
+        if not isinstance(model.window, int | np.integer) or model.window < 1:
+            raise BadInput(f"{name}.window must be a whole number of steps from 1, not {model.window!r:.80}")
         self.model = model
         # A model that defines `reward` needs earlier frames when it embeds; another only earlier features, when it
         # scores. So one of these two stays empty.
@@ -234,10 +247,12 @@ class RewardStream:
         """[T, N, …] features of the next clip.
 
         Raises:
-            RunFailed: the model returned them, or rewards, in another shape.
+            BadInput: the clip's arrays are not of the shape that its `first` says.
+            RunFailed: the model failed, or returned features, or rewards, in another shape.
         """
+        _check_clip(clip)
         if not _is_defined(self.model, "reward"):
-            features = to_numpy(self.model.embed(clip))
+            features = _array_of(self.model, _called(self.model, "embed", clip), "features")
             if features.shape[:2] != clip.shape:
                 name, (steps, envs) = type(self.model).__name__, clip.shape
                 raise RunFailed(
@@ -245,7 +260,7 @@ class RewardStream:
                 )
             return features
         whole = clip if self._seen is None else _joined(self._seen, clip)
-        rewards = checked(self.model, self.model.reward(whole), whole.shape)
+        rewards = checked(self.model, _called(self.model, "reward", whole), whole.shape)
         if self.model.window > 1:
             self._seen = _copied(whole[-(self.model.window - 1) :])  # the frames are overwritten by a later chunk
         return rewards[len(rewards) - len(clip.first) :]
@@ -254,15 +269,15 @@ class RewardStream:
         """float32[T, N] rewards of the next clip, from its features.
 
         Raises:
-            RunFailed: the model returned another shape or dtype, or a number that is not finite.
+            RunFailed: the model failed, or returned another shape or dtype, or a number that is not finite.
         """
         clip = replace(clip, frames=None)
         if self.model.window == 1 or _is_defined(self.model, "reward"):
-            return checked(self.model, self.model.score(features, clip), clip.shape)
+            return checked(self.model, _called(self.model, "score", features, clip), clip.shape)
         whole = features, clip
         if self._scored is not None:
             whole = np.concatenate([self._scored[0], features]), _joined(self._scored[1], clip)
-        rewards = checked(self.model, self.model.score(*whole), whole[1].shape)
+        rewards = checked(self.model, _called(self.model, "score", *whole), whole[1].shape)
         back = slice(-(self.model.window - 1), None)
         self._scored = whole[0][back].copy(), _copied(whole[1][back])
         return rewards[len(rewards) - len(clip.first) :]
@@ -306,30 +321,86 @@ def checked(model: RewardModel, rewards: Any, shape: tuple[int, int]) -> np.ndar
         RunFailed: they are not; the line names the model's class.
     """
     name, wanted = type(model).__name__, f"float32{list(shape)}"
-    array = to_numpy(rewards)
+    array = _array_of(model, rewards, "rewards")
     if array.dtype.kind != "f":
         raise RunFailed(f"{name} returned rewards of dtype {array.dtype}; a reward model returns {wanted}")
     if array.shape != shape:
         raise RunFailed(f"{name} returned rewards of shape {list(array.shape)}; this clip needs {wanted}")
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as that
+        array = array.astype(np.float32, copy=False)
     if not np.isfinite(array).all():
         bad = array.size - np.isfinite(array).sum()
+        if getattr(model, "encoder", None) is None:
+            advice = "look at what it returns (float32 holds numbers up to 3e38), or use another model"
+        else:
+            advice = "look at its frames with 'sightline score', try reward.dtype=float32, or use another model"
         raise RunFailed(
-            f"{name}: {bad} of {array.size} rewards are not finite numbers, and no result can rest on that; look at "
-            "its frames with 'sightline score', try reward.dtype=float32, or use another model"
+            f"{name}: {bad} of {array.size} rewards are not finite numbers, and no result can rest on that; {advice}"
         )
-    return array.astype(np.float32, copy=False)
+    return array
 
 
 def to_numpy(array: Any) -> np.ndarray:
     """A numpy or torch array, from any device, as numpy."""
     if hasattr(array, "detach"):
-        # numpy knows no bfloat16.
-        array = (array.float() if "bfloat16" in str(array.dtype) else array).detach().cpu().numpy()
+        # numpy knows neither bfloat16 nor float8.
+        known = not any(kind in str(array.dtype) for kind in ("bfloat16", "float8"))
+        array = (array if known else array.float()).detach().cpu().numpy()
     return np.asarray(array)
 
 
 def _is_defined(model: RewardModel, method: str) -> bool:
     return getattr(type(model), method) is not getattr(RewardModel, method)
+
+
+def _called(model: RewardModel, method: str, *given: Any) -> Any:
+    """What a method of a model returns; its exceptions as a line that names them."""
+    try:
+        return getattr(model, method)(*given)
+    except (BadInput, RunFailed):
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise RunFailed(f"{type(model).__name__}.{method} failed: {reason}") from error
+
+
+def _array_of(model: RewardModel, returned: Any, what: str) -> np.ndarray:
+    """What a model returned as an array."""
+    try:
+        return to_numpy(returned)
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise RunFailed(f"{type(model).__name__} returned {what} that are no array: {reason}") from error
+
+
+def _stacked(seen: Sequence[Any]) -> np.ndarray:
+    try:
+        return np.asarray(seen)
+    except (TypeError, ValueError) as error:
+        raise BadInput("the frames or states of a list must be arrays of one shape") from error
+
+
+def _described(array: Any) -> str:
+    return f"{array.dtype}{list(array.shape)}" if hasattr(array, "shape") else type(array).__name__
+
+
+def _check_frames(frames: Any, *axes: str) -> None:
+    shape: tuple[int, ...] = getattr(frames, "shape", ())
+    if len(shape) != len(axes) + 3 or shape[-1] != 3 or "uint8" not in str(frames.dtype):
+        raise BadInput(f"frames must be uint8[{', '.join(axes)}, H, W, 3], not {_described(frames)}")
+
+
+def _check_clip(clip: Clip) -> None:
+    """Refuse a clip whose arrays are not of T steps of N environments each."""
+    if len(getattr(clip.first, "shape", ())) != 2:
+        raise BadInput(f"Clip.first must be bool[T, N], not {_described(clip.first)}")
+    for name, array in clip.arrays().items():
+        shape = np.shape(array)
+        if tuple(shape[:2]) != clip.shape:
+            steps, envs = clip.shape
+            raise BadInput(f"Clip.{name} is of shape {list(shape)}, and Clip.first says [{steps}, {envs}, …]")
+    if clip.frames is not None:
+        _check_frames(clip.frames, "T", "N")
 
 
 def _joined(before: Clip, after: Clip) -> Clip:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sightline.config.recipe import RewardBlock
+from sightline.errors import BadInput
 from sightline.rewards.base import OnlineRewardModel, RewardModel
 
 if TYPE_CHECKING:
@@ -97,3 +98,20 @@ class RewardConfig(RewardBlock):
     def online(self, setup: RewardSetup, context: RunContext) -> OnlineRewardModel | None:
         """Online reward model around the one that was built, for a run; None if nothing is learned."""
         return None
+
+
+def build_reward(block: RewardConfig, context: RewardContext) -> RewardSetup:
+    """The setup that a reward block builds.
+
+    Raises:
+        BadInput: the block returned something else, or a setup that renders no frames for a model that reads them.
+        RunFailed: as the block says.
+    """
+    setup = block.build(context)
+    name = type(block).__name__
+    if not isinstance(setup, RewardSetup) or not isinstance(setup.model, RewardModel):
+        built = setup.model if isinstance(setup, RewardSetup) else setup
+        raise BadInput(f"{name}.build must return a RewardSetup with a RewardModel, not {type(built).__name__}")
+    if "frames" in setup.model.needs and not setup.frames:
+        raise BadInput(f"{name}.build returned a model that reads frames, with frames=False; leave out frames=False")
+    return setup

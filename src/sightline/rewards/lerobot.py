@@ -41,7 +41,7 @@ class LeRobotReward:
         """float32[B] rewards of a batch, on the device of its images.
 
         Raises:
-            BadInput: a key is missing, or the images are no images.
+            BadInput: a key is missing, the images are no images, or there are more or fewer tasks than samples.
         """
         frames = self._frames(batch) if "frames" in self.model.needs else None
         states = self._states(batch) if "states" in self.model.needs else None
@@ -49,8 +49,17 @@ class LeRobotReward:
         if seen is None:
             raise BadInput(f"{type(self.model).__name__} reads neither frames nor states, which is all a batch holds")
         steps, count = seen.shape[:2]
+        if not steps:
+            raise BadInput("the time axis of the batch is empty; a window has at least one step")
+        if states is not None and states.shape[:2] != (steps, count):
+            raise BadInput(
+                f"the batch has images of {count} samples of {steps} steps, and states of {states.shape[1]} samples of "
+                f"{states.shape[0]} steps; give both of the same"
+            )
         tasks = batch.get("task")
         tasks = [tasks] * count if tasks is None or isinstance(tasks, str) else list(tasks)
+        if len(tasks) != count:
+            raise BadInput(f"the batch has {count} samples and {len(tasks)} tasks; give one sentence, or one for each")
         first = np.zeros((steps, count), bool)
         first[0] = True
         rewards = torch.empty(count, dtype=torch.float32)
@@ -75,6 +84,9 @@ class LeRobotReward:
         if images.ndim not in (4, 5) or images.shape[-3] != 3:
             raise BadInput(f"'{self.image_key}' must be [B, 3, H, W] or [B, T, 3, H, W], not {list(images.shape)}")
         if images.is_floating_point():
+            # Resizing may go a little beyond. NaN is within no range.
+            if not ((images >= -0.01) & (images <= 1.01)).all():
+                raise BadInput(f"'{self.image_key}' holds floats that are not from 0 to 1; scale them, or give uint8")
             images = (images * 255).round().clamp(0, 255).to(torch.uint8)
         elif images.dtype != torch.uint8:
             raise BadInput(f"'{self.image_key}' must be uint8, or floats from 0 to 1, not {images.dtype}")
@@ -85,6 +97,8 @@ class LeRobotReward:
     def _states(self, batch: Mapping[str, Any]) -> Tensor:
         """States [T, B, D] of a batch; those without a time axis are one step."""
         states = self._of(batch, self.state_key)
+        if states.ndim < 2:
+            raise BadInput(f"'{self.state_key}' must be [B, D] or [B, T, D], not {list(states.shape)}")
         return states[None] if states.ndim == 2 else states.transpose(0, 1)
 
     @staticmethod

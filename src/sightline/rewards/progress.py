@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sightline.config.blocks import checked_block
 from sightline.rewards.base import Clip, windows
 from sightline.rewards.zero_shot import ZeroShotConfig, ZeroShotReward
 
@@ -47,8 +48,8 @@ class ProgressReward(ZeroShotReward):
     window = 8
 
     def __init__(self, goal: Any, baseline: Any = (), *, level: float = 0.3, **options: Any) -> None:
+        self.level = checked_block(ProgressConfig, {"level": level}).level
         super().__init__(goal, baseline, **options)
-        self.level = level
 
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
         """float32[T, N] from embeddings [T, N, D] of any float type."""

@@ -38,18 +38,18 @@ AnyVectorEnv = VectorEnv[Any, Any, Any]
 
 @overload
 def wrap(
-    env: AnyEnv, reward: RewardModel | str, *, baseline: str | Sequence[str] = (), keep: str = "env_reward"
+    env: AnyEnv, reward: RewardModel | str, *, baseline: str | Sequence[str] | None = (), keep: str = "env_reward"
 ) -> ModelRewardEnv: ...
 @overload
 def wrap(
-    env: AnyVectorEnv, reward: RewardModel | str, *, baseline: str | Sequence[str] = (), keep: str = "env_reward"
+    env: AnyVectorEnv, reward: RewardModel | str, *, baseline: str | Sequence[str] | None = (), keep: str = "env_reward"
 ) -> ModelRewardVectorEnv: ...
 @overload
 def wrap(
-    env: VecEnv, reward: RewardModel | str, *, baseline: str | Sequence[str] = (), keep: str = "env_reward"
+    env: VecEnv, reward: RewardModel | str, *, baseline: str | Sequence[str] | None = (), keep: str = "env_reward"
 ) -> ModelRewardVecEnv: ...
 def wrap(
-    env: Any, reward: Any, *, baseline: str | Sequence[str] = (), keep: str = "env_reward"
+    env: Any, reward: Any, *, baseline: str | Sequence[str] | None = (), keep: str = "env_reward"
 ) -> ModelRewardEnv | ModelRewardVectorEnv | ModelRewardVecEnv:
     """An environment whose reward is a reward model's; everything else stays as it is.
 
@@ -66,8 +66,8 @@ def wrap(
         keep: key of the infos under which the environment's own reward is kept.
 
     Raises:
-        BadInput: another kind of environment, one whose frames or states cannot be had, another kind of reward, a
-            baseline beside a reward model, a key that the infos hold already.
+        BadInput: another kind of environment, one whose frames or states cannot be had, another kind of reward, or one
+            that has learned nothing yet, a baseline beside a reward model, a key that the infos hold already.
         RunFailed: later, when the environment renders something else than uint8[H, W, 3], or the model fails.
     """
     if not isinstance(env, gymnasium.Env | VectorEnv | VecEnv):
@@ -81,12 +81,17 @@ def wrap(
         reward = ZeroShotReward(reward, baseline)
     elif not isinstance(reward, RewardModel):
         raise BadInput(f"the reward must be a goal in words or a RewardModel, not {_kind(reward)}")
-    elif len(baseline):
+    elif baseline:
         raise BadInput("a baseline goes with a goal in words; give a reward model its own, and leave out baseline")
     elif isinstance(reward, OnlineRewardModel):
         raise BadInput(
             f"{_kind(reward)} learns between the chunks of a run, and inside wrap it would never learn; train with it "
             "by 'sightline train'"
+        )
+    elif not reward.ready:
+        raise BadInput(
+            f"{_kind(reward)} has learned nothing yet, so its rewards mean nothing; fit it first "
+            "(sightline.fit_reward), or load one that was (LearnedReward.load)"
         )
     if isinstance(env, gymnasium.Env):
         return ModelRewardEnv(env, reward, keep)
@@ -106,14 +111,15 @@ class _Scorer:
     """
 
     def __init__(self, model: RewardModel, envs: int, space: gymnasium.Space[Any], keep: str) -> None:
+        self._stream, self._keep = RewardStream(model), keep
         self.needs_frames, self.needs_states = "frames" in model.needs, "states" in model.needs
         if self.needs_states and space.shape is None:
             raise BadInput(
                 f"{_kind(model)} reads states as arrays, and this environment's observations are of the kind "
                 f"{_kind(space)}; put gymnasium.wrappers.FlattenObservation around it, or use a model that reads frames"
             )
-        self._stream, self._keep = RewardStream(model), keep
         self.first = np.ones(envs, bool)
+        self._states_success = False
 
     def begin(self, which: np.ndarray | None = None) -> None:
         """Begin new episodes, in all environments or those of a mask."""
@@ -133,11 +139,17 @@ class _Scorer:
         Args:
             frames, states: of the states reached; None unless the model needs them.
             env_reward: [N], the environment's own.
-            success: bool[N], or None if the environment does not say.
+            success: bool[N], or None if the environment does not say: never, or not in this step, which is then none.
             ended: bool[N], whether an episode ended.
             resetting: bool[N], where the step was no transition but a reset.
         """
         own = np.asarray(env_reward, np.float32)
+        if resetting is not None and resetting.all():
+            self.begin()
+            return own.copy()
+        self._states_success |= success is not None
+        if success is None and self._states_success:
+            success = np.zeros(len(own), bool)
         clip = Clip(
             self.first[None].copy(),
             frames=None if frames is None else _stacked(frames)[None],
@@ -237,6 +249,11 @@ class ModelRewardVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, Any, Any, dict[str, Any]]:
         observations, own, terminated, truncated, infos = self.env.step(actions)
+        if not isinstance(infos, dict):
+            raise BadInput(
+                f"this vector environment gives its infos as a {type(infos).__name__}; wrap it without DictInfoToList, "
+                "and put DictInfoToList outside"
+            )
         scorer = self._scorer
         scorer.check_free(infos)
         frames: Any = None
@@ -285,6 +302,14 @@ class ModelRewardVecEnv(VecEnvWrapper):
         if isinstance(base, SubprocVecEnv):
             raise BadInput(_NO_FRAME)
         base.envs = self._cameras = _with_cameras(base.envs)
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        if self._cameras:
+            # A DummyVecEnv sets attributes of what it holds, which would be those of the cameras.
+            for i in self._get_indices(indices):
+                setattr(self._cameras[i].env, attr_name, value)
+        else:
+            super().set_attr(attr_name, value, indices)
 
     def reset(self) -> Any:
         self._scorer.begin()

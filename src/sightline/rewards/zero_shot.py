@@ -15,7 +15,7 @@ Without a baseline the reward is the cosine similarity to the goal, averaged ove
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from sightline.config.basics import Aspect, check_words
-from sightline.config.blocks import Dtype, RewardWording
+from sightline.config.blocks import Dtype, RewardWording, checked_block
 from sightline.errors import BadInput
 from sightline.models.encoders import Encoder, embedding_size, load_encoder, warn_of_cropping
 from sightline.rewards.base import Clip, RewardModel, to_numpy
@@ -144,7 +144,7 @@ class ZeroShotReward(RewardModel):
 
     Args:
         goal: a sentence, or several whose embeddings are averaged.
-        baseline: the same for what the picture shows anyway; may be empty.
+        baseline: the same for what the picture shows anyway; may be empty, or None.
         alpha: strength of the regularisation in [0, 1]; None is 0.5 with a baseline and nothing without.
         encoder: a name (`bundled`, `Architecture/tag` of open_clip, `hf:owner/name`, `local-dir:/path`), or an encoder
             that is loaded already. Its text tower can be freed afterwards (`encoder.free_text_tower()`).
@@ -152,13 +152,13 @@ class ZeroShotReward(RewardModel):
 
     Raises:
         BadInput: no goal, goal and baseline that are equal or embedded at one point, an alpha outside [0, 1] or without
-            a baseline, an unknown encoder.
+            a baseline, an unknown encoder, or settings of it that `ZeroShotConfig` refuses.
     """
 
     def __init__(
         self,
         goal: str | Sequence[str],
-        baseline: str | Sequence[str] = (),
+        baseline: str | Sequence[str] | None = (),
         *,
         alpha: float | None = None,
         encoder: str | Encoder = "bundled",
@@ -167,15 +167,19 @@ class ZeroShotReward(RewardModel):
         batch_size: int = 256,
         aspect: Aspect = "crop",
     ) -> None:
-        # A string is one sentence; as a sequence, each of its letters would be one.
-        self.goal = (goal,) if isinstance(goal, str) else tuple(goal)
-        self.baseline = (baseline,) if isinstance(baseline, str) else tuple(baseline)
-        self.alpha = alpha
+        self.goal, self.baseline, self.alpha = _sentences(goal, "goal"), _sentences(baseline, "baseline"), alpha
         try:
             check_words(self.goal, self.baseline, alpha)
         except ValueError as error:
             raise BadInput(str(error)) from error
-        self.encoder = load_encoder(encoder, device, dtype, batch_size, aspect) if isinstance(encoder, str) else encoder
+        said = checked_block(ZeroShotConfig, {"dtype": dtype, "batch_size": batch_size, "aspect": aspect})
+        if isinstance(encoder, str):
+            encoder = load_encoder(encoder, device, said.dtype, said.batch_size, said.aspect)
+        elif not hasattr(encoder, "embed_frames"):
+            raise BadInput(
+                f"encoder must be a name, such as 'bundled', or a loaded encoder, not {type(encoder).__name__}"
+            )
+        self.encoder = encoder
         embedded = self.encoder.embed_texts(self.goal).mean(axis=0)
         anyway = self.encoder.embed_texts(self.baseline).mean(axis=0) if self.baseline else None
         self.head = GoalBaselineHead(embedded, anyway, DEFAULT_ALPHA if alpha is None else alpha)
@@ -190,6 +194,17 @@ class ZeroShotReward(RewardModel):
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
         """float32[T, N] from embeddings [T, N, D] of any float type."""
         return self.head(features.reshape(-1, features.shape[-1])).reshape(clip.shape)
+
+
+def _sentences(words: Any, name: str) -> tuple[str, ...]:
+    """Sentences as a tuple. A string is one sentence; as a sequence, each of its letters would be one."""
+    if words is None:
+        return ()
+    sentences = (words,) if isinstance(words, str) or not isinstance(words, Iterable) else tuple(words)
+    for sentence in sentences:
+        if not isinstance(sentence, str):
+            raise BadInput(f"{name} must be a sentence, or several in a list, not {type(sentence).__name__}")
+    return sentences
 
 
 def from_words(

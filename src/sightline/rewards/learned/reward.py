@@ -110,9 +110,16 @@ class LearnedReward(RewardModel):
         self.ready = True
 
     def save(self, folder: str | Path) -> None:
-        """Write the reward as a folder with `config.json` and `model.safetensors`, as the Hugging Face Hub expects."""
+        """Write the reward as a folder with `config.json` and `model.safetensors`, as the Hugging Face Hub expects.
+
+        Raises:
+            BadInput: the folder cannot be made, as where a file has its name.
+        """
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"the folder '{folder}' cannot be made ({error.strerror}); name another") from error
         document = {
             "model_type": "sightline_learned_reward",
             "kind": type(self).__name__,
