@@ -308,9 +308,10 @@ def frame(brightness: int, size: int = 12) -> np.ndarray:
 
 def remember(store: LabelStore, place: int, answer: Answer, run: str = "run", size: int = 12) -> None:
     """Keep an answer to a pair, the second of which is brighter and earns more."""
-    pair = [Segment(np.stack([frame(0), frame(b)]) if size == 12 else frame(b, size)[None], reward) for b, reward in (
-        (place, np.zeros(1, np.float32)), (place + 100, np.ones(1, np.float32))
-    )]  # fmt: skip
+    pair = []
+    for brightness, earned in ((place, 0.0), (place + 100, 1.0)):
+        shown = np.stack([frame(0), frame(brightness)]) if size == 12 else frame(brightness, size)[None]
+        pair.append(Segment(shown, np.full(len(shown), earned / len(shown), np.float32)))
     store.record(Question("compare", tuple(pair), ("a <i>goal</i>",)), Seer(), answer, Context(run, "task", 10 * place))
 
 

@@ -21,7 +21,7 @@ from sightline.config.loading import load_recipe
 from sightline.control.resolving import resolve
 from sightline.errors import BadInput, Damaged
 from sightline.labels.store import DATABASE, LabelStore
-from sightline.labels.types import Question, Segment, preference
+from sightline.labels.types import Answer, Outcome, Question, Segment
 from sightline.runs.files import read_document
 from sightline.runs.folder import RunFolder, owned_run
 from sightline.runs.metrics import Metrics, read_metrics
@@ -75,7 +75,7 @@ def test_a_label_store_carries_its_format_and_takes_over_those_without(tmp_path:
         teacher: Any = types.SimpleNamespace(name="judge", signature="judge")
         from sightline.labels.store import Context
 
-        store.record(question, teacher, preference(1.0), Context("run", "task"))
+        store.record(question, teacher, Answer(Outcome.VALUE, 1.0), Context("run", "task"))
     with sqlite3.connect(tmp_path / DATABASE) as database:
         assert database.execute("PRAGMA user_version").fetchone()[0] == 1
         database.execute("PRAGMA user_version=0")  # as before there were numbers: labels are paid for
