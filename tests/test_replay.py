@@ -376,7 +376,7 @@ def test_an_error_while_scoring_comes_out() -> None:
     scorer = RewardWorker(buffer, Broken())
     add(buffer, 0)
     scorer.end_of_chunk(clip_of(frames_of_steps([0])))
-    with pytest.raises(RunFailed, match="Broken.embed failed: RuntimeError: out of memory"):
+    with pytest.raises(RunFailed, match=r"Broken\.embed failed: RuntimeError: out of memory"):
         scorer.finish()
     scorer.close()
 
