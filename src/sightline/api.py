@@ -96,8 +96,7 @@ def train(
     try:
         folder, _ = roles.train(completed, path, name, resume, f"sightline.train({said})", quiet=not progress)
     except Stopped as stop:
-        saved = "nothing was collected yet" if stop.saved_step is None else f"saved at step {stop.saved_step}"
-        raise KeyboardInterrupt(f"{stop}; {saved}; go on with train(run_dir={str(path)!r}, resume=True)") from stop
+        raise KeyboardInterrupt(f"{stop}; {stop.saved}; go on with train(run_dir={str(path)!r}, resume=True)") from stop
     return Run(folder.path, trust=True)
 
 

@@ -405,8 +405,7 @@ def _errors_in_one_line() -> Iterator[None]:
     except BadInput as error:
         _leave(str(error), 2, error)
     except Stopped as stop:
-        saved = "nothing was collected yet" if stop.saved_step is None else f"saved at step {stop.saved_step}"
-        _leave(f"{stop}; {saved}; go on with the same command and --resume", 128 + stop.signal_number, None)
+        _leave(f"{stop}; {stop.saved}; go on with the same command and --resume", 128 + stop.signal_number, None)
     except typer.Exit as left:
         sys.exit(left.exit_code)
     except typer.Abort:

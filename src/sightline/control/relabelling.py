@@ -53,11 +53,6 @@ def relabel_with_words(buffer: CommittedReplayBuffer, model: ZeroShotReward) -> 
     Raises:
         BadInput: the buffer keeps no embeddings, or those of another encoder.
     """
-    _check_embeddings(buffer, model)
-    return relabel(buffer, model)
-
-
-def _check_embeddings(buffer: CommittedReplayBuffer, model: ZeroShotReward) -> None:
     if buffer.features is None:
         raise BadInput("this replay buffer keeps no embeddings; collect with reward.keep_embeddings=true")
     if buffer.features.shape[2:] != model.head.goal.shape:
@@ -65,6 +60,7 @@ def _check_embeddings(buffer: CommittedReplayBuffer, model: ZeroShotReward) -> N
             f"the buffer's embeddings have {buffer.features.shape[-1]} numbers and the words' {len(model.head.goal)}: "
             "they come from different encoders"
         )
+    return relabel(buffer, model)
 
 
 def relabelled(
@@ -87,13 +83,11 @@ def relabelled_recipe(
     """The recipe of a run that learns from another's stored transitions under other words.
 
     Raises:
-        BadInput: as `relabelled`.
+        BadInput: the words make no reward, or the run has no reward of words, or names code of its own.
     """
-    from sightline.control.checkpoints import buffer_of, latest_learner
-
+    # The new run takes over what the folder's recipe names. What it has stored is looked at when the run is built.
+    document = run.trusted_recipe(trust, asks=False).model_dump(mode="json")
     model = _reworded(run, goal, baseline, alpha)
-    _check_embeddings(buffer_of(latest_learner(run, trust)), model)  # before a folder is made for the new run
-    document = run.recipe().model_dump(mode="json")
     document["reward"] |= {"alpha": alpha}
     document["wandb"] = None  # the new run is the user's, and so would be its project
     return document | {"goal": list(model.goal), "baseline": list(model.baseline), "replay": str(run.path.resolve())}

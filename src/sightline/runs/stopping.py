@@ -21,6 +21,11 @@ class Stopped(Exception):
         super().__init__(f"stopped by {signal.Signals(signal_number).name}")
         self.signal_number, self.saved_step = signal_number, saved_step
 
+    @property
+    def saved(self) -> str:
+        """What was saved, in words."""
+        return "nothing was collected yet" if self.saved_step is None else f"saved at step {self.saved_step}"
+
 
 class StopRequests:
     """Context in which SIGINT and SIGTERM only set a flag; a second Ctrl-C interrupts at once.
