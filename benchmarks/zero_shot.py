@@ -45,6 +45,7 @@ from sightline.rewards.zero_shot import ZeroShotReward
 from sightline.runs.folder import owned_run
 from sightline.runs.metrics import read_metrics
 from sightline.runs.stopping import StopRequests
+from sightline.session import RunSession
 
 RESULTS = Path(__file__).parent / "results" / "zero_shot.json"
 
@@ -106,13 +107,14 @@ def stages(steps: int) -> dict[str, float]:
         StopRequests() as stop,
         owned_run(Path(folder) / "run", wanted, resume=False) as begin,
     ):
-        session = ControlTrainer(setup, begin(), Quiet(), stop)
-        session.learn()
-        model = session.model
-        observations = np.zeros((wanted.envs, *(setup.make().observation_space.shape or ())), np.float32)
-        act = timed(lambda: [model.predict(observations) for _ in range(chunk)], frames)
-        learn = timed(lambda: model.train(learner.gradient_steps, learner.batch_size), frames)
-        session.close()
+        session = RunSession(wanted, begin(), Quiet(), stop)
+        trainer = ControlTrainer(setup, session)
+        with session.begun(trainer):
+            trainer.learn()
+            model = trainer.model
+            observations = np.zeros((wanted.envs, *(setup.make().observation_space.shape or ())), np.float32)
+            act = timed(lambda: [model.predict(observations) for _ in range(chunk)], frames)
+            learn = timed(lambda: model.train(learner.gradient_steps, learner.batch_size), frames)
     blind.close()
     seeing.close()
     return {
@@ -146,9 +148,10 @@ def ours(steps: int) -> tuple[float, float]:
         owned_run(Path(folder) / "run", wanted, resume=False) as begin,
     ):
         run = begin()
-        session = ControlTrainer(build(wanted), run, Quiet(), stop)
-        session.learn()
-        session.close()
+        session = RunSession(wanted, run, Quiet(), stop)
+        trainer = ControlTrainer(build(wanted), session)
+        with session.begun(trainer):
+            trainer.learn()
         records = read_metrics(run.metrics_file)
     rates = [r["time/steps_per_second"] for r in records if "time/steps_per_second" in r and r["step"] > 3000]
     return statistics.median(rates), psutil.Process().memory_info().rss / 2**20

@@ -35,7 +35,7 @@ PLACES = {
     "step": "sightline.agents.learning.PolicyLearner._step",
     "update": "sightline.agents.learning.PolicyLearner.learn",
     "saving": "sightline.models.vlm.model.VLM.save",
-    "saved": "sightline.agents.checkpoints.AgentCheckpoints.save",
+    "saved": "sightline.session.RunSession.save",
     "recording": "sightline.agents.training.write_trajectory_log",
     "collecting": "sightline.envs.vector.FrameVectorEnv.step",
     "lesson": "sightline.preferences.rounds.PreferenceLearner.learn",

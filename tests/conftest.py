@@ -39,11 +39,17 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 def our_tasks() -> list[Any]:
-    """The tasks for policies on states that come with Sightline."""
-    from sightline.envs.tasks import Task
+    """The tasks with states that come with Sightline."""
     from sightline.registry import BUILT_IN, find
 
-    return [found for name in BUILT_IN["env"] if isinstance(found := find("env", name), Task)]
+    return [task for name in BUILT_IN["env"] if not (task := find("env", name)).is_game]
+
+
+def our_games() -> dict[str, str]:
+    """The games that come with Sightline: name -> Gymnasium id."""
+    from sightline.registry import BUILT_IN, find
+
+    return {name: task.env for name in BUILT_IN["env"] if (task := find("env", name)).is_game}
 
 
 @pytest.fixture(autouse=True)

@@ -42,6 +42,7 @@ def turn(
         on_policy=rest.pop("on_policy", action is not None),
         legal=rest.pop("legal", action is not None),
         reward=reward,
+        env_reward=reward + rest.get("penalty", 0.0),
         facts=rest.pop("facts", {}),
         legal_actions=("left", "right"),
         action_tokens=tokens,

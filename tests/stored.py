@@ -16,7 +16,7 @@ def newest_checkpoint(run: Path) -> Path:
 
 def session_of(run: Path, checkpoint: Path | None = None) -> dict[str, Any]:
     """Everything in a checkpoint but the learner's networks."""
-    state: dict[str, Any] = read_state((checkpoint or newest_checkpoint(run)) / "session.safetensors")
+    state: dict[str, Any] = read_state((checkpoint or newest_checkpoint(run)) / "collection.safetensors")
     return state
 
 

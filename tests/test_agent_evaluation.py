@@ -20,7 +20,6 @@ from sightline.agents.evaluation import (
     ShuffledPictures,
     blank_picture,
     collect_pictures,
-    describe_agent,
     evaluate_policy,
     oracle_play,
     play_eval_seeds,
@@ -33,7 +32,8 @@ from sightline.agents.types import Advantages, Failure, Trajectory
 from sightline.config.agents import Replies
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.number_line import NumberLine
-from sightline.envs.games.wrapping import GameWrapper
+from sightline.envs.games.wrapping import TextActions
+from sightline.evaluation.episode_stats import describe
 from sightline.evaluation.seeds import EvalSeeds, make_panel
 from sightline.images import Picture
 from sightline.runs.folder import RunFolder
@@ -130,7 +130,7 @@ def test_every_number_of_a_summary() -> None:
     assert numbers["success_rate"] == 3 / 4
     assert numbers["clean"] == 1 / 4
     assert numbers["return"] == (1.5 - 1 + 0 + 0) / 4
-    assert numbers["turns"] == 5 / 4
+    assert numbers["length"] == 5 / 4
     assert numbers["truthful"] == 7 / 10
     assert numbers["truthful_replies"] == 3 / 5
     assert (numbers["illegal"], numbers["unparsable"]) == (1 / 5, 1 / 5)
@@ -140,7 +140,7 @@ def test_every_number_of_a_summary() -> None:
     }
     assert numbers["kinds_mean"] == 1 / 4
     assert numbers["score"] == pytest.approx(1 / 4 * 3 / 5)
-    line = describe_agent(numbers)
+    line = describe(numbers)
     assert "success 75 %" in line and "without mistakes 25 %" in line and "1 episodes broke" in line
     json.dumps(numbers, allow_nan=False)
 
@@ -149,14 +149,14 @@ def test_without_kinds_or_facts_the_score_is_what_was_won_without_mistakes() -> 
     numbers = summary([episode([0.0], success=True), episode([0.0])], PANEL)
     assert (numbers["kinds"], numbers["kinds_mean"], numbers["truthful_replies"]) == (None, None, None)
     assert numbers["score"] == numbers["clean"] == 0.5
-    assert "true replies" not in describe_agent(numbers)
+    assert "true replies" not in describe(numbers)
 
 
 def test_nothing_is_measured_of_episodes_that_all_broke() -> None:
     numbers = summary([Trajectory(1, 0, error="OSError: gone")] * 2, PANEL)
     assert numbers["errors"] == 2 and numbers["score"] == 0
-    assert all(numbers[name] is None for name in ("success_rate", "ci_low", "return", "clean", "illegal", "turns"))
-    assert describe_agent(numbers) == "all 2 episodes broke"
+    assert all(numbers[name] is None for name in ("success_rate", "ci_low", "return", "clean", "illegal", "length"))
+    assert describe(numbers) == "all 2 episodes broke"
 
 
 @settings(max_examples=40, deadline=None)
@@ -212,7 +212,7 @@ def test_play_at_random_by_independent_arithmetic() -> None:
     """On a line of 0 and 1 there is one pair, one legal step, and it leads there."""
     one_step = GameMaker("numberline", {"max_position": 1})
     numbers = random_play(worker(make=one_step), make_panel("test", "numberline", 5))
-    assert (numbers["success_rate"], numbers["return"], numbers["turns"], numbers["illegal"]) == (1, 1, 1, 0)
+    assert (numbers["success_rate"], numbers["return"], numbers["length"], numbers["illegal"]) == (1, 1, 1, 0)
     assert set(numbers) == set(summary([], PANEL))
 
 
@@ -239,7 +239,7 @@ class Breaking(NumberLine):
 
 
 def test_games_that_break_are_counted() -> None:
-    numbers = evaluate_policy(worker(make=lambda: GameWrapper(Breaking())), Scripted(looks), PANEL)
+    numbers = evaluate_policy(worker(make=lambda: TextActions(Breaking())), Scripted(looks), PANEL)
     for found in (numbers, numbers["blank"], numbers["random"], numbers["oracle"]):
         assert found["errors"] > 0 and found["errors"] + found["episodes"] == 60
     assert numbers["success_rate"] == 1

@@ -129,7 +129,7 @@ def weights_in(run: Path) -> dict[str, bytes]:
 
 def optimiser_of(run: Path) -> dict[str, dict[str, torch.Tensor]]:
     newest = max((run / "checkpoints").glob("step-*"))
-    state: dict[str, dict[str, torch.Tensor]] = read_state(newest / "optimiser.safetensors")
+    state: dict[str, dict[str, torch.Tensor]] = read_state(newest / "trainer.safetensors")["optimiser"]
     return state
 
 
@@ -172,7 +172,7 @@ def test_the_runs_that_are_compared_are_worth_it(runs: Path) -> None:
         assert all(record["update/gradient_norm"] > 0 for record in updates if record["update/steps"])
         assert all(record["update/kl_reference"] > 0 for record in updates[1:] if record["update/steps"])
         logs = [(runs / f"log-{kind}-{i}").read_text() for i in range(len(DEATHS[kind]) + 1)]
-        assert "resuming from turn" in logs[-1]
+        assert "resuming from step" in logs[-1]
         kept = weights_in(runs / f"{kind}-whole")
         steps = sorted({name.partition("/")[0] for name in kept if name.startswith("step-")})
         file = "adapter_model.safetensors" if kind == "lora" else "model.safetensors"
@@ -211,7 +211,7 @@ def check_but_for_checkpoints(run: Path, whole: Path) -> None:
     assert episodes_of(run) == episodes_of(whole)
 
 
-@pytest.mark.parametrize("damage", ["model.safetensors", "state.json"])
+@pytest.mark.parametrize("damage", ["model.safetensors", "session.json"])
 def test_a_damaged_newest_checkpoint_falls_back(sightline: Sightline, runs: Path, tmp_path: Path, damage: str) -> None:
     run = Path(shutil.copytree(runs / "ppo-whole", tmp_path / "run"))
     (run / "result.json").unlink()
@@ -235,7 +235,7 @@ def test_a_damaged_checkpoint_is_no_hindrance_to_saving_before_it(
     shutil.rmtree(run / "checkpoints" / f"step-{0:012d}", ignore_errors=True)
     moved = newest.with_name(f"step-{10**6:012d}")  # as of a run with longer ways between checkpoints
     newest.rename(moved)
-    (moved / "state.json").write_text("{")
+    (moved / "session.json").write_text("{")
     learn = PolicyLearner.learn
 
     def stopped(self: PolicyLearner, *arguments: Any) -> Any:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from sightline.agents.algorithms.gigpo import GiGPO
 from sightline.agents.algorithms.grpo import GRPO
 from sightline.agents.algorithms.ppo import PPO, generalised_advantages
-from sightline.agents.algorithms.returns import rewards_of
 from sightline.agents.algorithms.rloo import RLOO
 from sightline.agents.types import Group
 from small_trajectories import episode
@@ -21,9 +20,9 @@ from small_trajectories import episode
 PLAIN = PPO(gamma=0.9, gae_lambda=0.95, normalise=False)
 
 
-def advantages(groups: list[Group], settings: Any, **rest: Any) -> list[list[list[float] | None]]:
+def advantages(groups: list[Group], settings: Any) -> list[list[list[float] | None]]:
     """Plain lists; None where there is no credit."""
-    advantages = settings.compute_advantages(groups, **rest)
+    advantages = settings.compute_advantages(groups)
     return [[None if one is None else one.advantages.tolist() for one in group] for group in advantages]
 
 
@@ -31,19 +30,7 @@ def first_turns(group: Group, settings: Any) -> list[float]:
     return [one[0] for one in advantages([group], settings)[0] if one is not None]
 
 
-class TestRewards:
-    def test_success_pays_the_last_turn_of_a_won_episode_and_no_penalties(self) -> None:
-        assert rewards_of(episode([-0.5, 3, -1], success=True), "success").tolist() == [0, 0, 1]
-        assert rewards_of(episode([-0.5, 3, 10], success=False), "success").tolist() == [0, 0, 0]
-
-    def test_the_game_pays_what_it_pays(self) -> None:
-        assert rewards_of(episode([-0.5, 3, -1], success=True), "game").tolist() == [-0.5, 3, -1]
-
-    def test_the_kind_reaches_the_algorithm(self) -> None:
-        group = [episode([5.0], success=False), episode([0.0], success=True)]
-        assert first_turns(group, RLOO()) == [5, -5]
-        assert advantages([group], RLOO(), reward="success") == [[[-1], [1]]]
-
+class TestAll:
     def test_nothing_of_nothing(self) -> None:
         for settings in (PPO(), GRPO(), RLOO(), GiGPO()):
             assert settings.compute_advantages([]) == []

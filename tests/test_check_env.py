@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conftest import our_games
 from sightline.envs.drawing import Canvas
 from sightline.envs.games import checking
 from sightline.envs.games.checking import Finding, check_game, play
 from sightline.envs.games.contract import Game, Observation
-from sightline.envs.games.making import GAMES, GameMaker
-from sightline.envs.games.wrapping import GameWrapper
+from sightline.envs.games.making import GameMaker
+from sightline.envs.games.wrapping import TextActions
 from sightline.errors import BadInput
 
+GAMES = our_games()
 HERE = __name__
 
 
@@ -278,7 +280,7 @@ ALSO_FAIL = {
 
 
 def game(kind: type[Game]) -> Callable[[], Any]:
-    return lambda: GameWrapper(kind())
+    return lambda: TextActions(kind())
 
 
 def failed(findings: list[Finding]) -> dict[str, str]:

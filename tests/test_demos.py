@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conftest import our_games
 from sightline.agents.demos import BARREN, LINES, PICTURES, Demo, demonstrations, read_demos, thoughts_of, write_demos
 from sightline.agents.parsing import read_reply
 from sightline.config.agents import Replies
-from sightline.envs.games.making import GAMES, GameMaker
+from sightline.envs.games.making import GameMaker
 from sightline.envs.games.number_line import NumberLine
 from sightline.errors import BadInput, RunFailed
 from sightline.images import Picture
 
 FORMS = (Replies(), Replies(format="tags"), Replies(facts=False, thoughts=False))
+GAMES = our_games()
 
 
 def made(

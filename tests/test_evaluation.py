@@ -18,8 +18,8 @@ from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import Task, find_task
 from sightline.errors import RunFailed
 from sightline.evaluation import episodes as episodes_module
-from sightline.evaluation.episode_stats import EpisodeStats, summarise_episodes
-from sightline.evaluation.episodes import describe, play_one, play_panel
+from sightline.evaluation.episode_stats import EpisodeStats, describe, summarise_episodes
+from sightline.evaluation.episodes import play_one, play_panel
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played
 from sightline.evaluation.statistics import bootstrap_mean, wilson
 from sightline.rewards.base import Clip, RewardModel, windows
@@ -302,15 +302,18 @@ def test_episode_stats_go_on_from_their_state() -> None:
 
 def test_episodes_are_summarised_alike_for_every_role() -> None:
     returns, success = np.array([1.0, 2.0, 6.0]), np.array([True, False, True])
-    numbers = summarise_episodes(returns, success)
+    lengths, by_rule = np.array([4, 5, 9]), {"any": success, "every": success & False, "end": success}
+    numbers = summarise_episodes(returns, lengths, by_rule, "any")
+    assert (numbers["length"], numbers["success_any"], numbers["success_end"]) == (6.0, 2 / 3, 2 / 3)
+    assert summarise_episodes(returns, lengths, by_rule, "every")["success_rate"] == 0.0
     assert numbers["return"] == 3.0
     assert numbers["success_rate"] == 2 / 3
     assert (numbers["ci_low"], numbers["ci_high"]) == wilson(2, 3)
-    unknown = summarise_episodes(returns, None)
+    unknown = summarise_episodes(returns, lengths, {}, "any")
     assert unknown["success_rate"] is None
     assert unknown["ci_low"] is None
     assert unknown["return_ci_low"] == numbers["return_ci_low"]
-    assert set(summarise_episodes(np.array([]), np.array([], bool)).values()) == {None}
+    assert set(summarise_episodes(np.array([]), np.array([], int), {}, "any").values()) == {None}
 
 
 def test_summary_and_its_line() -> None:

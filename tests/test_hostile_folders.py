@@ -24,7 +24,7 @@ from safetensors.numpy import save_file
 
 from conftest import TINY, Finished
 from sightline.agents.training import AgentTrainer
-from sightline.control.checkpoints import chosen_policy, latest_learner
+from sightline.control.state import chosen_policy, latest_learner
 from sightline.control.training import ControlTrainer
 from sightline.errors import BadInput
 from sightline.runs.checkpoints import digest
@@ -100,7 +100,7 @@ def stopping(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(self: Any) -> None:
         raise Stopped(15, None)
 
-    for session, name in ((ControlTrainer, "learn"), (AgentTrainer, "_start"), (AgentTrainer, "learn")):
+    for session, name in ((ControlTrainer, "learn"), (AgentTrainer, "start"), (AgentTrainer, "learn")):
         monkeypatch.setattr(session, name, stop)
 
 
@@ -350,10 +350,10 @@ def state_file(file: Path, tree: Any, **arrays: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("name", "tree"),
     [
-        ("session.safetensors", []),
-        ("session.safetensors", {}),
+        ("collection.safetensors", []),
+        ("collection.safetensors", {}),
         (
-            "session.safetensors",
+            "collection.safetensors",
             {"archives": {"transitions": [{"name": "../../x", "start": 0, "end": 1, "digest": ""}]}},
         ),
         ("learner.safetensors", {"parameters": {}, "tensors": {}, "counters": {"__class__": 1}}),

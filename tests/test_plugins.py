@@ -31,7 +31,7 @@ ENTRY_POINTS = {
     "feedback": "points = bright_kit:PointsConfig",
     "algorithm": "reinforce = bright_kit:Reinforce",
     "provider": "eyes = bright_kit:EyesModel",
-    "env": "lamp = bright_kit:LAMP\nswitch = bright_kit:Switch",
+    "env": "lamp = bright_kit:LAMP\nswitch = bright_kit:SWITCH",
 }
 BROKEN = "missing = broken_kit:Nothing"
 LEARNED = (
@@ -173,8 +173,8 @@ def test_they_are_listed_and_a_package_that_fails_is_told_by_name(work: Worker) 
         ["tasks"],
         ["train", "cartpole", "--dry-run"],
         ["train", "env=lampp", "goal=x"],
-        ["train", "env=switch", "goal=x"],
-        ["check-env", "lamp"],
+        ["train", "env=switch", "reward.kind=ground_truth", "--dry-run"],
+        ["train", "role=agent", "env=lamp", "--dry-run"],
         ["check-env", "switch", "--episodes", "2"],
         ["train", "env=lamp", "reward.kind=brightnes"],
     )
@@ -182,13 +182,13 @@ def test_they_are_listed_and_a_package_that_fails_is_told_by_name(work: Worker) 
     for arguments, (code, text) in zip(naming_it, done, strict=False):
         assert code == 2 and gone in text and "'broken-kit'" in text, (arguments, text)
         assert text.count("\n") == 1, text
-    recipes, tasks, cartpole, typo, not_control, not_agent, game, unknown = done[len(naming_it) :]
+    recipes, tasks, cartpole, typo, of_a_policy, without_words, game, unknown = done[len(naming_it) :]
     assert recipes[0] == tasks[0] == cartpole[0] == game[0] == 0, (recipes, tasks, cartpole, game)
-    assert "Turn a lamp up." in tasks[1] and "Press the button that is lit (a game for agents)" in tasks[1]
+    assert "Turn a lamp up." in tasks[1] and "Press the button that is lit" in tasks[1]
     assert gone in tasks[1]
     assert typo[0] == 2 and "'lamp'" in typo[1]
-    assert not_control[0] == 2 and "say role=agent" in not_control[1]
-    assert not_agent[0] == 2 and "a task for a policy on states" in not_agent[1]
+    assert of_a_policy[0] == 0, "a policy sees the picture of a game"
+    assert without_words[0] == 2 and "actions=[…]" in without_words[1]
     assert unknown[0] == 2 and "zero_shot" in unknown[1] and "did you mean 'brightness'" in unknown[1]
 
 

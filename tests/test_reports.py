@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 
 from sightline.errors import BadInput
+from sightline.evaluation import video
+from sightline.evaluation.video import write_scored_video
 from sightline.images import read_video
 from sightline.labels.store import BACKUP, DATABASE, Context, LabelStore
 from sightline.labels.types import Answer, Outcome, Question, Segment, preference
-from sightline.reports import plots, video
+from sightline.reports import plots
 from sightline.reports.examples import LARGE, examples
 from sightline.reports.html import MAX_VIDEO_BYTES, write_report
-from sightline.reports.video import write_scored_video
 from sightline.runs.files import write_document
 
 METRICS: list[dict[str, Any]] = [

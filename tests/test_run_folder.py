@@ -264,15 +264,17 @@ def test_a_result_of_other_things_is_damage(sightline: Sightline, run: Path) -> 
 
 
 def test_a_damaged_chosen_checkpoint_is_said_to_be_damaged(sightline: Sightline, run: Path) -> None:
-    (policy,) = (run / "checkpoints").glob("best-*/policy.safetensors")
+    chosen = read_document(run / "result.json")["chosen_step"]
+    policy = run / "checkpoints" / f"best-{chosen:012d}" / "policy.safetensors"
     policy.write_bytes(policy.read_bytes()[:-8])
     done = sightline("evaluate", run)
     assert (done.code, len(done.lines)) == (2, 1)
     assert "is damaged (policy.safetensors has another checksum than when it was written)" in done.err
     shutil.rmtree(policy.parent)
     done = sightline("evaluate", run)
-    assert "has no chosen checkpoint yet" in done.err
-    assert sightline("train", "--run-dir", run, "--resume").code == 0, "it is brought back from a whole checkpoint"
+    assert f"the chosen checkpoint of step {chosen} is gone; go on with --resume" in done.err
+    done = sightline("train", "--run-dir", run, "--resume")
+    assert done.code == 0 and "another one is chosen from here on" in done.err
     assert sightline("evaluate", run, "--episodes", "2").code == 0
 
 
@@ -283,6 +285,7 @@ def test_a_checkpoint_of_another_run_is_refused_in_one_line(sightline: Sightline
     for folder in ("checkpoints", "replay"):
         shutil.rmtree(run / folder)
         shutil.copytree(other / folder, run / folder)
+    (run / "result.json").unlink()
     done = sightline("train", "--run-dir", run, "--resume")
     assert done.code == 2, done.err
     assert "does not fit its run's recipe" in done.lines[-1] and "another algorithm" in done.lines[-1]
@@ -349,7 +352,7 @@ def test_weights_and_biases_gets_an_id_of_the_runs_own_its_recipe_and_its_videos
 
 
 def test_restored_learners_are_built_by_the_recipe_and_take_weights_only(finished: Path) -> None:
-    from sightline.control.checkpoints import chosen_policy, latest_learner
+    from sightline.control.state import chosen_policy, latest_learner
 
     learner, policy = latest_learner(RunFolder(finished)), chosen_policy(RunFolder(finished))
     assert learner.num_timesteps == 256 and learner.gamma == 0.99

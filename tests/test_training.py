@@ -21,10 +21,10 @@ import safetensors.numpy
 from conftest import SIZES, TINY, Finished, start_sightline, write_open_clip_encoder
 from sightline.config.loading import for_control, load_recipe
 from sightline.control.building import build
-from sightline.control.checkpoints import chosen_policy
 from sightline.control.collection import CollectingVecEnv
 from sightline.control.learners import build_learner, check_learner
 from sightline.control.resolving import env_maker, resolve
+from sightline.control.state import chosen_policy
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import BadInput
 from sightline.rewards.zero_shot import GoalBaselineHead, ZeroShotReward
@@ -566,7 +566,7 @@ def test_a_failing_video_does_not_cost_the_result(
     def fail(*arguments: Any) -> None:
         raise OSError("no codec")
 
-    monkeypatch.setattr("sightline.reports.video.write_scored_video", fail)
+    monkeypatch.setattr("sightline.session.write_scored_video", fail)
     done = sightline("train", "cartpole", *TINY, "videos=true", "--run-dir", tmp_path / "run")
     assert done.code == 0, done.err
     assert "no codec" in done.err

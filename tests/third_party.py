@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from sightline.agents.algorithms.base import AlgorithmConfig
-from sightline.agents.algorithms.returns import RewardKind, is_complete, rewards_of
+from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.types import Advantages, Group
 from sightline.envs.games.contract import Game, Observation
 from sightline.envs.tasks import Task
@@ -89,14 +89,12 @@ class Reinforce(AlgorithmConfig):
     title: ClassVar[str] = "Plain REINFORCE"
     needs_values: ClassVar[bool] = True
 
-    def compute_advantages(self, groups: Sequence[Group], reward: RewardKind = "game") -> list[list[Advantages | None]]:
+    def compute_advantages(self, groups: Sequence[Group]) -> list[list[Advantages | None]]:
         played = [episode for group in groups for episode in group if is_complete(episode)]
-        mean = np.mean([rewards_of(episode, reward).sum() for episode in played] or [0.0])
+        mean = np.mean([episode.rewards.sum() for episode in played] or [0.0])
         return [
             [
-                Advantages(np.full(len(one.turns), rewards_of(one, reward).sum() - mean), rewards_of(one, reward))
-                if is_complete(one)
-                else None
+                Advantages(np.full(len(one.turns), one.rewards.sum() - mean), one.rewards) if is_complete(one) else None
                 for one in group
             ]
             for group in groups
@@ -159,7 +157,6 @@ LAMP = Task("lamp", "bright_kit:Lamp", goal=("a bright picture",), summary="Turn
 class Switch(Game):
     """Press the button that is lit."""
 
-    summary = "Press the button that is lit"
     action_names = ("left", "right")
     asked = ("lit",)
 
@@ -195,3 +192,6 @@ class Switch(Game):
 
     def caption(self) -> str:
         return f"The {self.action_names[self.lit]} button is lit."
+
+
+SWITCH = Task("switch", "bright_kit:Switch", success="end", is_game=True, summary="Press the button that is lit.")

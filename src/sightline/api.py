@@ -227,7 +227,7 @@ class Run:
             BadInput: nothing was chosen yet, or the recipe names code of its own.
         """
         if isinstance(self.recipe, ControlRecipe):
-            from sightline.control.checkpoints import chosen_policy
+            from sightline.control.state import chosen_policy
 
             return chosen_policy(self._folder, self._trust)
         from sightline.agents.run_evaluation import load_chosen
@@ -298,7 +298,7 @@ class Run:
         Raises:
             BadInput: the run has no checkpoint, is an agent's, or its recipe names code of its own.
         """
-        from sightline.control.checkpoints import buffer_of, latest_learner
+        from sightline.control.state import buffer_of, latest_learner
 
         buffer = buffer_of(latest_learner(self._folder, self._trust))
         return np.asarray(buffer.rewards[buffer.filled_rows()])

@@ -11,8 +11,7 @@ What a plug-in is:
 
     reward, teacher, feedback, algorithm    a recipe block, a subclass of the base in `sightline.config.blocks`
     provider                                a class with `of(config)`, see `sightline.models.chat.messages.ChatModel`
-    env                                     a `sightline.envs.tasks.Task` for a policy on states, or a subclass of
-                                            `sightline.envs.games.contract.Game` for agents
+    env                                     a `sightline.envs.tasks.Task`
 """
 
 from __future__ import annotations
@@ -34,6 +33,9 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "learned": "sightline.preferences.config:LearnedConfig",
         "ground_truth": "sightline.rewards.ground_truth:GroundTruthConfig",
         "sparse": "sightline.rewards.sparse:SparseConfig",
+        "success": "sightline.rewards.success:SuccessConfig",
+        "shaped": "sightline.rewards.shaped:ShapedConfig",
+        "sum": "sightline.rewards.weighted_sum:WeightedSumConfig",
     },
     "teacher": {
         "encoder": "sightline.teachers.encoder:EncoderTeacherConfig",
@@ -60,20 +62,20 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "local": "sightline.models.chat.local:LocalModel",
     },
     "env": {
-        "cartpole": "sightline.envs.tasks:CARTPOLE",
-        "cartpole-continuous": "sightline.envs.tasks:CARTPOLE_CONTINUOUS",
-        "mountain-car": "sightline.envs.tasks:MOUNTAIN_CAR",
-        "mountain-car-textured": "sightline.envs.tasks:MOUNTAIN_CAR_TEXTURED",
-        "drawer-open": "sightline.envs.tasks:DRAWER_OPEN",
-        "sweep-into": "sightline.envs.tasks:SWEEP_INTO",
-        "soccer": "sightline.envs.tasks:SOCCER",
-        "pendulum": "sightline.envs.tasks:PENDULUM",
-        "numberline": "sightline.envs.games.number_line:NumberLine",
-        "ezpoints": "sightline.envs.games.ez_points:EZPoints",
-        "points24": "sightline.envs.games.points24:Points24",
-        "blackjack": "sightline.envs.games.blackjack:Blackjack",
-        "sokoban": "sightline.envs.games.sokoban:Sokoban",
-        "frozenlake": "sightline.envs.games.frozen_lake:FrozenLake",
+        "cartpole": "sightline.envs.control.cartpole:TASK",
+        "cartpole-continuous": "sightline.envs.control.cartpole_continuous:TASK",
+        "mountain-car": "sightline.envs.control.mountain_car:TASK",
+        "mountain-car-textured": "sightline.envs.control.mountain_car:TEXTURED",
+        "drawer-open": "sightline.envs.control.metaworld:DRAWER_OPEN",
+        "sweep-into": "sightline.envs.control.metaworld:SWEEP_INTO",
+        "soccer": "sightline.envs.control.metaworld:SOCCER",
+        "pendulum": "sightline.envs.control.pendulum:TASK",
+        "numberline": "sightline.envs.games.number_line:TASK",
+        "ezpoints": "sightline.envs.games.ez_points:TASK",
+        "points24": "sightline.envs.games.points24:TASK",
+        "blackjack": "sightline.envs.games.blackjack:TASK",
+        "sokoban": "sightline.envs.games.sokoban:TASK",
+        "frozenlake": "sightline.envs.games.frozen_lake:TASK",
     },
 }
 

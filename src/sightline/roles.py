@@ -141,17 +141,6 @@ def _train_agent(
     return folder, result
 
 
-def describe(recipe: Recipe, numbers: dict[str, Any]) -> str:
-    """A summary of episodes in one line."""
-    if isinstance(recipe, AgentRecipe):
-        from sightline.agents.evaluation import describe_agent
-
-        return describe_agent(numbers)
-    from sightline.evaluation.episodes import describe as describe_control
-
-    return describe_control(numbers)
-
-
 def evaluate(run: RunFolder, episodes: int, seed: int, trust: bool) -> dict[str, Any]:
     """Play a panel with what a run has chosen."""
     if isinstance(run.recipe(), AgentRecipe):

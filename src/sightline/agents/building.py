@@ -7,19 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sightline.agents.algorithms.base import AlgorithmConfig
 from sightline.agents.demos import demonstrations, read_demos
 from sightline.agents.engines.engine import Engine
 from sightline.agents.prompting import BLANK, demonstration
+from sightline.agents.rewards import TurnRewards
 from sightline.agents.rollouts import RolloutWorker
 from sightline.agents.samplers import Sampler
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.config.loading import for_agent, validate_recipe
-from sightline.config.recipe import AgentRecipe
+from sightline.config.recipe import AGENT_REWARD, AgentRecipe
 from sightline.envs.games.making import GameMaker
+from sightline.envs.tasks import find_task
+from sightline.envs.vector import rgb_frame
 from sightline.errors import BadInput
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played
 from sightline.models.vlm.model import VLM
+from sightline.rewards.base import RewardModel
+from sightline.rewards.building import RewardContext, RewardSetup, resolved_words, reward_config
 
 if TYPE_CHECKING:
     from sightline.agents.learning import PolicyLearner
@@ -49,7 +56,7 @@ def resolve(recipe: AgentRecipe) -> AgentRecipe:
         else:
             found = read_demos(Path(settings.demos))
         next(found, None)
-    document: dict[str, Any] = recipe.model_dump(mode="json")
+    document: dict[str, Any] = recipe.model_dump(mode="json") | resolved_words(recipe, find_task(recipe.env))
     tenth = max(recipe.steps // 10, 1)
     document["evaluation"]["every"] = recipe.evaluation.every or tenth
     document["checkpoints"]["every"] = recipe.checkpoints.every or tenth
@@ -79,19 +86,42 @@ class AgentSetup:
         vlm: the policy, with the weights that the recipe names.
         engine: the processes that it is trained on.
         server: vLLM with a copy of the weights; None if the policy samples by itself.
+        reward: the reward model that episodes are scored by, and what goes with it; None where they keep the
+            environment's own rewards.
     """
 
     recipe: AgentRecipe
     vlm: VLM
     engine: Engine
     server: VLLMSampler | None = None
+    reward: RewardSetup | None = None
+
+    @property
+    def judge(self) -> RewardModel | None:
+        """The reward model that evaluations report and checkpoints are chosen by; None where it sees nothing, so that
+        success says it all."""
+        return self.reward.model if self.reward is not None and self.reward.model.needs else None
+
+    def turn_rewards(self) -> TurnRewards | None:
+        """What scores episodes; None where they keep the environment's own rewards."""
+        if self.reward is None:
+            return None
+        return TurnRewards(self.reward.model, self.recipe.rollouts.rewards, "; ".join(self.recipe.goal) or None)
 
     def rollout_worker(self, training: bool = False) -> RolloutWorker:
         """Rollout worker of training (this process's part of the parallel episodes) or of evaluation."""
         recipe = self.recipe
         parallel = recipe.rollouts.parallel // self.engine.world if training else recipe.evaluation.parallel
         make = game_maker(recipe, training)
-        return RolloutWorker(make, recipe.replies, recipe.rollouts.window, max(parallel, 1), self.vlm)
+        return RolloutWorker(
+            make,
+            recipe.replies,
+            recipe.rollouts.window,
+            max(parallel, 1),
+            self.vlm,
+            find_task(recipe.env).success,
+            keeps_frames=self.judge is not None,
+        )
 
     def sampler(self, greedy: bool = False) -> Sampler:
         """Sampler of the policy: at the temperature of training, or greedy as in evaluation."""
@@ -120,7 +150,6 @@ class AgentSetup:
             algorithm,
             recipe.update,
             temperature=recipe.rollouts.temperature,
-            reward=recipe.rollouts.reward,
             seed=recipe.seed,
             say=say,
         )
@@ -146,7 +175,8 @@ def _check_length(recipe: AgentRecipe, vlm: VLM) -> None:
     names, queried_facts = game.get_wrapper_attr("action_names"), game.get_wrapper_attr("asked")
     game.close()
     thoughts = BLANK * 8 if recipe.replies.thoughts else ""
-    shortest = (demonstration(recipe.replies, dict.fromkeys(queried_facts, BLANK), thoughts, name) for name in names)
+    facts = dict.fromkeys(queried_facts, BLANK)
+    shortest = (demonstration(recipe.replies, facts, thoughts, name) for name in names or (BLANK,))
     minimum = max(len(vlm.tokens.encode(reply)) for reply in shortest) + 1
     if minimum > recipe.replies.max_tokens:
         raise BadInput(
@@ -199,4 +229,30 @@ def build(recipe: AgentRecipe) -> AgentSetup:
         from sightline.agents.samplers.vllm import VLLMSampler
 
         server = VLLMSampler(vlm, max_tokens=recipe.replies.max_tokens)
-    return AgentSetup(recipe, vlm, engine, server)
+    return AgentSetup(recipe, vlm, engine, server, build_reward(recipe))
+
+
+def build_reward(recipe: AgentRecipe, asks: bool = True) -> RewardSetup | None:
+    """Build the recipe's reward model; None for the environment's own rewards, turn by turn, which episodes have.
+
+    Args:
+        asks: False if no teacher will be asked, because what it has taught is only evaluated.
+
+    Raises:
+        BadInput, RunFailed: as the encoders, the words and the teacher say.
+    """
+    usual = AGENT_REWARD.make_default()
+    if recipe.reward == usual and recipe.rollouts.rewards == "turn":
+        return None
+
+    def first_seen(frame_size: tuple[int, int] | None, states: bool) -> np.ndarray:
+        game = game_maker(recipe)()
+        try:
+            observation, _ = game.reset(seed=0)
+            return observation.images[-1] if observation.images else rgb_frame(game)
+        finally:
+            game.close()
+
+    return reward_config(recipe.reward).build(
+        RewardContext(recipe.goal, recipe.baseline, recipe.seed, asks, first_seen)
+    )

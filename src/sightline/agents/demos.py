@@ -101,19 +101,19 @@ def _played(
     env: gymnasium.Env[Any, Any], settings: Replies, seed: int, chance: np.random.Generator, explore: float
 ) -> Iterator[Demo]:
     """One game, as long as best play is known."""
-    names: Sequence[str] = env.get_wrapper_attr("action_names")
     asked: Sequence[str] = env.get_wrapper_attr("asked")
     observation, info = env.reset(seed=seed)
     turn, over = 0, False
     while not over and (best := oracle(env)) is not None:
         facts = {name: str(info["facts"][name]) for name in asked}
+        names = env.get_wrapper_attr("action_names") or info["legal_actions"]
         text = prompt_text(observation.text, settings, asked, names)
         reply = demonstration(settings, facts, thoughts_of(facts), best)
         yield Demo(text, tuple(map(Picture, observation.images)), reply, seed, turn, facts)
         strays = chance.random() < explore
         legal = tuple(info["legal_actions"]) or names
         played = legal[int(chance.integers(len(legal)))] if strays else best
-        observation, _, terminated, truncated, info = env.step(np.int64(names.index(played)))
+        observation, _, terminated, truncated, info = env.step(played)
         turn, over = turn + 1, bool(terminated or truncated)
 
 

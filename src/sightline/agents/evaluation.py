@@ -18,19 +18,24 @@ import gymnasium
 import numpy as np
 
 from sightline.agents.algorithms.returns import is_complete
+from sightline.agents.rewards import TurnRewards
 from sightline.agents.rollouts import CHANCE_OF_MOVES, EpisodeTask, PictureFilter, RolloutWorker
 from sightline.agents.samplers import Sampler
 from sightline.agents.types import Trajectory
 from sightline.envs.games.contract import Observation
 from sightline.envs.games.wrapping import has_oracle, oracle
-from sightline.evaluation.episode_stats import summarise_episodes
+from sightline.envs.tasks import SuccessRule
+from sightline.evaluation.episode_stats import success_by_rule, summarise_episodes
 from sightline.evaluation.seeds import EvalSeeds
+from sightline.evaluation.video import Film
 from sightline.images import Picture
 
 PictureCondition = Literal["real", "blank", "shuffled"]
 """Pictures that the agent is shown: the real one; a grey one; that of another state."""
 PICTURE_CONDITIONS: tuple[PictureCondition, ...] = get_args(PictureCondition)
 MID_GREY = 128
+FRAMES_PER_SECOND = 2
+"""Of videos of games, whose environments name no rate: time to look at a card."""
 POOL = 512
 """Maximum number of different pictures to shuffle: enough to be uninformative, few enough to keep."""
 STATES_OF_EPISODE = 64
@@ -119,75 +124,90 @@ class _Outcome:
     """Statistics of one episode.
 
     Attributes:
+        success: by rule, see `summarise_episodes`.
         clean: success without any mistake.
+        reward: mean reward of a turn, which the policy learns from; None if no model played.
         perception: (facts stated correctly, visible facts) of each turn with facts; None if no model played.
-        illegal, unparsable: numbers of turns.
+        illegal, unparsable, replaced: numbers of turns; `replaced` had a random move in place of the reply's.
     """
 
-    success: bool
+    success: dict[str, bool]
     clean: bool
     total: float
     turns: int
     kind: str
     perception: tuple[tuple[int, int], ...] | None = None
+    reward: float | None = None
     illegal: int = 0
     unparsable: int | None = None
+    replaced: int = 0
 
 
-def summary(trajectories: Sequence[Trajectory], eval_seeds: EvalSeeds) -> dict[str, Any]:
+def summary(trajectories: Sequence[Trajectory], eval_seeds: EvalSeeds, rule: SuccessRule = "end") -> dict[str, Any]:
     """Summary of evaluation episodes as plain numbers, with 95 % confidence intervals.
 
+    Args:
+        rule: the task's rule of success.
+
     Returns:
-        `success_rate` with `ci_low` and `ci_high` (Wilson); `return` with `return_ci_low` and `return_ci_high`
-        (bootstrap); `episodes`, those that the rates are of, and `errors`, those that broke and are left out; `panel`,
-        the evaluation seeds; `turns`, the mean length; perception accuracy as `truthful`, the share of visible facts
-        that were stated correctly, and `truthful_replies`, the share of turns in which all were; shares of turns
-        `illegal` and `unparsable`; share of episodes `clean`: success, every reply naming a legal action, and no move
-        that the environment counts as a mistake. `kinds` has the episodes, `success_rate` and `clean` of each category
-        of tasks, `kinds_mean` is the mean over categories of `clean`; None if there are none. `score`, from 0 to 1,
-        selects checkpoints: `kinds_mean` (else `clean`) times `truthful_replies` (else 1). What cannot be measured is
-        None; the score is then 0.
+        What `summarise_episodes` gives, `length` in turns; `episodes`, those that the rates are of, and `errors`, those
+        that broke and are left out; `panel`, the evaluation seeds; `reward`, the mean reward of a turn, by the reward
+        model if there is one; perception accuracy as `truthful`, the share of visible facts that were stated correctly,
+        and `truthful_replies`, the share of turns in which all were; shares of turns `illegal`, `unparsable`, and
+        `replaced`, in which a random move was played in place of the reply's; share of episodes `clean`: success, every
+        reply naming a legal action, and no move that the environment counts as a mistake. `kinds` has the episodes,
+        `success_rate` and `clean` of each category of tasks, `kinds_mean` is the mean over categories of `clean`; None
+        if there are none. `score`, from 0 to 1, selects checkpoints: `kinds_mean` (else `clean`) times
+        `truthful_replies` (else 1). What cannot be measured is None; the score is then 0.
     """
-    complete = [_outcome(trajectory) for trajectory in trajectories if is_complete(trajectory)]
-    return _summary(complete, len(trajectories) - len(complete), eval_seeds)
+    complete = [_outcome(trajectory, rule) for trajectory in trajectories if is_complete(trajectory)]
+    return _summary(complete, len(trajectories) - len(complete), eval_seeds, rule)
 
 
-def _outcome(trajectory: Trajectory) -> _Outcome:
+def _outcome(trajectory: Trajectory, rule: SuccessRule) -> _Outcome:
     turns = trajectory.turns
     faultless = trajectory.mistakes == 0 and all(turn.legal for turn in turns)
     return _Outcome(
-        success=trajectory.success,
+        success=success_by_rule([turn.success for turn in turns], forfeited=turns[-1].played is None)
+        | {rule: trajectory.success},
         clean=trajectory.success and faultless,
-        total=float(trajectory.rewards.sum()),
+        total=trajectory.env_return,
         turns=len(turns),
         kind=trajectory.kind,
         perception=tuple(turn.perception for turn in turns if turn.facts),
+        reward=float(trajectory.rewards.mean()),
         illegal=sum(turn.reply.action is not None and not turn.legal for turn in turns),
         unparsable=sum(turn.reply.failure is not None for turn in turns),
+        replaced=sum(turn.played not in (None, turn.reply.action) for turn in turns),
     )
 
 
-def _summary(outcomes: Sequence[_Outcome], errors: int, eval_seeds: EvalSeeds) -> dict[str, Any]:
+def _summary(outcomes: Sequence[_Outcome], errors: int, eval_seeds: EvalSeeds, rule: SuccessRule) -> dict[str, Any]:
     turns = sum(outcome.turns for outcome in outcomes)
     perception = [turn for outcome in outcomes for turn in outcome.perception or ()]
     unparsable = [outcome.unparsable for outcome in outcomes if outcome.unparsable is not None]
-    kinds = _kinds(outcomes)
+    kinds = _kinds(outcomes, rule)
     clean = _mean([outcome.clean for outcome in outcomes])
     kinds_mean = _mean([kind["clean"] for kind in kinds.values()]) if kinds else None
     truthful_replies = _mean([correct == total for correct, total in perception])
     skill = clean if kinds_mean is None else kinds_mean
     return {
         **summarise_episodes(
-            np.array([outcome.total for outcome in outcomes]), np.array([outcome.success for outcome in outcomes], bool)
+            np.array([outcome.total for outcome in outcomes]),
+            np.array([outcome.turns for outcome in outcomes]),
+            {name: np.array([outcome.success[name] for outcome in outcomes], bool) for name in get_args(SuccessRule)},
+            rule,
         ),
         "episodes": len(outcomes),
         "errors": errors,
         "panel": str(eval_seeds),
-        "turns": _mean([outcome.turns for outcome in outcomes]),
+        "reward": _mean([outcome.reward for outcome in outcomes if outcome.reward is not None]),
         "truthful": _share(sum(correct for correct, _ in perception), sum(total for _, total in perception)),
         "truthful_replies": truthful_replies,
         "illegal": _share(sum(outcome.illegal for outcome in outcomes), turns),
         "unparsable": _share(sum(unparsable), turns) if unparsable else None,
+        "replaced": _share(sum(outcome.replaced for outcome in outcomes), turns),
+        "measures": {},
         "clean": clean,
         "kinds": kinds,
         "kinds_mean": kinds_mean,
@@ -195,7 +215,7 @@ def _summary(outcomes: Sequence[_Outcome], errors: int, eval_seeds: EvalSeeds) -
     }
 
 
-def _kinds(outcomes: Sequence[_Outcome]) -> dict[str, dict[str, Any]] | None:
+def _kinds(outcomes: Sequence[_Outcome], rule: SuccessRule) -> dict[str, dict[str, Any]] | None:
     """Success by category of tasks; None if the environment has no categories."""
     groups: dict[str, list[_Outcome]] = defaultdict(list)
     for outcome in outcomes:
@@ -205,32 +225,11 @@ def _kinds(outcomes: Sequence[_Outcome]) -> dict[str, dict[str, Any]] | None:
     return {
         kind: {
             "episodes": len(groups[kind]),
-            "success_rate": _mean([outcome.success for outcome in groups[kind]]),
+            "success_rate": _mean([outcome.success[rule] for outcome in groups[kind]]),
             "clean": _mean([outcome.clean for outcome in groups[kind]]),
         }
         for kind in sorted(groups)
     }
-
-
-def describe_agent(numbers: Mapping[str, Any]) -> str:
-    """Format a summary as one line."""
-    if numbers["success_rate"] is None:
-        return f"all {numbers['errors']} episodes broke"
-    low, high = 100 * numbers["ci_low"], 100 * numbers["ci_high"]
-    parts = [f"success {_percent(numbers['success_rate'])} [{low:.0f}, {high:.0f}]"]
-    if numbers["clean"] != numbers["success_rate"]:
-        parts.append(f"without mistakes {_percent(numbers['clean'])}")
-    if numbers["truthful_replies"] is not None:
-        parts.append(f"true replies {_percent(numbers['truthful_replies'])}")
-    parts.append(f"return {numbers['return']:.2f} [{numbers['return_ci_low']:.2f}, {numbers['return_ci_high']:.2f}]")
-    parts += [f"{name} {_percent(numbers[name])}" for name in ("illegal", "unparsable") if numbers[name]]
-    if numbers["errors"]:
-        parts.append(f"{numbers['errors']} episodes broke")
-    return ", ".join(parts)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -257,7 +256,7 @@ def oracle_play(worker: RolloutWorker, eval_seeds: EvalSeeds) -> dict[str, Any] 
 def _baseline(worker: RolloutWorker, eval_seeds: EvalSeeds, choose: Choose) -> dict[str, Any]:
     outcomes = [_play_without_model(worker, seed, choose) for seed in eval_seeds.seeds]
     complete = [outcome for outcome in outcomes if outcome is not None]
-    return _summary(complete, len(outcomes) - len(complete), eval_seeds)
+    return _summary(complete, len(outcomes) - len(complete), eval_seeds, worker.success)
 
 
 def _play_without_model(
@@ -275,22 +274,21 @@ def _play_without_model(
         None if the environment broke down.
     """
     game = worker.game(0)
-    names: tuple[str, ...] = game.get_wrapper_attr("action_names")
-    total, steps, illegal, over = 0.0, 0, 0, False
+    total, steps, illegal, over, states = 0.0, 0, 0, False, list[bool]()
     try:
         observation, info = game.reset(seed=seed)
         kind = str(info.get("kind", ""))
         while go_on(observation, steps) and not over:
-            legal = info.get("legal_actions", names)
             action = choose(game, info, np.random.default_rng((CHANCE_OF_MOVES, seed, steps)))
-            illegal += action not in legal
-            observation, reward, terminated, truncated, info = game.step(np.int64(names.index(action)))
+            illegal += action not in info["legal_actions"]
+            observation, reward, terminated, truncated, info = game.step(action)
             total, steps, over = total + float(reward), steps + 1, bool(terminated or truncated)
+            states.append(bool(info.get("success", False)))
     except Exception:
         worker.replace_game(0)
         return None
-    success = bool(info.get("success", False))
-    clean = success and not illegal and not info.get("mistakes", 0)
+    success = success_by_rule(states)
+    clean = success[worker.success] and not illegal and not info.get("mistakes", 0)
     return _Outcome(success, clean, total, steps, kind, illegal=illegal)
 
 
@@ -304,6 +302,20 @@ def _oracle_action(game: gymnasium.Env[Any, Any], info: Mapping[str, Any], rng: 
     return oracle(game) or _random_action(game, info, rng)
 
 
+def film_episode(
+    worker: RolloutWorker, sampler: Sampler, eval_seeds: EvalSeeds, rewards: TurnRewards | None
+) -> Film | None:
+    """Play the first evaluation seed for a video; None if the agent is shown no pictures, or the episode broke."""
+    (played,) = worker.play(sampler, [EpisodeTask(eval_seeds.seeds[0])])
+    if not is_complete(played) or not all(turn.exchange.pictures for turn in played.turns):
+        return None
+    if rewards is not None:
+        rewards.score([played])
+    frames = np.stack([turn.exchange.pictures[-1].pixels for turn in played.turns])
+    fps = worker.game(0).metadata.get("render_fps") or FRAMES_PER_SECOND
+    return Film(frames, played.rewards, int(fps), f"{len(played.turns)} turns")
+
+
 # -- agent evaluation --------------------------------------------------------------------------------------------------
 
 
@@ -312,18 +324,22 @@ def evaluate_policy(
     sampler: Sampler,
     eval_seeds: EvalSeeds,
     keep: Callable[[PictureCondition, list[Trajectory]], None] = lambda pictures, played: None,
+    rewards: TurnRewards | None = None,
 ) -> dict[str, Any]:
     """Evaluate an agent: its summary, and under `blank`, `shuffled`, `random` and `oracle` those to compare it with
     (`oracle` is None if the environment has none).
 
     Args:
         keep: called with the episodes of each picture condition.
+        rewards: scores the episodes; None leaves them the environment's own rewards.
     """
     numbers: dict[str, Any] = {}
     for pictures in PICTURE_CONDITIONS:
         played = play_eval_seeds(worker, sampler, eval_seeds, pictures)
+        if rewards is not None:
+            rewards.score(played)
         keep(pictures, played)
-        found = summary(played, eval_seeds)
+        found = summary(played, eval_seeds, worker.success)
         numbers |= found if pictures == "real" else {pictures: found}
     numbers["random"] = random_play(worker, eval_seeds)
     numbers["oracle"] = oracle_play(worker, eval_seeds)

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from sightline.agents.algorithms.base import AlgorithmConfig
-from sightline.agents.algorithms.returns import RewardKind
 from sightline.agents.engines.engine import Engine, padded_microbatches
 from sightline.agents.losses import NonFiniteLoss, Sums, policy_loss, sampler_mismatch
 from sightline.agents.metrics import MetricValues, merge_sums, update_metrics
@@ -48,7 +47,6 @@ class PolicyLearner:
         algorithm: computes the advantages.
         settings: optimiser, loss and batch sizes.
         temperature: temperature that the episodes were sampled with.
-        reward: which rewards count, see `sightline.agents.algorithms.returns.rewards_of`.
         seed: of the order of minibatches.
         say: receives messages for people.
     """
@@ -61,13 +59,12 @@ class PolicyLearner:
         settings: Update | None = None,
         *,
         temperature: float = 1.0,
-        reward: RewardKind = "game",
         seed: int = 0,
         say: Callable[[str], None] = print,
     ) -> None:
         self._vlm, self._engine, self._say = vlm, engine, say
         self._algorithm, self._settings = algorithm, settings or Update()
-        self._temperature, self._reward, self._seed = temperature, reward, seed
+        self._temperature, self._seed = temperature, seed
         self._micro_batch = self._settings.micro_batch
         parameters = [parameter for parameter in vlm.scorer.parameters() if parameter.requires_grad]
         if not parameters:
@@ -139,7 +136,7 @@ class PolicyLearner:
             trajectories: of all processes, with values; episodes of a group beside each other.
         """
         groups: list[Group] = [list(group) for _, group in groupby(trajectories, key=lambda episode: episode.seed)]
-        advantages = self._algorithm.compute_advantages(groups, self._reward)
+        advantages = self._algorithm.compute_advantages(groups)
         return [one for of_group in advantages for one in of_group]
 
     def learn(

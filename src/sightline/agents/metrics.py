@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from sightline.agents.algorithms.returns import RewardKind, all_equal, is_complete, rewards_of
+from sightline.agents.algorithms.returns import all_equal, is_complete
 from sightline.agents.losses import Sums
 from sightline.agents.types import Failure, Trajectory, Turn
 
@@ -20,7 +20,7 @@ MetricValues = dict[str, float | None]
 """Metrics by name; None where there was nothing to measure."""
 
 
-def rollout_metrics(trajectories: Sequence[Trajectory], reward: RewardKind = "game") -> MetricValues:
+def rollout_metrics(trajectories: Sequence[Trajectory]) -> MetricValues:
     """Metrics of the episodes of one update. Episodes that broke count in `rollout/errors` alone.
 
     Shares are between 0 and 1. Of episodes: `success`, `truncated`, `forfeited`; of turns: `truthful_replies` (all
@@ -31,18 +31,16 @@ def rollout_metrics(trajectories: Sequence[Trajectory], reward: RewardKind = "ga
 
     `zero_variance` is the share of groups (episodes with the same seed) with equal returns; None without groups of two.
     `repeated_thoughts` and `informative`: see the functions of that name, `informativeness` for the latter.
-
-    Args:
-        reward: the rewards that the algorithm trains on, for `zero_variance`.
+    `return` is that of the environment's own rewards; `reward` is what the policy learns from.
     """
     complete = [episode for episode in trajectories if is_complete(episode)]
     turns = [turn for episode in complete for turn in episode.turns]
-    returns = [float(episode.rewards.sum()) for episode in complete]
+    returns = [episode.env_return for episode in complete]
     rewards = [turn.reward for turn in turns]
     perception = [turn.perception for turn in turns if turn.facts]
     groups: dict[int, list[float]] = defaultdict(list)
     for episode in complete:
-        groups[episode.seed].append(float(rewards_of(episode, reward).sum()))
+        groups[episode.seed].append(float(episode.rewards.sum()))
     logprobs = [logprob for turn in turns for logprob in turn.sample.logprobs]
     values: MetricValues = {
         "success": _mean([episode.success for episode in complete]),

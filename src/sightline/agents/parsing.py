@@ -40,7 +40,7 @@ def read_reply(
     Args:
         text: of the reply, without special tokens.
         settings: in which format it should be.
-        action_names: all of the game's.
+        action_names: all of the game's, or of the present state; empty if any text is an action.
         asked: names of the facts that it may state.
         finished: whether the model ended it; False if it was cut off.
 
@@ -65,7 +65,7 @@ def read_reply(
         first = actions[0]
         raw = text[first.start : first.end]  # the span leaves out the blanks around the name
         span = (first.end - len(raw.lstrip()), first.start + len(raw.rstrip()))
-        meant = [_matches(one.text, action_names) for one in actions]
+        meant = [_matches(one.text, action_names or [one.text.strip()]) for one in actions]
         different = {names[0] if names else one.text.strip() for names, one in zip(meant, actions, strict=True)}
         if len(different) > 1 or len(meant[0]) > 1:
             failure = Failure.AMBIGUOUS

@@ -37,7 +37,8 @@ def instructions(settings: Replies, queried_facts: Sequence[str], action_names: 
 
     Args:
         queried_facts: names of the facts that a reply should state, in order; left out if the settings want none.
-        action_names: all of the environment's, not only the legal ones.
+        action_names: all of the environment's, not only the legal ones; those of the state, where each has its own; or
+            none, if any text is an action.
     """
     facts = tuple(queried_facts) if settings.facts else ()
     wanted = [f"what you see ({', '.join(facts)})"] if facts else []
@@ -47,7 +48,8 @@ def instructions(settings: Replies, queried_facts: Sequence[str], action_names: 
     form = "JSON" if settings.format == "json" else "tags"
     actions = ", ".join(json.dumps(name, ensure_ascii=False) for name in action_names)
     skeleton = demonstration(settings, dict.fromkeys(facts, BLANK), BLANK, BLANK)
-    return f"The action is one of {actions}. Reply in {form} with {listed}:\n{skeleton}"
+    choice = f"The action is one of {actions}. " if action_names else ""
+    return f"{choice}Reply in {form} with {listed}:\n{skeleton}"
 
 
 def demonstration(settings: Replies, facts: Mapping[str, str], thoughts: str, action: str) -> str:
@@ -77,7 +79,7 @@ def reply_schema(settings: Replies, queried_facts: Sequence[str], action_names: 
     text: dict[str, Any] = {"type": "string"}
     properties = dict.fromkeys(queried_facts, text) if settings.facts else {}
     properties |= {THOUGHTS: text} if settings.thoughts else {}
-    properties |= {ACTION: text | {"enum": list(action_names)}}
+    properties |= {ACTION: text | ({"enum": list(action_names)} if action_names else {})}
     return {
         "type": "object",
         "properties": properties,

@@ -31,6 +31,9 @@ from sightline.agents.samplers import Completion, Key, Sampler
 from sightline.agents.types import Reply, Trajectory, Turn
 from sightline.config.agents import Replies
 from sightline.envs.games.contract import Observation
+from sightline.envs.tasks import SuccessRule
+from sightline.envs.vector import rgb_frame
+from sightline.evaluation.episode_stats import success_by_rule
 from sightline.images import Picture
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import ChatTurn
@@ -107,12 +110,23 @@ class RolloutWorker:
         window: turns of the conversation that the sampler is shown, the present one included.
         parallel: episodes played at the same time.
         vlm: the policy whose tokens replies consist of; None if replies are only text, which is not trained on.
+        success: an episode succeeds if `info["success"]` is true at `every` step, at `any` step, or at its `end`.
+        keeps_frames: whether turns keep the frame of the state that they led to, for a reward model.
     """
 
     def __init__(
-        self, make: MakeGame, replies: Replies, window: int = 1, parallel: int = 64, vlm: VLM | None = None
+        self,
+        make: MakeGame,
+        replies: Replies,
+        window: int = 1,
+        parallel: int = 64,
+        vlm: VLM | None = None,
+        success: SuccessRule = "end",
+        keeps_frames: bool = False,
     ) -> None:
         self._make, self._window, self._parallel = make, window, parallel
+        self.success: SuccessRule = success
+        self._keeps_frames = keeps_frames
         self._texts = _Texts(replies, vlm)
         self._games: list[gymnasium.Env[Any, Any]] = []
 
@@ -143,7 +157,20 @@ class RolloutWorker:
                 index, task = waiting.popleft()
                 slot = free.pop(0)
                 game = self.game(slot)
-                active.append(_Episode(game, slot, index, task, key, self._texts, self._window, picture_filter))
+                active.append(
+                    _Episode(
+                        game,
+                        slot,
+                        index,
+                        task,
+                        key,
+                        self._texts,
+                        self._window,
+                        picture_filter,
+                        self.success,
+                        self._keeps_frames,
+                    )
+                )
             playing = [episode for episode in active if not episode.over]
             if playing:
                 # One batch: the next turn of every running episode.
@@ -202,11 +229,15 @@ class _Episode:
         texts: _Texts,
         window: int,
         picture_filter: PictureFilter | None,
+        success: SuccessRule,
+        keeps_frames: bool,
     ) -> None:
+        self._keeps_frames = keeps_frames
         self._game, self.slot, self.index, self._task = game, slot, index, task
         self._key, self._texts, self._window, self._picture_filter = key, texts, window, picture_filter
         self.trajectory = Trajectory(task.seed, task.member)
         self.over = False
+        self._success: SuccessRule = success
         self._exchanges: list[ChatTurn] = []
         self._info: dict[str, Any] = {}
         self._action_names: tuple[str, ...] = game.get_wrapper_attr("action_names")
@@ -237,18 +268,20 @@ class _Episode:
         # From now on the conversation holds the sampled ids: later prompts contain exactly what was sampled, which is
         # what allows turns to share a training sequence (token in, token out).
         self._exchanges[-1] = turn.exchange
-        if turn.played is None:  # forfeited
-            self.over = True
+        if turn.played is None:  # forfeited, and lost whatever went before
+            self.trajectory.success, self.over = False, True
             return
         try:
-            observation, reward, terminated, truncated, self._info = self._game.step(
-                np.int64(self._action_names.index(turn.played))
-            )
+            observation, reward, terminated, truncated, self._info = self._game.step(turn.played)
             if not math.isfinite(reward):
                 turns, seed = len(self.trajectory.turns), self._task.seed
                 raise ValueError(f"the reward of turn {turns} is {reward} (episode with seed {seed})")
-            turn.reward += float(reward)  # it holds the penalty already
-            self.trajectory.success = bool(self._info.get("success", False))
+            turn.env_reward = float(reward)
+            turn.reward += turn.env_reward  # it holds the penalty already
+            turn.success = bool(self._info.get("success", False))
+            if self._keeps_frames:
+                turn.frame = observation.images[-1] if observation.images else rgb_frame(self._game)
+            self.trajectory.success = success_by_rule([one.success for one in self.trajectory.turns])[self._success]
             self.trajectory.mistakes = int(self._info.get("mistakes", 0))
             self._show(observation)
         except Exception as error:
@@ -267,7 +300,8 @@ class _Episode:
         if self._picture_filter is not None:
             turn = len(self.trajectory.turns)
             pictures = tuple(self._picture_filter(picture, self._task, turn) for picture in pictures)
-        text = self._texts.prompt_text(observation.text, self._queried_facts, self._action_names)
+        names = self._action_names or tuple(self._info.get("legal_actions", ()))
+        text = self._texts.prompt_text(observation.text, self._queried_facts, names)
         self._exchanges.append(ChatTurn(text, pictures))
 
     def _parsed_turn(self, completion: Completion) -> Turn:
@@ -275,9 +309,11 @@ class _Episode:
         settings, sample = self._texts.replies, completion.sample
         legal: tuple[str, ...] = tuple(self._info.get("legal_actions", self._action_names))
         ids = tuple(sample.ids.tolist())
-        parsed = self._texts.parse(ids, sample.text, sample.finished, self._queried_facts, self._action_names, legal)
+        names = self._action_names or legal
+        parsed = self._texts.parse(ids, sample.text, sample.finished, self._queried_facts, names, legal)
         action = parsed.reply.action
-        is_legal = action in legal
+        # Without names any text may be tried; the environment says what came of it.
+        is_legal = action in legal if names else action is not None
         played = self._choose_action(action, is_legal, legal)
         penalty = settings.penalty if action is None or not is_legal else 0.0
         return Turn(
@@ -304,9 +340,9 @@ class _Episode:
         settings = self._texts.replies
         if action is not None and (is_legal or settings.illegal == "play"):
             return action
-        if (settings.unparsable if action is None else settings.illegal) == "forfeit":
-            return None
         names = tuple(legal) or self._action_names
+        if not names or (settings.unparsable if action is None else settings.illegal) == "forfeit":
+            return None
         return names[int(np.random.default_rng((CHANCE_OF_MOVES, *self.key())).integers(len(names)))]
 
     def _break_down(self, error: Exception) -> None:

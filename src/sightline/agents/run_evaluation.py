@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sightline.agents.building import AgentSetup, game_maker, load_model, played_game
-from sightline.agents.checkpoints import chosen_model
+from sightline.agents.building import AgentSetup, build_reward, game_maker, load_model, played_game
 from sightline.agents.evaluation import evaluate_policy
 from sightline.agents.prompting import reply_schema
 from sightline.agents.rollouts import RolloutWorker
 from sightline.config.loading import for_agent
 from sightline.config.recipe import AgentRecipe
+from sightline.envs.tasks import find_task
 from sightline.evaluation.seeds import make_panel
 from sightline.models.chat.config import ChatModelConfig
 from sightline.runs.folder import RunFolder
+from sightline.session import chosen_checkpoint
 
 if TYPE_CHECKING:
     from sightline.models.vlm.model import VLM
@@ -36,10 +37,10 @@ def evaluate_run(run: RunFolder, episodes: int, seed: int, trust: bool = False) 
         BadInput: the run has no complete best checkpoint yet, or names code of its own.
     """
     recipe = for_agent(run.trusted_recipe(trust))
-    path, turns = chosen_model(run)
+    chosen = chosen_checkpoint(run)
     setup = _setup(recipe)
-    setup.vlm.load_weights(path)
-    return {"chosen_step": turns} | _evaluate(setup, episodes, seed)
+    setup.vlm.load_weights(chosen.path)
+    return {"chosen_step": chosen.step} | _evaluate(setup, episodes, seed)
 
 
 def load_chosen(run: RunFolder, trust: bool = False) -> VLM:
@@ -49,9 +50,9 @@ def load_chosen(run: RunFolder, trust: bool = False) -> VLM:
         BadInput: the run has no complete best checkpoint yet, or names code of its own.
     """
     recipe = for_agent(run.trusted_recipe(trust))
-    path, _ = chosen_model(run)
+    chosen = chosen_checkpoint(run)
     setup = _setup(recipe)
-    setup.vlm.load_weights(path)
+    setup.vlm.load_weights(chosen.path)
     return setup.vlm
 
 
@@ -79,7 +80,13 @@ def evaluate_chat(
     """
     from sightline.agents.samplers.chat import ChatSampler
 
-    worker = RolloutWorker(game_maker(recipe), recipe.replies, recipe.rollouts.window, recipe.evaluation.parallel)
+    worker = RolloutWorker(
+        game_maker(recipe),
+        recipe.replies,
+        recipe.rollouts.window,
+        recipe.evaluation.parallel,
+        success=find_task(recipe.env).success,
+    )
     game = worker.game(0)
     names, queried_facts = game.get_wrapper_attr("action_names"), game.get_wrapper_attr("asked")
     sampler = ChatSampler(config, reply_schema(recipe.replies, queried_facts, names), say)
@@ -100,9 +107,9 @@ def _setup(recipe: AgentRecipe) -> AgentSetup:
     from sightline.agents.engines.engine import SingleProcess
 
     torch.set_num_threads(recipe.threads)
-    return AgentSetup(recipe, load_model(recipe), SingleProcess())
+    return AgentSetup(recipe, load_model(recipe), SingleProcess(), reward=build_reward(recipe, asks=False))
 
 
 def _evaluate(setup: AgentSetup, episodes: int, seed: int) -> dict[str, Any]:
     seeds = setup.eval_seeds("test", episodes, seed)
-    return evaluate_policy(setup.rollout_worker(), setup.sampler(greedy=True), seeds)
+    return evaluate_policy(setup.rollout_worker(), setup.sampler(greedy=True), seeds, rewards=setup.turn_rewards())

@@ -3,20 +3,19 @@
 warm start (SFT) -- reference model, evaluation before RL
      |
      v
-rollout -- update -- rollout -- update -- ...        every `evaluation.every` turns: validation, best model
-                                                     every `checkpoints.every` turns: checkpoint
+rollout -- update -- rollout -- update -- ...        in between: the session (`sightline.session`) evaluates and saves
      |
      v
-test of the best model -- result.json
+test of the best model
 """
 
 from __future__ import annotations
 
-import signal
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,7 @@ import numpy as np
 from sightline.agents.alarms import Alarms
 from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.building import AgentSetup
-from sightline.agents.checkpoints import AgentCheckpoints, AgentTrainerState, read_optimiser_state
-from sightline.agents.evaluation import describe_agent, evaluate_policy, play_eval_seeds, summary
+from sightline.agents.evaluation import evaluate_policy, film_episode, play_eval_seeds, summary
 from sightline.agents.metrics import MetricValues, merge_sums, rollout_metrics, update_metrics
 from sightline.agents.rollouts import EpisodeTask
 from sightline.agents.samplers import Completion, Conversation, Key, Sampler
@@ -33,13 +31,17 @@ from sightline.agents.trajectory_log import trajectory_log, write_trajectory_log
 from sightline.agents.types import Advantages, Trajectory
 from sightline.agents.warm_start import warm_start
 from sightline.config.agents import WarmStart
-from sightline.errors import Damaged, RunFailed
+from sightline.errors import RunFailed
+from sightline.evaluation.episode_stats import describe
+from sightline.evaluation.seeds import EvalSeeds
+from sightline.evaluation.video import Film
 from sightline.runs.folder import RunFolder
-from sightline.runs.metrics import Metrics as MetricsWriter
 from sightline.runs.progress import Progress
-from sightline.runs.state import restoring
-from sightline.runs.stopping import Stopped, StopRequests
+from sightline.runs.state import read_state, restoring, write_state
+from sightline.runs.stopping import StopRequests
+from sightline.session import Commit, Finished, RunSession
 
+STATE = "trainer.safetensors"
 LOGGED_EPISODES = 32
 """Episodes of an update, and of each picture condition, that are written to the trajectory log."""
 TRAINING = zlib.crc32(b"training")
@@ -63,14 +65,18 @@ def train(setup: AgentSetup, run: RunFolder, progress: Progress, resume: bool = 
         Stopped: SIGINT or SIGTERM came; a checkpoint is saved.
         RunFailed: in one line; earlier checkpoints are complete.
     """
+    engine = setup.engine
     with StopRequests() as stop:
-        trainer = AgentTrainer(setup, run, progress, stop, resume)
-        try:
-            trainer.begin()
-            trainer.learn()
-            return trainer.conclude()
-        finally:
-            trainer.close()
+        session = RunSession(
+            setup.recipe,
+            run,
+            progress,
+            stop,
+            resume,
+            leads=engine.rank == 0,
+            in_any=lambda flag: bool(engine.largest(int(flag))),
+        )
+        return session.carry_out(AgentTrainer(setup, session))
 
 
 @dataclass(frozen=True)
@@ -92,100 +98,59 @@ class InterruptibleSampler:
 
 
 class AgentTrainer:
-    """Trainer of an agent's run: begin or resume, run updates, conclude."""
+    """Trainer of an agent: warm start, then rollouts and updates.
 
-    def __init__(
-        self, setup: AgentSetup, run: RunFolder, progress: Progress, stop: StopRequests, resume: bool = False
-    ) -> None:
-        self.setup, self.run, self.progress, self.stop = setup, run, progress, stop
+    All randomness of an update is derived from its number and the recipe: weights, optimiser and two counters are the
+    whole state.
+    """
+
+    def __init__(self, setup: AgentSetup, session: RunSession) -> None:
+        self.setup, self.session = setup, session
         recipe = setup.recipe
         self._is_main_process = setup.engine.rank == 0
-        self._checkpoints = AgentCheckpoints(run, recipe.checkpoints.keep)
         self._train_worker, self._eval_worker = setup.rollout_worker(training=True), setup.rollout_worker()
         self._validation = setup.eval_seeds("validation", recipe.evaluation.episodes)
         self._test = setup.eval_seeds("test", recipe.evaluation.test_episodes)
+        self._rewards = setup.turn_rewards()
         self._alarms = Alarms(recipe.alarms)
-        self._state = AgentTrainerState()
-        self._started, self._earlier_seconds = time.monotonic(), 0.0
+        self._turns, self._updates = 0, 0
+        self._latest: tuple[list[Trajectory], list[Advantages | None]] | None = None
         setup.engine.prepare(setup.vlm)
-        self._learner = setup.learner(progress.say)
-        self._resume_from = self._checkpoints.latest(progress.say) if resume else None
-        # Without a checkpoint nothing is kept, not even metrics from before the first turn.
-        resume_step = (-1 if self._resume_from is None else self._resume_from[1].turns) if resume else None
-        self._metrics = (
-            MetricsWriter(run, recipe.tensorboard, recipe.wandb, resume_step) if self._is_main_process else None
-        )
+        self._learner = setup.learner(session.progress.say)
 
-    def begin(self) -> None:
-        """Resume from the checkpoint that was found; without one, warm-start and evaluate the model before RL."""
-        if self._resume_from is None:
-            self._start()
-        else:
-            self._restore(*self._resume_from)
-            self._earlier_seconds = self._state.seconds
+    @property
+    def step(self) -> int:
+        """Turns played so far."""
+        return self._turns
 
     def learn(self) -> None:
         """Alternate rollouts and updates until the recipe's turns are played, or the score is good enough."""
-        state, recipe = self._state, self.setup.recipe
-        while state.turns < recipe.steps and not state.finished:
-            before = state.turns
+        steps = self.setup.recipe.steps
+        while self._turns < steps and not self.session.state.finished:
             self._update()
-            last = state.turns >= recipe.steps
-            assert recipe.evaluation.every is not None and recipe.checkpoints.every is not None
-            if last or _due(recipe.evaluation.every, before, state.turns):
-                self._evaluate()
-            stopping = bool(self.setup.engine.largest(int(self.stop.requested())))
-            if last or state.finished or stopping or _due(recipe.checkpoints.every, before, state.turns):
-                self._save()
-            if stopping:
-                raise self._stopped(state.turns)
-
-    def conclude(self) -> dict[str, Any]:
-        """Evaluate the best model on the test seeds, and write `result.json`."""
-        state, setup = self._state, self.setup
-        if state.best_turns is None:
-            raise Damaged(f"'{self.run.checkpoints}' is damaged: the model was evaluated, and none was chosen")
-        path = self._checkpoints.best(state.best_turns)
-        self.progress.say(f"testing the checkpoint of turn {state.best_turns} on {len(self._test.seeds)} episodes")
-        result: dict[str, Any] = {"chosen_step": state.best_turns, "chosen_update": state.best_update}
-        with setup.engine.full_params():
-            setup.vlm.load_weights(path)
-        setup.weights_changed()
-        with setup.engine.full_params():
-            if self._is_main_process:
-
-                def keep(pictures: str, played: list[Trajectory]) -> None:
-                    self._log_trajectories(f"test-{pictures}", played, [None] * len(played))
-
-                result |= evaluate_policy(self._eval_worker, self._eval_sampler(), self._test, keep)
-        result["untrained"] = self.run.read_json("untrained.json")
-        result["seconds"] = self._seconds()
-        if self._is_main_process:
-            self.run.write_json("result.json", result)
-        return result
+            self.session.between_steps(last=self._turns >= steps)
 
     def close(self) -> None:
+        """Close the environments, and leave the other processes."""
         self._train_worker.close()
         self._eval_worker.close()
-        if self._metrics is not None:
-            self._metrics.close()
         self.setup.engine.close()
 
     # -- start and resume ------------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Warm-start if the recipe says so, and evaluate the model before RL."""
         setup = self.setup
         if setup.recipe.warm_start is not None:
             self._warm_start(setup.recipe.warm_start)
         self._keep_reference()
         with setup.engine.full_params():
             if self._is_main_process:
-                played = play_eval_seeds(self._eval_worker, self._eval_sampler(), self._test)
-                numbers_before = summary(played, self._test)
-                self.run.write_json("untrained.json", numbers_before)
-                self.progress.say(f"before RL   {describe_agent(numbers_before)}")
-        self._evaluate()
-        self._save()  # so that a resumed run does not repeat the warm start
+                played = self._play(self._test)
+                numbers_before = summary(played, self._test, self._eval_worker.success)
+                self.session.write_json("untrained.json", numbers_before)
+                self.session.progress.say(f"before RL   {describe(numbers_before)}")
+        self.session.begin_choosing()  # saves too, so that a resumed run does not repeat the warm start
 
     def _warm_start(self, settings: WarmStart) -> None:
         """Fine-tune on demonstrations, and save the result as the reference model."""
@@ -194,43 +159,54 @@ class AgentTrainer:
         def report(samples: int, numbers: MetricValues) -> None:
             accuracy = numbers.get("warm_start/truthful")
             said = "" if accuracy is None else f", {accuracy:.0%} of what is said of the pictures is true"
-            self.progress.say(f"warm start: {samples} samples, loss {numbers['warm_start/loss']:.3f}{said}")
+            self.session.progress.say(f"warm start: {samples} samples, loss {numbers['warm_start/loss']:.3f}{said}")
 
         numbers = warm_start(setup, settings, report, self._give_up_if_overdue)
         accuracy = numbers.get("warm_start/truthful")
         if settings.stop_at is not None and accuracy is not None and accuracy < settings.stop_at:
-            self._warn(
+            self.session.warn(
                 f"after the warm start {accuracy:.0%} of what is said of the pictures is true, not "
                 f"{settings.stop_at:.0%}; raise warm_start.samples"
             )
         with setup.engine.full_params():
-            if self._is_main_process:
-                self._checkpoints.save_warm(setup.vlm)
+            self.session.keep("warm")(setup.vlm.save)
         setup.weights_changed()
 
-    def _restore(self, path: Any, state: AgentTrainerState) -> None:
-        """Restore weights, reference model, optimiser and trainer state of a checkpoint."""
+    def restore(self, folder: Path) -> None:
+        """Restore weights, reference model, optimiser and counters."""
         setup = self.setup
-        self.progress.say(f"resuming from turn {state.turns} of {self.run.path}")
         if setup.recipe.warm_start is not None and setup.recipe.update.needs_reference:
-            warm = self._checkpoints.warm()
+            warm = self.session.kept("warm")
             if warm is None:
                 raise RunFailed("the model before RL (checkpoints/warm-…) is gone or damaged; train again")
             with setup.engine.full_params():
                 setup.vlm.load_weights(warm)
         self._keep_reference()
+        state = read_state(folder / STATE)
         with setup.engine.full_params():
-            setup.vlm.load_weights(path)
+            setup.vlm.load_weights(folder)
         setup.weights_changed()
-        optimiser = read_optimiser_state(path)
-        with restoring(path):
-            setup.engine.load_optimiser_state(self._learner.optimiser, optimiser)
-            if state.alarms:
-                self._alarms.load_state_dict(state.alarms)
-        self._state = state
-        if state.finished and state.turns < setup.recipe.steps:
-            stop_at = setup.recipe.evaluation.stop_at
-            self.progress.say(f"this run has ended already: its validation score reached evaluation.stop_at={stop_at}")
+        with restoring(folder):
+            setup.engine.load_optimiser_state(self._learner.optimiser, state["optimiser"])
+            self._turns, self._updates = int(state["turns"]), int(state["updates"])
+            self._alarms.load_state_dict(state["alarms"])
+
+    def save(self, commit: Commit) -> None:
+        """Save weights, optimiser and counters."""
+        engine, vlm = self.setup.engine, self.setup.vlm
+        state = {
+            "turns": self._turns,
+            "updates": self._updates,
+            "alarms": self._alarms.state_dict(),
+            "optimiser": engine.optimiser_state(self._learner.optimiser),
+        }
+
+        def write(folder: Path) -> None:
+            vlm.save(folder)
+            write_state(folder / STATE, state)
+
+        with engine.full_params():
+            commit(write)
 
     def _keep_reference(self) -> None:
         """Copy the present weights as the reference model, if the loss has a KL term."""
@@ -241,11 +217,13 @@ class AgentTrainer:
     # -- one update: rollout, values, advantages, training ---------------------------------------------------------
 
     def _update(self) -> None:
-        state, setup, recipe = self._state, self.setup, self.setup.recipe
+        setup, recipe = self.setup, self.setup.recipe
         began = time.monotonic()
         with setup.engine.full_params():
             local = self._rollout()
             played_at = time.monotonic()
+            if self._rewards is not None:
+                self._rewards.score(local)
             local_mismatch = self._learner.compute_values_and_ref_logprobs(local)
         mismatch = merge_sums(setup.engine.gather(local_mismatch))
         # Advantages compare episodes of all processes, and every process needs the number of all turns for its loss.
@@ -254,14 +232,14 @@ class AgentTrainer:
             reasons = sorted({episode.error for episode in played if episode.error})
             raise RunFailed(f"no episode could be played to its end: {'; '.join(reasons[:2])}")
         advantages = self._learner.compute_advantages(played)
-        values: MetricValues = rollout_metrics(played, recipe.rollouts.reward)
-        values |= self._learner.learn(played, advantages, state.update, state.turns / recipe.steps)
+        values: MetricValues = rollout_metrics(played)
+        values |= self._learner.learn(played, advantages, self._updates, self._turns / recipe.steps)
         setup.weights_changed()
         values |= {k: v for k, v in update_metrics(mismatch).items() if "mismatch" in k}
         turns = sum(len(episode.turns) for episode in played)
         seconds = time.monotonic() - began
-        state.turns += turns
-        state.update += 1
+        self._turns += turns
+        self._updates += 1
         values |= {
             "time/steps_per_second": turns / seconds,
             "time/rollout": played_at - began,
@@ -269,92 +247,103 @@ class AgentTrainer:
             "rollout/episodes": float(len(played)),
         }
         for line in self._alarms.watch(values):
-            self._warn(line)
-        if self._metrics is not None:
-            self._metrics.write(state.turns, values)
-            if state.update == 1:
-                self._log_trajectories(f"update-{state.update:04d}", played, advantages)
+            self.session.warn(line)
+        self.session.log(self._turns, values)
+        if self._updates == 1:
+            self._log_trajectories("update-0001", played, advantages)
         self._latest = played, advantages
-        self.progress.update(min(state.turns, recipe.steps), values)
+        self.session.progress.update(min(self._turns, recipe.steps), values)
 
     def _rollout(self) -> list[Trajectory]:
         """Play this process's share of the update's tasks, each one as often as the algorithm's group is large."""
         setup, recipe, engine = self.setup, self.setup.recipe, self.setup.engine
-        sequence = np.random.SeedSequence([TRAINING, recipe.seed, self._state.update])
+        sequence = np.random.SeedSequence([TRAINING, recipe.seed, self._updates])
         seeds = sequence.generate_state(recipe.rollouts.tasks, np.uint32)
         local = [int(seed) for seed in seeds[engine.rank :: engine.world]]
         tasks = [EpisodeTask(seed, member) for seed in local for member in range(recipe.algorithm.episodes_per_task)]
-        key = (recipe.seed, self._state.update)
+        key = (recipe.seed, self._updates)
         return self._train_worker.play(InterruptibleSampler(setup.sampler(), self._give_up_if_overdue), tasks, key)
-
-    def _eval_sampler(self) -> InterruptibleSampler:
-        """Greedy sampler of evaluations."""
-        return InterruptibleSampler(self.setup.sampler(greedy=True), self._give_up_if_overdue)
 
     def _give_up_if_overdue(self) -> None:
         """Stop in the middle of a rollout if a stop was requested long ago; unsaved progress is lost."""
-        if self.setup.engine.world == 1 and self.stop.overdue():
-            found = self._checkpoints.latest(lambda message: None)
-            raise self._stopped(found[1].turns if found else None)
+        if self.setup.engine.world == 1:
+            self.session.give_up_if_overdue()
 
-    def _stopped(self, turns: int | None) -> Stopped:
-        # With several processes, another one may have got the signal.
-        return Stopped(self.stop.signal_number or signal.SIGTERM, turns)
+    # -- evaluation ------------------------------------------------------------------------------------------------
 
-    # -- evaluation and checkpoints --------------------------------------------------------------------------------
-
-    def _evaluate(self) -> None:
-        """Evaluate on the validation seeds; save the model if it is the best so far."""
-        setup, state = self.setup, self._state
+    def validate(self) -> Finished:
+        """Play the validation seeds, in one process."""
         numbers: dict[str, Any] = {}
+        with self.setup.engine.full_params():
+            if self._is_main_process:
+                numbers = summary(self._play(self._validation), self._validation, self._eval_worker.success)
+            numbers = self.setup.engine.gather(numbers)[0]
+        if self._latest is not None:
+            self._log_trajectories(f"update-{self._updates:04d}", *self._latest)
+        return Finished(numbers, self._save_policy)
+
+    def score(self, numbers: Mapping[str, Any]) -> float | None:
+        """The reward model's reward where it sees something: a goal in words has no true score to choose by."""
+        score: float | None = numbers["score"] if self.setup.judge is None else numbers["reward"]
+        return score
+
+    def good_enough(self, numbers: Mapping[str, Any]) -> bool:
+        """True if the validation score has reached `evaluation.stop_at`."""
+        stop_at = self.setup.recipe.evaluation.stop_at
+        return stop_at is not None and numbers["score"] >= stop_at
+
+    def film(self, step: int) -> Film | None:
+        """Film the first validation episode."""
+        with self.setup.engine.full_params():
+            if not self._is_main_process:
+                return None
+            return film_episode(self._eval_worker, self._eval_sampler(), self._validation, self._rewards)
+
+    def test(self, best: Path) -> dict[str, Any]:
+        """Play the test seeds by the best model, with real, blank and shuffled pictures."""
+        setup, result = self.setup, dict[str, Any]()
+        with setup.engine.full_params():
+            setup.vlm.load_weights(best)
+        setup.weights_changed()
         with setup.engine.full_params():
             if self._is_main_process:
-                played = play_eval_seeds(self._eval_worker, self._eval_sampler(), self._validation)
-                numbers = summary(played, self._validation)
-            numbers = setup.engine.gather(numbers)[0]
-            # Of equal scores the later one: it was trained longer.
-            better = state.best_score is None or numbers["score"] >= state.best_score
-            if better:
-                state.best_score, state.best_turns = numbers["score"], state.turns
-                state.best_update = state.update
-                if self._is_main_process:
-                    self._checkpoints.save_best(setup.vlm, state.turns)
-        stop_at = setup.recipe.evaluation.stop_at
-        state.finished = stop_at is not None and numbers["score"] >= stop_at
-        if self._metrics is not None:
-            rates = ("success_rate", "ci_low", "ci_high", "clean", "truthful", "truthful_replies", "illegal")
-            self._metrics.write(
-                state.turns, {f"evaluation/{name}": numbers.get(name) for name in (*rates, "return", "score")}
-            )
-            if state.update:
-                self._log_trajectories(f"update-{state.update:04d}", *self._latest)
-        self.progress.say(f"turn {state.turns:>6}  {describe_agent(numbers)}")
+
+                def keep(pictures: str, played: list[Trajectory]) -> None:
+                    self._log_trajectories(f"test-{pictures}", played, [None] * len(played))
+
+                result = evaluate_policy(self._eval_worker, self._eval_sampler(), self._test, keep, self._rewards)
+        return result | {"untrained": self.session.run.read_json("untrained.json")}
+
+    def illustrate(self) -> None:
+        """Film the first test episode by the best model."""
+        if self.setup.recipe.videos.final and self._is_main_process:
+            film = film_episode(self._eval_worker, self._eval_sampler(), self._test, self._rewards)
+            if film is not None:
+                self.session.save_film("chosen", film)
+
+    def _play(self, seeds: EvalSeeds) -> list[Trajectory]:
+        """Play evaluation seeds greedily; a reward model scores the episodes, if there is one."""
+        played = play_eval_seeds(self._eval_worker, self._eval_sampler(), seeds)
+        if self._rewards is not None:
+            self._rewards.score(played)
+        return played
+
+    def _eval_sampler(self) -> InterruptibleSampler:
+        return InterruptibleSampler(self.setup.sampler(greedy=True), self._give_up_if_overdue)
+
+    def _save_policy(self, commit: Commit) -> None:
+        with self.setup.engine.full_params():
+            commit(self.setup.vlm.save)
 
     def _log_trajectories(self, name: str, played: list[Trajectory], advantages: list[Advantages | None]) -> None:
         """Write some episodes to the trajectory log. If that fails, the run goes on."""
         try:
-            records, pictures = trajectory_log(played[:LOGGED_EPISODES], advantages[:LOGGED_EPISODES], self.setup.vlm)
-            write_trajectory_log(self.run, name, records, pictures)
-        except OSError as error:
-            self._warn(f"the episodes of {name} could not be kept: {error.strerror or error}")
-
-    def _save(self) -> None:
-        """Write a checkpoint; a run that is resumed from it is bit-identical."""
-        setup, state = self.setup, self._state
-        optimiser = setup.engine.optimiser_state(self._learner.optimiser)
-        state.seconds, state.alarms = self._seconds(), self._alarms.state_dict()
-        with setup.engine.full_params():
             if self._is_main_process:
-                self._checkpoints.save(setup.vlm, optimiser, state)
-
-    def _warn(self, line: str) -> None:
-        self._state.warnings.append(line)
-        self.progress.say(f"warning: {line}")
-        if self._is_main_process:
-            self.run.write_json("warnings.json", {"warnings": self._state.warnings})
-
-    def _seconds(self) -> float:
-        return self._earlier_seconds + time.monotonic() - self._started
+                logged = played[:LOGGED_EPISODES], advantages[:LOGGED_EPISODES]
+                records, pictures = trajectory_log(*logged, self.setup.vlm)
+                write_trajectory_log(self.session.run, name, records, pictures)
+        except OSError as error:
+            self.session.warn(f"the episodes of {name} could not be kept: {error.strerror or error}")
 
 
 def _in_order(parts: list[list[Trajectory]], group: int) -> list[Trajectory]:
@@ -369,7 +358,3 @@ def _in_order(parts: list[list[Trajectory]], group: int) -> list[Trajectory]:
         if number < len(of_process)
         for episode in of_process[number]
     ]
-
-
-def _due(every: int, before: int, now: int) -> bool:
-    return now // every > before // every

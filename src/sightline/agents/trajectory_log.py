@@ -73,7 +73,7 @@ def _episode(trajectory: Trajectory, credit: Advantages | None, vlm: VLM | None)
         "member": trajectory.member,
         "kind": trajectory.kind,
         "success": trajectory.success,
-        "return": _finite(trajectory.rewards.sum()),
+        "return": _finite(trajectory.env_return),
         "truncated": trajectory.truncated,
         "mistakes": trajectory.mistakes,
         "error": trajectory.error,

@@ -60,7 +60,12 @@ class Turn:
         on_policy: False if a random action was played in place of the reply's: the policy did not choose it, so the
             turn has no policy loss.
         legal: the reply's action was legal; False if it named none.
-        reward: environment reward minus the penalty.
+        reward: what the policy learns from: the reward model's reward minus the penalty. Until the episode is scored,
+            the environment's own reward minus the penalty.
+        env_reward: the environment's own reward.
+        success: whether the environment called the state that the turn led to a success.
+        frame: uint8[H, W, 3], newest picture of that state, kept until the episode is scored; None if no reward model
+            looks at it, or the turn led nowhere.
         penalty: subtracted for an unparsable or illegal reply, if the recipe has one.
         facts: visible facts, the ground truth of perception: name -> text.
         legal_actions: names.
@@ -87,6 +92,9 @@ class Turn:
     choice: int | None = None
     choices: tuple[int, ...] = ()
     penalty: float = 0.0
+    env_reward: float = 0.0
+    success: bool = False
+    frame: np.ndarray | None = None
     value: float = 0.0
     ref_logprobs: np.ndarray | None = None
 
@@ -137,8 +145,13 @@ class Trajectory:
 
     @property
     def rewards(self) -> np.ndarray:
-        """float64[turns]."""
+        """float64[turns]: what the policy learns from."""
         return np.array([turn.reward for turn in self.turns], np.float64)
+
+    @property
+    def env_return(self) -> float:
+        """Sum of the environment's own rewards, minus the penalties."""
+        return float(sum(turn.env_reward - turn.penalty for turn in self.turns))
 
 
 Group = list[Trajectory]

@@ -97,11 +97,13 @@ def train(
     if as_json:
         print_json(result | {"run": str(folder.path)})
         return
-    typer.echo(f"untrained   {roles.describe(completed, result['untrained'])}")
-    typer.echo(f"trained     {roles.describe(completed, result)}")
+    from sightline.evaluation.episode_stats import describe
+
+    typer.echo(f"untrained   {describe(result['untrained'])}")
+    typer.echo(f"trained     {describe(result)}")
     for look in ("blank", "shuffled"):
         if result.get(look):
-            typer.echo(f"  {look:<9} {roles.describe(completed, result[look])}")
+            typer.echo(f"  {look:<9} {describe(result[look])}")
     typer.echo(f"report      {folder.report_file}")
 
 
@@ -173,24 +175,23 @@ def evaluate(
 
     if seed > MAX_SEED:
         raise BadInput(f"--seed {seed} is too large; at most {MAX_SEED}")
-    recipe: Recipe
     if model is None and (folder := RunFolder(Path(run))).recipe_file.is_file():
         if overrides:
             raise BadInput("a run is evaluated as its recipe says; leave out the overrides")
-        recipe, numbers = folder.recipe(), roles.evaluate(folder, episodes, seed, trust)
+        numbers = roles.evaluate(folder, episodes, seed, trust)
     elif model is None and provider is None:
         raise BadInput(f"'{run}' is not a run folder: it has no recipe.yaml; to evaluate a model on a game say --model")
     else:
-        recipe, numbers = roles.evaluate_model(
-            run, overrides or [], model, provider, url, episodes, seed, insecure_http
-        )
+        _, numbers = roles.evaluate_model(run, overrides or [], model, provider, url, episodes, seed, insecure_http)
     if as_json:
         print_json(numbers)
         return
-    typer.echo(f"{roles.describe(recipe, numbers)} ({numbers['episodes']} episodes, panel {numbers['panel']})")
+    from sightline.evaluation.episode_stats import describe
+
+    typer.echo(f"{describe(numbers)} ({numbers['episodes']} episodes, panel {numbers['panel']})")
     for control in ("blank", "shuffled", "random", "oracle"):
         if numbers.get(control):
-            typer.echo(f"  {control:<9} {roles.describe(recipe, numbers[control])}")
+            typer.echo(f"  {control:<9} {describe(numbers[control])}")
     if numbers.get("missing"):
         typer.echo(f"  missing   {numbers['missing']} replies never came and count as empty")
 
@@ -246,9 +247,9 @@ def relabel(
         if as_json:
             print_json(new.result | {"run": str(new.path)})
         else:
-            from sightline import roles
+            from sightline.evaluation.episode_stats import describe
 
-            typer.echo(f"trained     {roles.describe(new.recipe, new.result)}")
+            typer.echo(f"trained     {describe(new.result)}")
             typer.echo(f"report      {new.path / 'report.html'}")
         return
     rewards = np.asarray(old.relabel(*words, alpha=alpha))

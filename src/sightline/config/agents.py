@@ -105,8 +105,8 @@ class Rollouts(Strict):
     temperature: PositiveFloat = 1.0
     window: PositiveInt = 1
     """Turns that the model is shown: the present one, and what was seen and replied before."""
-    reward: Literal["game", "success"] = "game"
-    """The game's own rewards, or 1 for a won episode and 0 otherwise; less penalties either way."""
+    rewards: Literal["turn", "episode"] = "turn"
+    """`turn`: each turn has its reward; `episode`: their sum is that of an episode's last turn."""
     train_env_options: dict[str, Any] = {}
     """Options of the environment that differ in training from those of evaluation."""
 

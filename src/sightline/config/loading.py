@@ -59,13 +59,15 @@ def load_recipe(recipe: str | Mapping[str, Any] | None, overrides: Sequence[str]
 RENAMED = {
     "in_words": "text_only",
     "rollouts.practice": "rollouts.train_env_options",
+    "rollouts.reward": "reward.kind",
     "warm_start.truthful": "warm_start.stop_at",
     "alarms.truthful_drop": "alarms.perception_drop",
     "reward.fitting.fresh": "reward.fitting.reset_weights",
     "reward.teacher.patience": "reward.teacher.timeout",
 }
-"""Keys of earlier versions: old name -> present one, in the same block. A recipe that uses one is refused with the
-present name; the recipe in a run folder is read with its keys renamed."""
+"""Keys of earlier versions: old name -> present one. A recipe that uses one is refused with the present name; the
+recipe in a run folder is read with its keys renamed."""
+_RENAMED_VALUES = {"rollouts.reward": {"game": "ground_truth"}}
 
 
 def _outdated_keys(document: dict[str, Any]) -> list[str]:
@@ -74,8 +76,10 @@ def _outdated_keys(document: dict[str, Any]) -> list[str]:
     for key in RENAMED:
         *path, last = key.split(".")
         owner, place = _block_at(document, path), _part(document, path)
-        fields = owner.model_fields if owner is not None else {}
-        if last in place and last not in fields and RENAMED[key].rpartition(".")[2] in fields:
+        new_path, _, new = RENAMED[key].rpartition(".")
+        new_owner = _block_at(document, new_path.split(".") if new_path else [])
+        is_old = owner is not None and last not in owner.model_fields
+        if last in place and is_old and new_owner is not None and new in new_owner.model_fields:
             found.append(key)
     return found
 
@@ -84,8 +88,10 @@ def rename_outdated_keys(document: dict[str, Any]) -> None:
     """Rename, in place, the keys that an earlier version has written into a run folder."""
     for key in _outdated_keys(document):
         *path, last = key.split(".")
-        place = _part(document, path)
-        place[RENAMED[key].rpartition(".")[2]] = place.pop(last)
+        value = _part(document, path).pop(last)
+        _apply(
+            document, RENAMED[key], _RENAMED_VALUES.get(key, {}).get(value, value) if isinstance(value, str) else value
+        )
 
 
 def _has_key(document: dict[str, Any], key: str) -> bool:

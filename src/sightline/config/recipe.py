@@ -61,7 +61,7 @@ class RewardBlock(Strict):
         teacher is asked."""
         return None
 
-    def check(self, recipe: ControlRecipe) -> None:
+    def check(self, recipe: ControlRecipe | AgentRecipe) -> None:
         """Refuse a recipe that does not go with this block.
 
         Raises:
@@ -82,6 +82,7 @@ class RewardBlock(Strict):
 
 
 REWARD, ALGORITHM = Plugin("reward", "zero_shot"), Plugin("algorithm", "ppo")
+AGENT_REWARD = Plugin("reward", "ground_truth")
 
 
 class Evaluation(Strict):
@@ -102,6 +103,18 @@ class Checkpoints(Strict):
     """Number of the latest checkpoints to keep (each can be resumed from); the best by evaluation is kept apart."""
 
 
+class Videos(Strict):
+    final: bool = True
+    """Film the chosen policy at the end (and, for a policy on states, the untrained one)."""
+    every: PositiveInt | None = None
+    """Steps between videos of a validation episode while training goes on; default: none."""
+
+
+def _video_settings(value: Any) -> Any:
+    """`videos=false` leaves out all videos, `videos=true` is the default."""
+    return {"final": value} if isinstance(value, bool) else value
+
+
 class RecipeBase(Strict):
     """Base of all recipes: the keys that every run has."""
 
@@ -112,8 +125,13 @@ class RecipeBase(Strict):
     """Keyword arguments for the environment."""
     episode_steps: PositiveInt | None = None
     """Time limit of an episode, instead of the environment's own."""
+    goal: Goal = ()
+    """One sentence, or several to be averaged, that describe what the picture should show; left out: the task's own."""
+    baseline: Baseline = ()
+    """Baseline sentences: what the picture shows anyway; left out: that of the task's own goal; null: none."""
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
     checkpoints: Checkpoints = Checkpoints()
+    videos: Annotated[Videos, BeforeValidator(_video_settings)] = Videos()
     tensorboard: bool = True
     wandb: str | None = None
     """Name of a Weights & Biases project to log to as well."""
@@ -127,10 +145,6 @@ class ControlRecipe(RecipeBase):
     """A policy on states that learns from a VLM as reward or teacher."""
 
     role: Literal["control"] = "control"
-    goal: Goal = ()
-    """One sentence, or several to be averaged, that describe what the picture should show; left out: the task's own."""
-    baseline: Baseline = ()
-    """Baseline sentences: what the picture shows anyway; left out: that of the task's own goal; null: none."""
     steps: PositiveInt = 40_000
     """Transitions to collect, summed over environments; rounded up to whole chunks (`learner.chunk` x `envs`)."""
     envs: PositiveInt = 8
@@ -145,7 +159,6 @@ class ControlRecipe(RecipeBase):
     embeddings (`reward.keep_embeddings=true`)."""
     learner: LearnerConfig = AutoLearner()
     evaluation: Evaluation = Evaluation()
-    videos: bool = True
 
     @model_validator(mode="after")
     def _reward_fits(self) -> ControlRecipe:
@@ -170,6 +183,9 @@ def _action_name(value: Any) -> str:
     return str(value)
 
 
+ActionName = Annotated[str, BeforeValidator(_action_name)]
+
+
 class AgentRecipe(RecipeBase):
     """A vision-language model that plays a game and learns from it."""
 
@@ -178,12 +194,15 @@ class AgentRecipe(RecipeBase):
     """Turns to play, summed over episodes; the last update's episodes are played to their end."""
     prompt: Annotated[str, Field(max_length=100_000)] | None = None
     """Words instead of the game's own; `{text}` stands for those. Needed for environments that have none."""
-    actions: tuple[Annotated[str, BeforeValidator(_action_name)], ...] = ()
-    """Names of the actions, for environments that only number them."""
+    actions: tuple[ActionName, ...] | dict[ActionName, Any] = ()
+    """Names of the actions, for environments that only number them; or name: value, for those whose actions are not
+    numbered, such as {left: [-1.0], right: [1.0]}."""
     text_only: bool = False
     """Tell what the picture shows instead of showing it, for games that can."""
     policy: ModelConfig = ModelConfig()
     replies: Replies = Replies()
+    reward: Annotated[RewardBlock, AGENT_REWARD] = Field(default_factory=AGENT_REWARD.make_default)
+    """What the agent learns from; by default the environment's own reward."""
     algorithm: Annotated[AlgorithmBlock, ALGORITHM] = Field(default_factory=ALGORITHM.make_default)
     rollouts: Rollouts = Rollouts()
     update: Update = Update()
@@ -193,6 +212,11 @@ class AgentRecipe(RecipeBase):
     alarms: AlarmSettings = AlarmSettings()
     engine: Literal["auto", "single", "ddp", "fsdp2"] = "auto"
     """Distributed training over several processes (start them with torchrun); `auto`: DDP if there are several."""
+
+    @model_validator(mode="after")
+    def _reward_fits(self) -> AgentRecipe:
+        self.reward.check(self)
+        return self
 
 
 Recipe = ControlRecipe | AgentRecipe

@@ -19,7 +19,7 @@ from sightline.errors import BadInput
 from sightline.evaluation.episodes import task_panel
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.rewards.base import RewardModel
-from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup, build_reward
+from sightline.rewards.building import RewardContext, RewardSetup, build_reward, reward_config
 from sightline.runs.folder import open_run
 from sightline.runs.metrics import check_wandb
 
@@ -74,7 +74,7 @@ def build(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
     if recipe.wandb:
         check_wandb()
     context = RewardContext(recipe.goal, recipe.baseline, recipe.seed, asks, lambda *size: _first_seen(recipe, *size))
-    reward = build_reward(reward_config(recipe), context)
+    reward = build_reward(reward_config(recipe.reward), context)
     if recipe.replay is not None:
         _check_replay(recipe.replay, reward.model)
     make = env_maker(recipe, reward.frame_size, render=reward.frames)
@@ -83,19 +83,6 @@ def build(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
     env.close()
     warnings = reward.warnings if warning is None else (*reward.warnings, warning)
     return ControlSetup(recipe, find_task(recipe.env), make, env_maker(recipe, VIDEO_SIZE), reward, warnings)
-
-
-def reward_config(recipe: ControlRecipe) -> RewardConfig:
-    """The recipe's reward block, as one that can make its reward model.
-
-    Raises:
-        BadInput: a third party's block cannot.
-    """
-    if not isinstance(recipe.reward, RewardConfig):
-        raise BadInput(
-            f"the reward '{recipe.reward.kind}' is no sightline.RewardConfig; its package must subclass that"
-        )
-    return recipe.reward
 
 
 def _check_replay(folder: str, model: RewardModel) -> None:

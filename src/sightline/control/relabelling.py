@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from sightline.config.loading import for_control
-from sightline.control.building import reward_config
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.errors import BadInput
 from sightline.rewards.base import RewardModel, RewardStream
+from sightline.rewards.building import reward_config
 from sightline.rewards.zero_shot import ZeroShotReward
 from sightline.runs.folder import RunFolder
 
@@ -71,7 +71,7 @@ def relabelled(
     Raises:
         BadInput: as `relabel_with_words`; or the run has no checkpoint, no reward of words, or names code of its own.
     """
-    from sightline.control.checkpoints import buffer_of, latest_learner
+    from sightline.control.state import buffer_of, latest_learner
 
     model = _reworded(run, goal, baseline, alpha)
     return relabel_with_words(buffer_of(latest_learner(run, trust)), model)
@@ -97,7 +97,7 @@ def _reworded(
     run: RunFolder, goal: str | Sequence[str], baseline: str | Sequence[str], alpha: float | None
 ) -> ZeroShotReward:
     """The run's reward model with other words."""
-    model = reward_config(for_control(run.recipe())).reworded(goal, baseline, alpha)
+    model = reward_config(for_control(run.recipe()).reward).reworded(goal, baseline, alpha)
     if not isinstance(model, ZeroShotReward):
         raise BadInput(f"the reward of '{run.path}' is not made of words, so other words mean nothing to it")
     return model

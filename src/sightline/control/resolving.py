@@ -8,7 +8,6 @@ import gymnasium
 from gymnasium import spaces
 
 from sightline import registry
-from sightline.config.basics import check_words
 from sightline.config.learners import AutoLearner, DQNLearner, LearnerConfig, SACLearner
 from sightline.config.loading import for_control, validate_recipe
 from sightline.config.recipe import ControlRecipe
@@ -17,6 +16,7 @@ from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import find_task
 from sightline.envs.vector import misfit, rgb_frame
 from sightline.errors import BadInput, RunFailed
+from sightline.rewards.building import resolved_words
 
 
 def env_maker(recipe: ControlRecipe, frame_size: Size | None, render: bool = True) -> EnvMaker:
@@ -44,18 +44,7 @@ def resolve(recipe: ControlRecipe) -> ControlRecipe:
     """
     document = recipe.model_dump(mode="json")
     task = find_task(recipe.env)
-    if not recipe.goal:
-        # A task without words has an empty goal when it is complete; that may be read again.
-        if "goal" in recipe.model_fields_set and task.goal:
-            raise BadInput("an empty goal was given; leave it out, for the task's own words, or write a sentence")
-        document["goal"] = list(task.goal)
-        if "baseline" not in recipe.model_fields_set:
-            document["baseline"] = list(task.baseline)
-    if recipe.reward.needs_words:
-        try:
-            check_words(document["goal"], document["baseline"], recipe.reward.words_alpha)
-        except ValueError as error:
-            raise BadInput(str(error)) from error
+    document |= resolved_words(recipe, task)
     frames = recipe.reward.needs_frames
     env = env_maker(recipe, frame_size=None, render=frames)()
     try:

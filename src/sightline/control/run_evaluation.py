@@ -7,11 +7,12 @@ from typing import Any
 
 from sightline.config.loading import for_control
 from sightline.control.building import ControlSetup, build
-from sightline.control.checkpoints import acting_spaces, chosen_checkpoint, learned_reward, load_policy
+from sightline.control.state import acting_spaces, learned_reward, load_policy
 from sightline.control.training import greedy
 from sightline.evaluation.episodes import play_panel
 from sightline.runs.folder import RunFolder
 from sightline.runs.state import restoring
+from sightline.session import chosen_checkpoint
 
 
 def evaluate_run(run: RunFolder, episodes: int, seed: int, trust: bool = False) -> dict[str, Any]:
@@ -45,10 +46,10 @@ def chosen_setup(run: RunFolder, trust: bool = False) -> tuple[ControlSetup, int
         BadInput: the run has no whole checkpoint that was chosen yet, or names code of its own.
     """
     recipe = for_control(run.trusted_recipe(trust, asks=False))
-    step, folder = chosen_checkpoint(run)
+    chosen = chosen_checkpoint(run)
     setup = build(recipe, asks=False)
     if setup.reward_model.state_dict():
-        learned = learned_reward(folder)
-        with restoring(folder):
+        learned = learned_reward(chosen.path)
+        with restoring(chosen.path):
             setup.reward_model.load_state_dict(learned or {})
-    return setup, step, folder
+    return setup, chosen.step, chosen.path

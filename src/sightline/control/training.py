@@ -1,14 +1,15 @@
-"""Train a policy from a recipe: collect, score, learn, evaluate, save; and go on exactly where a run was left.
+"""Train a policy from a recipe: collect, score, learn; and go on exactly where a run was left.
 
 One turn of the loop is a chunk: `learner.chunk` vector steps are collected, their frames are handed to the scorer, the
-rewards of the chunk before are committed, and the learner makes `learner.gradient_steps` updates. Evaluation and
-checkpoints happen between two chunks only.
+rewards of the chunk before are committed, and the learner makes `learner.gradient_steps` updates. Between two chunks
+the session (`sightline.session`) evaluates, saves and stops.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +18,36 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sightline.config.loading import for_control
-from sightline.control.building import ControlSetup, reward_config
-from sightline.control.checkpoints import (
-    ControlCheckpoints,
-    TrainerState,
-    buffer_of,
-    latest_learner,
-    learned_reward,
-    load_policy,
-    set_random_state,
-)
+from sightline.control.building import ControlSetup
 from sightline.control.collection import CollectingVecEnv
 from sightline.control.learners import build_learner, name_of_values, reset_critic
 from sightline.control.relabelling import relabel
 from sightline.control.reward_worker import RewardWorker
+from sightline.control.state import (
+    buffer_of,
+    latest_learner,
+    learned_reward,
+    load_policy,
+    restore_run,
+    save_policy,
+    save_run,
+    set_random_state,
+)
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import RunFailed
-from sightline.evaluation.episodes import Policy, describe, play_one, play_panel
+from sightline.evaluation.episodes import Policy, play_one, play_panel
 from sightline.evaluation.landscape import reward_landscape
 from sightline.evaluation.seeds import EvalSeeds
+from sightline.evaluation.video import Film
 from sightline.rewards.base import Clip, Interrupted, OnlineRewardModel, RewardModel, RewardStream
-from sightline.rewards.building import RunContext
+from sightline.rewards.building import RunContext, reward_config
 from sightline.rewards.learned.reward import IN_RUN, LearnedReward
-from sightline.runs.checkpoints import Checkpoint
+from sightline.runs.archive import Archives
 from sightline.runs.folder import RunFolder, open_run
-from sightline.runs.metrics import Metrics
 from sightline.runs.progress import Progress
 from sightline.runs.state import restoring
-from sightline.runs.stopping import Stopped, StopRequests
+from sightline.runs.stopping import StopRequests
+from sightline.session import Commit, Finished, RunSession
 
 
 def greedy(model: OffPolicyAlgorithm) -> Policy:
@@ -73,48 +76,34 @@ def train(setup: ControlSetup, run: RunFolder, progress: Progress, resume: bool 
         Stopped: SIGINT or SIGTERM came; what can be resumed is saved.
         RunFailed: in one line; earlier checkpoints are whole.
     """
-    for warning in setup.warnings:
-        progress.say(f"warning: {warning}")
-    run.write_json("warnings.json", {"warnings": list(setup.warnings)})
     with StopRequests() as stop:
-        session = ControlTrainer(setup, run, progress, stop, resume)
-        try:
-            session.learn()
-            return session.conclude()
-        finally:
-            session.close()
+        session = RunSession(setup.recipe, run, progress, stop, resume)
+        for warning in setup.warnings:
+            session.warn(warning)
+        session.write_json("warnings.json", {"warnings": session.state.warnings})
+        return session.carry_out(ControlTrainer(setup, session))
 
 
 class ControlTrainer:
-    """A run in progress: the parts that learn, and their state between two chunks."""
+    """Trainer of a policy on states: the parts that learn, and their state between two chunks."""
 
-    def __init__(
-        self, setup: ControlSetup, run: RunFolder, progress: Progress, stop: StopRequests, resume: bool = False
-    ) -> None:
-        self.setup, self.run, self.progress, self.stop = setup, run, progress, stop
+    def __init__(self, setup: ControlSetup, session: RunSession) -> None:
+        self.setup, self.session = setup, session
         recipe = setup.recipe
-        self._snapshots = ControlCheckpoints(run, recipe.checkpoints.keep)
-        self._saved_step: int | None = None
+        self._archives = Archives(session.run.replay)
         self._validation = setup.panel("validation", recipe.evaluation.episodes)
-        self._started = time.monotonic()
-        self._counters = TrainerState()
         self._random_state: dict[str, Any] | None = None
         self._pace = (time.monotonic(), 0)
         self._open = contextlib.ExitStack()
         envs = FrameVectorEnv(setup.make, recipe.envs, episode_seeds(recipe.seed), setup.make.render, recipe.workers)
         self._env = CollectingVecEnv(envs, recipe.learner.chunk, setup.make.render)
         self._open.callback(self._env.close)
-        found = self._snapshots.steps.latest(progress.say) if resume else None
-        try:
-            if resume and found is None:
-                self._snapshots.best.clear()  # chosen in steps that are about to be repeated
-            self.model = self._fresh() if found is None else self._restored(found)
-            resume_step = (0 if found is None else found.step) if resume else None
-            self._metrics = Metrics(run, recipe.tensorboard, recipe.wandb, resume_step)
-        except BaseException:
-            self._open.close()
-            raise
-        self._earlier_seconds = self._counters.seconds
+        self.model: OffPolicyAlgorithm
+
+    @property
+    def step(self) -> int:
+        """Transitions collected so far."""
+        return int(self.model.num_timesteps)
 
     def learn(self) -> None:
         """Collect and learn until the recipe's steps are made."""
@@ -142,7 +131,7 @@ class ControlTrainer:
             total, _ = model._setup_learn(remaining, reset_num_timesteps=False)
         while model.num_timesteps < recipe.steps:
             self.between_chunks()
-            self.give_up_chunk_if_overdue()
+            self.session.give_up_if_overdue()
             for _ in range(recipe.learner.chunk):
                 model.num_timesteps += recipe.envs
                 model._update_current_progress_remaining(model.num_timesteps, total)
@@ -157,35 +146,24 @@ class ControlTrainer:
             self._report_chunk(rewards)
 
     def between_chunks(self, last: bool = False) -> None:
-        """Evaluate and save if it is time to, and stop here if asked to.
+        """Have an online reward learn; then evaluate, save and stop as the session says.
 
         Raises:
             Stopped: after saving.
         """
         if self._random_state is not None:
             # SB3 draws the noise of a chunk before it calls here; a resumed run must not draw it twice.
-            with restoring(self.run.checkpoints):
+            with restoring(self.session.run.checkpoints):
                 set_random_state(self.model, self._random_state)
             self._random_state = None
         self._check_losses()
-        # Equal after resuming: this boundary was dealt with before it was saved, unless a stop interrupted that.
-        recipe, before, now = self.setup.recipe, self._counters.boundary_step, self.model.num_timesteps
-        saved = None
-        if now > before:
+        # Equal after resuming: this pause was dealt with before it was saved, unless a stop interrupted that.
+        if self.step > self.session.state.step:
             try:
-                self._learn_reward(now)
+                self._learn_reward(self.step)
             except Interrupted:
-                raise Stopped(self.stop.signal_number or 0, self.save()) from None
-            due = last or _due(recipe.evaluation.every, before, now)
-            if due and not self._evaluate():
-                # Interrupted: the boundary is left open, so that the evaluation is made after resuming.
-                raise Stopped(self.stop.signal_number or 0, self.save())
-            self._counters.boundary_step = now
-            if last or _due(recipe.checkpoints.every, before, now):
-                saved = self.save()
-        if self.stop.requested():
-            saved = saved or (self.save() if now > 0 else None)
-            raise Stopped(self.stop.signal_number or 0, saved)
+                raise self.session.save_and_stop() from None
+        self.session.between_steps(last)
 
     def _check_losses(self) -> None:
         """Refuse to go on, and above all to save, once learning has broken down.
@@ -204,7 +182,8 @@ class ControlTrainer:
     def _learn_reward(self, step: int) -> None:
         """Have an online reward model learn if it is time to, and give stored transitions their new rewards."""
         model = self._scorer.model
-        update = model.learn(step, self.stop.requested) if isinstance(model, OnlineRewardModel) else None
+        stop = self.session.stop.requested
+        update = model.learn(step, stop) if isinstance(model, OnlineRewardModel) else None
         if update is None:
             return
         metrics = dict(update.metrics)
@@ -216,39 +195,50 @@ class ControlTrainer:
             reset_critic(self.model)
         if update.updates:
             self.model.train(gradient_steps=update.updates, batch_size=self.model.batch_size)
-        self._metrics.write(step, metrics)
-        # Scores under different rewards do not compare: checkpoints are chosen from here on.
-        self._counters.best_score = -np.inf
+        self.session.log(step, metrics)
+        self.session.forget_scores()
 
-    def give_up_chunk_if_overdue(self) -> None:
-        """Leave in mid-chunk if a stop was asked for and the chunk takes too long; the chunk is lost.
+    # -- evaluation ------------------------------------------------------------------------------------------------
 
-        Raises:
-            Stopped: with the step of the last checkpoint.
-        """
-        if self.stop.overdue():
-            raise Stopped(self.stop.signal_number or 0, self._saved_step)
+    def validate(self) -> Finished:
+        """Play the validation panel."""
+        numbers = self._play(greedy(self.model), self._validation, self.setup.judge if self._knows_reward() else None)
+        return Finished(numbers, self._save_policy)
 
-    def conclude(self) -> dict[str, Any]:
-        """Play the test panel with the chosen checkpoint and with the untrained policy, and write what came out."""
+    def score(self, numbers: Mapping[str, Any]) -> float | None:
+        """The reward model's reward where there is one: a task in words has no true return to choose by."""
+        if not self._knows_reward():
+            return None
+        score: float = numbers["return"] if numbers["reward"] is None else numbers["reward"]
+        return score
+
+    def good_enough(self, numbers: Mapping[str, Any]) -> bool:
+        """Never: the recipe's steps are made."""
+        return False
+
+    def film(self, step: int) -> Film | None:
+        """Film the first validation episode."""
+        return self._film(greedy(self.model), self._validation.seeds[0])
+
+    def test(self, best: Path) -> dict[str, Any]:
+        """Play the test panel by the chosen policy and by the untrained one."""
         recipe, setup = self.setup.recipe, self.setup
-        best = self._snapshots.best.latest(self.progress.say)
-        if best is None and self._counters.best_step is not None:
-            raise RunFailed("the chosen checkpoint is gone or damaged; train again")
-        if best is None:
-            raise RunFailed("the run ended before anything was learned from the teacher; raise steps")
-        chosen = greedy(load_policy(recipe, best.path, self._env))
+        self._chosen = greedy(load_policy(recipe, best, self._env))
         panel = setup.panel("test", recipe.evaluation.test_episodes)
-        self.progress.say(f"testing the checkpoint of step {best.step} on {len(panel.seeds)} episodes")
-        result: dict[str, Any] = {"chosen_step": best.step} | self._play(chosen, panel)
+        numbers = self._play(self._chosen, panel, setup.judge)
         # The same panel without any learning: success means little if random weights succeed as often.
-        untrained = greedy(self._untrained())
-        result["untrained"] = self._play(untrained, panel)
-        result["seconds"] = self._seconds()
-        self.run.write_json("result.json", result)
-        self._save_reward(best.path)
-        self._illustrate({"untrained": untrained, "chosen": chosen}, panel.seeds[0])
-        return result
+        numbers["untrained"] = self._play(greedy(self._untrained()), panel, setup.judge)
+        self._save_reward(best)
+        return numbers
+
+    def _play(self, policy: Policy, panel: EvalSeeds, judge: RewardModel | None) -> dict[str, Any]:
+        episodes = play_panel(policy, self.setup.make, self.setup.task, panel, judge, self.session.stop.requested)
+        if episodes is None:
+            raise Interrupted
+        return episodes.summary()
+
+    def _save_policy(self, commit: Commit) -> None:
+        commit(lambda folder: save_policy(folder, self.model, self.setup.reward_model.state_dict()))
 
     def _save_reward(self, best: Path) -> None:
         """Keep the learned reward that the chosen checkpoint was chosen by, as a folder that can be loaded anywhere."""
@@ -257,41 +247,50 @@ class ControlTrainer:
         if isinstance(model, LearnedReward) and state is not None:
             # Put back afterwards, so that saving changes nothing in the trainer.
             now = model.state_dict()
-            with restoring(best), self.run.writing():
+            with restoring(best), self.session.run.writing():
                 model.load_state_dict(state)
-                model.save(self.run.path / IN_RUN)
+                model.save(self.session.run.path / IN_RUN)
             model.load_state_dict(now)
 
-    def _illustrate(self, policies: dict[str, Policy], seed: int) -> None:
-        """Record videos and the reward landscape. If they fail, the numbers stand all the same."""
-        try:
-            if self.setup.recipe.videos:
-                self._film(policies, seed)
-            judge = self.setup.judge
-            if judge is not None and "frames" in judge.needs:
-                landscape = reward_landscape(self.setup.task, self.setup.make, judge)
-                if landscape is not None:
-                    self.run.write_json("landscape.json", landscape)
-        except Exception as error:
-            warning = f"the pictures of the report are not complete: {' '.join(str(error).split())[:200]}"
-            self.progress.say(f"warning: {warning}")
-            self.run.write_json("warnings.json", {"warnings": [*self.setup.warnings, warning]})
+    def illustrate(self) -> None:
+        """Record videos and the reward landscape."""
+        setup = self.setup
+        if setup.recipe.videos.final:
+            # The same episode by each policy, with the reward drawn on one common scale.
+            seed = setup.panel("test", setup.recipe.evaluation.test_episodes).seeds[0]
+            films = {
+                name: self._film(policy, seed)
+                for name, policy in {"untrained": greedy(self._untrained()), "chosen": self._chosen}.items()
+            }
+            rewards = np.concatenate([film.rewards for film in films.values()])
+            for name, film in films.items():
+                self.session.save_film(name, film, (float(rewards.min()), float(rewards.max())))
+        judge = setup.judge
+        if judge is not None and "frames" in judge.needs:
+            landscape = reward_landscape(setup.task, setup.make, judge)
+            if landscape is not None:
+                self.session.write_json("landscape.json", landscape)
 
-    def save(self) -> int:
-        """Write a checkpoint from which the run goes on exactly; gives its step."""
-        self._counters.seconds = self._seconds()
-        self._snapshots.save(self.model, self._scorer, self._env, self._counters)
-        self._saved_step = int(self.model.num_timesteps)
-        return self._saved_step
+    def _film(self, policy: Policy, seed: int) -> Film:
+        setup = self.setup
+        judge = setup.judge if self._knows_reward() else None
+        frames, rewards = play_one(policy, setup.make, seed, judge, setup.make_for_display)
+        caption = "; ".join(setup.recipe.goal) or "the environment's own reward"
+        return Film(frames, rewards, self._env.envs.frames_per_second, caption)
+
+    def save(self, commit: Commit) -> None:
+        """Save learner, replay buffer, environments and random states."""
+        commit(lambda folder: save_run(folder, self.model, self._scorer, self._env, self._archives))
 
     def close(self) -> None:
+        """Close the environments, and end the reward worker."""
         self._open.close()
-        self._metrics.close()
 
     # -- state ---------------------------------------------------------------------------------------------------
 
-    def _fresh(self) -> OffPolicyAlgorithm:
-        model = self._untrained()
+    def start(self) -> None:
+        """Begin with an untrained learner, and a filled replay buffer if the recipe names a run to take it from."""
+        self.model = model = self._untrained()
         if self.setup.recipe.replay is not None:
             buffer = buffer_of(model)
             source, recipe = open_run(Path(self.setup.recipe.replay)), self.setup.recipe
@@ -304,7 +303,6 @@ class ControlTrainer:
         self._scorer = self._scorer_for(model)
         if isinstance(self._scorer.model, OnlineRewardModel) and self._scorer.model.resets_critic:
             name_of_values(model)  # refused now rather than after exploring
-        return model
 
     def _untrained(self) -> OffPolicyAlgorithm:
         """The learner before its first step; equal seeds give equal weights."""
@@ -339,36 +337,27 @@ class ControlTrainer:
         setup, recipe = self.setup, self.setup.recipe
         shape = self._env.envs.frame_shape if setup.make.render else ()
         context = RunContext(
-            folder=self.run.path,
+            folder=self.session.run.path,
             env=recipe.env,
             goal=recipe.goal,
             frame_shape=shape,
             seed=recipe.seed,
             steps=recipe.steps,
             visited=buffer_of(model).visited,
-            say=self.progress.say,
+            say=self.session.progress.say,
         )
-        return reward_config(recipe).online(setup.reward, context) or setup.reward_model
+        return reward_config(recipe.reward).online(setup.reward, context) or setup.reward_model
 
-    def _restored(self, checkpoint: Checkpoint) -> OffPolicyAlgorithm:
-        self.progress.say(f"resuming from step {checkpoint.step} of {self.run.path}")
-        # Built from the recipe as at the start, since checkpoints hold arrays and no code.
-        model = self._untrained()
+    def restore(self, folder: Path) -> None:
+        """Build the learner from the recipe as at the start, since checkpoints hold no code, and fill it."""
+        self.model = model = self._untrained()
         self._scorer = self._scorer_for(model)
-        restored = self._snapshots.restore(checkpoint.path, model, self._scorer, self._env)
-        self._counters, same, self._random_state = restored
+        same, self._random_state = restore_run(folder, model, self._scorer, self._env, self._archives)
         if not same:
-            self.progress.say(
-                "warning: this environment does not repeat itself from its seed; unfinished episodes are started again"
+            self.session.warn(
+                "this environment does not repeat itself from its seed; unfinished episodes are started again"
             )
-        self._snapshots.bring_back_best(checkpoint.path, self._counters.best_step)
-        self._pace = (time.monotonic(), checkpoint.step)
-        self._saved_step = checkpoint.step
-        return model
-
-    def _seconds(self) -> float:
-        """Time spent on this run, over all sessions."""
-        return self._earlier_seconds + time.monotonic() - self._started
+        self._pace = (time.monotonic(), self.step)
 
     # -- measuring -----------------------------------------------------------------------------------------------
 
@@ -388,85 +377,30 @@ class ControlTrainer:
         logged = self.model.logger.name_to_value
         values |= {name: float(value) for name, value in logged.items() if name.startswith("train/")}
         self._pace = (now, step)
-        self._metrics.write(step, values)
-        self.progress.update(step, values)
-
-    def _evaluate(self) -> bool:
-        """Play the validation panel; keep the model if the words like it best so far. False if interrupted."""
-        step = self.model.num_timesteps
-        episodes = play_panel(
-            greedy(self.model),
-            self.setup.make,
-            self.setup.task,
-            self._validation,
-            self.setup.judge if self._knows_reward() else None,
-            self.stop.requested,
-        )
-        if episodes is None:
-            return False
-        numbers = episodes.summary()
-        names = ["reward", "return", "return_ci_low", "return_ci_high", "success_rate", "ci_low", "ci_high"]
-        names += ["success_any", "success_end"]
-        self._metrics.write(step, {f"evaluation/{name}": numbers[name] for name in names})
-        # Chosen by the model's reward where there is one: a task in words has no true return to choose by.
-        score = numbers["return"] if numbers["reward"] is None else numbers["reward"]
-        self.progress.say(f"step {step}: {describe(numbers)}")
-        if self._knows_reward() and score > self._counters.best_score:
-            self._counters.best_score, self._counters.best_step = score, step
-            self._snapshots.save_best(step, self.model, self.setup.reward_model.state_dict())
-        return True
+        self.session.log(step, values)
+        self.session.progress.update(step, values)
 
     def _knows_reward(self) -> bool:
         """True if there is a reward to judge a policy by; a learned one means nothing before its first fit."""
         return self.setup.reward_model.ready
 
-    def _play(self, policy: Policy, panel: EvalSeeds) -> dict[str, Any]:
-        setup = self.setup
-        episodes = play_panel(policy, setup.make, setup.task, panel, setup.judge, self.stop.requested)
-        if episodes is None:
-            raise Stopped(self.stop.signal_number or 0, self.model.num_timesteps)
-        return episodes.summary()
-
-    def _film(self, policies: dict[str, Policy], seed: int) -> None:
-        """Record the same episode by each policy, with the reward drawn on one common scale."""
-        from sightline.reports.video import write_scored_video
-
-        setup = self.setup
-        films = {
-            name: play_one(policy, setup.make, seed, setup.judge, setup.make_for_display)
-            for name, policy in policies.items()
-        }
-        rewards = np.concatenate([rewards for _, rewards in films.values()])
-        limits = (float(rewards.min()), float(rewards.max()))
-        fps = self._env.envs.frames_per_second
-        caption = "; ".join(setup.recipe.goal) or "the environment's own reward"
-        for name, (frames, film_rewards) in films.items():
-            file = self.run.videos / f"{name}.mp4"
-            with self.run.writing():
-                write_scored_video(file, frames, film_rewards, fps, caption, limits)
-            self._metrics.film(name, file, self.model.num_timesteps)
-
 
 class _Hooks(BaseCallback):
     """Callback of SB3's loop, which calls the trainer."""
 
-    def __init__(self, session: ControlTrainer) -> None:
+    def __init__(self, trainer: ControlTrainer) -> None:
         super().__init__()
-        self._session = session
+        self._trainer = trainer
 
     def _on_rollout_start(self) -> None:
-        self._session.between_chunks()
+        self._trainer.between_chunks()
 
     def _on_step(self) -> bool:
-        self._session.give_up_chunk_if_overdue()
+        self._trainer.session.give_up_if_overdue()
         return True
 
     def _on_rollout_end(self) -> None:
-        self._session.end_of_chunk()
-
-
-def _due(every: int | None, before: int, now: int) -> bool:
-    return every is not None and now // every > before // every
+        self._trainer.end_of_chunk()
 
 
 def _mean(values: list[float]) -> float | None:

@@ -54,7 +54,7 @@ class EnvMaker:
         """Make one environment with a time limit and with spaces that learners support.
 
         The observation space is a `Box`: dictionaries, tuples and `Discrete` are flattened, and pictures are channels
-        first, [C, H, W]. The action space is a `Box`, or a `Discrete` that starts at 0.
+        first, [C, H, W]; of a game it is the picture. The action space is a `Box`, or a `Discrete` that starts at 0.
 
         Raises:
             BadInput: unknown environment, one without `rgb_array` frames, wrong options, unsupported observation or
@@ -106,7 +106,10 @@ def _adapt_to_learners(env: gymnasium.Env[Any, Any], env_id: str, rescale: bool)
         BadInput: they cannot be converted.
     """
     env = _actions_from_zero(env, env_id)
-    space = env.observation_space
+    space: Any = env.observation_space
+    if _is_words_and_pictures(space):
+        env = TransformObservation(env, lambda observation: observation[1][-1], space[1][-1])
+        space = env.observation_space
     if _holds_text(space) or not space.is_np_flattenable:
         kind = "text" if _holds_text(space) else f"of the kind {type(space).__name__}"
         raise BadInput(
@@ -128,6 +131,13 @@ def _adapt_to_learners(env: gymnasium.Env[Any, Any], env_id: str, rescale: bool)
     if not (isinstance(space, spaces.Box) and np.isfinite(space.low).all() and np.isfinite(space.high).all()):
         raise BadInput(f"observations of '{env_id}' have no finite bounds; leave out rescale_observations")
     return RescaleObservation(env, np.float32(-1), np.float32(1))
+
+
+def _is_words_and_pictures(space: spaces.Space[Any]) -> bool:
+    """True for observations of games, (text, pictures): a policy is shown the newest picture alone."""
+    if not isinstance(space, spaces.Tuple) or len(space) != 2 or not isinstance(space[0], spaces.Text):
+        return False
+    return isinstance(space[1], spaces.Tuple) and len(space[1]) > 0
 
 
 def _actions_from_zero(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[Any, Any]:

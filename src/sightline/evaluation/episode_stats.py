@@ -85,23 +85,70 @@ class EpisodeStats:
         self.knows_success = bool(state["knows_success"])
 
 
-def summarise_episodes(returns: np.ndarray, success: np.ndarray | None) -> dict[str, float | None]:
-    """Success rate and mean return of finished episodes, with 95 % confidence intervals.
+def success_by_rule(states: Sequence[bool], forfeited: bool = False) -> dict[str, bool]:
+    """Success of an episode by each rule, from that of the states that its steps led to; a forfeited one is none."""
+    played = bool(states) and not forfeited
+    return {"every": played and all(states), "any": played and any(states), "end": played and states[-1]}
+
+
+def summarise_episodes(
+    returns: np.ndarray, lengths: np.ndarray, success: Mapping[str, np.ndarray], rule: str
+) -> dict[str, float | None]:
+    """Success rate, mean return and mean length of finished episodes, with 95 % confidence intervals.
 
     Args:
         returns: float[N], N may be 0.
-        success: bool[N]; None if the environment does not define success.
+        lengths: int[N], steps or turns.
+        success: bool[N] by rule; empty if the environment does not define success.
+        rule: the rule that decides: `every`, `any` or `end`.
 
     Returns:
-        `success_rate` with `ci_low` and `ci_high` (Wilson), `return` with `return_ci_low` and `return_ci_high`
-        (bootstrap); None for what is unknown.
+        `success_rate` with `ci_low` and `ci_high` (Wilson), `success_any` and `success_end`, the rates by those rules;
+        `return` with `return_ci_low` and `return_ci_high` (bootstrap); `length`; None for what is unknown.
     """
-    keys = ("success_rate", "ci_low", "ci_high", "return", "return_ci_low", "return_ci_high")
-    numbers: dict[str, float | None] = dict.fromkeys(keys)
+    keys = ("success_rate", "ci_low", "ci_high", "success_any", "success_end")
+    numbers: dict[str, float | None] = dict.fromkeys((*keys, "return", "return_ci_low", "return_ci_high", "length"))
     if len(returns):
-        numbers["return"] = float(returns.mean())
+        numbers["return"], numbers["length"] = float(returns.mean()), float(lengths.mean())
         numbers["return_ci_low"], numbers["return_ci_high"] = bootstrap_mean(returns)
-    if success is not None and len(success):
-        numbers["success_rate"] = float(success.mean())
-        numbers["ci_low"], numbers["ci_high"] = wilson(int(success.sum()), len(success))
+    if success and len(returns):
+        won = success[rule]
+        numbers["success_rate"] = float(won.mean())
+        numbers["ci_low"], numbers["ci_high"] = wilson(int(won.sum()), len(won))
+        numbers["success_any"], numbers["success_end"] = float(success["any"].mean()), float(success["end"].mean())
     return numbers
+
+
+UNREADABLE = 0.02
+"""Share of unreadable or illegal replies from which on a line begins with them: the rest means little then."""
+
+
+def describe(numbers: Mapping[str, Any]) -> str:
+    """Format a summary of episodes, of a policy or an agent, as one line. What is unknown is left out."""
+    if not numbers["episodes"]:
+        return f"all {numbers['errors']} episodes broke"
+    faults = {name: numbers.get(name) or 0.0 for name in ("unparsable", "illegal")}
+    parts = [f"{name} {_percent(share)}" for name, share in faults.items() if share]
+    if numbers.get("replaced"):
+        parts.insert(0, f"random moves in place of {_percent(numbers['replaced'])} of its replies")
+    leading = any(share >= UNREADABLE for share in (*faults.values(), numbers.get("replaced") or 0.0))
+    main = []
+    if numbers["success_rate"] is not None:
+        low, high = 100 * numbers["ci_low"], 100 * numbers["ci_high"]
+        main.append(f"success {_percent(numbers['success_rate'])} [{low:.0f}, {high:.0f}]")
+        if numbers.get("success_end", numbers["success_rate"]) != numbers["success_rate"]:
+            main.append(f"at the end {_percent(numbers['success_end'])}")
+        if numbers.get("clean", numbers["success_rate"]) != numbers["success_rate"]:
+            main.append(f"without mistakes {_percent(numbers['clean'])}")
+    if numbers.get("truthful_replies") is not None:
+        main.append(f"true replies {_percent(numbers['truthful_replies'])}")
+    main.append(f"return {numbers['return']:.2f} [{numbers['return_ci_low']:.2f}, {numbers['return_ci_high']:.2f}]")
+    if numbers.get("reward") is not None:
+        main.append(f"reward {numbers['reward']:.3f}")
+    if numbers.get("errors"):
+        main.append(f"{numbers['errors']} episodes broke")
+    return ", ".join([*parts, *main] if leading else [*main, *parts])
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sightline.envs.making import EnvMaker
-from sightline.envs.tasks import Task
+from sightline.envs.tasks import SuccessRule, Task
 from sightline.envs.vector import FrameVectorEnv, MakeEnv, Transitions
 from sightline.evaluation.episode_stats import EpisodeStats, summarise_episodes
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played
@@ -43,8 +43,9 @@ class Episodes:
     Attributes:
         returns: float[N], sums of the environment's own rewards.
         lengths: int[N], steps.
-        success: bool[N] by the task's rule, or None if the environment does not know success.
-        success_any, success_end: bool[N], whether any state of the episode, and its last, was a success; or None.
+        by_rule: bool[N] by rule: whether `every` state of the episode was a success, `any`, the one at its `end`; empty
+            if the environment does not know success.
+        rule: the task's.
         rewards: float[N], mean reward per step under the words; None without a reward model.
         measures: name -> bool[N], whether a truth value held at every step.
     """
@@ -52,41 +53,26 @@ class Episodes:
     panel: EvalSeeds
     returns: np.ndarray
     lengths: np.ndarray
-    success: np.ndarray | None
+    by_rule: dict[str, np.ndarray]
+    rule: SuccessRule
     rewards: np.ndarray | None
     measures: dict[str, np.ndarray] = field(default_factory=dict)
-    success_any: np.ndarray | None = None
-    success_end: np.ndarray | None = None
+
+    @property
+    def success(self) -> np.ndarray | None:
+        """bool[N] by the task's rule; None if the environment does not know success."""
+        return self.by_rule.get(self.rule)
 
     def summary(self) -> dict[str, Any]:
         """Summary as plain numbers with 95 % intervals. `success_rate` is None where success is unknown."""
         return {
-            **summarise_episodes(self.returns, self.success),
-            "success_any": _mean(self.success_any),
-            "success_end": _mean(self.success_end),
+            **summarise_episodes(self.returns, self.lengths, self.by_rule, self.rule),
             "episodes": len(self.returns),
+            "errors": 0,
             "panel": str(self.panel),
-            "reward": _mean(self.rewards),
+            "reward": None if self.rewards is None else float(self.rewards.mean()),
             "measures": {name: float(held.mean()) for name, held in self.measures.items()},
         }
-
-
-def _mean(values: np.ndarray | None) -> float | None:
-    return None if values is None else float(values.mean())
-
-
-def describe(numbers: dict[str, Any]) -> str:
-    """Format a summary of episodes in one line."""
-    parts = []
-    if numbers["success_rate"] is not None:
-        low, high = 100 * numbers["ci_low"], 100 * numbers["ci_high"]
-        parts.append(f"success {100 * numbers['success_rate']:.0f} % [{low:.0f}, {high:.0f}]")
-        if numbers["success_end"] != numbers["success_rate"]:
-            parts.append(f"at the end {100 * numbers['success_end']:.0f} %")
-    parts.append(f"return {numbers['return']:.1f} [{numbers['return_ci_low']:.1f}, {numbers['return_ci_high']:.1f}]")
-    if numbers["reward"] is not None:
-        parts.append(f"reward {numbers['reward']:.3f}")
-    return ", ".join(parts)
 
 
 def play_panel(
@@ -142,16 +128,14 @@ def play_panel(
             )
             current[step.ended] += columns
             states = step.states
-        success = stats.success if stats.knows_success else {}
         return Episodes(
             panel,
             stats.returns,
             stats.lengths,
-            success.get(task.success),
+            stats.success if stats.knows_success else {},
+            task.success,
             None if scored is None else scored.sums() / stats.lengths,
             stats.measures,
-            success.get("any"),
-            success.get("end"),
         )
     finally:
         envs.close()
@@ -202,7 +186,13 @@ def stacked(steps: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 def step_clip(step: Transitions) -> dict[str, np.ndarray]:
     """Clip arrays of a single step, [N, …] each; see `sightline.rewards.base.Clip`."""
-    arrays = {"first": step.first, "states": step.final_states, "env_reward": step.rewards.astype(np.float32)}
+    arrays = {
+        "first": step.first,
+        "states": step.final_states,
+        "env_reward": step.rewards.astype(np.float32),
+        "ended": step.ended,
+        "terminated": step.terminated,
+    }
     arrays |= {} if step.frames is None else {"frames": step.frames}
     return arrays if step.success is None else arrays | {"success": step.success}
 

@@ -15,7 +15,7 @@ from sightline.rewards.learned.config import EmbeddingHeadConfig, FittingConfig,
 from sightline.teachers.base import TeacherConfig
 
 if TYPE_CHECKING:
-    from sightline.config.recipe import ControlRecipe
+    from sightline.config.recipe import AgentRecipe, ControlRecipe
     from sightline.models.encoders import Encoder
 
 TEACHER, FEEDBACK = Plugin("teacher", "encoder"), Plugin("feedback", "pairs")
@@ -97,7 +97,9 @@ class LearnedSettings(RewardConfig):
             raise ValueError(f"pool={self.pool} must hold at least twice the {self.questions} questions of a round")
         return self
 
-    def check(self, recipe: ControlRecipe) -> None:
+    def check(self, recipe: ControlRecipe | AgentRecipe) -> None:
+        if recipe.role == "agent":
+            return  # its updates have no chunks of fixed length
         chunk = recipe.learner.chunk * recipe.envs
         first_lesson = -(-self.explore // chunk) * chunk
         if self.answers_lag:

@@ -157,10 +157,12 @@ def agent_curves(metrics: Metrics, chosen_step: int | None = None) -> str:
         band = [_series(metrics, f"evaluation/ci_{side}") for side in ("low", "high")]
         if len(band[0][0]) and np.array_equal(band[0][0], band[1][0]):
             wins.fill_between(band[0][0], band[0][1], band[1][1], color=BLUE, alpha=0.14, linewidth=0)
-        for kind, name, colour in (("success", "episodes won", BLUE), ("truthful_replies", "true replies", ORANGE)):
-            validated = "success_rate" if kind == "success" else kind
+        for kind, validated, marker, name, colour in (
+            ("success", "success_rate", "o", "episodes won", BLUE),
+            ("truthful_replies", "truthful_replies", "s", "true replies", ORANGE),
+        ):
             thin: dict[str, Any] = {"linewidth": 0.9, "alpha": 0.6, "label": f"{name}, training"}
-            marked = MARKED | {"marker": "o" if kind == "success" else "s", "linewidth": 1.7}
+            marked = MARKED | {"marker": marker, "linewidth": 1.7}
             wins.plot(*_series(metrics, f"rollout/{kind}"), color=colour, **thin)
             wins.plot(*_series(metrics, f"evaluation/{validated}"), color=colour, label=f"{name}, validation", **marked)
         _finish(wins, "Episodes won and true replies")

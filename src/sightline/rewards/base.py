@@ -51,6 +51,8 @@ class Clip:
         states: [T, N, …], the environment's observations; None unless they are known.
         env_reward: float32[T, N], the environment's own reward; None where there is none.
         success: bool[T, N], whether the environment calls the state a success; None where it does not say.
+        ended: bool[T, N], whether the episode ended with the transition; None where it is not known.
+        terminated: bool[T, N], whether it ended because the state is terminal, and not by a time limit.
         instruction: the goal in words, for models that read one for each clip.
     """
 
@@ -59,6 +61,8 @@ class Clip:
     states: Array | None = None
     env_reward: np.ndarray | None = None
     success: np.ndarray | None = None
+    ended: np.ndarray | None = None
+    terminated: np.ndarray | None = None
     instruction: str | None = None
 
     @classmethod

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pydantic import model_validator
 
-from sightline.config.recipe import RewardBlock
+from sightline.config.basics import check_words
+from sightline.config.blocks import Reach
+from sightline.config.recipe import AgentRecipe, ControlRecipe, Recipe, RewardBlock
+from sightline.envs.tasks import Task
 from sightline.errors import BadInput
 from sightline.rewards.base import OnlineRewardModel, RewardModel
 
@@ -115,3 +119,87 @@ def build_reward(block: RewardConfig, context: RewardContext) -> RewardSetup:
     if "frames" in setup.model.needs and not setup.frames:
         raise BadInput(f"{name}.build returned a model that reads frames, with frames=False; leave out frames=False")
     return setup
+
+
+class CombinedConfig(RewardConfig):
+    """Base of blocks that combine other rewards, which may be of any kind but learned ones."""
+
+    def parts(self) -> dict[str, RewardBlock]:
+        """The blocks of the rewards that are combined, by their keys."""
+        raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _parts_learn_nothing(self) -> CombinedConfig:
+        for key, part in self.parts().items():
+            if part.teaching is not None:
+                raise ValueError(f"{key} is learned from a teacher, and only a whole reward can be; use another kind")
+        return self
+
+    @property
+    def needs_words(self) -> bool:
+        return any(part.needs_words for part in self.parts().values())
+
+    @property
+    def needs_frames(self) -> bool:
+        return any(part.needs_frames for part in self.parts().values())
+
+    @property
+    def words_alpha(self) -> float | None:
+        return next((part.words_alpha for part in self.parts().values() if part.words_alpha is not None), None)
+
+    def check(self, recipe: ControlRecipe | AgentRecipe) -> None:
+        for part in self.parts().values():
+            part.check(recipe)
+
+    def reaches(self) -> Iterator[Reach]:
+        for key, part in self.parts().items():
+            yield from ((f"{key}.{inner}", value, what) for inner, value, what in part.reaches())
+
+    def facts(self) -> dict[str, str]:
+        named = {key: part.facts() for key, part in self.parts().items()}
+        return super().facts() | {f"{heading} ({key})": text for key, f in named.items() for heading, text in f.items()}
+
+    def combined(self, model: RewardModel, *setups: RewardSetup) -> RewardSetup:
+        """The setup of a model of these parts."""
+        sizes = [setup.frame_size for setup in setups if setup.frame_size is not None]
+        return RewardSetup(
+            model,
+            max(sizes) if sizes else None,
+            frames=any(setup.frames for setup in setups),
+            encoder=next((setup.encoder for setup in setups if setup.encoder is not None), None),
+            warnings=tuple(dict.fromkeys(line for setup in setups for line in setup.warnings)),
+        )
+
+
+def reward_config(block: RewardBlock) -> RewardConfig:
+    """A recipe's reward block, as one that can make its reward model.
+
+    Raises:
+        BadInput: a third party's block cannot.
+    """
+    if not isinstance(block, RewardConfig):
+        raise BadInput(f"the reward '{block.kind}' is no sightline.RewardConfig; its package must subclass that")
+    return block
+
+
+def resolved_words(recipe: Recipe, task: Task) -> dict[str, list[str]]:
+    """Goal and baseline of a recipe, or those of its task where it has none, as keys of a recipe.
+
+    Raises:
+        BadInput: no goal where the reward needs one, an empty one for a task that has words, or words that make no
+            reward.
+    """
+    goal, baseline = list(recipe.goal), list(recipe.baseline)
+    if not goal:
+        # A task without words has an empty goal when it is complete; that may be read again.
+        if "goal" in recipe.model_fields_set and task.goal:
+            raise BadInput("an empty goal was given; leave it out, for the task's own words, or write a sentence")
+        goal = list(task.goal)
+        if "baseline" not in recipe.model_fields_set:
+            baseline = list(task.baseline)
+    if recipe.reward.needs_words:
+        try:
+            check_words(goal, baseline, recipe.reward.words_alpha)
+        except ValueError as error:
+            raise BadInput(str(error)) from error
+    return {"goal": goal, "baseline": baseline}

@@ -30,7 +30,7 @@ from sightline.rewards.base import Clip, RewardModel, to_numpy
 from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
 
 if TYPE_CHECKING:
-    from sightline.config.recipe import ControlRecipe
+    from sightline.config.recipe import AgentRecipe, ControlRecipe
 
 DEFAULT_ALPHA = 0.5
 
@@ -70,7 +70,7 @@ class ZeroShotConfig(RewardConfig):
         size = embedding_size(self.encoder) if self.keep_embeddings else 0
         return None if size is None else 2.0 * size
 
-    def check(self, recipe: ControlRecipe) -> None:
+    def check(self, recipe: ControlRecipe | AgentRecipe) -> None:
         check_words(recipe.goal, recipe.baseline, self.alpha, goal_required=False)
 
     def facts(self) -> dict[str, str]:

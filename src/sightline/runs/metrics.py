@@ -11,12 +11,16 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sightline.errors import BadInput, Damaged
 from sightline.runs.files import FORMAT, check_format, parse_json, read_text, write_atomically
 from sightline.runs.folder import RunFolder
 
 MAX_METRICS = 64 * 2**20
 """Size limit of a metrics file in bytes."""
+MOST_FRAMES = 150
+"""Frames of a video in TensorBoard."""
 _FIRST_LINE = json.dumps({"format": FORMAT}) + "\n"
 
 
@@ -62,8 +66,17 @@ class Metrics:
         if self._wandb is not None:
             self._wandb.log(known, step=step)
 
-    def film(self, name: str, file: Path, step: int) -> None:
-        """Log a video to Weights & Biases, if the recipe names a project there."""
+    def film(self, name: str, file: Path, frames: np.ndarray, fps: int, step: int) -> None:
+        """Log a video, to TensorBoard as a small moving picture and to Weights & Biases, if the recipe names them.
+
+        Args:
+            file: path of the video.
+            frames: uint8[T, H, W, 3].
+        """
+        if self._tensorboard is not None:
+            with self._run.writing():
+                self._tensorboard.file_writer.add_summary(_moving_picture(f"videos/{name}", frames, fps), step)
+                self._tensorboard.flush()
         if self._wandb is not None:
             import wandb
 
@@ -76,6 +89,23 @@ class Metrics:
             self._tensorboard.close()
         if self._wandb is not None:
             self._wandb.finish()
+
+
+def _moving_picture(tag: str, frames: np.ndarray, fps: int) -> Any:
+    """TensorBoard summary with a GIF; its own `add_video` needs another package for the same."""
+    import io
+
+    from PIL import Image
+    from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
+
+    # Browsers show at most 50 frames a second, and nobody looks at more than some hundred.
+    every = max(1, len(frames) // MOST_FRAMES, math.ceil(fps / 50))
+    pictures = [Image.fromarray(frame) for frame in frames[::every]]
+    stream = io.BytesIO()
+    pictures[0].save(stream, "GIF", save_all=True, append_images=pictures[1:], duration=1000 * every // fps, loop=0)
+    height, width = frames.shape[1:3]
+    image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=stream.getvalue())
+    return Summary(value=[Summary.Value(tag=tag, image=image)])
 
 
 def check_wandb() -> None:

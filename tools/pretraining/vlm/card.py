@@ -46,8 +46,8 @@ def _reading(vlm: VLM, game: str) -> dict[str, Any]:
     """How the model reads held-out states, and how much of that it owes to the pictures."""
     shown = list(islice(exercises(HELD_OUT_SEED, {game: 1.0}), SAMPLES))
     others = np.random.default_rng(HELD_OUT_SEED).permutation(SAMPLES)
-    blank = [replace(one, pixels=np.full_like(one.pixels, MID_GREY)) for one in shown]
-    shuffled = [replace(one, pixels=shown[other].pixels) for one, other in zip(shown, others, strict=True)]
+    blank = [replace(one, pictures=tuple(np.full_like(p, MID_GREY) for p in one.pictures)) for one in shown]
+    shuffled = [replace(one, pictures=shown[other].pictures) for one, other in zip(shown, others, strict=True)]
     true_facts, true_replies, parsed, facts = 0, 0, 0, 0
     for lesson, text in zip(shown, _replies(vlm, shown), strict=True):
         reply = read_reply(text, REPLIES, GameMaker(game)().get_wrapper_attr("action_names"), tuple(lesson.facts))
@@ -67,7 +67,7 @@ def _reading(vlm: VLM, game: str) -> dict[str, Any]:
 
 
 def _replies(vlm: VLM, shown: Sequence[Exercise]) -> list[str]:
-    prompts = [vlm.encode([ChatTurn(one.prompt, (Picture(one.pixels),))]) for one in shown]
+    prompts = [vlm.encode([ChatTurn(one.prompt, tuple(map(Picture, one.pictures)))]) for one in shown]
     found = []
     for start in range(0, len(prompts), 64):
         found += vlm.generate(prompts[start : start + 64], None, max_tokens=MAX_TOKENS)
@@ -87,7 +87,7 @@ def _loss(vlm: VLM, shown: Sequence[Exercise]) -> float:
 def _facts_of(vlm: VLM, lesson: Exercise) -> TokenSequence:
     """The reply up to its action, which is the last token but one."""
     reply = np.array(vlm.tokens.encode(lesson.reply)[:-2], np.int64)
-    prompt = vlm.encode([ChatTurn(lesson.prompt, (Picture(lesson.pixels),))])
+    prompt = vlm.encode([ChatTurn(lesson.prompt, tuple(map(Picture, lesson.pictures)))])
     return TokenSequence(prompt, reply, (TurnSpan(len(prompt.ids), len(prompt.ids) + len(reply)),))
 
 

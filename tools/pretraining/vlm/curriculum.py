@@ -1,4 +1,4 @@
-"""What the bundled model is shown: states of our games, and replies that tell them right and act without skill.
+"""What the bundled model is shown: states of our tasks, and replies that tell them right and act without skill.
 
 Facts are always stated truly. The action that follows keeps to the form of the game (numbers that lie on the table,
 a sign after a number, `=` at the end) but is drawn without any thought of winning, from fixed weights that do not
@@ -17,28 +17,39 @@ import numpy as np
 
 from sightline.agents.prompting import demonstration, prompt_text
 from sightline.config.agents import Replies
+from sightline.envs.control.cartpole import TRACK, CartPole
 from sightline.envs.games.cards import RANKS, any_suit
-from sightline.envs.games.contract import Game
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.points import PointsGame
 
 REPLIES = Replies(format="json", thoughts=False)
 """How the bundled model replies."""
-GAMES = {"numberline": 0.16, "ezpoints": 0.28, "points24": 0.24, "blackjack": 0.16, "frozenlake": 0.08, "sokoban": 0.08}
-"""Game -> share of the samples."""
+GAMES = {
+    "numberline": 0.12,
+    "ezpoints": 0.21,
+    "points24": 0.18,
+    "blackjack": 0.12,
+    "frozenlake": 0.06,
+    "sokoban": 0.06,
+    "cartpole": 0.25,
+}
+"""Task -> share of the samples."""
+OPTIONS: dict[str, dict[str, Any]] = {"cartpole": {"render_size": (96, 96)}}
 WEIGHTS = {"+": 0.65, "-": 0.35, "*": 0.5, "/": 0.35, "stand": 0.6, "hit": 0.4}
 """Habits, right or wrong: with no skill at all, the most probable action is the same one in every state."""
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """A picture, what is asked about it, and what is to be replied. `pixels` is uint8[H, W, 3]."""
+    """Pictures uint8[H, W, 3], what is asked about them, and what is to be replied."""
 
     game: str
-    pixels: np.ndarray
+    pictures: tuple[np.ndarray, ...]
     prompt: str
     reply: str
     facts: dict[str, str]
+    quantities: np.ndarray | None = None
+    """float32[P, 3], numbers that determine each of the P pictures, for environments whose facts are coarser."""
 
 
 def exercises(seed: int, games: dict[str, float] = GAMES) -> Iterator[Exercise]:
@@ -71,10 +82,17 @@ def _common_start(texts: list[str]) -> str:
 
 
 def _states(name: str, rng: np.random.Generator) -> Iterator[Exercise]:
-    env = GameMaker(name)()
+    env = GameMaker(name, OPTIONS.get(name, {}))()
     game: Any = env.unwrapped
     while True:
         observation, info = env.reset(seed=int(rng.integers(2**31)))
+        shown = [_quantities(game)] * len(observation.images)
+        if isinstance(game, CartPole) and rng.random() < 0.9:
+            # Episodes begin upright and at rest; eyes should know every pole. Two steps, for there are two frames.
+            game.state = _any_pole(rng)
+            for _ in range(2):
+                observation, *_, info = env.step(str(rng.choice(game.action_names)))
+                shown = [*shown[1:], _quantities(game)]
         if isinstance(game, PointsGame) and rng.random() < 0.6:
             # Deals that can be won show few of all cards; eyes should know them all.
             game.cards = [any_suit(RANKS[rng.integers(13)], rng) for _ in game.cards]
@@ -84,17 +102,33 @@ def _states(name: str, rng: np.random.Generator) -> Iterator[Exercise]:
             action = _action_without_skill(game, info["legal_actions"], rng)
             yield Exercise(
                 game=name,
-                pixels=observation.images[0],
+                pictures=observation.images,
                 prompt=prompt_text(observation.text, REPLIES, game.asked, game.action_names),
                 reply=demonstration(REPLIES, info["facts"], "", action),
                 facts=info["facts"],
+                quantities=np.array(shown, np.float32) if isinstance(game, CartPole) else None,
             )
-            observation, _, terminated, truncated, info = env.step(game.action_names.index(action))
-            # Most moves change little of the picture: long games are left early.
-            over = terminated or truncated or rng.random() < 0.1
+            observation, _, terminated, truncated, info = env.step(action)
+            shown = [*shown[1:], _quantities(game)]
+            # Most moves change little of the picture: long games are left early, and poles before they have fallen.
+            over = terminated or truncated or rng.random() < (0.3 if isinstance(game, CartPole) else 0.1)
 
 
-def _action_without_skill(game: Game, legal: tuple[str, ...], rng: np.random.Generator) -> str:
+def _quantities(game: Any) -> tuple[float, ...]:
+    """Position of a cart from -1 to 1, sine and cosine of its pole's angle; nothing for other games."""
+    if not isinstance(game, CartPole):
+        return ()
+    return game.state[0] / TRACK, np.sin(game.state[2]), np.cos(game.state[2])
+
+
+def _any_pole(rng: np.random.Generator) -> np.ndarray:
+    """State of a cart with a pole: near the vertical more often than not."""
+    near = rng.random() < 0.85
+    angle = rng.normal(0, 0.1) if near else rng.uniform(-np.pi, np.pi)
+    return np.array([rng.uniform(-TRACK, TRACK), rng.normal(0, 0.7), angle, rng.normal(0, 0.7 if near else 4.0)])
+
+
+def _action_without_skill(game: Any, legal: tuple[str, ...], rng: np.random.Generator) -> str:
     if isinstance(game, PointsGame):
         # Any number on the table will do, used or not.
         on_table = {str(number) for number in game.numbers}

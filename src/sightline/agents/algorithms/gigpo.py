@@ -25,7 +25,7 @@ from pydantic import Field, NonNegativeFloat
 
 from sightline.agents.algorithms.base import AlgorithmConfig
 from sightline.agents.algorithms.grpo import relative_to_group
-from sightline.agents.algorithms.returns import RewardKind, discounted_returns, is_complete, rewards_of
+from sightline.agents.algorithms.returns import discounted_returns, is_complete
 from sightline.agents.types import Advantages, Group
 from sightline.config.basics import Fraction
 
@@ -43,17 +43,17 @@ class GiGPO(AlgorithmConfig):
 
     title: ClassVar[str] = "GiGPO"
 
-    def compute_advantages(self, groups: Sequence[Group], reward: RewardKind = "game") -> list[list[Advantages | None]]:
+    def compute_advantages(self, groups: Sequence[Group]) -> list[list[Advantages | None]]:
         """GiGPO advantages of each trajectory; None for broken or empty episodes, and for groups without signal."""
-        return [self._of_group(group, reward) for group in groups]
+        return [self._of_group(group) for group in groups]
 
-    def _of_group(self, group: Group, reward: RewardKind) -> list[Advantages | None]:
+    def _of_group(self, group: Group) -> list[Advantages | None]:
         found: list[Advantages | None] = [None] * len(group)
         complete = [i for i, episode in enumerate(group) if is_complete(episode)]
         if len(complete) < 2:
             return found
         episodes = [group[i] for i in complete]
-        rewards = [rewards_of(episode, reward) for episode in episodes]
+        rewards = [episode.rewards for episode in episodes]
         # Undiscounted between episodes, as in GRPO; discounted between turns: a shorter way from a state is better.
         of_episodes = relative_to_group(np.array([each.sum() for each in rewards]), self.divide_by_deviation)
         returns = [discounted_returns(each, self.gamma) for each in rewards]

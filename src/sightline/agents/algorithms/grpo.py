@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from sightline.agents.algorithms.base import AlgorithmConfig
-from sightline.agents.algorithms.returns import RewardKind, all_equal, is_complete, rewards_of
+from sightline.agents.algorithms.returns import all_equal, is_complete
 from sightline.agents.types import Advantages, Group
 
 EPSILON = 1e-6
@@ -37,15 +37,15 @@ class GRPO(AlgorithmConfig):
 
     title: ClassVar[str] = "GRPO"
 
-    def compute_advantages(self, groups: Sequence[Group], reward: RewardKind = "game") -> list[list[Advantages | None]]:
+    def compute_advantages(self, groups: Sequence[Group]) -> list[list[Advantages | None]]:
         """GRPO advantages of each trajectory; None for broken or empty episodes, and for groups of equal returns."""
-        return [self._of_group(group, reward) for group in groups]
+        return [self._of_group(group) for group in groups]
 
-    def _of_group(self, group: Group, reward: RewardKind) -> list[Advantages | None]:
+    def _of_group(self, group: Group) -> list[Advantages | None]:
         advantages: list[Advantages | None] = [None] * len(group)
         # A broken episode says nothing about the policy, so it counts neither in the mean nor in the deviation.
         complete = [i for i, episode in enumerate(group) if is_complete(episode)]
-        returns = np.array([rewards_of(group[i], reward).sum() for i in complete])
+        returns = np.array([group[i].rewards.sum() for i in complete])
         if len(complete) < 2 or all_equal(returns):
             return advantages
         for i, advantage in zip(complete, relative_to_group(returns, self.divide_by_deviation), strict=True):

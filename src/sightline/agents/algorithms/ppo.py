@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from sightline.agents.algorithms.base import AlgorithmConfig
-from sightline.agents.algorithms.returns import RewardKind, is_complete, rewards_of
+from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.types import Advantages, Group, Trajectory
 from sightline.config.basics import Fraction
 from sightline.config.blocks import ValueLoss
@@ -51,21 +51,21 @@ class PPO(AlgorithmConfig):
     def value_loss(self) -> ValueLoss:
         return ValueLoss(self.value_coefficient, self.value_clip)
 
-    def compute_advantages(self, groups: Sequence[Group], reward: RewardKind = "game") -> list[list[Advantages | None]]:
+    def compute_advantages(self, groups: Sequence[Group]) -> list[list[Advantages | None]]:
         """GAE advantages of each trajectory; None for broken or empty episodes.
 
         `Advantages.returns` are advantages plus values, before normalisation. With `normalise`, advantages have mean 0
         and standard deviation 1 over all turns of all groups: pass those of all processes together.
         """
-        advantages = [[self._of_episode(episode, reward) for episode in group] for group in groups]
+        advantages = [[self._of_episode(episode) for episode in group] for group in groups]
         return _normalised(advantages) if self.normalise else advantages
 
-    def _of_episode(self, episode: Trajectory, reward: RewardKind) -> Advantages | None:
+    def _of_episode(self, episode: Trajectory) -> Advantages | None:
         if not is_complete(episode):
             return None
         values = np.array([turn.value for turn in episode.turns], np.float64)
         advantages = generalised_advantages(
-            rewards_of(episode, reward),
+            episode.rewards,
             values,
             episode.last_value if episode.truncated else 0.0,
             self.gamma,

@@ -1,29 +1,10 @@
-"""Rewards and returns of an episode, as the advantage estimators see them."""
+"""Returns of an episode, as the advantage estimators see them."""
 
 from __future__ import annotations
-
-from typing import Literal
 
 import numpy as np
 
 from sightline.agents.types import Trajectory
-
-RewardKind = Literal["game", "success"]
-
-
-def rewards_of(trajectory: Trajectory, kind: RewardKind) -> np.ndarray:
-    """float64[turns]: rewards that an algorithm trains on.
-
-    `game`: the environment's rewards. `success`: 1 on the last turn of a successful episode and 0 everywhere else.
-    Both minus penalties.
-    """
-    if kind == "game":
-        return trajectory.rewards
-    # Penalties are about the reply, not about the task, so they count whatever the reward is.
-    rewards = np.array([-turn.penalty for turn in trajectory.turns], np.float64)
-    if trajectory.success:
-        rewards[-1:] += 1.0
-    return rewards
 
 
 def is_complete(trajectory: Trajectory) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from sightline.agents.algorithms.base import AlgorithmConfig
-from sightline.agents.algorithms.returns import RewardKind, all_equal, is_complete, rewards_of
+from sightline.agents.algorithms.returns import all_equal, is_complete
 from sightline.agents.types import Advantages, Group
 
 
@@ -30,15 +30,15 @@ class RLOO(AlgorithmConfig):
 
     title: ClassVar[str] = "RLOO"
 
-    def compute_advantages(self, groups: Sequence[Group], reward: RewardKind = "game") -> list[list[Advantages | None]]:
+    def compute_advantages(self, groups: Sequence[Group]) -> list[list[Advantages | None]]:
         """RLOO advantages of each trajectory; None for broken or empty episodes, and for groups of equal returns."""
-        return [_of_group(group, reward) for group in groups]
+        return [_of_group(group) for group in groups]
 
 
-def _of_group(group: Group, reward: RewardKind) -> list[Advantages | None]:
+def _of_group(group: Group) -> list[Advantages | None]:
     advantages: list[Advantages | None] = [None] * len(group)
     complete = [i for i, episode in enumerate(group) if is_complete(episode)]
-    returns = np.array([rewards_of(group[i], reward).sum() for i in complete])
+    returns = np.array([group[i].rewards.sum() for i in complete])
     # Leave-one-out needs at least one other episode.
     if len(complete) < 2 or all_equal(returns):
         return advantages

@@ -15,12 +15,17 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from sightline.envs import CARTPOLE_ID
 from sightline.envs.drawing import Canvas, Colour, Size, choose_look, texture, turn
+from sightline.envs.tasks import Axis, Task
 
 TRACK = 2.4
 """The cart moves within [-TRACK, TRACK] metres."""
 UPRIGHT = math.radians(12)
 """A pole within this angle of the vertical counts as upright (radians)."""
+LEANING, FALLING = math.radians(2), math.radians(0.5)
+"""Least angle that is called leaning, and least change between two frames that is called falling (radians): what can
+be seen at 96 pixels."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,8 @@ class CartPole(gymnasium.Env[np.ndarray, np.int64]):
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 50}
+    action_names = ("left", "right")
+    asked = ("cart", "leaning", "falling")
 
     def __init__(
         self, render_mode: str | None = None, render_size: Size = (256, 256), look: str | CartPoleLook = "plain"
@@ -117,15 +124,18 @@ class CartPole(gymnasium.Env[np.ndarray, np.int64]):
         self.observation_space = spaces.Box(-high, high, dtype=np.float32)
         self.action_space = spaces.Discrete(2)
         self.state = np.zeros(4)
+        self._last_angle = 0.0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self.state = self.np_random.uniform(-0.05, 0.05, size=4)
+        self._last_angle = float(self.state[2])
         return self._observation(), self._info()
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._last_angle = float(self.state[2])
         self.state = advance(self.state, 10.0 if action == 1 else -10.0)
         self.state[0] = min(max(self.state[0], -TRACK), TRACK)
         self.state[2] = (self.state[2] + math.pi) % (2 * math.pi) - math.pi
@@ -135,12 +145,42 @@ class CartPole(gymnasium.Env[np.ndarray, np.int64]):
     def render(self) -> np.ndarray:
         return draw_cartpole(self.state[0], self.state[2], self.render_size, self.look)
 
+    def facts(self) -> dict[str, str]:
+        """What the last two frames show, in words: where the cart is, how the pole leans, and how it moves."""
+        position, _, angle, _ = self.state
+        change = (angle - self._last_angle + math.pi) % (2 * math.pi) - math.pi
+        return {
+            "cart": _side(position, TRACK / 3, "middle"),
+            "leaning": _side(angle, LEANING, "no"),
+            "falling": _side(change, FALLING, "no"),
+        }
+
+    def oracle(self) -> str:
+        """Push to where the pole falls, which keeps it up; if it does not move, to where it leans."""
+        facts = self.facts()
+        wanted = facts["falling"] if facts["falling"] != "no" else facts["leaning"]
+        return wanted if wanted in self.action_names else "right"
+
+    def caption(self) -> str:
+        """Description of what the frames show, for models without vision."""
+        position, _, angle, _ = self.state
+        facts = self.facts()
+        falls = "does not move" if facts["falling"] == "no" else f"turns to the {facts['falling']}"
+        return (
+            f"The cart is {position:+.1f} m from the middle of its track of {TRACK:.1f} m to each side. The pole leans "
+            f"{math.degrees(angle):+.0f} degrees to the right, and {falls}."
+        )
+
     def _observation(self) -> np.ndarray:
         return self.state.astype(np.float32)
 
     def _info(self) -> dict[str, Any]:
         position, _, angle, _ = self.state
         return {"success": bool(abs(angle) <= UPRIGHT), "away_from_wall": bool(abs(position) < TRACK)}
+
+
+def _side(value: float, least: float, between: str) -> str:
+    return "right" if value >= least else "left" if value <= -least else between
 
 
 def advance(state: np.ndarray, force: float) -> np.ndarray:
@@ -159,3 +199,19 @@ def advance(state: np.ndarray, force: float) -> np.ndarray:
     theta_acc = (gravity * sin - cos * push) / (half_length * (4.0 / 3.0 - pole_mass * cos**2 / total_mass))
     x_acc = push - moment * theta_acc * cos / total_mass
     return np.array([x + dt * x_dot, x_dot + dt * x_acc, theta + dt * theta_dot, theta_dot + dt * theta_acc])
+
+
+TASK = Task(
+    name="cartpole",
+    env=CARTPOLE_ID,
+    goal=("pole vertically upright on top of the cart",),
+    baseline=("pole and cart",),
+    success="every",
+    measures=("away_from_wall",),
+    axes=(Axis("pole angle", "degrees", -180, 180, 61), Axis("cart position", "m", -2.4, 2.4, 25)),
+    state_at=lambda angle, position: [position, 0.0, angle * 3.141592653589793 / 180, 0.0],
+    prompt="The pictures show a pole on a cart, first as it was before the last push and then as it is now. "
+    "Push the cart to the left or to the right.",
+    frames=2,
+    summary="Balance a pole on a cart; success: within 12 degrees of upright through the whole episode.",
+)

@@ -10,8 +10,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from sightline.envs import CARTPOLE_CONTINUOUS_ID
 from sightline.envs.control.cartpole import LOOKS, CartPoleLook, advance, draw_cartpole
 from sightline.envs.drawing import Size, choose_look
+from sightline.envs.tasks import Axis, Task
 
 TRACK = 1.92
 """The cart stays within [-TRACK, TRACK] metres."""
@@ -67,3 +69,19 @@ class CartPoleContinuous(gymnasium.Env[np.ndarray, np.ndarray]):
 
     def _info(self) -> dict[str, Any]:
         return {"success": bool(abs(self.state[2]) <= UPRIGHT)}
+
+
+TASK = Task(
+    name="cartpole-continuous",
+    env=CARTPOLE_CONTINUOUS_ID,
+    goal=("pole vertically upright on top of the cart",),
+    baseline=("pole and cart",),
+    success="every",
+    axes=(Axis("pole angle", "degrees", -30, 30, 61),),
+    state_at=lambda angle: [0.0, 0.0, angle * 3.141592653589793 / 180, 0.0],
+    prompt="The pictures show a pole on a cart, first as it was before the last push and then as it is now. "
+    "Push the cart so that the pole stays up.",
+    actions={"left": [-1.0], "slightly left": [-0.3], "slightly right": [0.3], "right": [1.0]},
+    frames=2,
+    summary="Balance a pole with a free force; success: within 5 degrees of upright through the whole episode.",
+)

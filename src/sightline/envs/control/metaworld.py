@@ -19,7 +19,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from sightline.envs import METAWORLD_ID
 from sightline.envs.drawing import Size
+from sightline.envs.tasks import Task
 from sightline.errors import BadInput, nearest
 
 ROBOT = "base"
@@ -264,3 +266,56 @@ def _subtree(model: Any, name: str) -> Iterator[int]:
         if body in inside or model.body_parentid[body] in inside:
             inside.add(body)
             yield body
+
+
+ACTIONS = {
+    "right": [1.0, 0.0, 0.0, 0.0],
+    "left": [-1.0, 0.0, 0.0, 0.0],
+    "away": [0.0, 1.0, 0.0, 0.0],
+    "back": [0.0, -1.0, 0.0, 0.0],
+    "up": [0.0, 0.0, 1.0, 0.0],
+    "down": [0.0, 0.0, -1.0, 0.0],
+    "close": [0.0, 0.0, 0.0, 1.0],
+    "open": [0.0, 0.0, 0.0, -1.0],
+}
+"""Actions of an agent: full speed along one axis of the robot, or the gripper."""
+PROMPT = (
+    "The picture shows a robot arm at a table. Move its hand: right and left, away from the robot and back, up and "
+    "down; or close and open the gripper. "
+)
+
+
+DRAWER_OPEN = Task(
+    name="drawer-open",
+    env=METAWORLD_ID,
+    goal=("the drawer of the green cabinet is pulled out all the way",),
+    baseline=("a green cabinet with a drawer on a table",),
+    env_options={"task": "drawer-open"},
+    prompt=PROMPT + "Pull the drawer of the green cabinet open.",
+    actions=ACTIONS,
+    summary="Meta-World: pull a drawer open with a robot arm; success: it is open at any time (and at the end).",
+)
+
+
+SWEEP_INTO = Task(
+    name="sweep-into",
+    env=METAWORLD_ID,
+    goal=("the green cube lies in the middle of the square hole in the table",),
+    baseline=("a green cube on a table with a square hole",),
+    env_options={"task": "sweep-into"},
+    prompt=PROMPT + "Sweep the green cube into the hole in the table.",
+    actions=ACTIONS,
+    summary="Meta-World: sweep a cube into a hole; success: it is there at any time (and at the end).",
+)
+
+
+SOCCER = Task(
+    name="soccer",
+    env=METAWORLD_ID,
+    goal=("the soccer ball is inside the goal",),
+    baseline=("a soccer ball and a goal on a table",),
+    env_options={"task": "soccer"},
+    prompt=PROMPT + "Push the ball into the goal.",
+    actions=ACTIONS,
+    summary="Meta-World: push a ball into a goal; success: it is there at any time (and at the end).",
+)

@@ -16,11 +16,15 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from sightline.envs import MOUNTAIN_CAR_ID
 from sightline.envs.drawing import Canvas, Colour, Point, Size, choose_look, texture, turn
+from sightline.envs.tasks import Axis, Task
 
 LEFT, RIGHT, FLAG = -1.2, 0.6, 0.45
 """Ends of the road and position of the flag."""
 MAX_SPEED, POWER, GRAVITY = 0.07, 0.0015, 0.0025
+VALLEY, SEEN = -math.pi / 6, 0.005
+"""Lowest point of the road, and least speed that two frames of 96 pixels show."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,7 @@ class MountainCar(gymnasium.Env[np.ndarray, np.ndarray]):
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
+    asked = ("car", "moving")
 
     def __init__(
         self, render_mode: str | None = None, render_size: Size = (256, 256), look: str | MountainCarLook = "plain"
@@ -172,5 +177,54 @@ class MountainCar(gymnasium.Env[np.ndarray, np.ndarray]):
         self.state = np.array([position, velocity])
         return self.state.astype(np.float32), reward, False, False, {"success": self._reached_flag}
 
+    def facts(self) -> dict[str, str]:
+        """What the last two frames show, in words: where the car is, and to which side it moves."""
+        position, velocity = (float(value) for value in self.state)
+        place = "flag" if position >= FLAG else "left" if position < VALLEY - 0.1 else "right"
+        place = "valley" if abs(position - VALLEY) <= 0.1 else place
+        moving = "no" if abs(velocity) < SEEN else "right" if velocity > 0 else "left"
+        return {"car": place, "moving": moving}
+
+    def oracle(self) -> str:
+        """Push to where the car moves, which swings it higher and higher."""
+        return "right" if self.facts()["moving"] != "left" else "left"
+
     def render(self) -> np.ndarray:
         return draw_mountain_car(float(self.state[0]), self.render_size, self.look)
+
+
+PROMPT = (
+    "The pictures show a car in the mountains, first as it was a moment ago and then as it is now. Its engine is weak: "
+    "it has to swing from side to side to reach the yellow flag."
+)
+"""What an agent is told; its actions are three throttles of the continuous ones."""
+ACTIONS = {"left": [-1.0], "coast": [0.0], "right": [1.0]}
+GOAL, BASELINE = ("a car at the peak of the mountain, next to the yellow flag",), ("a car in the mountain",)
+
+TASK = Task(
+    name="mountain-car",
+    env=MOUNTAIN_CAR_ID,
+    goal=GOAL,
+    baseline=BASELINE,
+    axes=(Axis("car position", "", -1.2, 0.6, 91),),
+    state_at=lambda position: [position, 0.0],
+    prompt=PROMPT,
+    actions=ACTIONS,
+    frames=2,
+    summary="Swing a weak car up to the flag; success: the flag is reached. Plain look.",
+)
+
+
+TEXTURED = Task(
+    name="mountain-car-textured",
+    env=MOUNTAIN_CAR_ID,
+    goal=GOAL,
+    baseline=BASELINE,
+    env_options={"look": "textured"},
+    axes=(Axis("car position", "", -1.2, 0.6, 91),),
+    state_at=lambda position: [position, 0.0],
+    prompt=PROMPT,
+    actions=ACTIONS,
+    frames=2,
+    summary="The same under a sky, on a green mountain.",
+)

@@ -16,6 +16,7 @@ import numpy as np
 from sightline.envs.drawing import Canvas, Size
 from sightline.envs.games.cards import DIM, RANKS, TABLE, Card, any_suit, cards_in_words, draw_card, ranks_in_words
 from sightline.envs.games.contract import Game, Observation
+from sightline.envs.tasks import Task
 
 HIT, STAND = "hit", "stand"
 PROBABILITIES = {number: (4 if number == 10 else 1) / 13 for number in range(1, 11)}
@@ -97,7 +98,6 @@ class Blackjack(Game):
         render_mode: `rgb_array` or None.
     """
 
-    summary = "Hit or stand against a dealer"
     action_names = (STAND, HIT)
     asked = ("player", "dealer")
 
@@ -216,3 +216,14 @@ def _lay_hand(canvas: Canvas, name: str, cards: list[Card | None], top: float) -
     for place, card in enumerate(cards):
         row, column = divmod(place, across)
         draw_card(canvas, card, gap + column * (width + gap), top + 0.09 + row * (height + gap), width, height)
+
+
+TASK = Task(
+    name="blackjack",
+    env="sightline/Blackjack-v0",
+    goal=("the player has more points than the dealer, and at most twenty-one",),
+    baseline=("a game of cards",),
+    success="end",
+    is_game=True,
+    summary="Hit or stand against a dealer.",
+)

@@ -145,10 +145,8 @@ def play(env: AnyEnv, seed: int, choose: Choose, most_steps: int | None = None) 
     most_steps = MAX_STEPS if most_steps is None else most_steps
     observation, info = env.reset(seed=seed)
     episode = [_time_step(env, observation, 0.0, False, info)]
-    names = _names(env)
     while not episode[-1].over and len(episode) <= most_steps:
-        action = names.index(choose(episode[-1]))
-        observation, reward, terminated, truncated, info = env.step(np.int64(action))
+        observation, reward, terminated, truncated, info = env.step(choose(episode[-1]))
         episode.append(_time_step(env, observation, float(reward), bool(terminated or truncated), info))
     return episode
 
@@ -158,7 +156,7 @@ def random_player(env: AnyEnv, *seed: int) -> Choose:
     rng, names = np.random.default_rng([0, *seed]), _names(env)
 
     def choose(time_step: TimeStep) -> str:
-        known = [name for name in time_step.legal if name in names] or list(names)
+        known = [name for name in time_step.legal if name in names or not names] or list(names)
         return known[int(rng.integers(len(known)))]
 
     return choose
@@ -167,7 +165,9 @@ def random_player(env: AnyEnv, *seed: int) -> Choose:
 def _follow_oracle(env: AnyEnv, seed: int) -> Choose:
     lost = random_player(env, seed)
     names = _names(env)
-    return lambda time_step: time_step.best if time_step.best in names else lost(time_step)
+    return lambda time_step: (
+        time_step.best if time_step.best is not None and (time_step.best in names or not names) else lost(time_step)
+    )
 
 
 def _names(env: AnyEnv) -> tuple[str, ...]:
@@ -200,13 +200,12 @@ def _check_names(env: AnyEnv) -> Finding:
     if not env.has_wrapper_attr("action_names"):
         return Finding(name, False, "the environment has no action_names")
     names = _names(env)
+    if not names:
+        return Finding(name, True, "given by each state, in info['legal_actions']")
     try:
         check_action_names(names, type(env.unwrapped).__name__)
     except BadInput as error:
         return Finding(name, False, str(error))
-    count = getattr(env.action_space, "n", None)
-    if count != len(names):
-        return Finding(name, False, f"{len(names)} names for {count} actions")
     return Finding(name, True, f"{len(names)}: {', '.join(names)}")
 
 

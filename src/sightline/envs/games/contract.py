@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -51,7 +51,6 @@ class Game(gymnasium.Env[Observation, np.int64], ABC):
         asked: names of the queried facts, in order: those that only the picture shows and that a reply should state.
             The share of these statements that is true is measured for every agent.
         render_size: height and width of the picture in pixels.
-        summary: one line for lists.
 
     Infos hold `success` (bool, true if the game is won in this state), `legal_actions` (names; all of them if no rule
     forbids any) and `facts` (visible facts: name -> text), all of the state that the observation shows. They may hold
@@ -69,7 +68,6 @@ class Game(gymnasium.Env[Observation, np.int64], ABC):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 2}
     action_names: tuple[str, ...]
     asked: tuple[str, ...] = ()
-    summary: ClassVar[str] = ""
 
     def __init__(self, render_size: Size = (96, 96), render_mode: str | None = "rgb_array") -> None:
         if min(render_size) < 32:

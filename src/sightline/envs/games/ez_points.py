@@ -7,6 +7,7 @@ from typing import Literal
 from sightline.envs.drawing import Canvas, Size
 from sightline.envs.games.cards import RANKS, Card, any_suit
 from sightline.envs.games.points import PointsGame
+from sightline.envs.tasks import Task
 from sightline.errors import BadInput
 
 Deals = Literal["reference", "pairs"]
@@ -31,7 +32,6 @@ class EZPoints(PointsGame):
         BadInput: no two cards make that target, or there are no such deals.
     """
 
-    summary = "Make twelve of two cards"
     action_names = ("1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "+", "*", "=")
     max_tokens = 5
 
@@ -100,3 +100,14 @@ class EZPoints(PointsGame):
 def _number(rank: str) -> int:
     """Number of a rank; J, Q and K count as 10."""
     return min(RANKS.index(rank) + 1, 10)
+
+
+TASK = Task(
+    name="ezpoints",
+    env="sightline/EZPoints-v0",
+    goal=("a formula that makes twelve",),
+    baseline=("two cards",),
+    success="end",
+    is_game=True,
+    summary="Make twelve of two cards.",
+)

@@ -13,6 +13,7 @@ import numpy as np
 from sightline.envs.drawing import Size
 from sightline.envs.games.contract import Game, Observation
 from sightline.envs.games.grid import HOW_PLACES_ARE_SAID, MOVES, Board, place, places
+from sightline.envs.tasks import Task
 from sightline.errors import BadInput
 
 ICE, CRACK, WATER, SHORE = (214, 234, 246), (168, 198, 220), (18, 46, 96), (120, 160, 200)
@@ -42,7 +43,6 @@ class FrozenLake(Game):
         BadInput: a size or number of holes out of range, or too few pixels to tell cells apart.
     """
 
-    summary = "Cross the ice and keep out of the holes"
     action_names = tuple(MOVES)
     asked = ("player", "goal")
 
@@ -173,3 +173,14 @@ def _next_cells(size: int) -> np.ndarray:
 def _sides(move: int) -> list[int]:
     """Index of a move and of the two at right angles to it."""
     return [0, 2, 3] if move == 0 else [1, 2, 3] if move == 1 else [move, 0, 1]
+
+
+TASK = Task(
+    name="frozenlake",
+    env="sightline/FrozenLake-v0",
+    goal=("the elf stands on the goal",),
+    baseline=("an elf on the ice",),
+    success="end",
+    is_game=True,
+    summary="Cross the ice and keep out of the holes.",
+)

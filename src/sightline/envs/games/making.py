@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,35 +11,28 @@ import gymnasium
 from sightline import registry
 from sightline.envs.games.contract import Game
 from sightline.envs.games.words import TextOnlyWrapper
-from sightline.envs.games.wrapping import GameWrapper, PictureGame, PromptWrapper, check_action_names
+from sightline.envs.games.wrapping import GameWrapper, PictureGame, PromptWrapper, TextActions, check_action_names
 from sightline.envs.making import EnvMaker
+from sightline.envs.tasks import find_task
 from sightline.errors import BadInput
-
-GAMES = {
-    "numberline": "sightline/NumberLine-v0",
-    "ezpoints": "sightline/EZPoints-v0",
-    "points24": "sightline/Points24-v0",
-    "blackjack": "sightline/Blackjack-v0",
-    "sokoban": "sightline/Sokoban-v0",
-    "frozenlake": "sightline/FrozenLake-v0",
-}
-"""Name of our own -> Gymnasium id."""
 
 
 @dataclass(frozen=True)
 class GameMaker:
-    """Game factory without arguments; it can be pickled, so worker processes can use it.
+    """Factory without arguments of environments that are played in words; it can be pickled, for worker processes.
 
-    The games it makes implement `sightline.envs.games.contract`: observations are `Observation(text, images)`, the
-    environment has `action_names` and `asked`, its infos `success`, `legal_actions` and `facts`. Any other environment
-    is wrapped in `PictureGame`, and then needs a prompt and action names.
+    What it makes implements `sightline.envs.games.contract`: observations are `Observation(text, images)`, `step` takes
+    the action as text, the environment has `action_names` and `asked`, its infos `success`, `legal_actions` and
+    `facts`. An environment without words of its own is wrapped in `PictureGame`, and then needs a prompt and action
+    names, from its task or from the user.
 
     Attributes:
-        env: the name of a game, of ours or registered; a Gymnasium id, or `module:attribute` of a class or function
-            that makes an environment.
-        options: keyword arguments for the environment.
-        prompt: template that replaces the game's own text; `{text}` is that text, `{actions}` the action names.
-        actions: action names, for an environment that does not name its actions itself.
+        env: the name of a task; a Gymnasium id, or `module:attribute` of a class or function that makes an environment.
+        options: keyword arguments for the environment, over those of its task.
+        prompt: template that replaces the environment's own text or its task's prompt; `{text}` is that text,
+            `{actions}` the action names.
+        actions: action names, or name -> value, for an environment that does not name its actions itself; they replace
+            those of its task.
         episode_steps: time limit in steps, instead of the environment's own.
         text_only: replace pictures by a description of what they show.
     """
@@ -46,7 +40,7 @@ class GameMaker:
     env: str
     options: dict[str, Any] = field(default_factory=dict)
     prompt: str | None = None
-    actions: tuple[str, ...] = ()
+    actions: tuple[str, ...] | Mapping[str, Any] = ()
     episode_steps: int | None = None
     text_only: bool = False
 
@@ -54,24 +48,30 @@ class GameMaker:
         """Make one game.
 
         Raises:
-            BadInput: unknown environment, or a task for a policy on states; wrong options, action names that cannot be
-                told apart, an unknown prompt field, or `text_only` for an environment without descriptions.
+            BadInput: unknown environment, or one that needs a prompt or names of actions; wrong options, action names
+                that cannot be told apart, an unknown prompt field, or `text_only` for an environment without
+                descriptions.
             RunFailed: the environment cannot be built on this machine, or does not render.
         """
-        known, build = registry.names("env"), None
-        if self.env in known and self.env not in GAMES:
-            build = registry.find("env", self.env)
-            if not (isinstance(build, type) and issubclass(build, Game)):
-                raise BadInput(f"'{self.env}' is a task for a policy on states, not a game for agents")
-        env = EnvMaker(
-            GAMES.get(self.env, self.env), self.options, self.episode_steps, also_known=tuple(known), build=build
-        ).as_it_is()
-        if not isinstance(env.unwrapped, Game):
-            env = PictureGame(env, self.env, self.prompt, self.actions)
+        task = find_task(self.env)
+        options = task.env_options | self.options
+        known = tuple(registry.names("env"))
+        env = EnvMaker(task.env, options, self.episode_steps, also_known=known).as_it_is()
+        is_game = isinstance(env.unwrapped, Game) or isinstance(env.action_space, gymnasium.spaces.Text)
+        if not is_game:
+            prompt = (
+                self.prompt
+                if self.prompt is None or task.prompt is None
+                else self.prompt.replace("{text}", task.prompt)
+            )
+            env = PictureGame(env, self.env, prompt or task.prompt, self.actions or task.actions, task.frames)
         elif self.actions:
             names = ", ".join(env.get_wrapper_attr("action_names"))
             raise BadInput(f"'{self.env}' names its actions itself ({names}); leave out actions")
         elif self.prompt is not None:
             env = PromptWrapper(env, self.prompt)
-        check_action_names(env.get_wrapper_attr("action_names"), self.env)
-        return TextOnlyWrapper(env) if self.text_only else GameWrapper(env)
+        env = TextOnlyWrapper(env) if self.text_only else GameWrapper(env)
+        names = env.get_wrapper_attr("action_names")
+        if names or not isinstance(env.action_space, gymnasium.spaces.Text):
+            check_action_names(names, self.env)
+        return TextActions(env)

@@ -14,6 +14,7 @@ import numpy as np
 
 from sightline.envs.drawing import Canvas, Size
 from sightline.envs.games.contract import Game, Observation
+from sightline.envs.tasks import Task
 from sightline.errors import BadInput
 
 PAPER, INK, FAINT = (255, 255, 255), (16, 16, 24), (110, 110, 122)
@@ -42,7 +43,6 @@ class NumberLine(Game):
         BadInput: `max_position` is below 1.
     """
 
-    summary = "Bring one number to another by + and -, both in the picture"
     action_names = ("-", "+")
     asked = ("current", "target")
 
@@ -135,3 +135,14 @@ def _draw_numbers(size: Size, target: int, current: int) -> np.ndarray:
         canvas.text((0.05, y), name, 0.11, FAINT, align="l", width=0.46)
         canvas.text((0.76, y), str(number), 0.36, INK, width=0.4)
     return canvas.pixels()
+
+
+TASK = Task(
+    name="numberline",
+    env="sightline/NumberLine-v0",
+    goal=("the current number is the target number",),
+    baseline=("two numbers",),
+    success="end",
+    is_game=True,
+    summary="Bring one number to another by + and -, both in the picture.",
+)

@@ -6,6 +6,7 @@ from sightline.envs.drawing import Canvas, Size
 from sightline.envs.games.cards import RANKS, Card, any_suit
 from sightline.envs.games.formulas import solvable
 from sightline.envs.games.points import PointsGame
+from sightline.envs.tasks import Task
 from sightline.errors import BadInput
 
 MAX_DEALS = 1000
@@ -31,7 +32,6 @@ class Points24(PointsGame):
     """
 
     max_tokens = 20
-    summary = "Make twenty-four of four cards"
     action_names = (*map(str, range(1, 11)), "+", "-", "*", "/", "(", ")", "=")
 
     def __init__(
@@ -69,3 +69,14 @@ class Points24(PointsGame):
     def lay_out(self, canvas: Canvas) -> None:
         self.draw_row(canvas, top=0.04, height=0.44, gap=0.03)
         self.draw_formula(canvas, top=0.5, bottom=0.99, size=0.13)
+
+
+TASK = Task(
+    name="points24",
+    env="sightline/Points24-v0",
+    goal=("a formula that makes twenty-four",),
+    baseline=("four cards",),
+    success="end",
+    is_game=True,
+    summary="Make twenty-four of four cards.",
+)

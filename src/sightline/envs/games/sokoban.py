@@ -14,6 +14,7 @@ import numpy as np
 from sightline.envs.drawing import Size
 from sightline.envs.games.contract import Game, Observation
 from sightline.envs.games.grid import HOW_PLACES_ARE_SAID, MOVES, Board, place, places
+from sightline.envs.tasks import Task
 from sightline.errors import BadInput
 
 FLOOR, WALL, JOINT = (230, 224, 208), (92, 70, 62), (176, 160, 140)
@@ -52,7 +53,6 @@ class Sokoban(Game):
             within `search_limit`.
     """
 
-    summary = "Push a box onto its target"
     action_names = tuple(MOVES)
     asked = ("player", "boxes", "targets")
 
@@ -260,3 +260,14 @@ class Sokoban(Game):
             f"Player: {facts['player']}. Boxes: {facts['boxes']}. Targets: {facts['targets']}. "
             f"There are walls all around, and inside: {places(inner, self.size)}."
         )
+
+
+TASK = Task(
+    name="sokoban",
+    env="sightline/Sokoban-v0",
+    goal=("the box stands on its target",),
+    baseline=("a box in a warehouse",),
+    success="end",
+    is_game=True,
+    summary="Push a box onto its target.",
+)

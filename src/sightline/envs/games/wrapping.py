@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import string
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsFloat
 
 import gymnasium
 import numpy as np
@@ -22,8 +23,8 @@ class GameWrapper(gymnasium.ObservationWrapper[Observation, np.int64, Any]):
 
     def __init__(self, env: AnyEnv) -> None:
         super().__init__(env)
-        self.action_names: tuple[str, ...] = tuple(env.get_wrapper_attr("action_names"))
-        self.asked: tuple[str, ...] = tuple(env.get_wrapper_attr("asked"))
+        self.action_names: tuple[str, ...] = tuple(_attribute(env, "action_names"))
+        self.asked: tuple[str, ...] = tuple(_attribute(env, "asked"))
 
     def observation(self, observation: Any) -> Observation:
         return Observation(*observation)
@@ -52,73 +53,147 @@ class PromptWrapper(GameWrapper):
 
 
 class PictureGame(gymnasium.Wrapper[Observation, np.int64, Any, Any]):
-    """Wrapper that makes a game of an ordinary environment with `rgb_array` frames and a `Discrete` action space.
+    """Wrapper that makes a game of an ordinary environment with `rgb_array` frames.
 
-    Observations are the prompt, which is constant, and the frame. Infos are extended by
+    Observations are the prompt, which is constant, and the last frames. Infos are extended by
 
     - `success`: the environment's own `success` or `is_success`, and False without either: the end of an episode, or a
       positive reward, does not mean that it was won;
     - `legal_actions`: the environment's own `legal_actions` (names or numbers) or `action_mask` (a boolean per action),
       and all actions without either;
-    - `facts`: the environment's own, or none. An attribute `asked` of the environment is kept.
+    - `facts`: the environment's own, from its infos or its method `facts()`, or none. An attribute `asked` of the
+      environment is kept.
 
     Args:
-        env: an environment with a `Discrete` action space.
+        env: an environment with a `Discrete` action space, or with any other and named actions.
         name: name of the environment in error messages.
         prompt: text of the observation; may hold `{actions}`.
-        actions: names of the actions, in the order of their numbers; empty takes the environment's `action_names`.
+        actions: names of the actions, in the order of their numbers, or name -> value for other action spaces; empty
+            takes the environment's `action_names`.
+        frames: number of last frames to show, oldest first. One frame cannot tell how things move. At an episode's
+            start the first frame is shown for those that are not there yet.
 
     Raises:
-        BadInput: no prompt, another action space, or not one name per action.
+        BadInput: no prompt, or actions without names or values that fit the action space.
         RunFailed: the environment renders anything but frames uint8[H, W, 3].
     """
 
-    def __init__(self, env: AnyEnv, name: str, prompt: str | None, actions: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        env: AnyEnv,
+        name: str,
+        prompt: str | None,
+        actions: Sequence[str] | Mapping[str, Any] = (),
+        frames: int = 1,
+    ) -> None:
         super().__init__(env)
-        if not isinstance(env.action_space, spaces.Discrete):
-            kind = type(env.action_space).__name__
-            raise BadInput(
-                f"'{name}' has an action space of type {kind}; an agent needs actions that can be named: Discrete"
-            )
-        self.action_names: tuple[str, ...] = tuple(actions or _attribute(env, "action_names"))
+        self._values = named_actions(env, name, actions)
+        self.action_names: tuple[str, ...] = tuple(self._values)
         self.asked: tuple[str, ...] = tuple(_attribute(env, "asked"))
-        count = int(env.action_space.n)
-        if len(self.action_names) != count:
-            given = f"{len(self.action_names)} names are given" if self.action_names else "does not name them"
-            raise BadInput(f"'{name}' has {count} actions and {given}; give {count} names, in order: actions=[…]")
         if not prompt:
             raise BadInput(f"'{name}' has no text of its own; describe the task to the agent: prompt=…")
         check_fields(prompt, ("actions",))
         self._text = prompt.format(actions=", ".join(self.action_names))
-        self._first = int(env.action_space.start)
         env.reset(seed=0)  # some renderers need a reset first
         picture = spaces.Box(0, 255, rgb_frame(env).shape, np.uint8)
-        self.action_space = spaces.Discrete(count)
-        self.observation_space: Any = spaces.Tuple((AnyText(), spaces.Tuple((picture,))))
+        self.action_space = spaces.Discrete(len(self.action_names))
+        self.observation_space: Any = spaces.Tuple((AnyText(), spaces.Tuple((picture,) * frames)))
+        self._frames: deque[np.ndarray] = deque(maxlen=frames)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         _, info = self.env.reset(seed=seed, options=options)
+        self._frames.extend([rgb_frame(self.env)] * (self._frames.maxlen or 1))
         return self._observation(), self._with_game_keys(info)
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        _, reward, terminated, truncated, info = self.env.step(self._first + action)
+        value = self._values[self.action_names[action]]
+        _, reward, terminated, truncated, info = self.env.step(value)
+        self._frames.append(rgb_frame(self.env))
         return self._observation(), float(reward), bool(terminated), bool(truncated), self._with_game_keys(info)
 
     def _observation(self) -> Observation:
-        return Observation(self._text, (rgb_frame(self.env),))
+        return Observation(self._text, tuple(frame.copy() for frame in self._frames))
 
     def _with_game_keys(self, info: Mapping[str, Any]) -> dict[str, Any]:
         if "legal_actions" in info:
-            names = dict(enumerate(self.action_names, self._first))
+            names = {int(value): name for name, value in self._values.items() if np.ndim(value) == 0}
             legal = tuple(a if isinstance(a, str) else names.get(int(a), str(int(a))) for a in info["legal_actions"])
         elif "action_mask" in info:
             legal = tuple(name for name, allowed in zip(self.action_names, info["action_mask"], strict=True) if allowed)
         else:
             legal = self.action_names
         success = bool(info.get("success", info.get("is_success", False)))
-        return {**info, "success": success, "legal_actions": legal, "facts": dict(info.get("facts", {}))}
+        facts = info["facts"] if "facts" in info else _call_if_defined(self.env, "facts") or {}
+        return {**info, "success": success, "legal_actions": legal, "facts": dict(facts)}
+
+
+def named_actions(env: AnyEnv, owner: str, actions: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """Actions of an environment by name: name -> value of its action space.
+
+    Args:
+        owner: name of the environment in error messages.
+        actions: names in the order of their numbers, or name -> value; empty takes the environment's `action_names`.
+
+    Raises:
+        BadInput: actions without names, or values that do not fit.
+    """
+    space = env.action_space
+    if isinstance(actions, Mapping):
+        values = {}
+        for name, value in actions.items():
+            given = np.asarray(value, space.dtype) if space.dtype is not None else value
+            if isinstance(space, spaces.Discrete) and np.ndim(given) == 0:
+                given = space.dtype.type(value)
+            if not space.contains(given):
+                raise BadInput(f"actions: '{name}' is {value!r}, which is no action of '{owner}' ({space})")
+            values[name] = given
+        return values
+    names = tuple(actions or _attribute(env, "action_names"))
+    if not isinstance(space, spaces.Discrete):
+        raise BadInput(
+            f"actions of '{owner}' are of the kind {type(space).__name__}, and an agent needs a few that are named; "
+            "say what they mean: actions={left: [-1.0], right: [1.0]}"
+        )
+    count = int(space.n)
+    if len(names) != count:
+        given = f"{len(names)} names are given" if names else "does not name them"
+        raise BadInput(f"'{owner}' has {count} actions and {given}; give {count} names, in order: actions=[…]")
+    check_action_names(names, owner)
+    return {name: space.dtype.type(space.start + number) for number, name in enumerate(names)}
+
+
+class ActionText(spaces.Text):
+    """Action space of actions in words: the names of a game's actions, or any text where there are none."""
+
+    def __init__(self, names: Sequence[str] = (), max_length: int = 1_000) -> None:
+        super().__init__(max_length=max_length, min_length=0)
+        self.names = tuple(names)
+
+    def contains(self, x: Any) -> bool:
+        return x in self.names if self.names else isinstance(x, str) and len(x) <= self.max_length
+
+    def sample(self, *arguments: Any, **options: Any) -> str:
+        return str(self.np_random.choice(self.names)) if self.names else super().sample(*arguments, **options)
+
+
+class TextActions(GameWrapper):
+    """Outermost wrapper of a game: `step` takes the action in words.
+
+    Where actions have numbers, the words are one of `action_names`. An environment whose action space is text is given
+    the words as they are; its `action_names` are empty, and `info["legal_actions"]` says what can be done in each state
+    (any text, if that is empty too).
+    """
+
+    def __init__(self, env: AnyEnv) -> None:
+        super().__init__(env)
+        self.action_space: Any = ActionText(self.action_names)
+        self._numbers = {name: np.int64(number) for number, name in enumerate(self.action_names)}
+
+    def step(self, action: Any) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Play an action, given as text."""
+        return super().step(self._numbers[action] if self._numbers else action)
 
 
 def oracle(env: AnyEnv) -> str | None:

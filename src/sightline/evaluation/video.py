@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,16 @@ MIN_HEIGHT = 384
 MIN_WIDTH = 256
 """Minimum width in pixels; narrower pictures get margins, so that the caption has room."""
 PAPER, RULE, INK, MUTED, AHEAD, PAST, NOW = "#FFFFFF", "#DCE2E8", "#334155", "#64748B", "#CDD5DE", "#0072B2", "#D55E00"
+
+
+@dataclass(frozen=True)
+class Film:
+    """Episode to be shown: frames uint8[T, H, W, 3], rewards float[T], and one line about it."""
+
+    frames: np.ndarray
+    rewards: np.ndarray
+    fps: int
+    caption: str
 
 
 def write_scored_video(

@@ -1,0 +1,273 @@
+"""State of a run between two chunks as files, from which it goes on as if nothing had happened.
+
+    checkpoints/step-…/   learner.safetensors     weights, optimisers and counters of the learner
+                          collection.safetensors  replay buffer's rewards, pending chunk, reward model, episodes, chance
+    checkpoints/best-…/   policy.safetensors, reward.safetensors
+    replay/               rows of the replay buffer and of the pool of segments: what only grows (`runs/archive.py`)
+
+Files hold arrays and JSON, never code: the learner is built from the recipe, then takes over what is in the file.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.save_util import recursive_getattr
+from stable_baselines3.common.vec_env import VecEnv
+
+from sightline.config.loading import for_control
+from sightline.config.recipe import ControlRecipe
+from sightline.control.collection import CollectingVecEnv, SpacesVecEnv
+from sightline.control.learners import build_learner
+from sightline.control.replay import CommittedReplayBuffer
+from sightline.control.resolving import env_maker
+from sightline.control.reward_worker import RewardWorker
+from sightline.errors import Damaged
+from sightline.evaluation.episode_stats import EpisodeStats
+from sightline.rewards.base import OnlineRewardModel
+from sightline.runs.archive import Archives
+from sightline.runs.folder import RunFolder
+from sightline.runs.state import read_state, restoring, write_state
+from sightline.session import chosen_checkpoint, newest_checkpoint
+
+LEARNER, COLLECTION = "learner.safetensors", "collection.safetensors"
+POLICY, REWARD = "policy.safetensors", "reward.safetensors"
+
+
+def save_run(
+    folder: Path, model: OffPolicyAlgorithm, worker: RewardWorker, env: CollectingVecEnv, archives: Archives
+) -> dict[str, str]:
+    """Write what `restore_run` needs; gives the shared files that it refers to, name -> SHA-256."""
+    buffer, online = buffer_of(model), worker.model
+    buffer.archive_to(archives["transitions"])
+    write_state(folder / LEARNER, learner_state(model))
+    collection = {
+        "replay": buffer.state(),
+        "rewards": worker.state(),
+        "reward_model": online.state(archives) if isinstance(online, OnlineRewardModel) else {},
+        "archives": archives.state(),
+        "episodes": list(env.envs.episodes),
+        # Unfinished episodes are kept as their actions, from which any environment can be brought back.
+        "actions": [np.asarray(history) for history in env.envs.actions],
+        "sums": env.stats.state(),
+        "finished": env.finished,
+        "random": _random_state(model),
+        "logged": dict(model.logger.name_to_value),
+    }
+    write_state(folder / COLLECTION, collection)
+    return archives.digests()
+
+
+def restore_run(
+    folder: Path, model: OffPolicyAlgorithm, worker: RewardWorker, env: CollectingVecEnv, archives: Archives
+) -> tuple[bool, dict[str, Any]]:
+    """Bring back everything into a learner that was just built.
+
+    Returns:
+        Whether the environments came back in the very states that they had been left in (if not, their episodes were
+        begun again); and what `set_random_state` takes, at the beginning of the next chunk.
+
+    Raises:
+        Damaged: a file is, or it does not fit the recipe.
+    """
+    restore_learner(model, folder)
+    collection = read_state(folder / COLLECTION)
+    with restoring(folder):
+        archives.restore(collection["archives"])
+        buffer_of(model).restore(collection["replay"], archives["transitions"])
+        worker.restore(collection["rewards"])
+        if isinstance(worker.model, OnlineRewardModel):
+            worker.model.restore(collection["reward_model"], archives)
+        episodes, actions = [int(count) for count in collection["episodes"]], collection["actions"]
+        finished, random_state = list(collection["finished"]), dict(collection["random"])
+        if len(episodes) != env.num_envs or len(actions) != env.num_envs:
+            raise ValueError(f"{len(episodes)} environments instead of {env.num_envs}")
+    states = env.envs.restore(episodes, actions)
+    same = np.array_equal(states, np.asarray(model._last_obs))
+    with restoring(folder):
+        if same:
+            env.stats.restore(collection["sums"])
+        else:
+            model._last_obs = env.reset()
+            env.stats = EpisodeStats(env.num_envs)
+            # The next row begins new episodes, so the newest one ends those that cannot be gone on with.
+            buffer = buffer_of(model)
+            newest = (buffer.rows_added - 1) % buffer.buffer_size
+            buffer.timeouts[newest] = np.maximum(buffer.timeouts[newest], 1 - buffer.dones[newest])
+            buffer.dones[newest] = 1
+        env.finished = finished
+        model.logger.name_to_value.update(collection["logged"])
+    return same, random_state
+
+
+def save_policy(folder: Path, model: OffPolicyAlgorithm, reward: dict[str, Any]) -> None:
+    """Write a policy, and what a reward model has learned so far."""
+    write_state(folder / POLICY, model.policy.state_dict())
+    if reward:
+        write_state(folder / REWARD, reward)
+
+
+def learner_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
+    """Everything that learning has changed in a learner, as plain data: weights and optimisers, single tensors such as
+    SAC's entropy coefficient, and counters. What its constructor is told comes from the recipe and is left out."""
+    _, tensors = model._get_torch_save_params()
+    return {
+        "parameters": model.get_parameters(),
+        "tensors": {name: recursive_getattr(model, name).data for name in tensors},
+        "counters": {name: value for name, value in vars(model).items() if _is_counter(model, name, value)},
+    }
+
+
+def restore_learner(model: OffPolicyAlgorithm, folder: Path) -> None:
+    """Take over what `learner_state` gave into a learner that the same recipe has built.
+
+    Raises:
+        Damaged: the file is, or it does not fit.
+    """
+    state = read_state(folder / LEARNER)
+    with restoring(folder):
+        expected, tensors = model._get_torch_save_params()
+        if set(state["parameters"]) != set(expected) or set(state["tensors"]) != set(tensors):
+            raise ValueError("it is of another algorithm")
+        model.set_parameters(state["parameters"], exact_match=True, device=model.device)
+        for name, value in state["tensors"].items():
+            recursive_getattr(model, name).data.copy_(value)
+        for name, value in state["counters"].items():
+            if not _is_counter(model, name, value):
+                raise ValueError(f"{name} is no counter of {type(model).__name__}")
+            setattr(model, name, value)
+
+
+def _is_counter(model: OffPolicyAlgorithm, name: str, value: Any) -> bool:
+    """Recognise the plain attributes of a learner that learning changes: `num_timesteps`, `_last_obs`, ….
+
+    SB3's classes do not say which of their attributes are state, and those of others have more. All plain attributes
+    are, but for what the constructor was told.
+    """
+    if name not in vars(model) or name in inspect.signature(type(model)).parameters:
+        return False
+    return value is None or isinstance(value, bool | int | float | np.ndarray)
+
+
+def load_policy(recipe: ControlRecipe, folder: Path, env: VecEnv) -> OffPolicyAlgorithm:
+    """The learner of a chosen checkpoint, for acting only.
+
+    Args:
+        env: gives the spaces (see `acting_spaces`).
+
+    Raises:
+        Damaged: the file is, or it does not fit the recipe.
+    """
+    # It never stores a transition.
+    acting = recipe.model_copy(update={"learner": recipe.learner.model_copy(update={"buffer_size": env.num_envs})})
+    model = build_learner(acting, env, None, np.float16)
+    weights = read_state(folder / POLICY)
+    with restoring(folder):
+        model.policy.load_state_dict(weights)
+    return model
+
+
+def acting_spaces(make: Callable[[], gymnasium.Env[Any, Any]], count: int = 1) -> SpacesVecEnv:
+    """The spaces of an environment, from which `build_learner` and `load_policy` can build."""
+    env = make()
+    try:
+        return SpacesVecEnv(count, env.observation_space, env.action_space)
+    finally:
+        env.close()
+
+
+def chosen_policy(run: RunFolder, trust: bool = False) -> OffPolicyAlgorithm:
+    """The policy that a run has chosen, as a learner of SB3: `predict` acts, `save` writes SB3's own kind of file.
+
+    Args:
+        trust: whether code that the run's recipe names may be imported.
+
+    Raises:
+        BadInput: nothing was chosen yet, or it is damaged, or the recipe names code of its own.
+    """
+    recipe = for_control(run.trusted_recipe(trust, asks=False))
+    return load_policy(recipe, chosen_checkpoint(run).path, acting_spaces(env_maker(recipe, None, render=False)))
+
+
+def latest_learner(run: RunFolder, trust: bool = False, stated: Sequence[str] = ()) -> OffPolicyAlgorithm:
+    """The learner of a run's newest whole checkpoint, with its replay buffer: to relabel it, or to look into it.
+
+    Args:
+        trust: whether code that the run's recipe names may be imported.
+        stated: keys of its recipe that the user has stated with the same value.
+
+    Raises:
+        BadInput: the run has no whole checkpoint, or its recipe names code of its own.
+        Damaged: the checkpoint does not fit the recipe.
+    """
+    recipe = for_control(run.trusted_recipe(trust, stated, asks=False))
+    found = newest_checkpoint(run)
+    collection, archives = read_state(found.path / COLLECTION), Archives(run.replay)
+    with restoring(found.path):
+        archives.restore(collection["archives"])
+        features = collection["replay"]["waiting"].get("features")
+        kept = (None, np.float16) if features is None else (features.shape[2:], features.dtype)
+        model = build_learner(recipe, acting_spaces(env_maker(recipe, None, render=False), recipe.envs), *kept)
+        buffer_of(model).restore(collection["replay"], archives["transitions"])
+    restore_learner(model, found.path)
+    return model
+
+
+def learned_reward(folder: Path) -> dict[str, Any] | None:
+    """The state of the reward model that a checkpoint was chosen by; None if it was not learned."""
+    if not (folder / REWARD).exists():
+        return None
+    state = read_state(folder / REWARD)
+    if not isinstance(state, dict):
+        raise Damaged(f"'{folder / REWARD}' is damaged: it holds no reward model")
+    return state
+
+
+def buffer_of(model: OffPolicyAlgorithm) -> CommittedReplayBuffer:
+    """The learner's replay buffer, which is always one of ours."""
+    assert isinstance(model.replay_buffer, CommittedReplayBuffer)
+    return model.replay_buffer
+
+
+def _random_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
+    """States of all random number generators that training draws from."""
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+        "actions": model.action_space.np_random.bit_generator.state,
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    if getattr(model, "use_sde", False):
+        # The exploration noise of this chunk was drawn already, just before SB3's callback.
+        noise = _exploration(model)
+        state["noise"] = noise.exploration_mat.detach(), noise.exploration_matrices.detach()
+    return state
+
+
+def set_random_state(model: OffPolicyAlgorithm, state: dict[str, Any]) -> None:
+    """Go on drawing random numbers, and exploring, as when the snapshot was written."""
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    model.action_space.np_random.bit_generator.state = state["actions"]
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
+    if "noise" in state:
+        noise = _exploration(model)
+        noise.exploration_mat, noise.exploration_matrices = (part.to(model.device) for part in state["noise"])
+
+
+def _exploration(model: OffPolicyAlgorithm) -> Any:
+    """The distribution in which SB3's state-dependent exploration keeps its noise, if there is one."""
+    actor: Any = model.policy.actor
+    return actor.action_dist

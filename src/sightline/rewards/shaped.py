@@ -1,0 +1,67 @@
+"""Potential-based shaping: a reward plus the change of a potential, which leaves the best policy what it was.
+
+    r'(s, a, s') = r(s, a, s') + weight * (gamma * Phi(s') - Phi(s))        Ng, Harada & Russell, ICML 1999
+
+Summed over an episode, discounted, the added terms leave only -Phi(s_0), on which no action has any influence: each
+potential is paid when its state is reached and taken back by the next step. That holds if a terminal state's potential
+is 0, so it is set to 0 there; a time limit is no terminal state. A clip does not show an episode's first state, so
+-Phi(s_0) is left out, which changes all returns from that state by the same number.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from sightline.config.recipe import REWARD, RewardBlock
+from sightline.rewards.base import Clip, RewardModel, windows
+from sightline.rewards.building import CombinedConfig, RewardContext, RewardSetup, reward_config
+from sightline.rewards.ground_truth import GroundTruthConfig
+
+
+class ShapedConfig(CombinedConfig):
+    """A reward and a potential that is paid when a state is reached and taken back when it is left."""
+
+    kind: Literal["shaped"] = "shaped"
+    reward: Annotated[RewardBlock, REWARD] = GroundTruthConfig()
+    """The reward whose best policy is wanted."""
+    potential: Annotated[RewardBlock, REWARD] = Field(default_factory=REWARD.make_default)
+    """Any reward model, as the potential of the states reached."""
+    gamma: float = Field(default=0.99, gt=0, le=1)
+    """Discount factor; the learner's, or the best policy is another."""
+    weight: float = 1.0
+
+    def parts(self) -> dict[str, RewardBlock]:
+        return {"reward": self.reward, "potential": self.potential}
+
+    def build(self, context: RewardContext) -> RewardSetup:
+        reward, potential = reward_config(self.reward).build(context), reward_config(self.potential).build(context)
+        return self.combined(ShapedReward(reward.model, potential.model, self.gamma, self.weight), reward, potential)
+
+
+class ShapedReward(RewardModel):
+    """Potential-based shaping of a reward.
+
+    Args:
+        reward: the reward model whose best policy is wanted.
+        potential: reward model whose reward of a state is its potential.
+        gamma: discount factor of the learner.
+        weight: factor of the potential.
+    """
+
+    def __init__(self, reward: RewardModel, potential: RewardModel, gamma: float = 0.99, weight: float = 1.0) -> None:
+        self.parts = (reward, potential)
+        self.gamma, self.weight = gamma, weight
+        self.needs = reward.needs | potential.needs
+        # The potential of the state before is that of the step before.
+        self.window = max(reward.window, potential.window + 1)
+
+    def reward(self, clip: Clip) -> np.ndarray:
+        reward, potential = (np.asarray(part.reward(clip), np.float32) for part in self.parts)
+        before = windows(potential, clip.first, 2)[:, :, 0]
+        # At an episode's first step `windows` repeats the step itself; there is no state before it.
+        before = np.where(clip.first, np.float32(0), before)
+        after = potential if clip.terminated is None else np.where(clip.terminated, np.float32(0), potential)
+        return np.asarray(reward + self.weight * (self.gamma * after - before), np.float32)

@@ -1,0 +1,56 @@
+"""A weighted sum of rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from sightline.config.basics import Strict
+from sightline.config.recipe import REWARD, RewardBlock
+from sightline.rewards.base import Clip, RewardModel
+from sightline.rewards.building import CombinedConfig, RewardContext, RewardSetup, reward_config
+
+
+class Term(Strict):
+    """A term of a weighted sum."""
+
+    weight: float = 1.0
+    reward: Annotated[RewardBlock, REWARD] = Field(default_factory=REWARD.make_default)
+
+
+class WeightedSumConfig(CombinedConfig):
+    """A weighted sum of rewards: `terms: [{weight: 1, reward: {kind: zero_shot}}, …]`."""
+
+    kind: Literal["sum"] = "sum"
+    terms: Annotated[tuple[Term, ...], Field(min_length=1)]
+
+    def parts(self) -> dict[str, RewardBlock]:
+        return {f"terms.{number}": term.reward for number, term in enumerate(self.terms)}
+
+    def build(self, context: RewardContext) -> RewardSetup:
+        setups = [reward_config(term.reward).build(context) for term in self.terms]
+        model = WeightedSum([setup.model for setup in setups], [term.weight for term in self.terms])
+        return self.combined(model, *setups)
+
+
+class WeightedSum(RewardModel):
+    """A weighted sum of reward models.
+
+    Args:
+        models: the reward models.
+        weights: one for each.
+    """
+
+    def __init__(self, models: Sequence[RewardModel], weights: Sequence[float]) -> None:
+        self.models, self.weights = tuple(models), tuple(weights)
+        self.needs = frozenset().union(*(model.needs for model in models))
+        self.window = max(model.window for model in models)
+
+    def reward(self, clip: Clip) -> np.ndarray:
+        total = np.zeros(clip.shape, np.float32)
+        for model, weight in zip(self.models, self.weights, strict=True):
+            total += np.float32(weight) * np.asarray(model.reward(clip), np.float32)
+        return total

@@ -1,0 +1,519 @@
+"""Session of a run: what happens between two steps of training, whoever acts and whoever learns.
+
+    start or restore ──► learn ──── learn ──── learn ──── … ──► the chosen checkpoint on the test seeds: result.json
+                              │          │
+                              └── between two steps, when it is time to:
+                                    evaluate on the validation seeds ──► the best so far? ──► best checkpoint
+                                    film a validation episode
+                                    write a checkpoint, from which the run is resumed exactly
+                                    stop, if asked to
+
+A trainer brings what is its own: how it learns, what its checkpoints hold, how it plays. It calls
+`RunSession.between_steps` wherever it could be stopped and resumed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from sightline.config.recipe import Recipe
+from sightline.errors import BadInput, Damaged, RunFailed
+from sightline.evaluation.episode_stats import describe
+from sightline.evaluation.video import Film, write_scored_video
+from sightline.rewards.base import Interrupted
+from sightline.runs.checkpoints import Checkpoint, CheckpointStore
+from sightline.runs.files import read_document, write_document
+from sightline.runs.folder import RunFolder
+from sightline.runs.metrics import Metrics
+from sightline.runs.progress import Progress
+from sightline.runs.stopping import Stopped, StopRequests
+
+STATE = "session.json"
+EVERY_BEST = 10**6
+"""Number of best checkpoints to keep, never reached: those that no kept checkpoint refers to are removed instead."""
+
+CHOOSE_AGAIN = "go on with --resume, which chooses again, or train again"
+
+Write = Callable[[Path], Mapping[str, str] | None]
+"""Writes files into the folder of a checkpoint; may return the shared files that it needs, name -> SHA-256."""
+Commit = Callable[[Write], None]
+"""Has a checkpoint written, by the one process that writes."""
+
+
+@dataclass
+class SessionState:
+    """State of a session between two steps; a trainer's own state is beside it in every checkpoint.
+
+    Attributes:
+        step: transitions or turns at the last pause that was dealt with.
+        best_step, best_score: of the best checkpoint; None before there is one.
+        seconds: wall-clock time so far, over all sessions.
+        warnings: issued so far.
+        finished: the run ended before its last step, since it is good enough.
+        validating: the evaluation of this very step was under way when the checkpoint was written.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    step: int = 0
+    best_step: int | None = None
+    best_score: float | None = None
+    seconds: float = 0.0
+    warnings: list[str] = field(default_factory=list)
+    finished: bool = False
+    validating: bool = False
+
+
+class Validation(Protocol):
+    """Evaluation of the policy as it was at one step, which may go on while training does."""
+
+    def numbers(self, wait: bool) -> dict[str, Any] | None:
+        """Its summary; None if it is still under way, and `wait` is False."""
+
+    def save(self, commit: Commit) -> None:
+        """Save the policy that is evaluated."""
+
+    def cancel(self) -> None:
+        """Give it up."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Validation that was made on the spot: the policy is still what it was."""
+
+    summary: dict[str, Any]
+    save_policy: Callable[[Commit], None]
+
+    def numbers(self, wait: bool) -> dict[str, Any]:
+        """See `Validation`."""
+        return self.summary
+
+    def save(self, commit: Commit) -> None:
+        """See `Validation`."""
+        self.save_policy(commit)
+
+    def cancel(self) -> None:
+        """See `Validation`."""
+
+
+class Trainer(Protocol):
+    """What learns in a session."""
+
+    @property
+    def step(self) -> int:
+        """Transitions or turns so far."""
+
+    def start(self) -> None:
+        """Begin without a checkpoint."""
+
+    def restore(self, folder: Path) -> None:
+        """Take over the state of a checkpoint.
+
+        Raises:
+            Damaged: it does not fit the recipe.
+        """
+
+    def learn(self) -> None:
+        """Learn until the recipe's last step, and call `RunSession.between_steps` in between."""
+
+    def save(self, commit: Commit) -> None:
+        """Save everything that `restore` needs."""
+
+    def validate(self) -> Validation:
+        """Evaluate the present policy on the validation seeds.
+
+        Raises:
+            Interrupted: a stop was asked for.
+        """
+
+    def score(self, numbers: Mapping[str, Any]) -> float | None:
+        """What checkpoints are chosen by; None if these numbers mean nothing yet."""
+
+    def good_enough(self, numbers: Mapping[str, Any]) -> bool:
+        """True if training may end before the recipe's last step."""
+
+    def film(self, step: int) -> Film | None:
+        """Play one validation episode by the present policy; None without pictures."""
+
+    def test(self, best: Path) -> dict[str, Any]:
+        """Evaluate the policy of a best checkpoint on the test seeds, and what it is compared with."""
+
+    def illustrate(self) -> None:
+        """Make the pictures of the report, once the result is written."""
+
+    def close(self) -> None:
+        """Close environments and whatever else is open."""
+
+
+class RunSession:
+    """A run in progress, from its start or its newest checkpoint to its result.
+
+    Args:
+        recipe: resolved.
+        run: run folder, owned by the process that leads.
+        progress: progress bar and messages.
+        stop: requests to stop.
+        resume: go on from the newest whole checkpoint; without one, start from the beginning.
+        leads: whether this process writes; of several, one does, and all of them call the same methods.
+        in_any: whether something is true in any process.
+
+    Attributes:
+        state: see `SessionState`.
+        saved_step: step of the last checkpoint; None before the first.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        run: RunFolder,
+        progress: Progress,
+        stop: StopRequests,
+        resume: bool = False,
+        leads: bool = True,
+        in_any: Callable[[bool], bool] = bool,
+    ) -> None:
+        self.recipe, self.run, self.progress, self.stop = recipe, run, progress, stop
+        self._leads, self._in_any = leads, in_any
+        self._steps = CheckpointStore(run, "step", recipe.checkpoints.keep)
+        self._best = CheckpointStore(run, "best", EVERY_BEST)
+        self.state = SessionState()
+        self.saved_step: int | None = None
+        self._started, self._earlier_seconds = time.monotonic(), 0.0
+        self._found = self._steps.latest(progress.say) if resume else None
+        if self._found is not None:
+            self.state = _read_state(self._found)
+        self._resumes = resume
+        self._metrics: Metrics | None = None
+        self._validation: tuple[int, Validation] | None = None
+        self._trainer: Trainer
+
+    def carry_out(self, trainer: Trainer) -> dict[str, Any]:
+        """Train to the end.
+
+        Returns:
+            The content of the run's `result.json`.
+
+        Raises:
+            Stopped: SIGINT or SIGTERM came; what can be resumed is saved.
+            RunFailed: in one line; earlier checkpoints are whole.
+        """
+        with self.begun(trainer):
+            trainer.learn()
+            return self._conclude()
+
+    @contextlib.contextmanager
+    def begun(self, trainer: Trainer) -> Iterator[None]:
+        """Context in which a trainer can learn, from its start or the newest checkpoint; closes it in the end."""
+        self._trainer = trainer
+        try:
+            self._begin()
+            yield
+        finally:
+            if self._validation is not None:
+                self._validation[1].cancel()
+            trainer.close()
+            if self._metrics is not None:
+                self._metrics.close()
+
+    def _begin(self) -> None:
+        trainer, found, state = self._trainer, self._found, self.state
+        if self._leads:
+            # Without a checkpoint nothing is kept, not even metrics from before the first step.
+            kept = -1 if found is None else found.step - state.validating
+            self._metrics = Metrics(
+                self.run, self.recipe.tensorboard, self.recipe.wandb, kept if self._resumes else None
+            )
+        if found is None:
+            if self._leads and self._resumes:
+                self._best.clear()  # chosen in steps that are about to be repeated
+            trainer.start()
+            return
+        self.progress.say(f"resuming from step {found.step} of {self.run.path}")
+        trainer.restore(found.path)
+        self.saved_step, self._earlier_seconds = found.step, state.seconds
+        if state.best_step is not None:
+            try:
+                _best_folder(self._best, state.best_step)
+            except Damaged as error:
+                self.progress.say(f"{error.args[0].partition(';')[0]}; another one is chosen from here on")
+                state.best_step, state.best_score, state.validating = None, None, True
+        self._remove_other_best()
+        if state.finished and state.step < self.recipe.steps:
+            self.progress.say("this run has ended already: its validation score reached evaluation.stop_at")
+        if state.validating:
+            self._validate(found.step)
+
+    def begin_choosing(self) -> None:
+        """Evaluate and save before the first step, for trainers whose policies are worth something untrained."""
+        self._validate(self._trainer.step)
+        self._settle(wait=True)
+        self.save()
+
+    def between_steps(self, last: bool = False) -> None:
+        """Evaluate, film and save if it is time to; stop if asked to.
+
+        Args:
+            last: no step comes after.
+
+        Raises:
+            Stopped: after saving.
+        """
+        state, recipe, now = self.state, self.recipe, self._trainer.step
+        stopping, before = self._in_any(self.stop.requested()), state.step
+        # Equal after resuming: this pause was dealt with before it was saved.
+        if now > before:
+            self._settle(wait=False)
+            if last or _due(recipe.evaluation.every, before, now):
+                self._validate(now)
+            if _due(recipe.videos.every, before, now):
+                self._film(now)
+            state.step = now
+            if last or stopping or state.finished or _due(recipe.checkpoints.every, before, now):
+                self.save()
+        if stopping:
+            if self.saved_step != now and now > 0:
+                self.save()
+            raise self.stopped()
+
+    def stopped(self) -> Stopped:
+        """What is raised to stop the run now."""
+        # Of several processes, another one may have got the signal.
+        return Stopped(self.stop.signal_number or signal.SIGTERM, self.saved_step)
+
+    def save_and_stop(self) -> Stopped:
+        """Save in the middle of a pause, which is dealt with once more after resuming; what is to be raised then."""
+        self.save()
+        return self.stopped()
+
+    def give_up_if_overdue(self) -> None:
+        """Stop in the middle of a step if that was asked for long ago; the step is lost.
+
+        Raises:
+            Stopped: with the step of the last checkpoint.
+        """
+        if self.stop.overdue():
+            raise self.stopped()
+
+    def save(self) -> None:
+        """Write a checkpoint; a run that is resumed from it goes on bit by bit as this one does."""
+        if self._validation is not None and self._validation[0] != self._trainer.step:
+            self._settle(wait=True)  # its policy is in no checkpoint
+        state, step = self.state, self._trainer.step
+        state.seconds, state.validating = self._seconds(), self._validation is not None
+
+        def commit(write: Write) -> None:
+            def write_all(folder: Path) -> Mapping[str, str] | None:
+                shared = write(folder)
+                write_document(folder / STATE, asdict(state))
+                return shared
+
+            if self._leads:
+                self._steps.save(step, write_all)
+                self._remove_other_best()
+
+        self._trainer.save(commit)
+        self.saved_step = step
+
+    def log(self, step: int, values: Mapping[str, float | None]) -> None:
+        """Write metrics, and show them beside the progress bar."""
+        if self._metrics is not None:
+            self._metrics.write(step, dict(values))
+
+    def warn(self, line: str) -> None:
+        """Show a warning, and keep it for the report."""
+        self.progress.say(f"warning: {line}")
+        if line not in self.state.warnings:
+            self.state.warnings.append(line)
+        self.write_json("warnings.json", {"warnings": self.state.warnings})
+
+    def write_json(self, name: str, document: Mapping[str, Any]) -> None:
+        """Write a document of the run folder, in the process that writes."""
+        if self._leads:
+            self.run.write_json(name, dict(document))
+
+    def keep(self, kind: str) -> Commit:
+        """Write a checkpoint of another kind, of which there is one, such as the policy before RL."""
+
+        def commit(write: Write) -> None:
+            if self._leads:
+                CheckpointStore(self.run, kind, 1).save(0, write)
+
+        return commit
+
+    def kept(self, kind: str) -> Path | None:
+        """Folder of what `keep` wrote; None if it is gone or damaged."""
+        found = CheckpointStore(self.run, kind, 1).latest()
+        return found.path if found else None
+
+    def forget_scores(self) -> None:
+        """Choose from here on: earlier scores do not compare with later ones, as they were given by another reward."""
+        self._settle(wait=True)
+        self.state.best_score = None
+
+    def save_film(self, name: str, film: Film, limits: tuple[float, float] | None = None) -> None:
+        """Write a video into the run folder, and log it.
+
+        Args:
+            limits: rewards at the bottom and at the top of the curve; default: the lowest and highest of the film.
+        """
+        if not self._leads:
+            return
+        file = self.run.videos / f"{name}.mp4"
+        with self.run.writing():
+            write_scored_video(file, film.frames, film.rewards, film.fps, film.caption, limits)
+        if self._metrics is not None:
+            self._metrics.film(name, file, film.frames, film.fps, self._trainer.step)
+
+    # -- evaluation ------------------------------------------------------------------------------------------------
+
+    def _validate(self, step: int) -> None:
+        self._settle(wait=True)
+        try:
+            self._validation = step, self._trainer.validate()
+        except Interrupted:
+            # The pause is left open: it is dealt with after resuming.
+            raise self.save_and_stop() from None
+        self._settle(wait=False)
+
+    def _settle(self, wait: bool) -> None:
+        """Take the numbers of the evaluation that is under way, and keep its policy if it is the best so far.
+
+        Args:
+            wait: until it is done.
+        """
+        if self._validation is None:
+            return
+        (step, validation), state = self._validation, self.state
+        numbers = validation.numbers(wait)
+        if numbers is None:
+            return
+        self._validation, state.validating = None, False
+        self.log(step, {f"evaluation/{name}": number for name, number in numbers.items() if _is_measured(number, name)})
+        self.progress.say(f"step {step:>6}  {describe(numbers)}")
+        score = self._trainer.score(numbers)
+        # Of equal scores the later one: it has learned longer.
+        if score is not None and (state.best_score is None or score >= state.best_score):
+            state.best_score, state.best_step = score, step
+
+            def commit(write: Write) -> None:
+                if self._leads:
+                    self._best.save(step, write)
+
+            validation.save(commit)
+        state.finished = self._trainer.good_enough(numbers)
+
+    def _film(self, step: int) -> None:
+        """Film a validation episode. If that fails, the run goes on."""
+        try:
+            film = self._trainer.film(step)
+            if film is not None:
+                self.save_film(f"step-{step:09d}", film)
+        except (Stopped, Interrupted):
+            raise
+        except Exception as error:
+            self.warn(f"the video of step {step} could not be made: {' '.join(str(error).split())[:200]}")
+
+    def _conclude(self) -> dict[str, Any]:
+        self._settle(wait=True)
+        best = self.state.best_step
+        if best is None:
+            raise RunFailed("the run ended before anything was learned from the teacher; raise steps")
+        folder = _best_folder(self._best, best)
+        self.progress.say(f"testing the checkpoint of step {best}")
+        result = {"chosen_step": best} | self._trainer.test(folder)
+        result["seconds"] = self._seconds()
+        self.write_json("result.json", result)
+        try:
+            self._trainer.illustrate()
+        except Stopped:
+            raise
+        except Exception as error:  # the numbers stand all the same
+            self.warn(f"the pictures of the report are not complete: {' '.join(str(error).split())[:200]}")
+        return result
+
+    def _remove_other_best(self) -> None:
+        """Remove best checkpoints that no kept checkpoint refers to, nor the session itself."""
+        needed = {self.state.best_step}
+        for checkpoint in self._steps.all():
+            with contextlib.suppress(OSError, BadInput):  # damaged: it cannot be resumed from
+                needed.add(_read_state(checkpoint).best_step)
+        if self._leads:
+            with self.run.writing():
+                for best in self._best.all():
+                    if best.step not in needed:
+                        best.remove()
+
+    def _seconds(self) -> float:
+        """Time spent on this run, over all sessions."""
+        return self._earlier_seconds + time.monotonic() - self._started
+
+
+def chosen_checkpoint(run: RunFolder) -> Checkpoint:
+    """The best checkpoint of a run so far.
+
+    Raises:
+        BadInput: none was chosen yet.
+        Damaged: it is.
+    """
+    store, result = CheckpointStore(run, "best", EVERY_BEST), run.read_json("result.json")
+    step = (result or {}).get("chosen_step")
+    if step is None:
+        newest = next(store.all(), None)
+        if newest is None:
+            raise BadInput(f"'{run.path}' has no chosen checkpoint yet; let it train until its first evaluation")
+        step = newest.step
+    if not isinstance(step, int):
+        raise Damaged(f"'{run.path / 'result.json'}' is damaged: chosen_step is {str(step)[:40]!r}")
+    return Checkpoint(_best_folder(store, step), step, run.replay)
+
+
+def newest_checkpoint(run: RunFolder) -> Checkpoint:
+    """The newest whole checkpoint that a run can be resumed from.
+
+    Raises:
+        BadInput: there is none.
+    """
+    found = CheckpointStore(run, "step", keep=1).latest()
+    if found is None:
+        raise BadInput(f"'{run.path}' has no whole checkpoint yet")
+    return found
+
+
+def _best_folder(store: CheckpointStore, step: int) -> Path:
+    for found in store.all():
+        if found.step == step:
+            if damage := found.damage():
+                raise Damaged(f"the chosen checkpoint '{found.path}' is damaged ({damage}); {CHOOSE_AGAIN}")
+            return found.path
+    raise Damaged(f"the chosen checkpoint of step {step} is gone; {CHOOSE_AGAIN}")
+
+
+def _read_state(checkpoint: Checkpoint) -> SessionState:
+    try:
+        document = read_document(checkpoint.path / STATE)
+    except FileNotFoundError as error:
+        raise BadInput(
+            f"'{checkpoint.path}' was written by an earlier version and cannot be resumed; 'sightline evaluate' and "
+            "'report' still work on its run"
+        ) from error
+    try:
+        return TypeAdapter(SessionState).validate_python(document)
+    except ValidationError as error:
+        raise Damaged(f"'{checkpoint.path / STATE}' is damaged: {error.errors()[0]['msg']}") from error
+
+
+def _is_measured(value: Any, name: str) -> bool:
+    """True for the numbers of a summary that change; counts of the panel do not."""
+    return isinstance(value, int | float) and name not in ("episodes", "errors")
+
+
+def _due(every: int | None, before: int, now: int) -> bool:
+    return every is not None and now // every > before // every
