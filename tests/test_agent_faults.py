@@ -533,7 +533,10 @@ def test_a_model_that_never_comes_to_an_end_of_its_replies(
     assert {record["rollout/unparsable_cut_off"] for record in updates} == {1.0}
     assert {record["rollout/forfeited"] for record in updates} == {float(unparsable == "forfeit")}
     assert all(record["update/gradient_norm"] > 0 for record in updates)
-    assert json.loads(done.out)["unparsable"] == 1.0
+    result = json.loads(done.out)
+    assert (result["unparsable"], result["success_rate"], result["length"]) == (1.0, 0.0, 1.0), "it is no random play"
+    (checked, *_) = json.loads((run / "warnings.json").read_text())["warnings"]
+    assert checked.startswith("32 of 32 replies cannot be read (cut off: 32), such as '") and "warm_start={}" in checked
     if unparsable == "forfeit":
         assert {record["rollout/length"] for record in updates} == {1.0}
         assert {round(record["rollout/return"], 6) for record in updates} == {-0.1}

@@ -54,6 +54,13 @@ def test_rooms_of_one_floor_do_not_go_in_circles() -> None:
     assert not both_ways
 
 
+def test_trainers_leave_checkpoints_and_reports_to_the_session() -> None:
+    of_the_session = re.compile(r"sightline\.(runs\.checkpoints|reports)\b")
+    for module, tree in TREES.items():
+        if room(module) in ("control", "agents"):
+            assert not of_the_session.search(ast.unparse(tree)), module
+
+
 def test_the_tree_is_documented() -> None:
     rooms = {room(module) for module in PACKAGE.rglob("*.py")} - {"__init__", "__main__"}
     tree = re.findall(r"```\n(.*?)```", DOCUMENT, flags=re.DOTALL)[0]

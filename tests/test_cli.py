@@ -448,6 +448,20 @@ def test_evaluate_a_game_with_a_model_that_is_hosted(sightline: Sightline, monke
     )
 
 
+def test_one_that_only_writes_prose_wins_nothing(sightline: Sightline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "right")
+    with FaultServer(lambda asked: "What a lovely pair of numbers! I should think about them.") as server:
+        options = ("numberline", "--model", "poet", "--url", server.url, "--episodes", "6")
+        numbers = parsed(sightline("evaluate", *options, "--json"))
+        line = sightline("evaluate", *options).out.splitlines()[0]
+        at_random = sightline("evaluate", "numberline", "evaluation.unparsable=random", *options[1:]).out.splitlines()[
+            0
+        ]
+    assert (numbers["unparsable"], numbers["success_rate"], numbers["ci_low"]) == (1.0, 0.0, 0.0)
+    assert line.startswith("unparsable 100 %, success 0 %")
+    assert at_random.startswith("random moves in place of 100 % of its replies, unparsable 100 %, success")
+
+
 def test_a_hosted_model_that_cannot_be_asked(sightline: Sightline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "right")
     check_one_line(sightline("evaluate", "numberline", "--url", "http://localhost:1"), 2, "--model")

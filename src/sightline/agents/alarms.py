@@ -45,6 +45,14 @@ class Alarms:
         """Problem of each alarm whose metric is known; None if there is none."""
         limits = self.limits
         found: dict[str, str | None] = {}
+        # First of all: where replies cannot be read, no other number means what it says.
+        for name, limit, advice in (
+            ("unparsable", limits.unparsable, "warm-start first (warm_start={}), or raise replies.penalty"),
+            ("illegal", limits.illegal, "raise replies.penalty"),
+        ):
+            share = metrics.get(f"rollout/{name}")
+            if share is not None:
+                found[name] = _line(share > limit, f"{share:.0%} of all replies are {name}; {advice}")
         # Perception accuracy: the first thing to go when only success is rewarded.
         accuracy = metrics.get("rollout/truthful")
         if accuracy is not None:

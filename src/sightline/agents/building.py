@@ -111,13 +111,13 @@ class AgentSetup:
     def rollout_worker(self, training: bool = False) -> RolloutWorker:
         """Rollout worker of training (this process's part of the parallel episodes) or of evaluation."""
         recipe = self.recipe
-        parallel = recipe.rollouts.parallel // self.engine.world if training else recipe.evaluation.parallel
-        make = game_maker(recipe, training)
+        if not training:
+            return evaluation_worker(recipe, self.vlm, keeps_frames=self.judge is not None)
         return RolloutWorker(
-            make,
+            game_maker(recipe, training=True),
             recipe.replies,
             recipe.rollouts.window,
-            max(parallel, 1),
+            max(recipe.rollouts.parallel // self.engine.world, 1),
             self.vlm,
             find_task(recipe.env).success,
             keeps_frames=self.judge is not None,
@@ -163,6 +163,19 @@ class AgentSetup:
     def eval_seeds(self, name: str, episodes: int, seed: int = 0) -> EvalSeeds:
         """Evaluation seeds of the recipe's environment; other options give other seeds."""
         return make_panel(name, played_game(self.recipe), episodes, seed)
+
+
+def evaluation_worker(recipe: AgentRecipe, vlm: VLM | None = None, keeps_frames: bool = False) -> RolloutWorker:
+    """Rollout worker of evaluation, in which a reply without an action is a failure of the agent."""
+    return RolloutWorker(
+        game_maker(recipe),
+        recipe.replies.model_copy(update={"unparsable": recipe.evaluation.unparsable}),
+        recipe.rollouts.window,
+        recipe.evaluation.parallel,
+        vlm,
+        find_task(recipe.env).success,
+        keeps_frames=keeps_frames,
+    )
 
 
 def _check_length(recipe: AgentRecipe, vlm: VLM) -> None:

@@ -190,6 +190,17 @@ class RolloutWorker:
                 after_turns(len(playing))
         return [done[index] for index in range(len(tasks))]
 
+    def first_turns(self, sampler: Sampler, tasks: Sequence[EpisodeTask]) -> list[Turn]:
+        """Have the first turn of each task replied to, and play nothing. Tasks that cannot be begun are left out."""
+        # One environment serves all: what an episode keeps of its start does not change with the next reset.
+        begun = [
+            _Episode(self.game(0), 0, 0, task, (), self._texts, self._window, None, self.success, False)
+            for task in tasks
+        ]
+        playing = [episode for episode in begun if not episode.over]
+        completions = sampler.generate([one.conversation() for one in playing], [one.key() for one in playing])
+        return [episode.parsed_turn(completion) for episode, completion in zip(playing, completions, strict=True)]
+
     def game(self, slot: int) -> gymnasium.Env[Any, Any]:
         """Environment of a slot, made when it is first needed."""
         while len(self._games) <= slot:
@@ -263,7 +274,7 @@ class _Episode:
 
     def step(self, completion: Completion) -> None:
         """Parse a reply, and play its action."""
-        turn = self._parsed_turn(completion)
+        turn = self.parsed_turn(completion)
         self.trajectory.turns.append(turn)
         # From now on the conversation holds the sampled ids: later prompts contain exactly what was sampled, which is
         # what allows turns to share a training sequence (token in, token out).
@@ -304,7 +315,7 @@ class _Episode:
         text = self._texts.prompt_text(observation.text, self._queried_facts, names)
         self._exchanges.append(ChatTurn(text, pictures))
 
-    def _parsed_turn(self, completion: Completion) -> Turn:
+    def parsed_turn(self, completion: Completion) -> Turn:
         """Make the turn of a reply, before its action is played."""
         settings, sample = self._texts.replies, completion.sample
         legal: tuple[str, ...] = tuple(self._info.get("legal_actions", self._action_names))

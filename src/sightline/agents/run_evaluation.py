@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sightline.agents.building import AgentSetup, build_reward, game_maker, load_model, played_game
+from sightline.agents.building import AgentSetup, build_reward, evaluation_worker, load_model, played_game
 from sightline.agents.evaluation import evaluate_policy
 from sightline.agents.prompting import reply_schema
-from sightline.agents.rollouts import RolloutWorker
 from sightline.config.loading import for_agent
 from sightline.config.recipe import AgentRecipe
-from sightline.envs.tasks import find_task
 from sightline.evaluation.seeds import make_panel
 from sightline.models.chat.config import ChatModelConfig
 from sightline.runs.folder import RunFolder
@@ -80,13 +78,7 @@ def evaluate_chat(
     """
     from sightline.agents.samplers.chat import ChatSampler
 
-    worker = RolloutWorker(
-        game_maker(recipe),
-        recipe.replies,
-        recipe.rollouts.window,
-        recipe.evaluation.parallel,
-        success=find_task(recipe.env).success,
-    )
+    worker = evaluation_worker(recipe)
     game = worker.game(0)
     names, queried_facts = game.get_wrapper_attr("action_names"), game.get_wrapper_attr("asked")
     sampler = ChatSampler(config, reply_schema(recipe.replies, queried_facts, names), say)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ from sightline.runs.stopping import StopRequests
 from sightline.session import Commit, Finished, RunSession
 
 STATE = "trainer.safetensors"
+CHECKED_REPLIES = 32
+"""Replies that are looked at before the first update."""
 LOGGED_EPISODES = 32
 """Episodes of an update, and of each picture condition, that are written to the trajectory log."""
 TRAINING = zlib.crc32(b"training")
@@ -146,11 +149,27 @@ class AgentTrainer:
         self._keep_reference()
         with setup.engine.full_params():
             if self._is_main_process:
+                self._check_replies()
                 played = self._play(self._test)
                 numbers_before = summary(played, self._test, self._eval_worker.success)
                 self.session.write_json("untrained.json", numbers_before)
                 self.session.progress.say(f"before RL   {describe(numbers_before)}")
         self.session.begin_choosing()  # saves too, so that a resumed run does not repeat the warm start
+
+    def _check_replies(self) -> None:
+        """Warn before a run is spent on a model whose replies cannot be read."""
+        tasks = [EpisodeTask(seed) for seed in self.setup.eval_seeds("replies", CHECKED_REPLIES).seeds]
+        turns = self._train_worker.first_turns(self.setup.sampler(), tasks)
+        unread = [turn for turn in turns if turn.reply.failure is not None]
+        if len(unread) > self.setup.recipe.alarms.unparsable * len(turns):
+            reasons = Counter(str(turn.reply.failure) for turn in unread)
+            said = " ".join(unread[0].sample.text.split())
+            self.session.warn(
+                f"{len(unread)} of {len(turns)} replies cannot be read "
+                f"({', '.join(f'{reason}: {count}' for reason, count in reasons.most_common())}), such as "
+                f"'{said[:60]}': the model does not reply in the form that it is asked for; warm-start it "
+                "(warm_start={}), or choose another policy.model or replies.format"
+            )
 
     def _warm_start(self, settings: WarmStart) -> None:
         """Fine-tune on demonstrations, and save the result as the reference model."""

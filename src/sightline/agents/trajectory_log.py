@@ -14,9 +14,8 @@ from typing import Any
 from sightline.agents.types import Advantages, Trajectory, Turn, same_text
 from sightline.images import Picture, PictureFiles
 from sightline.models.vlm.model import VLM
-from sightline.reports.trajectories_page import FOLDER, PICTURES
 from sightline.runs.files import FORMAT, write_atomically
-from sightline.runs.folder import RunFolder
+from sightline.runs.folder import PICTURES, TRAJECTORIES, RunFolder
 
 THOUGHT, ACTION = "thought", "action"
 Token = tuple[str, float | None, float | None, str]
@@ -56,7 +55,7 @@ def write_trajectory_log(
     """
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise ValueError(f"'{name}' cannot name a file")
-    folder = run.path / FOLDER
+    folder = run.path / TRAJECTORIES
     document = {"format": FORMAT, "episodes": list(records)}
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     with run.writing():

@@ -138,6 +138,9 @@ class AgentEvaluation(Strict):
     """Episodes of the test panel, played at the end by the chosen checkpoint with real, blank and shuffled pictures."""
     parallel: PositiveInt = 64
     """Episodes played at the same time; changes no result but rounding."""
+    unparsable: Literal["forfeit", "random"] = "forfeit"
+    """Move played if no action can be parsed: none, and the episode is lost; or a random legal one, which every table
+    of the results then says first."""
     stop_at: Fraction | None = None
     """End the run as soon as the validation score (episodes won, times true replies) reaches this."""
 
@@ -145,6 +148,10 @@ class AgentEvaluation(Strict):
 class AlarmSettings(Strict):
     """Thresholds of the warnings that a run is going wrong."""
 
+    unparsable: Fraction = 0.25
+    """Share of replies that cannot be read."""
+    illegal: Fraction = 0.5
+    """Share of replies whose action is not legal."""
     perception_drop: Fraction = 0.2
     """Drop of perception accuracy (share of facts that are stated correctly) below its best."""
     entropy_floor: NonNegativeFloat = 0.01

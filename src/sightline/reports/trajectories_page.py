@@ -13,8 +13,8 @@ from sightline.errors import BadInput
 from sightline.images import PictureFiles
 from sightline.reports.pages import json_for_script, png_url, read_recipe, write_page
 from sightline.runs.files import check_format, parse_json, read_bytes
+from sightline.runs.folder import PICTURES, TRAJECTORIES
 
-FOLDER, PICTURES = "trajectories", "pictures"
 """Folders that `agents/trajectory_log.py` writes."""
 PAGE = "trajectories.html"
 MAX_RECORD = 256 * 2**20
@@ -75,7 +75,7 @@ def write_trajectories(run: Path) -> Path:
 def recorded_sets(run: Path) -> tuple[list[RecordedSet], list[str]]:
     """Read the recorded sets, tests before updates and these in order; and a sentence for each unreadable one."""
     found, problems = [], []
-    for file in sorted((run / FOLDER).glob("*.json"), key=lambda file: _order(file.stem)):
+    for file in sorted((run / TRAJECTORIES).glob("*.json"), key=lambda file: _order(file.stem)):
         try:
             document = parse_json(read_bytes(file, MAX_RECORD), file.name)
             check_format(document.get("format"), file.name)
@@ -91,7 +91,7 @@ def recorded_sets(run: Path) -> tuple[list[RecordedSet], list[str]]:
 def picture_url(run: Path, digest: str) -> str | None:
     """Encode a recorded picture as a data URL; None if it is missing."""
     try:
-        return png_url(PictureFiles(run / FOLDER / PICTURES, flat=True).file(digest))
+        return png_url(PictureFiles(run / TRAJECTORIES / PICTURES, flat=True).file(digest))
     except BadInput:  # no name of a picture: it would lead out of the folder
         return None
 

@@ -29,6 +29,8 @@ from sightline.runs.files import FORMAT, check_format, read_document, read_text,
 from sightline.runs.lease import LEASE, Lease, take_lease
 from sightline.runs.trust import check_trusted
 
+TRAJECTORIES, PICTURES = "trajectories", "pictures"
+"""Folder of an agent's recorded episodes, and that of their pictures inside it."""
 PACKAGES = ("sightline", "torch", "gymnasium", "stable-baselines3", "open-clip-torch", "transformers", "numpy")
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
 
