@@ -67,8 +67,8 @@ def final_position(run_folder: Path) -> float:
     """Mean cart position (m) over the last 50 steps of 20 test episodes of the chosen checkpoint."""
     import numpy as np
 
+    from sightline.control.learners import greedy
     from sightline.control.state import chosen_policy
-    from sightline.control.training import greedy
     from sightline.envs.control.cartpole import CartPole
     from sightline.runs.folder import open_run
 

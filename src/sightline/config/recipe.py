@@ -94,6 +94,9 @@ class Evaluation(Strict):
     """Episodes of the validation panel."""
     test_episodes: PositiveInt = 100
     """Episodes of the test panel, played once at the end by the chosen checkpoint."""
+    background: bool | Literal["auto"] = "auto"
+    """Evaluate in a process of its own while training goes on, which changes no number. `auto`: in runs of 10 000 steps
+    or more, on a CPU with several cores."""
 
 
 class Checkpoints(Strict):

@@ -20,6 +20,7 @@ from sightline.config.recipe import ControlRecipe
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.envs.making import is_picture
 from sightline.errors import BadInput, nearest
+from sightline.evaluation.episodes import Policy
 from sightline.models.device import choose_device
 
 _KNOWN = {"DQN": "stable_baselines3.DQN", "SAC": "stable_baselines3.SAC"}
@@ -143,6 +144,16 @@ def name_of_values(model: OffPolicyAlgorithm) -> str:
         if getattr(model.policy, name, None) is not None:
             return name
     raise BadInput(f"{type(model).__name__} has no critic that can be reset; say reward.reset_critic=false")
+
+
+def greedy(model: OffPolicyAlgorithm) -> Policy:
+    """The deterministic policy of a learner."""
+
+    def act(states: np.ndarray) -> np.ndarray:
+        actions, _ = model.predict(states, deterministic=True)
+        return actions
+
+    return act
 
 
 def keep_log_in_memory(model: OffPolicyAlgorithm) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from sightline.config.loading import for_control
 from sightline.control.building import ControlSetup, build
+from sightline.control.learners import greedy
 from sightline.control.state import acting_spaces, learned_reward, load_policy
-from sightline.control.training import greedy
 from sightline.evaluation.episodes import play_panel
 from sightline.runs.folder import RunFolder
 from sightline.runs.state import restoring

@@ -18,9 +18,10 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sightline.config.loading import for_control
+from sightline.control.background import BackgroundValidation, EvaluationProcess, evaluate_policy_in, wants_process
 from sightline.control.building import ControlSetup
 from sightline.control.collection import CollectingVecEnv
-from sightline.control.learners import build_learner, name_of_values, reset_critic
+from sightline.control.learners import build_learner, greedy, name_of_values, reset_critic
 from sightline.control.relabelling import relabel
 from sightline.control.reward_worker import RewardWorker
 from sightline.control.state import (
@@ -47,17 +48,7 @@ from sightline.runs.folder import RunFolder, open_run
 from sightline.runs.progress import Progress
 from sightline.runs.state import restoring
 from sightline.runs.stopping import StopRequests
-from sightline.session import Commit, Finished, RunSession
-
-
-def greedy(model: OffPolicyAlgorithm) -> Policy:
-    """The deterministic policy of a learner."""
-
-    def act(states: np.ndarray) -> np.ndarray:
-        actions, _ = model.predict(states, deterministic=True)
-        return actions
-
-    return act
+from sightline.session import Commit, Finished, RunSession, Validation
 
 
 def train(setup: ControlSetup, run: RunFolder, progress: Progress, resume: bool = False) -> dict[str, Any]:
@@ -98,6 +89,9 @@ class ControlTrainer:
         envs = FrameVectorEnv(setup.make, recipe.envs, episode_seeds(recipe.seed), setup.make.render, recipe.workers)
         self._env = CollectingVecEnv(envs, recipe.learner.chunk, setup.make.render)
         self._open.callback(self._env.close)
+        self._process = EvaluationProcess(session.run.path) if wants_process(recipe) else None
+        if self._process is not None:
+            self._open.callback(self._process.close)
         self.model: OffPolicyAlgorithm
 
     @property
@@ -200,10 +194,21 @@ class ControlTrainer:
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
-    def validate(self) -> Finished:
-        """Play the validation panel."""
-        numbers = self._play(greedy(self.model), self._validation, self.setup.judge if self._knows_reward() else None)
-        return Finished(numbers, self._save_policy)
+    def validate(self) -> Validation:
+        """Play the validation panel, in another process if there is one."""
+        setup, judged = self.setup, self._knows_reward()
+        if self._process is not None:
+            panel = "validation", setup.recipe.evaluation.episodes
+
+            def instead(folder: Path, reason: str) -> dict[str, Any]:
+                if self._process is not None:
+                    self.session.warn(f"evaluation in the background failed ({reason}); it is made in between instead")
+                    self._process = None
+                return evaluate_policy_in(setup, folder, *panel, judged)
+
+            return BackgroundValidation(self._process, self._write_policy, *panel, judged, instead)
+        numbers = self._play(greedy(self.model), self._validation, setup.judge if judged else None)
+        return Finished(numbers, lambda commit: commit(self._write_policy))
 
     def score(self, numbers: Mapping[str, Any]) -> float | None:
         """The reward model's reward where there is one: a task in words has no true return to choose by."""
@@ -224,10 +229,23 @@ class ControlTrainer:
         """Play the test panel by the chosen policy and by the untrained one."""
         recipe, setup = self.setup.recipe, self.setup
         self._chosen = greedy(load_policy(recipe, best, self._env))
-        panel = setup.panel("test", recipe.evaluation.test_episodes)
-        numbers = self._play(self._chosen, panel, setup.judge)
+        test = "test", recipe.evaluation.test_episodes
         # The same panel without any learning: success means little if random weights succeed as often.
-        numbers["untrained"] = self._play(greedy(self._untrained()), panel, setup.judge)
+        untrained = self._untrained()
+        beside: BackgroundValidation | None = None
+        if self._process is not None:
+
+            def write(folder: Path) -> None:
+                save_policy(folder, untrained, setup.reward_model.state_dict())
+
+            def instead(folder: Path, reason: str) -> dict[str, Any]:
+                return evaluate_policy_in(setup, folder, *test, True)
+
+            beside = BackgroundValidation(self._process, write, *test, True, instead)
+        numbers = self._play(self._chosen, setup.panel(*test), setup.judge)
+        numbers["untrained"] = (
+            self._play(greedy(untrained), setup.panel(*test), setup.judge) if beside is None else beside.numbers(True)
+        )
         self._save_reward(best)
         return numbers
 
@@ -237,8 +255,8 @@ class ControlTrainer:
             raise Interrupted
         return episodes.summary()
 
-    def _save_policy(self, commit: Commit) -> None:
-        commit(lambda folder: save_policy(folder, self.model, self.setup.reward_model.state_dict()))
+    def _write_policy(self, folder: Path) -> None:
+        save_policy(folder, self.model, self.setup.reward_model.state_dict())
 
     def _save_reward(self, best: Path) -> None:
         """Keep the learned reward that the chosen checkpoint was chosen by, as a folder that can be loaded anywhere."""

@@ -1,0 +1,202 @@
+"""Evaluation in a process of its own, so that training does not wait for it.
+
+    this process    learn ── save policy to a folder ── learn ── learn ── … ── read the numbers ── learn
+                                  │ {"folder", "panel", …}                          ▲ summary
+    the other one                 └──────────► play the panel, score its frames ────┘
+
+Evaluation draws no random numbers, so its numbers are those that this process would have found. The other process is
+`python -m sightline.control.background RUN`: it builds everything from the run's recipe, reads jobs from its standard
+input, one JSON document per line, and ends when that is closed, which also happens if this process is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from sightline.config.loading import for_control
+from sightline.config.recipe import ControlRecipe
+from sightline.control.building import ControlSetup, build
+from sightline.control.learners import greedy
+from sightline.control.state import acting_spaces, learned_reward, load_policy
+from sightline.errors import BadInput, RunFailed
+from sightline.evaluation.episodes import play_panel
+from sightline.runs.folder import RunFolder
+from sightline.runs.state import restoring
+from sightline.session import Commit
+
+WORTH_IT = 10_000
+"""Transitions from which on a run is long enough for the seconds that a process takes to start."""
+
+
+def wants_process(recipe: ControlRecipe) -> bool:
+    """True if evaluations of this recipe are made in another process."""
+    wanted = recipe.evaluation.background
+    if wanted == "auto":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        # On a GPU a second copy of the encoder may not fit.
+        return recipe.steps >= WORTH_IT and cores > 1 and not torch.cuda.is_available()
+    return wanted
+
+
+def evaluate_policy_in(setup: ControlSetup, folder: Path, panel: str, episodes: int, judged: bool) -> dict[str, Any]:
+    """Play a panel by a saved policy, judged by what the reward model had learned when it was saved.
+
+    Args:
+        folder: written by `save_policy`.
+        panel: name of the panel.
+        judged: False leaves out the reward model.
+
+    Returns:
+        See `Episodes.summary`.
+    """
+    policy = greedy(load_policy(setup.recipe, folder, acting_spaces(setup.make)))
+    judge, learned = setup.judge if judged else None, learned_reward(folder)
+    now = None if judge is None or learned is None else judge.state_dict()
+    if judge is not None and learned is not None:
+        with restoring(folder):
+            judge.load_state_dict(learned)
+    played = play_panel(policy, setup.make, setup.task, setup.panel(panel, episodes), judge)
+    if judge is not None and now is not None:
+        judge.load_state_dict(now)
+    assert played is not None  # nothing stops it
+    return played.summary()
+
+
+class EvaluationProcess:
+    """The other process, started with its first job.
+
+    Args:
+        run: the run folder, with its recipe.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self._replies: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    def submit(self, folder: Path, panel: str, episodes: int, judged: bool) -> None:
+        """Have a policy evaluated; see `evaluate_policy_in`. Its reply comes after those of the jobs before."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "sightline.control.background", str(self._run)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for this process
+            )
+            self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+            self._reader.start()
+        assert self._process.stdin is not None
+        job = {"folder": str(folder), "panel": panel, "episodes": episodes, "judged": judged}
+        with contextlib.suppress(BrokenPipeError):  # it has ended; the reply says so
+            self._process.stdin.write(json.dumps(job) + "\n")
+            self._process.stdin.flush()
+
+    def reply(self, wait: bool) -> dict[str, Any] | None:
+        """The next job's reply, `{"summary": …}` or `{"error": …}`; None if it is not there yet."""
+        while True:
+            try:
+                return self._replies.get(block=wait, timeout=0.2)
+            except queue.Empty:
+                if self._reader is None or not (self._reader.is_alive() or self._replies.qsize()):
+                    return {"error": "its process has ended"}
+                if not wait:
+                    return None
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _read(self, stream: IO[str]) -> None:
+        for line in stream:
+            self._replies.put(json.loads(line))
+
+
+class BackgroundValidation:
+    """Validation of a policy while training goes on; see `sightline.session.Validation`.
+
+    Args:
+        process: plays.
+        save: writes the policy into a folder.
+        panel, episodes, judged: as in `evaluate_policy_in`.
+        instead: evaluates a folder in this process, if the other one cannot; told the reason.
+    """
+
+    def __init__(
+        self,
+        process: EvaluationProcess,
+        save: Callable[[Path], None],
+        panel: str,
+        episodes: int,
+        judged: bool,
+        instead: Callable[[Path, str], dict[str, Any]],
+    ) -> None:
+        self._process, self._instead = process, instead
+        self._folder = tempfile.TemporaryDirectory(prefix="sightline-policy-")
+        save(Path(self._folder.name))
+        process.submit(Path(self._folder.name), panel, episodes, judged)
+
+    def numbers(self, wait: bool) -> dict[str, Any] | None:
+        """See `Validation`."""
+        reply = self._process.reply(wait)
+        if reply is None:
+            return None
+        if "summary" in reply:
+            summary: dict[str, Any] = reply["summary"]
+            return summary
+        return self._instead(Path(self._folder.name), str(reply.get("error")))
+
+    def save(self, commit: Commit) -> None:
+        """See `Validation`."""
+
+        def copy(target: Path) -> None:
+            for file in Path(self._folder.name).iterdir():
+                shutil.copyfile(file, target / file.name)
+
+        commit(copy)
+
+    def cancel(self) -> None:
+        """See `Validation`."""
+        self._process.close()
+        self._folder.cleanup()
+
+
+def _serve(run: Path) -> None:
+    """Reply to jobs from standard input until it is closed."""
+    replies, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no reply
+    setup: ControlSetup | None = None
+    for line in sys.stdin:
+        try:
+            if setup is None:
+                # The process that asks has built the same; what it trusts needs no second question.
+                setup = build(for_control(RunFolder(run).trusted_recipe(trust=True, asks=False)), asks=False)
+            job = json.loads(line)
+            summary = evaluate_policy_in(setup, Path(job["folder"]), job["panel"], job["episodes"], job["judged"])
+            reply: dict[str, Any] = {"summary": summary}
+        except (BadInput, RunFailed) as error:
+            reply = {"error": str(error)}
+        except Exception as error:
+            reply = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+
+
+if __name__ == "__main__":
+    _serve(Path(sys.argv[1]))

@@ -1,0 +1,115 @@
+"""Evaluation in a process of its own gives the numbers of one in between, whatever happens to either."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from conftest import TINY, Finished, start_sightline
+from sightline.config.loading import for_control, load_recipe
+from sightline.control.background import EvaluationProcess, wants_process
+from sightline.runs.state import read_state
+
+Sightline = Callable[..., Finished]
+ARGUMENTS = ("cartpole", *TINY, "evaluation.every=64", "seed=3")
+BACKGROUND = (*ARGUMENTS, "evaluation.background=true")
+
+
+def numbers_of(run: Path) -> dict[int, dict[str, Any]]:
+    """Evaluations by step: they are written when they are done, and other records may come first."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()[1:]]
+    found = [record for record in records if "evaluation/return" in record]
+    assert len({record["step"] for record in found}) == len(found), "each once"
+    return {record["step"]: record for record in found}
+
+
+def result_of(run: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((run / "result.json").read_text())
+    return {name: value for name, value in result.items() if name != "seconds"}
+
+
+def check_same(run: Path, other: Path) -> None:
+    assert numbers_of(run) == numbers_of(other) and len(numbers_of(run)) == 4
+    assert result_of(run) == result_of(other)
+    chosen = f"checkpoints/best-{result_of(run)['chosen_step']:012d}/policy.safetensors"
+    assert (run / chosen).read_bytes() == (other / chosen).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def in_between(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that evaluates in between."""
+    folder = tmp_path_factory.mktemp("in_between")
+    process = start_sightline("train", *ARGUMENTS, "--run-dir", folder / "run", cwd=folder)
+    assert process.wait(timeout=120) == 0
+    return folder / "run"
+
+
+def test_the_numbers_are_the_same(sightline: Sightline, tmp_path: Path, in_between: Path) -> None:
+    done = sightline("train", *BACKGROUND, "--run-dir", tmp_path / "run")
+    assert done.code == 0, done.err
+    assert "warning" not in done.err
+    check_same(tmp_path / "run", in_between)
+    learners = [
+        read_state(max((run / "checkpoints").glob("step-*")) / "learner.safetensors")["counters"]
+        for run in (tmp_path / "run", in_between)
+    ]
+    assert learners[0]["num_timesteps"] == learners[1]["num_timesteps"] == 256
+
+
+def test_kill_nine_ends_both_and_resuming_finds_the_same(
+    sightline: Sightline, tmp_path: Path, in_between: Path
+) -> None:
+    run = tmp_path / "run"
+    process = start_sightline("train", *BACKGROUND, "--run-dir", run, cwd=tmp_path)
+    deadline = time.monotonic() + 120
+    while len(list((run / "checkpoints").glob("step-*"))) < 2:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    (other,) = psutil.Process(process.pid).children()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    other.wait(timeout=30)  # its standard input has come to an end
+    kept = Path(shutil.copytree(run, tmp_path / "kept"))
+    done = sightline("train", *BACKGROUND, "--run-dir", kept, "--resume")
+    assert done.code == 0, done.err
+    check_same(kept, in_between)
+
+
+def test_without_the_other_process_evaluations_are_made_in_between(
+    sightline: Sightline, tmp_path: Path, in_between: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", shutil.which("true"))
+    done = sightline("train", *BACKGROUND, "--run-dir", tmp_path / "run")
+    assert done.code == 0, done.err
+    (warning,) = [line for line in done.lines if line.startswith("warning")]
+    assert "evaluation in the background failed (its process has ended)" in warning
+    check_same(tmp_path / "run", in_between)
+
+
+def test_what_cannot_be_built_there_is_said(tmp_path: Path) -> None:
+    process = EvaluationProcess(tmp_path)
+    try:
+        process.submit(tmp_path, "validation", 2, True)
+        assert "not a run folder" in str(process.reply(wait=True))
+    finally:
+        process.close()
+
+
+def test_long_runs_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wanted(*overrides: str) -> bool:
+        return wants_process(for_control(load_recipe("cartpole", overrides)))
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    assert wanted() and not wanted("steps=9999") and not wanted("evaluation.background=false")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)
+    assert not wanted() and wanted("evaluation.background=true")
