@@ -22,7 +22,7 @@ from typing import Any
 import peft  # noqa: F401
 import torch
 
-import sightline.reports.agent_page
+import sightline.reports.run_page
 import sightline.reports.trajectories_page  # noqa: F401
 from sightline.agents import training  # noqa: F401
 from sightline.cli import main

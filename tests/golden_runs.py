@@ -317,7 +317,7 @@ def run_all(folder: Path, jobs: Sequence[tuple[Any, int]]) -> None:
 
     # What is imported here need not be in every child.
     import sightline.control.training
-    import sightline.reports.html  # noqa: F401
+    import sightline.reports.run_page  # noqa: F401
     from agent_worker import run
 
     torch.set_num_threads(1)

@@ -23,7 +23,7 @@ from sightline.labels.store import BACKUP, DATABASE, Context, LabelStore
 from sightline.labels.types import Answer, Outcome, Question, Segment, preference
 from sightline.reports import plots
 from sightline.reports.examples import LARGE, examples
-from sightline.reports.html import MAX_VIDEO_BYTES, write_report
+from sightline.reports.run_page import MAX_VIDEO_BYTES, write_report
 from sightline.runs.files import write_document
 
 METRICS: list[dict[str, Any]] = [
@@ -78,7 +78,10 @@ def parse(svg: str) -> ElementTree.Element:
 
 
 def words_of(svg: str) -> str:
-    return " ".join(" ".join(parse(svg).itertext()).split())
+    """Text of one or several SVG documents."""
+    return " ".join(
+        " ".join(text for one in svg.split("</svg>")[:-1] for text in parse(one + "</svg>").itertext()).split()
+    )
 
 
 def write_metrics(run: Path, records: list[dict[str, Any]], rest: str = "") -> None:
@@ -126,7 +129,13 @@ def test_learning_curves_without_success_show_reward_and_return() -> None:
 
 @pytest.mark.parametrize("metrics", [[], [{"step": 0}], [{"step": 5, "evaluation/return": 1.0}]])
 def test_learning_curves_take_any_missing_keys(metrics: list[dict[str, Any]]) -> None:
-    assert "not recorded" in words_of(plots.learning_curves(metrics))
+    words = words_of(plots.learning_curves(metrics))
+    assert "Ground-truth return" in words and ("not recorded" in words) == (len(metrics) == 0 or len(metrics[0]) == 1)
+
+
+def test_plots_follow_light_and_dark() -> None:
+    drawn = plots.learning_curves(METRICS, chosen_step=200)
+    assert "var(--accent, #0072B2)" in drawn and "#0072b2" not in drawn and "fill: #ffffff" not in drawn
 
 
 def test_a_step_written_again_counts_once() -> None:
@@ -231,7 +240,11 @@ def test_what_is_no_video_is_said_in_one_line(tmp_path: Path, name: str) -> None
 
 def test_report_shows_the_run_and_loads_nothing(tmp_path: Path) -> None:
     page = write_report(fabricate(tmp_path / "run")).read_text("utf-8")
-    assert "pole &lt;script&gt;alert(1)&lt;/script&gt; &amp; upright" in page and "<script" not in page
+    assert (
+        "pole &lt;script&gt;alert(1)&lt;/script&gt; &amp; upright" in page
+        and "<script" not in page
+        and "onclick" not in page
+    )
     for load in ('src="http', 'href="http', "url(http", "@import", "<link"):
         assert load not in page
     for shown in ("Balance a pole", "wibble", "test-3f9a", "A &lt;tiny&gt; encoder", "2.9.0", "train cartpole seed=3"):
@@ -239,7 +252,7 @@ def test_report_shows_the_run_and_loads_nothing(tmp_path: Path) -> None:
     plain = page.replace("\u202f", " ")
     for number in ("4 %", "97 %", "91 % – 99 %", "12.4", "191", "187 – 195", "0.710", "88 %", "36 000", "7 min"):
         assert number in plain
-    assert page.count("data:video/mp4;base64,") == 2 and page.count("<svg") == 2
+    assert page.count("data:video/mp4;base64,") == 2 and page.count("<svg") == 4
 
 
 def test_report_of_an_empty_folder(tmp_path: Path) -> None:
@@ -363,7 +376,7 @@ def test_a_learned_reward_is_called_so(tmp_path: Path) -> None:
     facts = dict(re.findall("<dt>([^<]+)</dt><dd>([^<]+)</dd>", page))
     assert facts["Teacher"] == "chat, seer &lt;b&gt;7B&lt;/b&gt;" and facts["Feedback"] == "pairs, k center"
     assert facts["Reward network"] == "embeddings, bundled" and facts["Questions asked"] == "40"
-    assert "Encoder" not in facts and "<script" not in page and "<b>" not in page
+    assert "Encoder" not in facts and "<script" not in page and "onclick" not in page and "<b>" not in page
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from sightline.reports import plots, trajectories_page
-from sightline.reports.agent_page import looking_verdict, write_agent_report
+from sightline.reports.run_page import write_report
 from sightline.reports.trajectories_page import recorded_sets, write_trajectories
+from sightline.reports.verdicts import looking_verdict
 from small_runs import EVIL, fabricate_run, fabricated_metrics
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -94,7 +95,7 @@ def test_damaged_records_are_named_and_left_out(run: Path, episodes: str) -> Non
     page = write_trajectories(run)
     assert "update-0001.json is damaged" in page.read_text()
     assert [one["name"] for one in embedded(page)["sets"]][3:] == ["update-0004"]
-    assert write_agent_report(run).is_file()
+    assert write_report(run).is_file()
 
 
 def test_a_missing_picture_is_no_reason_to_fail(run: Path) -> None:
@@ -202,7 +203,7 @@ def in_browser(address: str) -> str:
 
 def test_the_report_shows_the_run_and_loads_nothing(run: Path) -> None:
     write_trajectories(run)
-    page = write_agent_report(run)
+    page = write_report(run)
     text = page.read_text()
     assert page == run / "report.html" and loads_nothing(text)
     words = " ".join(html.unescape(re.sub(r"<style>.*?</style>|<[^>]*>", " ", text, flags=re.DOTALL)).split())
@@ -212,7 +213,7 @@ def test_the_report_shows_the_run_and_loads_nothing(run: Path) -> None:
         assert f"{rate} {low} – {high}" in words
     for expected in (
         *("Number line, learned by looking", "Does it look?", "Random legal actions", "The game's own best play"),
-        *("By kind", "Episodes won and true replies", "KL divergence", "Learning rate", "turn 3 600, update 9"),
+        *("By kind", "Success rate, and true replies", "KL divergence", "Learning rate", "turn 3 600"),
         *("raise <b>update.kl_thoughts</b>", "Test, real pictures, episode", "sightline train numberline seed=3"),
         *("kl_thoughts: 0.0", "2.9.0", "21 min"),
     ):
@@ -222,8 +223,8 @@ def test_the_report_shows_the_run_and_loads_nothing(run: Path) -> None:
 
 
 def test_the_report_of_an_empty_folder(tmp_path: Path) -> None:
-    text = write_agent_report(tmp_path).read_text()
-    for expected in ("has not been tested yet", "No metrics were recorded yet", "Neither recipe nor versions"):
+    text = write_report(tmp_path).read_text()
+    for expected in ("has not been evaluated yet", "No metrics were recorded yet", "Neither recipe nor versions"):
         assert expected in text
     assert "Does it look?" not in text
 
@@ -240,7 +241,7 @@ def test_the_report_tolerates_any_missing_or_broken_file(run: Path, name: str, c
     (run / name).unlink()
     if content is not None:
         (run / name).write_text(content)
-    assert "</html>" in write_agent_report(run).read_text()
+    assert "</html>" in write_report(run).read_text()
 
 
 def test_a_result_without_comparisons_is_shown(run: Path) -> None:
@@ -248,8 +249,8 @@ def test_a_result_without_comparisons_is_shown(run: Path) -> None:
     for name in ("blank", "shuffled", "oracle", "untrained", "kinds", "truthful_replies"):
         result[name] = None
     (run / "result.json").write_text(json.dumps(result))
-    text = write_agent_report(run).read_text()
-    assert "so nobody knows" in text and "By kind" not in text and "best play" not in text
+    text = write_report(run).read_text()
+    assert "Does it look?" not in text and "By kind" not in text and "best play" not in text
 
 
 def numbers(rate: float, reach: float) -> dict[str, float]:
@@ -278,13 +279,13 @@ def test_it_looks_only_if_both_blind_intervals_lie_below(
 
 @pytest.mark.parametrize("metrics", [[], [{"step": 0}], [{"step": 5, "rollout/illegal": 0.1}], [{"note": "no step"}]])
 def test_curves_take_any_missing_keys(metrics: list[dict[str, Any]]) -> None:
-    assert plots.agent_curves(metrics, 3).startswith("<svg")
+    assert plots.learning_curves(metrics, 3).startswith("<svg")
     vitals = plots.agent_vitals(metrics)
     assert bool(vitals) == any("rollout/illegal" in line for line in metrics)
 
 
 def test_curves_say_what_they_show() -> None:
-    words = plots.agent_curves(fabricated_metrics(), 3600)
-    for expected in ("episodes won, validation", "true replies, training", "chosen checkpoint", "turns played"):
+    words = plots.learning_curves(fabricated_metrics(), 3600)
+    for expected in ("Success rate, and true replies", "true replies", "chosen checkpoint", "evaluation"):
         assert expected in words
-    assert "chosen checkpoint" not in plots.agent_curves(fabricated_metrics())
+    assert "chosen checkpoint" not in plots.learning_curves(fabricated_metrics())

@@ -106,7 +106,7 @@ def train(
     from sightline.control.building import build
     from sightline.control.training import train as train_control
     from sightline.models.encoders import model_card
-    from sightline.reports.html import write_report
+    from sightline.reports.run_page import write_report
 
     with owned_run(path, recipe, resume, command) as begin:
         setup = build(recipe)
@@ -201,13 +201,10 @@ def write_report(run: RunFolder) -> Path:
 
 
 def _write_report(run: RunFolder) -> Path:
+    from sightline.reports.run_page import write_report
+    from sightline.reports.trajectories_page import write_trajectories
+
     # Not `recipe()`: a report needs no plug-in that the run had.
     if run.document().get("role") == "agent":
-        from sightline.reports.agent_page import write_agent_report
-        from sightline.reports.trajectories_page import write_trajectories
-
         write_trajectories(run.path)
-        return write_agent_report(run.path)
-    from sightline.reports.html import write_report as write_control_report
-
-    return write_control_report(run.path)
+    return write_report(run.path)

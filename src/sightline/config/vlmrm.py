@@ -88,7 +88,7 @@ COUNTERPARTS: dict[str, Counterpart] = {
     "rl.policy_kwargs": Counterpart("learner.hidden", "the widths; all else in learner.options.policy_kwargs", _layers),
     "rl.rl_kwargs": Counterpart("learner.options", "DQN's exploration has keys of its own beside it"),
     "logging.checkpoint_freq": Counterpart("checkpoints.every", value=_same),
-    "logging.video_freq": Counterpart("videos", "true or false: before training and after"),
+    "logging.video_freq": Counterpart("videos.every", value=_same),
     "logging.tensorboard_freq": Counterpart("tensorboard", "true or false"),
 }
 """Key of vlmrm's `train`, or of the configuration that it writes into its run -> ours. Keys that mean the same in both

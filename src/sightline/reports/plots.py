@@ -26,11 +26,15 @@ Series = tuple[np.ndarray, np.ndarray]
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 BLUE, ORANGE, INK, GREY = "#0072B2", "#D55E00", "#334155", "#A3AEBB"
+PLOT = (3.0, 2.7)
+"""Width and height of a plot in inches; pages set several side by side, or below each other where they are narrow."""
 MARKED: dict[str, Any] = {"marker": "o", "markersize": 3.6}
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 8.5,
     "text.color": INK,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
     "axes.edgecolor": "#CBD5E1",
     "axes.labelcolor": INK,
     "axes.titlesize": 9,
@@ -57,12 +61,28 @@ STYLE: dict[Any, Any] = {
 }
 
 
+VARIABLES = {
+    BLUE: "accent",
+    ORANGE: "orange",
+    INK: "ink",
+    GREY: "faint",
+    "#64748B": "muted",
+    "#94A3B8": "muted",
+    "#CBD5E1": "line",
+    "#E9EEF3": "line",
+    "#009E73": "right",
+}
+"""Colour -> the page's variable that replaces it, so that plots follow light and dark."""
+
+
 def learning_curves(
     metrics: Metrics, chosen_step: int | None = None, reward_name: str = "Reward under the words"
 ) -> str:
-    """Plot reward, success rate and ground-truth return over training, side by side.
+    """Plot reward, success and ground-truth return over training, a plot each.
 
-    Without any success rate there are two panels. Missing keys leave gaps; values that are not finite are left out.
+    Without any success, or any evaluated reward, there is no such plot. An agent's true replies share that of success:
+    one that is rewarded for winning alone may learn to win while its statements turn into noise. Missing keys leave
+    gaps; values that are not finite are left out.
 
     Args:
         metrics: `rollout/…` are drawn as thin lines, `evaluation/…` with markers.
@@ -70,26 +90,41 @@ def learning_curves(
         reward_name: the name of the reward that the learner was trained on.
 
     Returns:
-        SVG text.
+        SVG text, one document after the other.
     """
-    with new_figure(8.4, 2.75) as figure:
-        knows_success = any(len(_series(metrics, key)[0]) for key in ("rollout/success", "evaluation/success_rate"))
-        axes = list(figure.subplots(1, 3 if knows_success else 2, squeeze=False)[0])
-        _panel(axes[0], reward_name, metrics, ("rollout/reward", "evaluation/reward"))
-        if knows_success:
-            band = ("evaluation/ci_low", "evaluation/ci_high")
-            _panel(axes[1], "Success rate", metrics, ("rollout/success", "evaluation/success_rate"), band)
-            as_percentages(axes[1])
+
+    def has(*keys: str) -> bool:
+        return any(len(_series(metrics, key)[0]) for key in keys)
+
+    def reward(axes: Axes) -> None:
+        _panel(axes, reward_name, metrics, ("rollout/reward", "evaluation/reward"))
+
+    def success(axes: Axes) -> None:
+        band = ("evaluation/ci_low", "evaluation/ci_high")
+        _panel(axes, "Success rate", metrics, ("rollout/success", "evaluation/success_rate"), band)
+        if has("evaluation/truthful_replies"):
+            axes.set_title("Success rate, and true replies")
+            truth = _series(metrics, "evaluation/truthful_replies")
+            axes.plot(*truth, color=ORANGE, linewidth=1.6, label="true replies", **MARKED | {"marker": "s"})
+        as_percentages(axes)
+
+    def returned(axes: Axes) -> None:
         band = ("evaluation/return_ci_low", "evaluation/return_ci_high")
-        _panel(axes[-1], "Ground-truth return", metrics, ("rollout/return", "evaluation/return"), band)
-        for panel in axes:
-            panel.set_xlim(0, _last_step(metrics) * 1.02)
+        _panel(axes, "Ground-truth return", metrics, ("rollout/return", "evaluation/return"), band)
+
+    drawn = [reward] * has("rollout/reward", "evaluation/reward")
+    drawn += [success] * has("rollout/success", "evaluation/success_rate") + [returned]
+    plots = []
+    for draw in drawn:
+        with new_figure(*PLOT) as figure:
+            axes = figure.subplots()
+            draw(axes)
+            axes.set_xlim(0, _last_step(metrics) * 1.02)
             if chosen_step is not None:
-                panel.axvline(
-                    chosen_step, color=ORANGE, linestyle=(0, (4, 3)), linewidth=1.1, label="chosen checkpoint"
-                )
-        shared_legend(figure, axes)
-        return as_svg(figure)
+                axes.axvline(chosen_step, color=ORANGE, linestyle=(0, (4, 3)), linewidth=1.1, label="chosen checkpoint")
+            shared_legend(figure, [axes], columns=2)
+            plots.append(as_svg(figure))
+    return "".join(plots)
 
 
 def teaching_curves(metrics: Metrics) -> str:
@@ -117,9 +152,10 @@ def teaching_curves(metrics: Metrics) -> str:
     known = [(title, lines) for title, lines in panels if any(len(_series(metrics, key)[0]) for key, _, _ in lines)]
     if not known:
         return ""
-    with new_figure(8.4, 2.75) as figure:
-        axes = figure.subplots(1, len(known), squeeze=False)[0]
-        for panel, (title, lines) in zip(axes, known, strict=True):
+    plots = []
+    for title, lines in known:
+        with new_figure(*PLOT) as figure:
+            panel = figure.subplots()
             for key, name, colour in lines:
                 steps, values = _series(metrics, key)
                 # The curve of questions lies under that of usable labels and is often hidden by it: it is drawn wider.
@@ -134,46 +170,9 @@ def teaching_curves(metrics: Metrics) -> str:
                 as_percentages(panel)
             else:
                 panel.set_ylim(min(0.0, panel.get_ylim()[0]) - 0.03, 1.03)
-            # Below the panel, where no line can run through it.
-            panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.26), handlelength=1.6, borderaxespad=0)
-        return as_svg(figure)
-
-
-def agent_curves(metrics: Metrics, chosen_step: int | None = None) -> str:
-    """Plot an agent's success, the truth of its statements about the pictures, and its return, over the turns played.
-
-    Success and truth share one plot: an agent that is rewarded for winning alone may learn to win while its statements
-    turn into noise.
-
-    Args:
-        metrics: `rollout/…` are drawn as thin lines, `evaluation/…` with markers.
-        chosen_step: marked by a dashed line.
-
-    Returns:
-        SVG text.
-    """
-    with new_figure(8.4, 3.0) as figure:
-        wins, returns = figure.subplots(1, 2, width_ratios=[1.7, 1])
-        band = [_series(metrics, f"evaluation/ci_{side}") for side in ("low", "high")]
-        if len(band[0][0]) and np.array_equal(band[0][0], band[1][0]):
-            wins.fill_between(band[0][0], band[0][1], band[1][1], color=BLUE, alpha=0.14, linewidth=0)
-        for kind, validated, marker, name, colour in (
-            ("success", "success_rate", "o", "episodes won", BLUE),
-            ("truthful_replies", "truthful_replies", "s", "true replies", ORANGE),
-        ):
-            thin: dict[str, Any] = {"linewidth": 0.9, "alpha": 0.6, "label": f"{name}, training"}
-            marked = MARKED | {"marker": marker, "linewidth": 1.7}
-            wins.plot(*_series(metrics, f"rollout/{kind}"), color=colour, **thin)
-            wins.plot(*_series(metrics, f"evaluation/{validated}"), color=colour, label=f"{name}, validation", **marked)
-        _finish(wins, "Episodes won and true replies")
-        as_percentages(wins)
-        _panel(returns, "Return", metrics, ("rollout/return", "evaluation/return"))
-        for panel in (wins, returns):
-            _over_turns(panel, metrics)
-            if chosen_step is not None:
-                panel.axvline(chosen_step, color=INK, linestyle=(0, (4, 3)), linewidth=1.0, label="chosen checkpoint")
-        wins.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24), ncols=3, handlelength=1.8, borderaxespad=0)
-        return as_svg(figure)
+            shared_legend(figure, [panel], columns=1)
+            plots.append(as_svg(figure))
+    return "".join(plots)
 
 
 def agent_vitals(metrics: Metrics) -> str:
@@ -208,11 +207,10 @@ def agent_vitals(metrics: Metrics) -> str:
     known = [(title, lines) for title, lines in drawn if lines]
     if not known:
         return ""
-    columns = min(3, len(known))
-    rows = -(-len(known) // columns)
-    with new_figure(8.4, 2.4 * rows) as figure:
-        axes = figure.subplots(rows, columns, squeeze=False).ravel()
-        for panel, (title, lines) in zip(axes, known, strict=False):
+    plots = []
+    for title, lines in known:
+        with new_figure(*PLOT) as figure:
+            panel = figure.subplots()
             for name, colour, (steps, values) in lines:
                 panel.plot(steps, values, color=colour, linewidth=1.4, marker="o", markersize=2.2, label=name)
             _finish(panel, title)
@@ -224,10 +222,9 @@ def agent_vitals(metrics: Metrics) -> str:
                 panel.set_ylim(bottom=min(0.0, panel.get_ylim()[0]))
             if title == "Learning rate":
                 panel.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
-            panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.3), handlelength=1.4, borderaxespad=0, ncols=1)
-        for panel in axes[len(known) :]:
-            panel.set_axis_off()
-        return as_svg(figure)
+            shared_legend(figure, [panel], columns=1)
+            plots.append(as_svg(figure))
+    return "".join(plots)
 
 
 def _over_turns(axes: Axes, metrics: Metrics) -> None:
@@ -333,15 +330,30 @@ def _percent_ticks() -> Any:
     return PercentFormatter(1.0, decimals=0, symbol=" %")
 
 
-def shared_legend(figure: Figure, panels: Sequence[Axes]) -> None:
+def shared_legend(figure: Figure, panels: Sequence[Axes], columns: int | None = None) -> None:
     """Add one legend below all panels, with each kind of line once."""
     entries: dict[str, Any] = {}
     for panel in panels:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    figure.legend(
-        list(entries.values()), list(entries), loc="outside lower center", ncols=len(entries), handlelength=1.8
-    )
+    handles, labels = list(entries.values()), list(entries)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns or len(entries), handlelength=1.8)
+
+
+def values_of(metrics: Metrics, key: str) -> list[float]:
+    """All values of a metric, in the order in which they were written."""
+    return [line[key] for line in metrics if is_number(line.get(key))]
+
+
+def last_value(metrics: Metrics, key: str) -> float | None:
+    """Latest value of a metric; None if there is none."""
+    return next(iter(values_of(metrics, key)[::-1]), None)
+
+
+def points(metrics: Metrics, key: str) -> list[tuple[float, float]]:
+    """(step, value) of a metric in order of steps."""
+    steps, values = _series(metrics, key)
+    return list(zip(steps.tolist(), values.tolist(), strict=True))
 
 
 def _series(metrics: Metrics, key: str) -> Series:
@@ -382,7 +394,10 @@ def as_svg(figure: Figure) -> str:
     metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     text = _saved(figure, "svg", dpi=200, metadata=metadata).decode()
     # Neither the prologue nor ids that name nothing may stand in a page that holds several plots.
-    return re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :])
+    text = re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :])
+    for colour, name in VARIABLES.items():
+        text = text.replace(colour.lower(), f"var(--{name}, {colour})")
+    return text
 
 
 def _saved(figure: Figure, kind: str, **options: Any) -> bytes:
