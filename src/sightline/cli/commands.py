@@ -284,7 +284,6 @@ def report(
 
 def _report_comparison(runs: list[Path], out: Path | None, as_json: bool) -> None:
     from sightline.reports.comparison import compare, comparison_document, is_sweep, text_table, write_comparison
-    from sightline.reports.pages import damage
 
     one = runs[0] if len(runs) == 1 and is_sweep(runs[0]) else None
     target = out or (one / "report.html" if one is not None else Path("comparison.html"))
@@ -298,8 +297,8 @@ def _report_comparison(runs: list[Path], out: Path | None, as_json: bool) -> Non
     else:
         typer.echo(text_table(compared))
         typer.echo(page)
-    if found := [line for each in compared.combinations for run in each.runs for line in damage(run.path)]:
-        raise RunFailed(f"the page shows what can be read: {'; '.join(found)}")
+    if compared.damage:
+        raise RunFailed(f"the page shows what can be read: {'; '.join(compared.damage)}")
 
 
 def _report_run(run: Path, as_json: bool) -> None:

@@ -93,10 +93,11 @@ class Combination:
         values = np.array([float(result[measure]) for result in results])
         low, high, mean = None, None, float(values.mean())
         episodes = [result.get("episodes") for result in results]
-        if measure == "success_rate" and all(isinstance(count, int) and count > 0 for count in episodes):
+        are_counts = all(isinstance(count, int) and count > 0 for count in episodes)
+        if measure == "success_rate" and are_counts and 0 <= values.min() and values.max() <= 1:
             trials = sum(count for count in episodes if count)
             won = sum(round(rate * (count or 0)) for rate, count in zip(values.tolist(), episodes, strict=True))
-            mean, (low, high) = won / trials, wilson(min(max(won, 0), trials), trials)
+            mean, (low, high) = won / trials, wilson(won, trials)
         elif len(values) > 1:
             low, high = bootstrap_mean(values)
         elif measure == "return":
@@ -113,13 +114,15 @@ class Comparison:
         combinations: in the order of their folders' names.
         differing: key -> its value in each combination, as text; only keys that differ.
         measures: names of the measures that all combinations with results have.
-        warnings: what keeps the numbers from being compared, and damaged files.
+        warnings: what keeps the numbers from being compared.
+        damage: damaged files, a line each.
     """
 
     combinations: Sequence[Combination]
     differing: Mapping[str, Sequence[str]]
     measures: Sequence[str]
     warnings: Sequence[str]
+    damage: Sequence[str]
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
@@ -176,7 +179,8 @@ def compare(paths: Sequence[Path]) -> Comparison:
     named = [key for key in _varied_keys(paths) if key in differing] or list(differing)
     labels = [_label(group, index, differing, named) for index, group in enumerate(members)]
     combinations = [Combination(label, group) for label, group in zip(_unique(labels), members, strict=True)]
-    return Comparison(combinations, differing, _shared_measures(combinations), _warnings(runs, differing))
+    damaged = [line for run in runs for line in damage(run.path)]
+    return Comparison(combinations, differing, _shared_measures(combinations), _warnings(runs, differing), damaged)
 
 
 def _varied_keys(paths: Sequence[Path]) -> list[str]:
@@ -214,7 +218,7 @@ def _shared_measures(combinations: Sequence[Combination]) -> list[str]:
 
 
 def _warnings(runs: Sequence[ComparedRun], differing: Mapping[str, Sequence[str]]) -> list[str]:
-    lines = [line for run in runs for line in damage(run.path)]
+    lines = []
     open_runs = sum(not run.result for run in runs)
     if open_runs:
         lines.append(f"{open_runs} of {len(runs)} runs have no result yet; the table leaves them out.")
@@ -230,7 +234,7 @@ def value_text(value: Any) -> str:
     """A recipe's value as text; a dash if the recipe lacks the key."""
     if value is None:
         return "–"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _natural(name: str) -> list[Any]:
@@ -349,4 +353,5 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
         ],
         "differing": {key: list(values) for key, values in comparison.differing.items()},
         "warnings": list(comparison.warnings),
+        "damage": list(comparison.damage),
     }
