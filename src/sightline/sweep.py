@@ -212,7 +212,7 @@ def _plain(text: str) -> str:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:6]
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:6]
 
 
 # -- the plan ---------------------------------------------------------------------------------------------------------
@@ -311,10 +311,10 @@ def _read_sweep(path: Path) -> dict[str, Any] | None:
         BadInput: the folder holds something else.
         Damaged: the file is not what Sightline writes.
     """
+    if path.exists() and not path.is_dir():
+        raise BadInput(f"'{path}' is not a folder; choose another --run-dir")
     try:
         found = read_document(path / SWEEP)
-    except NotADirectoryError as error:
-        raise BadInput(f"'{path}' is not a folder; choose another --run-dir") from error
     except FileNotFoundError:
         if path.is_dir() and any(not file.name.lstrip(".").startswith("lease.json") for file in path.iterdir()):
             raise BadInput(f"'{path}' exists already, and is no sweep; choose another --run-dir") from None

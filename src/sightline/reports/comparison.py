@@ -94,7 +94,7 @@ class Combination:
         low, high, mean = None, None, float(values.mean())
         episodes = [result.get("episodes") for result in results]
         are_counts = all(isinstance(count, int) and count > 0 for count in episodes)
-        if measure == "success_rate" and are_counts and 0 <= values.min() and values.max() <= 1:
+        if measure == "success_rate" and are_counts and values.min() >= 0 and values.max() <= 1:
             trials = sum(count for count in episodes if count)
             won = sum(round(rate * (count or 0)) for rate, count in zip(values.tolist(), episodes, strict=True))
             mean, (low, high) = won / trials, wilson(won, trials)
