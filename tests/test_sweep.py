@@ -22,7 +22,7 @@ from sightline.errors import BadInput
 from sightline.runs.files import read_document
 from sightline.runs.lease import take_lease
 from sightline.runs.stopping import Stopped
-from sightline.sweep import Cell, Plan, carry_out, cell_name, listed_values, parse_grid, plan_sweep, value_label
+from sightline.sweep import GridCell, Plan, carry_out, cell_name, listed_values, parse_grid, plan_sweep, value_label
 
 Sightline = Callable[..., Finished]
 SMALL = (*TINY, "reward.kind=ground_truth")
@@ -147,10 +147,10 @@ result = {"success_rate": 0.5, "ci_low": 0.1, "ci_high": 0.9, "return": 1.0, "re
 """
 
 
-def fake(**what: str) -> Callable[[Cell, bool], list[str]]:
+def fake(**what: str) -> Callable[[GridCell, bool], list[str]]:
     """Cells that end at once, but for those of some seeds, which fail, wait to be stopped, or die."""
 
-    def command(cell: Cell, resume: bool) -> list[str]:
+    def command(cell: GridCell, resume: bool) -> list[str]:
         recipe = yaml.safe_dump({"format": 1, **cell.recipe.model_dump(mode="json")})
         kind = what.get(f"seed{cell.recipe.seed}", "end")
         return [sys.executable, "-I", "-S", "-c", FAKE, str(cell.path), str(resume), kind, recipe]
@@ -230,7 +230,7 @@ def test_values_may_be_added_and_nothing_else(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match=r"with values of seed, learner\.gamma"):
             plan_sweep("cartpole", ["steps=256", *others], tmp_path / "sweep")
     with pytest.raises(BadInput, match="another sweep, with steps=256"):
-        planned(tmp_path / "sweep", "seed=0..1", "learner.gamma=0.9", "tensorboard=null")
+        planned(tmp_path / "sweep", "seed=0..1", "learner.gamma=0.9", "threads=2")
     with pytest.raises(BadInput, match="with the recipe cartpole"):
         plan_sweep("mountain-car", [*SMALL, "seed=0..1", "learner.gamma=0.9"], tmp_path / "sweep")
 

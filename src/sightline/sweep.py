@@ -50,7 +50,7 @@ _SENTENCES = ("goal", "baseline", "description", "prompt")
 _POLL = 0.1
 """Seconds between two looks at the processes."""
 
-Command = Callable[["Cell", bool], Sequence[str]]
+Command = Callable[["GridCell", bool], Sequence[str]]
 """Builds the command line that trains a cell, or resumes it."""
 
 
@@ -219,7 +219,7 @@ def _digest(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """Cell of a sweep: one run.
 
     Attributes:
@@ -257,7 +257,7 @@ class Plan:
     """
 
     path: Path
-    cells: Sequence[Cell]
+    cells: Sequence[GridCell]
     document: Mapping[str, Any]
 
     def default_processes(self) -> int:
@@ -298,7 +298,7 @@ def plan_sweep(recipe: str | None, overrides: Sequence[str], path: Path) -> Plan
             complete = roles.complete(wanted)
         except BadInput as error:
             raise BadInput(f"{name}: {error}") from error
-        cell = Cell(name, path / name, (*([] if recipe is None else [recipe]), *said), complete)
+        cell = GridCell(name, path / name, (*([] if recipe is None else [recipe]), *said), complete)
         _check_same(cell, wanted)
         cells.append(cell)
     return Plan(path, cells, document)
@@ -357,7 +357,7 @@ def _merged(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> di
     return merged
 
 
-def _check_same(cell: Cell, wanted: Recipe) -> None:
+def _check_same(cell: GridCell, wanted: Recipe) -> None:
     """Refuse to continue a cell whose recipe has been changed since, for example in its file.
 
     Raises:
@@ -378,7 +378,7 @@ def _check_same(cell: Cell, wanted: Recipe) -> None:
 # -- carrying it out --------------------------------------------------------------------------------------------------
 
 
-def train_command(cell: Cell, resume: bool) -> list[str]:
+def train_command(cell: GridCell, resume: bool) -> list[str]:
     """The command line that trains a cell."""
     given = [*cell.arguments, "--run-dir", str(cell.path), *(["--resume"] if resume else [])]
     return [sys.executable, "-m", "sightline", "train", *given]
@@ -399,9 +399,9 @@ class _Sweeping:
     processes: int
     say: Callable[[str], None]
     command: Command
-    waiting: deque[Cell] = field(default_factory=deque)
-    running: dict[str, tuple[Cell, subprocess.Popen[bytes]]] = field(default_factory=dict)
-    foreign: dict[str, Cell] = field(default_factory=dict)
+    waiting: deque[GridCell] = field(default_factory=deque)
+    running: dict[str, tuple[GridCell, subprocess.Popen[bytes]]] = field(default_factory=dict)
+    foreign: dict[str, GridCell] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     done_before: int = 0
     done_now: int = 0
@@ -469,7 +469,7 @@ class _Sweeping:
                 process.kill()
                 process.wait()
 
-    def _finish(self, cell: Cell) -> None:
+    def _finish(self, cell: GridCell) -> None:
         self.done_now += 1
         left = len(self.waiting) + len(self.running) + len(self.foreign)
         seconds = (time.monotonic() - self.began) / self.done_now * left
@@ -478,7 +478,7 @@ class _Sweeping:
         numbers = describe(result) if result else "its result cannot be read"
         self.say(f"{self.done} of {len(self.plan.cells)} cells done{remaining}; {cell.name}: {numbers}")
 
-    def _reason(self, cell: Cell, code: int) -> str:
+    def _reason(self, cell: GridCell, code: int) -> str:
         lines = [line.strip() for line in read_text(self._log(cell)).splitlines() if line.strip()]
         last = lines[-1].removeprefix("sightline: ") if lines else ""
         if code < 0:
@@ -486,7 +486,7 @@ class _Sweeping:
                 return f"its process was ended by {signal.Signals(-code).name}" + (f" after: {last}" if last else "")
         return last or (f"its process ended with exit code {code}" if code else "it ended without a result")
 
-    def _log(self, cell: Cell) -> Path:
+    def _log(self, cell: GridCell) -> Path:
         return self.plan.path / LOGS / f"{cell.name}.log"
 
 
@@ -508,13 +508,14 @@ def carry_out(
         Stopped: SIGINT or SIGTERM came; the cells have saved.
     """
     try:
-        (plan.path / LOGS).mkdir(parents=True, exist_ok=True)
+        plan.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"the folder '{plan.path}' cannot be made: {error.strerror or error}") from error
     lease = take_lease(plan.path)
     try:
         with lease.writing():
             write_document(plan.path / SWEEP, plan.document)
+            (plan.path / LOGS).mkdir(exist_ok=True)
         waiting = deque(cell for cell in plan.cells if not cell.finished)
         done = len(plan.cells) - len(waiting)
         sweeping = _Sweeping(plan, processes, say, command, waiting, done_before=done)
