@@ -31,7 +31,11 @@ def fabricate(path: Path, rate: float | None, *overrides: str, level: float = 0.
     write_recipe(run, load_recipe("cartpole", overrides))
     lines: list[dict[str, Any]] = [{"format": 1}]
     for step in (100, 200):
-        line = {"step": step, "evaluation/success_rate": step / 400 + level, "evaluation/return": step * (1 + level)}
+        line: dict[str, Any] = {
+            "step": step,
+            "evaluation/success_rate": step / 400 + level,
+            "evaluation/return": step * (1 + level),
+        }
         lines += [line | {"evaluation/reward": step / 1000}, {"step": step, "rollout/reward": 9.0}]
     run.write_text("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     if rate is not None:
