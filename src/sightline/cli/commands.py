@@ -16,7 +16,7 @@ import typer
 from sightline.cli.demos import demos
 from sightline.cli.games import check_env
 from sightline.cli.label import label
-from sightline.cli.output import AsJson, RunPath, Trust, check_target, print_json, print_rows, write_target
+from sightline.cli.output import AsJson, Trust, check_target, print_json, print_rows, write_target
 from sightline.errors import BadInput, RunFailed
 
 if TYPE_CHECKING:
@@ -116,16 +116,22 @@ def _recipe(arguments: list[str]) -> tuple[str, Recipe]:
     """Split `[RECIPE] key=value…`; gives the run's name and its recipe."""
     from sightline.config.loading import is_yaml_text, load_recipe, recipe_name
 
+    recipe, overrides = _split(arguments)
+    wanted = load_recipe(recipe, overrides)
+    is_text = recipe is None or recipe == "-" or is_yaml_text(recipe)
+    return recipe_name(None if is_text else recipe, wanted), wanted
+
+
+def _split(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """Split `[RECIPE] key=value…` into the recipe, None if there is none, and its overrides."""
+    from sightline.config.loading import is_yaml_text
+
     if not arguments:
         raise BadInput("say what to train: a recipe (see 'sightline recipes') or env=… goal=…")
     first, *rest = arguments
-    is_text = first == "-" or is_yaml_text(first)
     # A Path would raise if this is a long sentence.
-    if not is_text and ("=" not in first or os.path.isfile(first)):
-        wanted = load_recipe(first, rest)
-        return recipe_name(first, wanted), wanted
-    wanted = load_recipe(first, rest) if is_text else load_recipe(None, arguments)
-    return recipe_name(None, wanted), wanted
+    is_recipe = first == "-" or is_yaml_text(first) or "=" not in first or os.path.isfile(first)
+    return (first, rest) if is_recipe else (None, arguments)
 
 
 def _run_to_resume(arguments: list[str], path: Path | None, trust: bool) -> tuple[RunFolder, str, Recipe]:
@@ -197,8 +203,105 @@ def evaluate(
 
 
 @app.command()
-def report(run: RunPath, as_json: AsJson = False) -> None:
-    """Write a run's report.html again."""
+def sweep(
+    recipe: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RECIPE] [key.sub=value]...",
+            help="A bundled name, a YAML file, or YAML itself; then overrides, one of them or more a list (a,b) or a "
+            "range (0..4).",
+        ),
+    ] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the sweep; given again, its unfinished cells go on.")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Cells at a time; default: cores, divided by the recipe's threads.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and stop.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a grid of runs: sightline sweep cartpole seed=0..4 reward.alpha=0,0.5 --run-dir sweeps/alpha
+
+    0..4 is every whole number from 0 to 4. Commas separate words and numbers, and values in quotes, brackets or
+    braces: reward.frame_size=[64,64],[96,96] are two. A value with spaces between its commas is one value, a sentence.
+    goal, baseline, description and prompt are lists only if every value is in quotes or brackets:
+    goal='"a pole, upright","a pole"'. To keep a comma, quote the value within the quotes: key="'a,b'".
+
+    Each cell is an ordinary run, in a folder of its own. The same command continues a sweep: cells with a result are
+    skipped, those cut off are resumed. Values may be added to keys that vary.
+    """
+    from sightline.reports.comparison import compare, comparison_document, text_table, write_comparison
+    from sightline.sweep import carry_out, plan_sweep
+
+    if run_dir is None:
+        raise BadInput("say where the cells go: --run-dir DIR; the same folder continues a sweep")
+    plan = plan_sweep(*_split(recipe or []), run_dir)
+    rows = [(cell.name, cell.state) for cell in plan.cells]
+    if dry_run:
+        print_rows(rows, ("cell", "state"), as_json)
+        return
+    failures = carry_out(plan, processes or plan.default_processes(), lambda line: typer.echo(line, err=True))
+    compared = compare([run_dir]) if any(cell.started for cell in plan.cells) else None
+    page = None if compared is None else write_comparison(run_dir / "report.html", compared, run_dir.resolve().name)
+    if as_json:
+        cells = [
+            {"cell": cell.name, "run": str(cell.path), "state": cell.state, "failure": failures.get(cell.name)}
+            for cell in plan.cells
+        ]
+        numbers = {} if compared is None else comparison_document(compared)
+        print_json({"sweep": str(run_dir), "report": page and str(page), "cells": cells} | numbers)
+    elif compared is not None:
+        typer.echo(text_table(compared))
+        typer.echo(f"report      {page}")
+    if failures:
+        for name, reason in failures.items():
+            typer.echo(f"{name}: {reason}", err=True)
+        raise RunFailed(f"{len(failures)} of {len(plan.cells)} cells failed; the same command tries them again")
+
+
+@app.command()
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="A run folder; several, or that of a sweep, to compare.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File of a comparison; default: report.html of a sweep, else comparison.html here."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's report.html again, or a page that compares runs."""
+    from sightline.reports.comparison import is_sweep
+
+    if len(runs) > 1 or is_sweep(runs[0]):
+        _report_comparison(runs, out, as_json)
+    elif out is not None:
+        raise BadInput("--out is for comparisons; the report of one run is in its folder")
+    else:
+        _report_run(runs[0], as_json)
+
+
+def _report_comparison(runs: list[Path], out: Path | None, as_json: bool) -> None:
+    from sightline.reports.comparison import compare, comparison_document, is_sweep, text_table, write_comparison
+
+    one = runs[0] if len(runs) == 1 and is_sweep(runs[0]) else None
+    target = out or (one / "report.html" if one is not None else Path("comparison.html"))
+    check_target(target, "--out")
+    compared = compare(runs)
+    count = sum(len(combination.runs) for combination in compared.combinations)
+    title = one.resolve().name if one is not None else f"{count} runs compared"
+    page = write_comparison(target, compared, title)
+    if as_json:
+        print_json({"report": str(page)} | comparison_document(compared))
+    else:
+        typer.echo(text_table(compared))
+        typer.echo(page)
+    if compared.damage:
+        raise RunFailed(f"the page shows what can be read: {'; '.join(compared.damage)}")
+
+
+def _report_run(run: Path, as_json: bool) -> None:
     from sightline import roles
     from sightline.reports.pages import damage, read_mapping, read_warnings
     from sightline.runs.folder import check_plain, open_run
@@ -406,7 +509,7 @@ def _errors_in_one_line() -> Iterator[None]:
     except BadInput as error:
         _leave(str(error), 2, error)
     except Stopped as stop:
-        _leave(f"{stop}; {stop.saved}; go on with the same command and --resume", 128 + stop.signal_number, None)
+        _leave(f"{stop}; {stop.saved}; {stop.advice}", 128 + stop.signal_number, None)
     except typer.Exit as left:
         sys.exit(left.exit_code)
     except typer.Abort:

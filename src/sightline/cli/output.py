@@ -15,7 +15,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON o
 Trust = Annotated[
     bool, typer.Option("--trust", help="Trust whoever made the run folder: import code that its recipe names.")
 ]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 
 
 def print_rows(rows: list[tuple[str, str]], names: tuple[str, str], as_json: bool) -> None:

@@ -375,6 +375,11 @@ def _members(field: FieldInfo) -> dict[str, type[BaseModel]]:
 
 def leaves(model: BaseModel) -> dict[str, Any]:
     """Every key of a checked recipe with its value, as `key.sub`: for tables and for comparing two recipes."""
+    return flattened(model.model_dump(mode="json"))
+
+
+def flattened(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Every key of a recipe given as plain data with its value, as `key.sub`."""
     flat: dict[str, Any] = {}
 
     def visit(prefix: str, value: Any) -> None:
@@ -384,5 +389,5 @@ def leaves(model: BaseModel) -> dict[str, Any]:
         else:
             flat[prefix] = value
 
-    visit("", model.model_dump(mode="json"))
+    visit("", dict(document))
     return flat

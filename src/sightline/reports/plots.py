@@ -127,6 +127,74 @@ def learning_curves(
     return "".join(plots)
 
 
+COMPARED = {
+    "success_rate": "Success rate",
+    "reward": "Reward",
+    "return": "Ground-truth return",
+}
+"""Measures whose curves are compared: name -> title."""
+_COMPARED_COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F8A98")
+_COMPARED_DASHES = ((), (6.0, 2.0), (2.0, 1.5))
+
+
+def line_style(index: int) -> tuple[str, tuple[float, ...]]:
+    """Colour and dashes of the curve with this index in a comparison, for plots and for their legends in pages."""
+    colours, dashes = len(_COMPARED_COLOURS), len(_COMPARED_DASHES)
+    return _COMPARED_COLOURS[index % colours], _COMPARED_DASHES[index // colours % dashes]
+
+
+def compared_curves(combinations: Sequence[Sequence[Metrics]]) -> tuple[str, list[str]]:
+    """Plot evaluated success, reward and return of several combinations over training, each in a panel.
+
+    A line is the mean over a combination's runs, the band is from the lowest to the highest of them. A panel is drawn
+    if every combination has its measure. The legend is left to the page (`line_style`).
+
+    Args:
+        combinations: the metrics of the runs of each.
+
+    Returns:
+        SVG text, empty if there is nothing to compare; and the titles of the panels.
+    """
+    drawn = []
+    for measure, title in COMPARED.items():
+        curves = [_band([_evaluated(metrics, measure) for metrics in runs]) for runs in combinations]
+        if curves and all(len(curve[0]) for curve in curves):
+            drawn.append((measure, title, curves))
+    if not drawn:
+        return "", []
+    with new_figure(8.4, 2.9) as figure:
+        axes = figure.subplots(1, len(drawn), squeeze=False)[0]
+        for panel, (measure, title, curves) in zip(axes, drawn, strict=True):
+            last = 1.0
+            for index, (steps, mean, low, high) in enumerate(curves):
+                colour, dashes = line_style(index)
+                panel.fill_between(steps, low, high, color=colour, alpha=0.14, linewidth=0)
+                style: Any = (0, dashes) if dashes else "solid"
+                panel.plot(steps, mean, color=colour, linestyle=style, linewidth=1.6, marker="o", markersize=2.6)
+                last = max(last, float(steps[-1]))
+            _finish(panel, title)
+            panel.set_xlim(0, last * 1.02)
+            if measure == "success_rate":
+                as_percentages(panel)
+        return as_svg(figure), [title for _, title, _ in drawn]
+
+
+def _evaluated(metrics: Metrics, measure: str) -> Series:
+    """Series of a measure as it was evaluated; of a run without evaluations of it, as training saw it."""
+    found = _series(metrics, f"evaluation/{measure}")
+    return found if len(found[0]) else _series(metrics, f"rollout/{measure.removesuffix('_rate')}")
+
+
+def _band(runs: Sequence[Series]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Steps that all runs with any value share, and the mean, lowest and highest value at each: float64[N] each."""
+    known = [dict(zip(steps.tolist(), values.tolist(), strict=True)) for steps, values in runs if len(steps)]
+    shared = sorted(set.intersection(*map(set, known))) if known else []
+    values = np.array([[run[step] for step in shared] for run in known]).reshape(len(known), len(shared))
+    if not shared:
+        return np.array([]), np.array([]), np.array([]), np.array([])
+    return np.array(shared), values.mean(axis=0), values.min(axis=0), values.max(axis=0)
+
+
 def teaching_curves(metrics: Metrics) -> str:
     """Plot the labels of a teacher, its accuracy, and the fit of the reward model, side by side over the run.
 

@@ -156,6 +156,15 @@ def take_lease(folder: Path) -> Lease:
     return lease
 
 
+def current_owner(folder: Path) -> str | None:
+    """The process that holds the lease of a folder, in words; None if nobody does."""
+    holder = _holder(folder)
+    with contextlib.suppress(OSError):
+        if holder is not None and not _is_gone(holder, folder):
+            return _describe(holder)
+    return None
+
+
 @contextlib.contextmanager
 def _locked(folder: Path, patience: float = 10.0) -> Iterator[None]:
     """Hold the lock of a folder, among the processes of this machine (and of others, if the file system supports it).

@@ -26,6 +26,11 @@ class Stopped(Exception):
         """What was saved, in words."""
         return "nothing was collected yet" if self.saved_step is None else f"saved at step {self.saved_step}"
 
+    @property
+    def advice(self) -> str:
+        """How to go on, in words."""
+        return "go on with the same command and --resume"
+
 
 class StopRequests:
     """Context in which SIGINT and SIGTERM only set a flag; a second Ctrl-C interrupts at once.

@@ -1,0 +1,539 @@
+"""Sweeps: a grid of ordinary runs on this machine, each in a process of its own.
+
+    sightline sweep cartpole seed=0..1 reward.alpha=0,0.5 --run-dir DIR
+
+    DIR/sweep.json                    recipe, overrides of all cells, and the values of each varied key
+    DIR/seed=0,reward.alpha=0/        a cell: the run of `sightline train cartpole seed=0 reward.alpha=0 --run-dir …`
+    DIR/seed=0,reward.alpha=0.5/ …
+    DIR/logs/                         what the cells' processes said on stderr
+    DIR/report.html                   the comparison of all cells
+
+A cell is finished if it has a result; one that was cut off is resumed. So the same command continues a sweep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sightline import roles
+from sightline.config.loading import leaves, load_recipe, parse_override
+from sightline.config.recipe import Recipe
+from sightline.errors import BadInput, Damaged
+from sightline.evaluation.episode_stats import describe
+from sightline.reports.comparison import SWEEP
+from sightline.reports.pages import duration, read_mapping, read_text
+from sightline.runs.files import read_document, write_document
+from sightline.runs.folder import RunFolder
+from sightline.runs.lease import current_owner, take_lease
+from sightline.runs.stopping import Stopped, StopRequests
+
+LOGS = "logs"
+MAX_CELLS = 10_000
+"""Limit of the number of cells; more of them are taken for a slip of the pen."""
+_SENTENCES = ("goal", "baseline", "description", "prompt")
+"""Last parts of keys whose values are sentences, which contain commas."""
+_POLL = 0.1
+"""Seconds between two looks at the processes."""
+
+Command = Callable[["GridCell", bool], Sequence[str]]
+"""Builds the command line that trains a cell, or resumes it."""
+
+
+class SweepStopped(Stopped):
+    """Raised when a sweep has stopped on request, after its cells have saved."""
+
+    def __init__(self, signal_number: int, done: int, total: int) -> None:
+        super().__init__(signal_number, None)
+        self._done, self._total = done, total
+
+    @property
+    def saved(self) -> str:
+        return f"{self._done} of {self._total} cells are done, and those under way have saved"
+
+    @property
+    def advice(self) -> str:
+        return "go on with the same command"
+
+
+# -- the grid ---------------------------------------------------------------------------------------------------------
+
+
+def listed_values(key: str, text: str) -> list[str]:
+    """Split the value of an override into the values that a sweep gives to the key, as they are written.
+
+    Commas separate words and numbers, and values in quotes, brackets or braces. A value in which anything else stands
+    between commas, such as a sentence, is one value. `a..b` is the range of whole numbers from a to b. Values of
+    `goal`, `baseline`, `description` and `prompt` are separated only if each is in quotes, brackets or braces.
+
+    Raises:
+        BadInput: a value is empty, or a range is.
+    """
+    parts = _split_at_commas(text)
+    is_sentence = key.rpartition(".")[2] in _SENTENCES
+    if not all(_is_enclosed(part) or (not is_sentence and not re.search(r"\s", part)) for part in parts):
+        return [text]
+    if len(parts) > 1 and "" in parts:
+        raise BadInput(f"{key}={text[:80]} has an empty value; leave out the comma, or quote what is one value")
+    if is_sentence:
+        return parts if len(parts) > 1 else [text]
+    values: list[str] = []
+    for part in parts if len(parts) > 1 else [text]:
+        values += _range(key, part) or [part]
+    return values
+
+
+def _range(key: str, part: str) -> list[str]:
+    """The numbers of a range; empty if it is none."""
+    found = re.fullmatch(r"\s*(-?\d{1,18})\.\.(-?\d{1,18})\s*", part)
+    if not found:
+        return []
+    first, last = int(found[1]), int(found[2])
+    if last < first:
+        raise BadInput(f"{key}={part} is an empty range; say the smaller number first")
+    if last - first >= MAX_CELLS:
+        raise BadInput(f"{key}={part} has {last - first + 1} values; a sweep has at most {MAX_CELLS} cells")
+    return [str(number) for number in range(first, last + 1)]
+
+
+def _split_at_commas(text: str) -> list[str]:
+    """Split a text at commas that are outside of quotes, brackets and braces."""
+    parts, start, depth, quote = [], 0, 0, ""
+    for place, sign in enumerate(text):
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"":
+            # Within a word it is an apostrophe; two of them are YAML's way to write one inside of quotes.
+            begins = depth or not text[start:place].strip() or text[place - 1] == sign
+            quote = sign if begins else ""
+        elif sign in "[{":
+            depth += 1
+        elif sign in "]}":
+            depth -= 1
+        elif sign == "," and depth <= 0:
+            parts.append(text[start:place].strip())
+            start = place + 1
+    return [*parts, text[start:].strip()]
+
+
+def _is_enclosed(part: str) -> bool:
+    return len(part) > 1 and part[0] + part[-1] in ("''", '""', "[]", "{}")
+
+
+def value_label(value: Any) -> str:
+    """Text of a parsed value, equal for values that are equal: 0.50 and 0.5, 1.0 and 1."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        value = int(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Overrides of a sweep.
+
+    Attributes:
+        fixed: overrides that all cells share, as they are written.
+        varied: key -> the values it takes, by their labels.
+    """
+
+    fixed: tuple[str, ...]
+    varied: Mapping[str, Mapping[str, str]]
+
+    def combinations(self) -> list[dict[str, str]]:
+        """The values of each cell, key -> value as it is written; the last key changes fastest."""
+        written = [[(key, value) for value in values.values()] for key, values in self.varied.items()]
+        return [dict(chosen) for chosen in itertools.product(*written)]
+
+
+def parse_grid(overrides: Sequence[str], varied: Sequence[str] = ()) -> Grid:
+    """Tell the overrides that vary from those that all cells share.
+
+    Args:
+        varied: keys that vary in any case, in the order of the cells' names: those of the sweep that is continued.
+
+    Raises:
+        BadInput: a key or a value is given twice, nothing varies, or there are too many cells.
+    """
+    fixed, listed = [], {}
+    seen: set[str] = set()
+    for override in overrides:
+        key, _ = parse_override(override)
+        if key in seen:
+            raise BadInput(f"{key} is given twice; list its values in one: {key}=…,…")
+        seen.add(key)
+        values = listed_values(key, override.partition("=")[2])
+        if len(values) == 1 and key not in varied:
+            fixed.append(override)
+            continue
+        by_label: dict[str, str] = {}
+        for value in values:
+            label = value_label(parse_override(f"{key}={value}")[1])
+            if label in by_label:
+                raise BadInput(f"{key} has the value {label[:80]} twice; say it once")
+            by_label[label] = value
+        listed[key] = by_label
+    if not listed:
+        raise BadInput("nothing varies; give a key several values, such as seed=0..4, or use 'sightline train'")
+    cells = math.prod(map(len, listed.values()))
+    if cells > MAX_CELLS:
+        raise BadInput(f"these are {cells} cells; a sweep has at most {MAX_CELLS}")
+    order = [*varied, *(key for key in listed if key not in varied)]
+    return Grid(tuple(fixed), {key: listed[key] for key in order if key in listed})
+
+
+def cell_name(values: Mapping[str, str]) -> str:
+    """Name of a cell's folder, made of the varied keys: `seed=0,reward.alpha=0.5`.
+
+    What cannot stand in the name of a file is replaced, and a few digits of its hash are added.
+    """
+    name = ",".join(
+        f"{_plain(key)}={_plain(value_label(parse_override(f'{key}={value}')[1]))}" for key, value in values.items()
+    )
+    return name if len(name) <= 200 else f"{name[:180]}-{_digest(name)}"
+
+
+def _plain(text: str) -> str:
+    plain = re.sub(r"[^\w.+-]+", "-", text, flags=re.ASCII)
+    return text if plain == text and len(text) <= 60 else f"{plain[:40].strip('-')}-{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:6]
+
+
+# -- the plan ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """Cell of a sweep: one run.
+
+    Attributes:
+        arguments: recipe and overrides, as `sightline train` reads them.
+        recipe: complete.
+    """
+
+    name: str
+    path: Path
+    arguments: tuple[str, ...]
+    recipe: Recipe
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "result.json").is_file()
+
+    @property
+    def started(self) -> bool:
+        return (self.path / "recipe.yaml").is_file()
+
+    @property
+    def state(self) -> str:
+        """State of the cell in a word."""
+        return "finished" if self.finished else "cut off" if self.started else "missing"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sweep whose recipes have been checked.
+
+    Attributes:
+        path: folder of the sweep.
+        cells: those that the command names; the folder may hold more.
+        document: content of `sweep.json`.
+    """
+
+    path: Path
+    cells: Sequence[GridCell]
+    document: Mapping[str, Any]
+
+    def default_processes(self) -> int:
+        """Number of cells that this machine's cores can train at a time."""
+        affinity = getattr(os, "sched_getaffinity", None)
+        cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+        return max(1, cores // max(cell.recipe.threads for cell in self.cells))
+
+
+def plan_sweep(recipe: str | None, overrides: Sequence[str], path: Path) -> Plan:
+    """Check a sweep and all its recipes; nothing is written.
+
+    Args:
+        recipe: a name, a file or YAML text; None to start from the defaults.
+        overrides: `key=value`, where some values are lists or ranges.
+        path: folder of the sweep, which may hold an earlier part of it.
+
+    Raises:
+        BadInput: in one line; of a cell's recipe with the cell's name.
+    """
+    if recipe == "-":
+        raise BadInput("a sweep reads its recipe once for each cell, so it cannot come on stdin; write it to a file")
+    before = _read_sweep(path)
+    grid = parse_grid(overrides, list(before["varied"]) if before else ())
+    document = {
+        "recipe": recipe,
+        "fixed": list(grid.fixed),
+        "varied": {key: list(values.values()) for key, values in grid.varied.items()},
+    }
+    if before is not None:
+        document["varied"] = _merged(path, before, document)
+    cells = []
+    for values in grid.combinations():
+        said = [*grid.fixed, *(f"{key}={value}" for key, value in values.items())]
+        name = cell_name(values)
+        try:
+            wanted = load_recipe(recipe, said)
+            complete = roles.complete(wanted)
+        except BadInput as error:
+            raise BadInput(f"{name}: {error}") from error
+        cell = GridCell(name, path / name, (*([] if recipe is None else [recipe]), *said), complete)
+        _check_same(cell, wanted)
+        cells.append(cell)
+    return Plan(path, cells, document)
+
+
+def _read_sweep(path: Path) -> dict[str, Any] | None:
+    """Content of a folder's `sweep.json`; None if the folder is missing or empty.
+
+    Raises:
+        BadInput: the folder holds something else.
+        Damaged: the file is not what Sightline writes.
+    """
+    if path.exists() and not path.is_dir():
+        raise BadInput(f"'{path}' is not a folder; choose another --run-dir")
+    try:
+        found = read_document(path / SWEEP)
+    except FileNotFoundError:
+        if path.is_dir() and any(not file.name.lstrip(".").startswith("lease.json") for file in path.iterdir()):
+            raise BadInput(f"'{path}' exists already, and is no sweep; choose another --run-dir") from None
+        return None
+    varied = found.get("varied")
+    sound = isinstance(varied, dict) and all(_are_texts(values) for values in varied.values())
+    if not sound or not _are_texts(found.get("fixed")) or not isinstance(found.get("recipe"), str | None):
+        raise Damaged(f"'{path / SWEEP}' is damaged: it is not the plan of a sweep")
+    return found
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _merged(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The values of both grids, for the same recipe and the same keys.
+
+    Raises:
+        BadInput: these are two sweeps.
+    """
+    differs = ""
+    if before["recipe"] != now["recipe"]:
+        differs = f"the recipe {before['recipe'] or 'of its overrides'}"
+    elif sorted(before["varied"]) != sorted(now["varied"]):
+        differs = f"values of {', '.join(before['varied'])}"
+    elif dict(map(parse_override, before["fixed"])) != dict(map(parse_override, now["fixed"])):
+        differs = " ".join(before["fixed"]) or "no other overrides"
+    if differs:
+        raise BadInput(
+            f"'{path}' holds another sweep, with {differs[:200]}; only values of {', '.join(before['varied'])} may be "
+            "added: say the rest as before, or choose another --run-dir"
+        )
+    merged = {}
+    for key, values in before["varied"].items():
+        by_label: dict[str, str] = {}
+        for value in [*values, *now["varied"][key]]:
+            by_label.setdefault(value_label(parse_override(f"{key}={value}")[1]), value)
+        merged[key] = list(by_label.values())
+    return merged
+
+
+def _check_same(cell: GridCell, wanted: Recipe) -> None:
+    """Refuse to continue a cell whose recipe has been changed since, for example in its file.
+
+    Raises:
+        BadInput: naming the first key that differs.
+    """
+    if not cell.started:
+        return
+    had, want, stated = leaves(RunFolder(cell.path).recipe()), leaves(cell.recipe), leaves(wanted)
+    for key, value in stated.items():
+        # What a recipe leaves open was filled in when the run began, perhaps on another machine.
+        if value not in (None, [], "auto") and key in want and had.get(key) != want[key]:
+            raise BadInput(
+                f"'{cell.path}' was trained with {key}={value_label(had.get(key))[:80]}, and the recipe says "
+                f"{value_label(want[key])[:80]} now; choose another --run-dir"
+            )
+
+
+# -- carrying it out --------------------------------------------------------------------------------------------------
+
+
+def train_command(cell: GridCell, resume: bool) -> list[str]:
+    """The command line that trains a cell."""
+    given = [*cell.arguments, "--run-dir", str(cell.path), *(["--resume"] if resume else [])]
+    return [sys.executable, "-m", "sightline", "train", *given]
+
+
+@dataclass
+class _Sweeping:
+    """Sweep that is being carried out.
+
+    Attributes:
+        waiting: cells to start.
+        running: cells with their processes.
+        foreign: cells that processes of others are writing, such as those of a sweep that was killed.
+        failures: name of a cell -> why it has no result.
+    """
+
+    plan: Plan
+    processes: int
+    say: Callable[[str], None]
+    command: Command
+    waiting: deque[GridCell] = field(default_factory=deque)
+    running: dict[str, tuple[GridCell, subprocess.Popen[bytes]]] = field(default_factory=dict)
+    foreign: dict[str, GridCell] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    done_before: int = 0
+    done_now: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def done(self) -> int:
+        return self.done_before + self.done_now
+
+    def start_next(self) -> None:
+        """Start the next cell, or note that another process is writing it."""
+        cell = self.waiting.popleft()
+        owner = current_owner(cell.path)
+        if owner is not None:
+            self.say(f"{cell.name}: waiting for {owner}, which is writing it")
+            self.foreign[cell.name] = cell
+            return
+        environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(cell.recipe.threads))}
+        with self._log(cell).open("wb") as log:
+            # In a session of its own, so that Ctrl-C reaches this process alone, which passes it on once: the second
+            # one would keep a run from saving.
+            process = subprocess.Popen(
+                self.command(cell, cell.started),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+        self.running[cell.name] = cell, process
+
+    def collect(self) -> None:
+        """Take the cells that have ended."""
+        for name, (cell, process) in list(self.running.items()):
+            code = process.poll()
+            if code is None:
+                continue
+            del self.running[name]
+            if code == 0 and cell.finished:
+                self._finish(cell)
+            else:
+                self.failures[name] = self._reason(cell, code)
+                self.say(f"{name}: failed: {self.failures[name]}")
+        for name, cell in list(self.foreign.items()):
+            if current_owner(cell.path) is not None:
+                continue
+            del self.foreign[name]
+            if cell.finished:
+                self._finish(cell)
+            else:
+                self.waiting.appendleft(cell)
+
+    def stop(self) -> None:
+        """Have the running cells save, and wait for them."""
+        for _, process in self.running.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+        for _, process in self.running.values():
+            process.wait()
+
+    def kill(self) -> None:
+        """End what still runs, without saving."""
+        for _, process in self.running.values():
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def _finish(self, cell: GridCell) -> None:
+        self.done_now += 1
+        left = len(self.waiting) + len(self.running) + len(self.foreign)
+        seconds = (time.monotonic() - self.began) / self.done_now * left
+        remaining = f", about {duration(seconds)} left" if left else ""
+        result = read_mapping(cell.path / "result.json")
+        numbers = describe(result) if result else "its result cannot be read"
+        self.say(f"{self.done} of {len(self.plan.cells)} cells done{remaining}; {cell.name}: {numbers}")
+
+    def _reason(self, cell: GridCell, code: int) -> str:
+        lines = [line.strip() for line in read_text(self._log(cell)).splitlines() if line.strip()]
+        last = lines[-1].removeprefix("sightline: ") if lines else ""
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                return f"its process was ended by {signal.Signals(-code).name}" + (f" after: {last}" if last else "")
+        return last or (f"its process ended with exit code {code}" if code else "it ended without a result")
+
+    def _log(self, cell: GridCell) -> Path:
+        return self.plan.path / LOGS / f"{cell.name}.log"
+
+
+def carry_out(
+    plan: Plan, processes: int, say: Callable[[str], None], command: Command = train_command
+) -> dict[str, str]:
+    """Train every cell that has no result, some of them at a time.
+
+    Args:
+        processes: how many at a time.
+        say: shows a line of progress.
+        command: builds the command line of a cell.
+
+    Returns:
+        Why cells have no result: name -> last line that they said.
+
+    Raises:
+        BadInput: the folder cannot be written to, or another sweep is writing it.
+        Stopped: SIGINT or SIGTERM came; the cells have saved.
+    """
+    try:
+        plan.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"the folder '{plan.path}' cannot be made: {error.strerror or error}") from error
+    lease = take_lease(plan.path)
+    try:
+        with lease.writing():
+            write_document(plan.path / SWEEP, plan.document)
+            (plan.path / LOGS).mkdir(exist_ok=True)
+        waiting = deque(cell for cell in plan.cells if not cell.finished)
+        done = len(plan.cells) - len(waiting)
+        sweeping = _Sweeping(plan, processes, say, command, waiting, done_before=done)
+        if done:
+            say(f"{done} of {len(plan.cells)} cells are done already")
+        with StopRequests() as stop:
+            try:
+                while sweeping.waiting or sweeping.running or sweeping.foreign:
+                    while sweeping.waiting and len(sweeping.running) + len(sweeping.foreign) < processes:
+                        sweeping.start_next()
+                    time.sleep(_POLL)
+                    sweeping.collect()
+                    if stop.signal_number is not None:
+                        say("stopping: waiting for the cells to save")
+                        sweeping.stop()
+                        raise SweepStopped(stop.signal_number, sweeping.done, len(plan.cells))
+            finally:
+                sweeping.kill()
+    finally:
+        lease.release()
+    return sweeping.failures
