@@ -15,6 +15,8 @@ from sightline.reports.pages import block, decimal, percent
 
 UNREADABLE = 0.02
 """Share of replies without a legal action from which on it is the first thing that is said."""
+AS_GOOD = 0.1
+"""Difference of success rates on the validation seeds that means nothing."""
 FEW = 4
 """Least number of evaluations from which the reward's agreement with the truth is judged."""
 
@@ -56,9 +58,11 @@ def _next_steps(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: p
         return
     unread, learned = readable_verdict(result), learning_verdict(result)
     reward, steps = reward_verdict(metrics, result.get("chosen_step")), recipe.get("steps")
-    if unread is not None:
+    if unread is not None and (result.get("unparsable") or 0.0) >= UNREADABLE:
         yield "Teach the model the form of its replies first (warm_start={}), or choose a model that can write it."
         return
+    if unread is not None:
+        yield "Let illegal actions cost something: raise replies.penalty."
     if reward is not None and not reward.good:
         yield (
             "The reward does not say what is wanted: say the goal in other words, more concretely, or add a baseline; "
@@ -157,11 +161,19 @@ def won(numbers: Mapping[str, Any]) -> str:
 
 
 def reward_verdict(metrics: plots.Metrics, chosen: Any = None) -> Verdict | None:
-    """Judge if the reward rises and falls with what was wanted: rank correlation with success, else with the return,
-    over the evaluations of the run. None with too few, where nothing changes, and where there is no other reward."""
-    rewards = dict(plots.points(metrics, "evaluation/reward"))
-    names = (("success", "evaluation/success_rate"), ("the environment's own return", "evaluation/return"))
-    for name, key in names:
+    """Judge if the reward wants what was wanted, over the evaluations of the run.
+
+    It does if it has chosen a checkpoint that succeeds about as often as the best one; else if it rises and falls with
+    success, or where that is unknown with the environment's own return (rank correlation).
+
+    Args:
+        chosen: step of the chosen checkpoint.
+
+    Returns:
+        None with too few evaluations, where nothing changes, and where there is no other reward.
+    """
+    question, rewards = "Does the reward agree with it?", dict(plots.points(metrics, "evaluation/reward"))
+    for name, key in (("success", "evaluation/success_rate"), ("the environment's own return", "evaluation/return")):
         wanted = dict(plots.points(metrics, key))
         steps = sorted(rewards.keys() & wanted.keys())
         pairs = np.array([(rewards[step], wanted[step]) for step in steps])
@@ -169,12 +181,18 @@ def reward_verdict(metrics: plots.Metrics, chosen: Any = None) -> Verdict | None
             continue
         agreement = spearman(pairs[:, 0], pairs[:, 1]) or 0.0
         said = f"Over {len(steps)} evaluations its rank correlation with {name} is {agreement:.2f}."
-        best = max(steps, key=lambda step: wanted[step])
-        if name == "success" and chosen in wanted and wanted[best] > wanted[chosen] + 0.1:
-            other = f"step {best:.0f} had {percent(wanted[best])}"
-            said += f" It chose step {chosen} with {percent(wanted[chosen])}, while {other}."
+        if name == "success" and chosen in wanted:
+            best = max(steps, key=lambda step: wanted[step])
+            if wanted[chosen] >= wanted[best] - AS_GOOD:
+                return Verdict(
+                    question, "Yes", f"It chose a checkpoint that succeeds as often as the best. {said}", True
+                )
+            said += (
+                f" It chose step {chosen} with {percent(wanted[chosen])}, while step {best:.0f} had "
+                f"{percent(wanted[best])}."
+            )
         answer = "Yes" if agreement >= 0.5 else "Hardly" if agreement > 0 else "No"
-        return Verdict("Does the reward agree with it?", answer, said, agreement >= 0.5)
+        return Verdict(question, answer, said, agreement >= 0.5)
     return None
 
 
