@@ -441,20 +441,19 @@ def recipes(as_json: AsJson = False) -> None:
 
 @app.command()
 def tasks(as_json: AsJson = False) -> None:
-    """List the tasks that come with words, and the games for agents; any Gymnasium id works as well."""
+    """List the tasks, and who can act in them; any Gymnasium id works as well."""
     from sightline import registry
-    from sightline.envs.tasks import Task
+    from sightline.envs.tasks import find_task
 
     rows = []
     for name in registry.names("env"):
         try:
-            found = registry.find("env", name)
+            task = find_task(name)
         except BadInput as error:  # a package that cannot be imported hides no other
-            rows.append((name, str(error)))
+            rows.append((name, "", str(error)))
             continue
-        summary = getattr(found, "summary", "")
-        rows.append((name, summary if isinstance(found, Task) else f"{summary} (a game for agents)".lstrip()))
-    print_rows(rows, ("task", "description"), as_json)
+        rows.append((name, ", ".join(task.roles), task.summary))
+    print_rows(rows, ("task", "roles", "description"), as_json)
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,14 +18,15 @@ Trust = Annotated[
 ]
 
 
-def print_rows(rows: list[tuple[str, str]], names: tuple[str, str], as_json: bool) -> None:
-    """Print two aligned columns, or a list of objects with these names."""
+def print_rows(rows: Sequence[tuple[str, ...]], names: tuple[str, ...], as_json: bool) -> None:
+    """Print aligned columns, or a list of objects with these names."""
     if as_json:
         print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
-    width = max((len(name) for name, _ in rows), default=0)
-    for name, text in rows:
-        typer.echo(f"{name:<{width}}  {text}")
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    for row in rows:
+        cells = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)]
+        typer.echo("  ".join([*cells, row[-1]]))
 
 
 def print_json(document: Any) -> None:
