@@ -1,17 +1,17 @@
 """DDP engine: data parallelism with a full replica of the model on every process, by torch's DistributedDataParallel.
 
     passes of a step    the model itself, without communication (what DDP calls `no_sync`): as many as there is work
-    end of the step     one pass through DDP, which changes no gradient: DDP then sums what has been accumulated
+    end of the step     one pass through DDP, which changes no gradient: DDP then adds up what has been accumulated
 
 So a process may have more passes than another, or none, and one that runs out of memory can be retried.
 """
 
-# no `from __future__ import annotations`: DDP reads the annotations of its hook
+from __future__ import annotations
+
 import contextlib
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,21 +28,27 @@ class DDP(ProcessGroup):
     uniform_steps = False
     _replica: DistributedDataParallel
 
-    def prepare(self, vlm: "VLM") -> None:
+    def prepare(self, vlm: VLM) -> None:
         self._module = vlm.scorer
         # Takes over the weights of process 0. A parameter without gradient on any process stays without one, as in one
         # process: AdamW then skips it, weight decay included.
         self._replica = DistributedDataParallel(
             _LastPass(vlm.scorer), find_unused_parameters=True, gradient_as_bucket_view=True
         )
-        self._replica.register_comm_hook(None, _sum_gradients)
 
     def full_params(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     def step(self, optimiser: torch.optim.Optimizer, max_norm: float) -> float:
         self._replica().backward()
+        for parameter in self._module.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(self.world)  # DDP's mean to the sum
         return clipped_step(optimiser, max_norm)
+
+    def close(self) -> None:
+        vars(self).pop("_replica", None)  # it holds on to the process group
+        super().close()
 
 
 class _LastPass(nn.Module):
@@ -56,11 +62,3 @@ class _LastPass(nn.Module):
         # The parameter nearest to the output: it has a gradient in any case.
         *_, last = (parameter for parameter in self.scorer.parameters() if parameter.requires_grad)
         return 0.0 * last.sum()
-
-
-def _sum_gradients(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Communication hook: the sum over processes in place of DDP's mean."""
-    # in float32 whatever the weights are: bfloat16 would round in every addition
-    gradients, total = bucket.buffer(), bucket.buffer().float()
-    summed = dist.all_reduce(total, async_op=True).get_future()
-    return summed.then(lambda _: gradients.copy_(total))  # type: ignore[no-any-return]

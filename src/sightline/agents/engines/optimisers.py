@@ -54,6 +54,7 @@ def load_full_optimiser_state(module: nn.Module, optimiser: torch.optim.Optimize
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
 
     optimiser.state.clear()
+    optimiser.zero_grad(set_to_none=True)  # or torch would take the state as complete
     if not state:
         return
     _check(module, state["state"])
