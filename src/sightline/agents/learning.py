@@ -31,7 +31,7 @@ from sightline.agents.types import Advantages, Group, Trajectory
 from sightline.config.agents import Update
 from sightline.errors import RunFailed
 from sightline.models.vlm.model import VLM
-from sightline.models.vlm.types import TokenSequence, TurnSpan
+from sightline.models.vlm.types import TokenSequence, TokenStats, TurnSpan
 
 OUT_OF_MEMORY = "out of memory"
 
@@ -268,6 +268,9 @@ class PolicyLearner:
         non_finite: NonFiniteLoss | None = None
         for sequences, counts in padded_microbatches(self._engine, passes, padding):
             scores = self._vlm.score([sequence.tokens for sequence in sequences], self._temperature)
+            if not counts:
+                _backward_nothing(scores)
+                continue
             ref_logprobs: torch.Tensor | None = None
             if self._settings.needs_reference:
                 known = [each.turn.ref_logprobs for sequence in sequences for each in sequence.turns]
@@ -286,15 +289,18 @@ class PolicyLearner:
                 non_finite = non_finite or error
                 if not self._engine.uniform_steps:
                     break
-                # The other processes wait for this pass, and for a gradient of every weight.
-                torch.autograd.backward(0.0 * (scores.logprobs.sum() + scores.values.sum()))
+                _backward_nothing(scores)
                 continue
-            torch.autograd.backward(output.loss if counts else 0.0 * output.loss)
-            if counts:
-                sums.append(output.metrics)
+            torch.autograd.backward(output.loss)
+            sums.append(output.metrics)
         if non_finite is not None:
             raise non_finite
         return merge_sums(sums)
+
+
+def _backward_nothing(scores: TokenStats) -> None:
+    """Backward pass of no effect: the other processes wait for it, and for a gradient of every weight."""
+    torch.autograd.backward(0.0 * (scores.logprobs.sum() + scores.values.sum()))
 
 
 def _chunks(items: Sequence[Any], size: int) -> list[Any]:

@@ -58,8 +58,11 @@ def load_full_optimiser_state(module: nn.Module, optimiser: torch.optim.Optimize
     if not state:
         return
     _check(module, state["state"])
+    settings = [{name: value for name, value in group.items() if name != "params"} for group in optimiser.param_groups]
     full = StateDictOptions(full_state_dict=True, strict=False)
     set_optimizer_state_dict(module, optimiser, state, options=full)
+    for group, own in zip(optimiser.param_groups, settings, strict=True):
+        group.update(own)  # the recipe's, not the file's
     # torch makes up a state, of one step, for parameters that never had a gradient.
     for name, parameter in module.named_parameters():
         if name not in state["state"]:
