@@ -105,7 +105,7 @@ def padded_microbatches(engine: Engine, microbatches: Sequence[T], padding: T) -
 
     Args:
         microbatches: this process's share; may be empty.
-        padding: input of the passes that only keep up with the other processes; multiply their loss by zero.
+        padding: input of the passes that only keep up with the other processes; their scores take part in no loss.
     """
     # Without collectives inside of a pass nobody waits, and a process with no work runs no pass at all.
     count = engine.largest(len(microbatches)) if engine.uniform_steps else len(microbatches)
