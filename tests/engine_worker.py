@@ -21,6 +21,7 @@ from sightline.agents.engines.starting import start_engine
 from sightline.agents.learning import PolicyLearner
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.samplers.policy import PolicySampler
+from sightline.agents.sharing import gather_episodes
 from sightline.agents.types import Trajectory
 from sightline.config.agents import Replies
 from sightline.config.recipe import AgentRecipe
@@ -89,8 +90,7 @@ def play(recipe: AgentRecipe, engine: Engine, vlm: VLM, learner: PolicyLearner, 
         mine = worker.play(sampler, tasks[engine.rank :: engine.world], (update,))
         learner.compute_values_and_ref_logprobs(mine)
     worker.close()
-    by_rank = engine.gather(mine)
-    return [by_rank[number % engine.world][number // engine.world] for number in range(len(tasks))]
+    return gather_episodes(engine, mine, group=1)
 
 
 def weights_of(engine: Engine, vlm: VLM) -> dict[str, torch.Tensor]:

@@ -149,7 +149,8 @@ def assert_same_files(expected: Path, found: Path, **tolerance: float) -> None:
     for name in ("model.safetensors", "value_head.safetensors"):
         torch.testing.assert_close(load_file(found / name), load_file(expected / name), **tolerance)
     mine, theirs = (files.read_state(folder / "optimiser.safetensors") for folder in (found, expected))
-    torch.testing.assert_close(mine, theirs, **tolerance)
+    torch.testing.assert_close(mine["state"], theirs["state"], **tolerance)
+    assert [group["params"] for group in mine["param_groups"]] == [group["params"] for group in theirs["param_groups"]]
 
 
 def test_a_loss_that_is_not_finite_ends_all_processes_with_one_line(model: Path, tmp_path: Path) -> None:
@@ -224,12 +225,25 @@ def test_an_optimiser_takes_over_nothing_of_another_model() -> None:
     layer.weight.sum().backward()  # the bias is never moved, so nothing is known of it
     optimiser.step()
     state = full_optimiser_state(layer, optimiser)
-    assert state.keys() == {"weight"} and state["weight"]["exp_avg"].tolist() == [[pytest.approx(0.1)] * 3]
+    moments = state["state"]
+    assert moments.keys() == {"weight"} and moments["weight"]["exp_avg"].tolist() == [[pytest.approx(0.1)] * 3]
     with pytest.raises(BadInput, match=r"another model \(it knows weight"):
         load_full_optimiser_state(other, torch.optim.AdamW(other.parameters(), 0.1), state)
     fresh = torch.optim.AdamW(layer.parameters(), 0.1)
     load_full_optimiser_state(layer, fresh, state)
-    torch.testing.assert_close(full_optimiser_state(layer, fresh), state, rtol=0, atol=0)
+    again = full_optimiser_state(layer, fresh)
+    torch.testing.assert_close(again["state"], moments, rtol=0, atol=0)
+    assert again["param_groups"] == state["param_groups"]
+
+
+def test_an_optimiser_that_has_done_nothing_is_saved_as_such() -> None:
+    layer = nn.Linear(3, 1)
+    optimiser = torch.optim.AdamW(layer.parameters(), 0.1)
+    assert full_optimiser_state(layer, optimiser) == {} and not optimiser.state
+    layer.weight.sum().backward()
+    optimiser.step()
+    load_full_optimiser_state(layer, optimiser, {})
+    assert not optimiser.state
 
 
 def test_layers_are_found_in_any_tower() -> None:

@@ -24,16 +24,14 @@ from sightline.agents.sequences import (
     TrainingSequence,
     build_sequences,
     build_targets,
-    count_turns,
     microbatches,
     minibatches,
-    rank_share,
 )
 from sightline.agents.types import Advantages, Group, Trajectory
 from sightline.config.agents import Update
 from sightline.errors import RunFailed
 from sightline.models.vlm.model import VLM
-from sightline.models.vlm.types import TokenSequence, TurnSpan
+from sightline.models.vlm.types import TokenSequence, TokenStats, TurnSpan
 
 OUT_OF_MEMORY = "out of memory"
 
@@ -146,10 +144,10 @@ class PolicyLearner:
         update: int,
         progress: float,
     ) -> MetricValues:
-        """Train on the episodes of all processes.
+        """Train on the episodes of all processes, each process on those that it has played.
 
         Args:
-            trajectories: of all processes, with values and reference log-probs.
+            trajectories: of all processes, in the same order on each, with values and reference log-probs.
             advantages: of each episode.
             update: its number, from 0: seed of the order of the minibatches.
             progress: share of the run that is over, 0 to 1, for the learning rate schedule.
@@ -157,8 +155,8 @@ class PolicyLearner:
         Raises:
             RunFailed: a loss or gradient is not finite; the weights are those of the last good step.
         """
-        # Built again, not kept from scoring: advantages depend on the episodes of all processes, and so do the steps.
-        sequences = build_sequences(trajectories, advantages)
+        turns, sequences = self._sequences(trajectories, advantages)
+        padding = self._padding([sequence for sequence in sequences if sequence is not None])
         progress = min(max(progress, 0.0), 1.0)
         factor = {"linear": 1.0 - progress, "cosine": 0.5 * (1.0 + math.cos(math.pi * progress))}
         learning_rate = self._settings.learning_rate * factor.get(self._settings.schedule, 1.0)
@@ -168,10 +166,11 @@ class PolicyLearner:
         norms: list[float] = []
         # Several epochs over the same rollout: it is off-policy from the second step on, hence ratios and clipping.
         for epoch in range(self._settings.epochs):
-            steps = minibatches(sequences, self._settings.minibatch, self._seed, update, epoch)
+            steps = minibatches(turns, self._settings.minibatch, self._seed, update, epoch)
             for number, step in enumerate(steps):
                 place = f"update {update}, epoch {epoch + 1}, step {number + 1} of {len(steps)}"
-                step_sums, norm = self._step(step, place)
+                local = [sequence for i in step if (sequence := sequences[i]) is not None]
+                step_sums, norm = self._step(local, padding, sum(turns[i] for i in step), place)
                 sums.append(step_sums)
                 norms.append(norm)
         total = merge_sums(self._engine.gather(merge_sums(sums)))
@@ -179,16 +178,54 @@ class PolicyLearner:
             "update/gradient_norm": float(np.mean(norms)) if norms else None,
             "update/steps": float(len(norms)),
             "update/learning_rate": learning_rate,
-            "update/turns": float(count_turns(sequences)),
+            "update/turns": float(sum(turns)),
         }
 
-    def _step(self, batch: Sequence[TrainingSequence], place: str) -> tuple[Sums, float]:
-        """Run one optimiser step; with smaller microbatches if memory runs out."""
+    def _sequences(
+        self, trajectories: Sequence[Trajectory], advantages: Sequence[Advantages | None]
+    ) -> tuple[list[int], list[TrainingSequence | None]]:
+        """Number of turns of the sequences of all processes, in the order of their episodes, and those of this process.
+
+        The others' are None: their prompts are not here. So the steps are those of one process, whoever has played.
+        """
+        # Built again, not kept from scoring: advantages depend on the episodes of all processes.
+        local = {
+            i: build_sequences([trajectory], [credit])
+            for i, (trajectory, credit) in enumerate(zip(trajectories, advantages, strict=True))
+            if not trajectory.elsewhere
+        }
+        counts: dict[int, list[int]] = {}
+        for part in self._engine.gather({i: [len(one.turns) for one in found] for i, found in local.items()}):
+            counts |= part
+        turns, sequences = list[int](), list[TrainingSequence | None]()
+        for i in sorted(counts):
+            turns += counts[i]
+            sequences += local.get(i, [None] * len(counts[i]))
+        return turns, sequences
+
+    def _padding(self, local: Sequence[TrainingSequence]) -> list[TrainingSequence]:
+        """The shortest sequence of this process, or of another if it has none and has to keep up."""
+        shortest = sorted(local, key=lambda sequence: sequence.length)[:1]
+        if self._engine.uniform_steps and not all(self._engine.gather(bool(shortest))):
+            known = self._engine.gather(shortest)  # by all of them, the only time that pictures are sent
+            return shortest or next(filter(None, known), [])
+        return shortest
+
+    def _step(
+        self, local: Sequence[TrainingSequence], padding: list[TrainingSequence], total_turns: int, place: str
+    ) -> tuple[Sums, float]:
+        """Run one optimiser step; with smaller microbatches if memory runs out.
+
+        Args:
+            local: sequences of this process; may be empty.
+            padding: see `padded_microbatches`.
+            total_turns: of all processes.
+        """
         while True:
             sums: Sums = {}
             trouble: str | None = None
             try:
-                sums = self._backward(batch)
+                sums = self._backward(local, padding, total_turns)
             except NonFiniteLoss as error:
                 trouble = f"{place}: {error}; the last checkpoint is good"
             except (torch.OutOfMemoryError, MemoryError) as error:
@@ -224,14 +261,16 @@ class PolicyLearner:
             torch.cuda.empty_cache()
         self._say(f"out of memory: going on with {self._micro_batch} turns in a pass, to the same effect")
 
-    def _backward(self, batch: Sequence[TrainingSequence]) -> Sums:
+    def _backward(self, local: Sequence[TrainingSequence], padding: list[TrainingSequence], total_turns: int) -> Sums:
         """Accumulate the gradients of this process's share of an optimiser step."""
-        local = microbatches(rank_share(batch, self._engine.rank, self._engine.world), self._micro_batch)
-        padding = microbatches(batch[:1], self._micro_batch)[0]
+        passes = microbatches(local, self._micro_batch)
         sums: list[Sums] = []
         non_finite: NonFiniteLoss | None = None
-        for sequences, counts in padded_microbatches(self._engine, local, padding):
+        for sequences, counts in padded_microbatches(self._engine, passes, padding):
             scores = self._vlm.score([sequence.tokens for sequence in sequences], self._temperature)
+            if not counts:
+                _backward_nothing(scores)
+                continue
             ref_logprobs: torch.Tensor | None = None
             if self._settings.needs_reference:
                 known = [each.turn.ref_logprobs for sequence in sequences for each in sequence.turns]
@@ -244,21 +283,24 @@ class PolicyLearner:
                     ref_logprobs,
                     self._settings,
                     self._algorithm,
-                    total_turns=count_turns(batch),  # of all processes, so that gradients can be summed
+                    total_turns=total_turns,  # of all processes, so that gradients can be summed
                 )
             except NonFiniteLoss as error:
                 non_finite = non_finite or error
                 if not self._engine.uniform_steps:
                     break
-                # The other processes wait for this pass, and for a gradient of every weight.
-                torch.autograd.backward(0.0 * (scores.logprobs.sum() + scores.values.sum()))
+                _backward_nothing(scores)
                 continue
-            torch.autograd.backward(output.loss if counts else 0.0 * output.loss)
-            if counts:
-                sums.append(output.metrics)
+            torch.autograd.backward(output.loss)
+            sums.append(output.metrics)
         if non_finite is not None:
             raise non_finite
         return merge_sums(sums)
+
+
+def _backward_nothing(scores: TokenStats) -> None:
+    """Backward pass of no effect: the other processes wait for it, and for a gradient of every weight."""
+    torch.autograd.backward(0.0 * (scores.logprobs.sum() + scores.values.sum()))
 
 
 def _chunks(items: Sequence[Any], size: int) -> list[Any]:

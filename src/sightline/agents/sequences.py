@@ -145,30 +145,28 @@ def count_turns(sequences: Iterable[TrainingSequence]) -> int:
     return sum(len(sequence.turns) for sequence in sequences)
 
 
-def minibatches(
-    sequences: Sequence[TrainingSequence], turns_per_step: int, seed: int, update: int, epoch: int
-) -> list[list[TrainingSequence]]:
+def minibatches(turns: Sequence[int], turns_per_step: int, seed: int, update: int, epoch: int) -> list[list[int]]:
     """Shuffle the sequences of an epoch and divide them into optimiser steps, over all processes.
 
     All steps have about the same number of turns, so that none trains on a small rest: as many steps as are needed for
     none to exceed `turns_per_step`, except that a sequence of several turns is never split. Equal seed, update and
     epoch give equal steps.
+
+    Args:
+        turns: number of turns of each sequence.
+
+    Returns:
+        The indices of each step's sequences.
     """
-    total = count_turns(sequences)
-    steps: list[list[TrainingSequence]] = [[] for _ in range(-(-total // turns_per_step))]
+    total = sum(turns)
+    steps: list[list[int]] = [[] for _ in range(-(-total // turns_per_step))]
     before = 0
-    for i in np.random.default_rng([seed, update, epoch]).permutation(len(sequences)):
+    for i in np.random.default_rng([seed, update, epoch]).permutation(len(turns)).tolist():
         # All turns in a row, cut into equal steps: a sequence goes to the step that its middle falls into.
-        middle = before + len(sequences[i].turns) / 2
-        steps[int(middle * len(steps) / total)].append(sequences[i])
-        before += len(sequences[i].turns)
+        middle = before + turns[i] / 2
+        steps[int(middle * len(steps) / total)].append(i)
+        before += turns[i]
     return [step for step in steps if step]
-
-
-def rank_share(sequences: Sequence[TrainingSequence], rank: int, world: int) -> list[TrainingSequence]:
-    """Share of one of `world` processes in an optimiser step; it may be empty."""
-    # dealt out one by one: sequences are shuffled, so shares have about the same work
-    return list(sequences[rank::world])
 
 
 def microbatches(sequences: Sequence[TrainingSequence], max_turns: int) -> list[list[TrainingSequence]]:

@@ -28,6 +28,7 @@ from sightline.agents.evaluation import evaluate_policy, film_episode, play_eval
 from sightline.agents.metrics import MetricValues, merge_sums, rollout_metrics, update_metrics
 from sightline.agents.rollouts import EpisodeTask
 from sightline.agents.samplers import Completion, Conversation, Key, Sampler
+from sightline.agents.sharing import gather_episodes
 from sightline.agents.trajectory_log import trajectory_log, write_trajectory_log
 from sightline.agents.types import Advantages, Trajectory
 from sightline.agents.warm_start import warm_start
@@ -246,7 +247,7 @@ class AgentTrainer:
             local_mismatch = self._learner.compute_values_and_ref_logprobs(local)
         mismatch = merge_sums(setup.engine.gather(local_mismatch))
         # Advantages compare episodes of all processes, and every process needs the number of all turns for its loss.
-        played = _in_order(setup.engine.gather(local), recipe.algorithm.episodes_per_task)
+        played = gather_episodes(setup.engine, local, recipe.algorithm.episodes_per_task, pictured=LOGGED_EPISODES)
         if not any(is_complete(episode) for episode in played):
             reasons = sorted({episode.error for episode in played if episode.error})
             raise RunFailed(f"no episode could be played to its end: {'; '.join(reasons[:2])}")
@@ -363,17 +364,3 @@ class AgentTrainer:
                 write_trajectory_log(self.session.run, name, records, pictures)
         except OSError as error:
             self.session.warn(f"the episodes of {name} could not be kept: {error.strerror or error}")
-
-
-def _in_order(parts: list[list[Trajectory]], group: int) -> list[Trajectory]:
-    """Merge the processes' episodes in the order of their tasks, as one process would have played them."""
-    # Process r played the tasks r, r + world, …: take one group of each in turn.
-    groups = [[part[start : start + group] for start in range(0, len(part), group)] for part in parts]
-    rounds = max(len(of_process) for of_process in groups)
-    return [
-        episode
-        for number in range(rounds)
-        for of_process in groups
-        if number < len(of_process)
-        for episode in of_process[number]
-    ]

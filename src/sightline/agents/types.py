@@ -130,6 +130,8 @@ class Trajectory:
         kind: the environment's category of the task, for results by category; may be empty.
         mistakes: moves that the environment itself counts as wrong.
         error: exception of the environment, None if there was none; such an episode is not trained on.
+        elsewhere: another process has played it and learns from it; here its prompts are empty, and most of its
+            pictures are references (`agents/sharing.py`).
     """
 
     seed: int
@@ -142,6 +144,7 @@ class Trajectory:
     kind: str = ""
     mistakes: int = 0
     error: str | None = None
+    elsewhere: bool = False
 
     @property
     def rewards(self) -> np.ndarray:

@@ -1,95 +1,64 @@
-"""DDP engine: data parallelism with a full replica of the model on every process.
+"""DDP engine: data parallelism with a full replica of the model on every process, by torch's DistributedDataParallel.
 
-Not torch's DistributedDataParallel: that averages gradients, synchronises in every backward pass unless told otherwise,
-and needs equally many passes on all processes. Here gradients are summed once for each optimiser step, and a process
-runs as many passes as it has work, or none.
+    passes of a step    the model itself, without communication (what DDP calls `no_sync`): as many as there is work
+    end of the step     one pass through DDP, which changes no gradient: DDP then adds up what has been accumulated
+
+So a process may have more passes than another, or none, and one that runs out of memory can be retried.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sightline.agents.engines.engine import ProcessGroup, broadcast_weights
-from sightline.agents.engines.optimisers import (
-    OptimiserState,
-    clipped_step,
-    full_optimiser_state,
-    load_full_optimiser_state,
-    parameters_of,
-)
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from sightline.agents.engines.engine import ProcessGroup
+from sightline.agents.engines.optimisers import clipped_step
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
     from sightline.models.vlm.model import VLM
-
-BUCKET = 2**25
-"""Gradient elements in one all-reduce: enough to keep the connection busy, little beside the gradients themselves."""
 
 
 class DDP(ProcessGroup):
     """Engine with a replica of the model on every process; see `Engine`."""
 
     uniform_steps = False
-    _module: nn.Module
+    _replica: DistributedDataParallel
 
     def prepare(self, vlm: VLM) -> None:
-        broadcast_weights(vlm.scorer)
         self._module = vlm.scorer
+        # Takes over the weights of process 0. A parameter without gradient on any process stays without one, as in one
+        # process: AdamW then skips it, weight decay included.
+        self._replica = DistributedDataParallel(
+            _LastPass(vlm.scorer), find_unused_parameters=True, gradient_as_bucket_view=True
+        )
 
     def full_params(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     def step(self, optimiser: torch.optim.Optimizer, max_norm: float) -> float:
-        sum_gradients(parameters_of(optimiser))
+        self._replica().backward()
+        for parameter in self._module.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(self.world)  # DDP's mean to the sum
         return clipped_step(optimiser, max_norm)
 
-    def optimiser_state(self, optimiser: torch.optim.Optimizer) -> OptimiserState:
-        return full_optimiser_state(self._module, optimiser) if self.rank == 0 else {}
-
-    def load_optimiser_state(self, optimiser: torch.optim.Optimizer, state: OptimiserState) -> None:
-        load_full_optimiser_state(self._module, optimiser, state)
+    def close(self) -> None:
+        vars(self).pop("_replica", None)  # it holds on to the process group
+        super().close()
 
 
-def sum_gradients(parameters: Sequence[torch.Tensor]) -> None:
-    """All-reduce gradients: the sum over all processes. A missing one counts as zero; those that no process has stay
-    missing, as they would in one process (AdamW then skips the parameter, weight decay included)."""
-    import torch
-    import torch.distributed as dist
+class _LastPass(nn.Module):
+    """A pass of no effect, after which DDP communicates."""
 
-    if not parameters:
-        return
-    # All processes must reduce the same tensors, so they first agree on the parameters that have a gradient anywhere.
-    present = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
-    dist.all_reduce(present, dist.ReduceOp.MAX)
-    gradients = []
-    for parameter, anywhere in zip(parameters, present.tolist(), strict=True):
-        if anywhere and parameter.grad is None:  # another process has it, and waits for ours in the all-reduce
-            parameter.grad = torch.zeros_like(parameter)
-        if parameter.grad is not None:
-            gradients.append(parameter.grad)
-    for bucket in _buckets(gradients):
-        # summed in float32 whatever the weights are: bfloat16 would round in every addition
-        flat = torch.cat([gradient.reshape(-1).float() for gradient in bucket])
-        dist.all_reduce(flat)
-        start = 0
-        for gradient in bucket:
-            gradient.copy_(flat[start : start + gradient.numel()].view_as(gradient))
-            start += gradient.numel()
+    def __init__(self, scorer: nn.Module) -> None:
+        super().__init__()
+        self.scorer = scorer
 
-
-def _buckets(gradients: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Group gradients into buckets of up to `BUCKET` elements; a larger one is alone."""
-    bucket: list[torch.Tensor] = []
-    elements = 0
-    for gradient in gradients:
-        if bucket and elements + gradient.numel() > BUCKET:
-            yield bucket
-            bucket, elements = [], 0
-        bucket.append(gradient)
-        elements += gradient.numel()
-    if bucket:
-        yield bucket
+    def forward(self) -> torch.Tensor:
+        # The parameter nearest to the output: it has a gradient in any case.
+        *_, last = (parameter for parameter in self.scorer.parameters() if parameter.requires_grad)
+        return 0.0 * last.sum()

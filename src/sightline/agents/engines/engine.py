@@ -105,20 +105,35 @@ def padded_microbatches(engine: Engine, microbatches: Sequence[T], padding: T) -
 
     Args:
         microbatches: this process's share; may be empty.
-        padding: input of the passes that only keep up with the other processes; multiply their loss by zero.
+        padding: input of the passes that only keep up with the other processes; their scores take part in no loss.
     """
     # Without collectives inside of a pass nobody waits, and a process with no work runs no pass at all.
     count = engine.largest(len(microbatches)) if engine.uniform_steps else len(microbatches)
     return [(batch, True) for batch in microbatches] + [(padding, False)] * (count - len(microbatches))
 
 
-class SingleProcess:
+class _OneModel:
+    """Base of all engines: what concerns the module that `prepare` was given, and its optimiser."""
+
+    _module: nn.Module
+
+    def step(self, optimiser: torch.optim.Optimizer, max_norm: float) -> float:
+        """Clip and update, where gradients are summed already."""
+        return clipped_step(optimiser, max_norm)
+
+    def optimiser_state(self, optimiser: torch.optim.Optimizer) -> OptimiserState:
+        return full_optimiser_state(self._module, optimiser)
+
+    def load_optimiser_state(self, optimiser: torch.optim.Optimizer, state: OptimiserState) -> None:
+        load_full_optimiser_state(self._module, optimiser, state)
+
+
+class SingleProcess(_OneModel):
     """Engine of one process; see `Engine`."""
 
     rank = 0
     world = 1
     uniform_steps = False
-    _module: nn.Module
 
     def prepare(self, vlm: VLM) -> None:
         # kept for the names of its parameters, by which the optimiser's state is saved
@@ -127,26 +142,17 @@ class SingleProcess:
     def full_params(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def step(self, optimiser: torch.optim.Optimizer, max_norm: float) -> float:
-        return clipped_step(optimiser, max_norm)
-
     def gather(self, local: T) -> list[T]:
         return [local]
 
     def largest(self, number: int) -> int:
         return number
 
-    def optimiser_state(self, optimiser: torch.optim.Optimizer) -> OptimiserState:
-        return full_optimiser_state(self._module, optimiser)
-
-    def load_optimiser_state(self, optimiser: torch.optim.Optimizer, state: OptimiserState) -> None:
-        load_full_optimiser_state(self._module, optimiser, state)
-
     def close(self) -> None:
         return None
 
 
-class ProcessGroup:
+class ProcessGroup(_OneModel):
     """Base of the engines on several processes: the group that torch.distributed has joined.
 
     Numbers and objects are exchanged on the CPU, so that nothing waits for a GPU, or on one.
@@ -192,18 +198,3 @@ def _lost_peer_reported() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise RunFailed("another process has ended before its time; see what it said") from error
-
-
-def broadcast_weights(module: nn.Module) -> None:
-    """Copy the weights and buffers of process 0 to all processes, bit for bit."""
-    import torch
-    import torch.distributed as dist
-
-    # Each process has loaded or initialised its own copy; a value head, for one, is random.
-    with torch.no_grad():
-        for tensor in (*module.parameters(), *module.buffers()):
-            sent = tensor.detach().contiguous()
-            if sent.numel():
-                dist.broadcast(sent.reshape(-1).view(torch.uint8), src=0)  # as bytes: backends do not know all types
-                if sent.data_ptr() != tensor.data_ptr():
-                    tensor.copy_(sent)

@@ -2,7 +2,8 @@
 2023, arXiv 2304.11277; Rajbhandari et al. 2020, arXiv 1910.02054).
 
     training   layer by layer: all-gather weights, compute, free them; reduce-scatter the gradients (summed)
-    rollouts   `full_params`: all-gather everything once, then every process works on its own
+    rollouts   `full_params`: all-gather everything once into a twin of the model without shards, then every process
+               works on its own
 
 So all processes run equally many training passes (`uniform_steps`), while rollouts, scoring and saving are not bound to
 each other.
@@ -14,51 +15,40 @@ that the same numbers come out, and saved weights are exact.
 from __future__ import annotations
 
 import contextlib
+import copy
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sightline.agents.engines.engine import ProcessGroup, broadcast_weights
-from sightline.agents.engines.optimisers import (
-    OptimiserState,
-    clipped_step,
-    full_optimiser_state,
-    load_full_optimiser_state,
-    shard_like,
-)
+from sightline.agents.engines.engine import ProcessGroup
 from sightline.errors import BadInput
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
     from sightline.models.vlm.model import VLM
-
-HOOKS = (
-    *("_forward_pre_hooks", "_forward_hooks", "_state_dict_pre_hooks"),
-    *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
-)
-"""Attributes of a module that hold FSDP's hooks of passes, saving and loading."""
 
 
 class FSDP2(ProcessGroup):
     """Engine with a shard of the model on every process; see `Engine`."""
 
-    _module: Any
+    _vlm: VLM
+    _twin: nn.Module
 
     def __init__(self) -> None:
         super().__init__()
         self.uniform_steps = self.world > 1
-        self._is_full = False
 
     def prepare(self, vlm: VLM) -> None:
         import torch
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
         if vlm.four_bit:
             raise BadInput("weights of 4 bits cannot be kept in shards; say engine=ddp, or policy.four_bit=false")
-        broadcast_weights(vlm.scorer)
+        self._vlm, self._module, self._twin = vlm, vlm.scorer, _without_weights(vlm.scorer)
+        weights = vlm.scorer.state_dict() if self.rank == 0 else {}
         mesh = init_device_mesh(vlm.device.type, (self.world,))
         precision = MixedPrecisionPolicy(reduce_dtype=torch.float32)
         # the value head is in float32 whatever the model is, and a group of shards has one type
@@ -67,48 +57,48 @@ class FSDP2(ProcessGroup):
             fully_shard(layer, mesh=mesh, mp_policy=precision)
         # what is outside of all layers is needed again at the beginning of the backward pass
         fully_shard(vlm.scorer, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
-        for module in _sharded(vlm.scorer):
-            module.set_gradient_divide_factor(1.0)  # add, do not average …
-            module.set_force_sum_reduction_for_comms(True)  # … and not by multiplying with 1 first, which gloo cannot
         for module in vlm.scorer.modules():
-            if hasattr(module, "generate"):  # else Hugging Face makes all processes write equally many tokens
-                setattr(module, "_is_fsdp_managed_module", False)  # noqa: B010
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)  # add, do not average …
+                module.set_force_sum_reduction_for_comms(True)  # … and not by multiplying with 1 first: gloo cannot
+        # Each process has loaded or initialised its own copy; a value head, for one, is random.
+        of_first = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        set_model_state_dict(vlm.scorer, weights, options=of_first)
         # values are a view; nobody writes into scores
         warnings.filterwarnings("ignore", r"FSDP2-wrapped module \(FSDPScorer\) returned a view", UserWarning)
-        self._module = vlm.scorer
 
     @contextlib.contextmanager
     def full_params(self) -> Iterator[None]:
         import torch
+        from torch.distributed.tensor import distribute_tensor
 
-        if self._is_full:  # entered already; the outer one reshards
+        if self._vlm.scorer is self._twin:  # entered already; the outer one gives the weights back
             yield
             return
-        shards = dict(self._module.named_parameters())
-        for module in _sharded(self._module):
-            module.unshard()
-        self._is_full = True
+        pairs: list[tuple[Any, Any]] = list(zip(self._twin.parameters(), self._module.parameters(), strict=True))
+        with torch.no_grad():
+            for weights, shard in pairs:
+                weights.data = shard.full_tensor()
+        self._vlm.scorer = self._twin  # type: ignore[assignment]
         try:
-            with _without_hooks(self._module):
-                yield
+            yield
         finally:
-            self._is_full = False
-            # Weights may have been loaded meanwhile: copy this process's part of them into its shards.
-            weights = dict(self._module.named_parameters())
+            self._vlm.scorer = self._module  # type: ignore[assignment]
             with torch.no_grad():
-                for name, shard in shards.items():
-                    shard.to_local().copy_(shard_like(weights[name], shard).to_local())  # type: ignore[attr-defined]
-            for module in _sharded(self._module):
-                module.reshard()
+                for weights, shard in pairs:
+                    # Weights may have been loaded meanwhile. src_data_rank=None: each process cuts out its own shard,
+                    # and nothing is sent.
+                    placed = distribute_tensor(weights.data, shard.device_mesh, shard.placements, src_data_rank=None)
+                    shard.copy_(placed)
+                    weights.data = weights.new_empty(0)
 
-    def step(self, optimiser: torch.optim.Optimizer, max_norm: float) -> float:
-        return clipped_step(optimiser, max_norm)  # gradients were summed by the backward passes
 
-    def optimiser_state(self, optimiser: torch.optim.Optimizer) -> OptimiserState:
-        return full_optimiser_state(self._module, optimiser, keep=self.rank == 0)
+def _without_weights(module: nn.Module) -> nn.Module:
+    """Copy of a module whose parameters are empty."""
+    from torch import nn
 
-    def load_optimiser_state(self, optimiser: torch.optim.Optimizer, state: OptimiserState) -> None:
-        load_full_optimiser_state(self._module, optimiser, state)
+    empty: dict[int, Any] = {id(p): nn.Parameter(p.new_empty(0), p.requires_grad) for p in module.parameters()}
+    return copy.deepcopy(module, empty)
 
 
 def layers_in(module: nn.Module) -> list[nn.Module]:
@@ -124,36 +114,3 @@ def layers_in(module: nn.Module) -> list[nn.Module]:
         else:
             found += layers_in(child)
     return found
-
-
-def _sharded(module: nn.Module) -> Iterator[Any]:
-    from torch.distributed.fsdp import FSDPModule
-
-    return (part for part in module.modules() if isinstance(part, FSDPModule))
-
-
-@contextlib.contextmanager
-def _without_hooks(module: nn.Module) -> Iterator[None]:
-    """Switch FSDP's hooks off while entered: weights are neither gathered nor freed, and state dicts hold plain
-    tensors."""
-    taken: list[tuple[dict[int, Any], dict[int, Any]]] = []
-    for part in module.modules():
-        for name in HOOKS:
-            hooks = getattr(part, name)
-            fsdp_keys = [
-                key
-                for key, hook in hooks.items()
-                if str(getattr(hook, "__module__", "")).startswith("torch.distributed.fsdp")
-            ]
-            if fsdp_keys:
-                taken.append((hooks, dict(hooks)))
-                for key in fsdp_keys:
-                    del hooks[key]
-    try:
-        yield
-    finally:
-        for hooks, before in taken:
-            # Keep hooks that were added meanwhile, behind the ones that come back: their order is that of calls.
-            since = {key: hook for key, hook in hooks.items() if key not in before}
-            hooks.clear()
-            hooks.update(before | since)

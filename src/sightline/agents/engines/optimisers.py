@@ -6,7 +6,7 @@ Names, not positions: a state that was saved with one engine fits the same model
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sightline.errors import BadInput
 
@@ -14,13 +14,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-OptimiserState = dict[str, dict[str, "torch.Tensor"]]
-"""Name of a parameter -> its optimiser state (step, moments), full tensors on the CPU."""
-
-
-def parameters_of(optimiser: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """All parameters of an optimiser, in its order."""
-    return [parameter for group in optimiser.param_groups for parameter in group["params"]]
+OptimiserState = dict[str, Any]
+"""`state`: name of a parameter -> step and moments, full tensors on the CPU; `param_groups`: settings. Empty before the
+first step."""
 
 
 def clipped_step(optimiser: torch.optim.Optimizer, max_norm: float) -> float:
@@ -28,7 +24,8 @@ def clipped_step(optimiser: torch.optim.Optimizer, max_norm: float) -> float:
     import torch
     from torch.distributed.tensor import DTensor
 
-    total = torch.nn.utils.clip_grad_norm_(parameters_of(optimiser), max_norm)
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    total = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
     norm = float(total.full_tensor() if isinstance(total, DTensor) else total)
     # One step with an infinite gradient would turn all weights and both moments into NaN.
     if math.isfinite(norm):
@@ -37,25 +34,15 @@ def clipped_step(optimiser: torch.optim.Optimizer, max_norm: float) -> float:
     return norm
 
 
-def full_optimiser_state(module: nn.Module, optimiser: torch.optim.Optimizer, keep: bool = True) -> OptimiserState:
-    """Full optimiser state of a module's parameters; those that never had a gradient are missing.
+def full_optimiser_state(module: nn.Module, optimiser: torch.optim.Optimizer) -> OptimiserState:
+    """Full optimiser state of a module's parameters, on process 0; an empty one on the others."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
-    Args:
-        keep: False if the caller does not want it; gathering shards is a collective, so it has to take part all the
-            same.
-    """
-    from torch.distributed.tensor import DTensor
-
-    found: OptimiserState = {}
-    for name, parameter in module.named_parameters():
-        if parameter in optimiser.state:
-            full = {
-                key: value.full_tensor() if isinstance(value, DTensor) else value
-                for key, value in optimiser.state[parameter].items()
-            }
-            if keep:
-                found[name] = {key: value.detach().cpu().clone() for key, value in full.items()}
-    return found
+    # Where there is none, torch would make one by a step of no length, and count that step.
+    if not optimiser.state:
+        return {}
+    gathered = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return dict(get_optimizer_state_dict(module, optimiser, options=gathered))
 
 
 def load_full_optimiser_state(module: nn.Module, optimiser: torch.optim.Optimizer, state: OptimiserState) -> None:
@@ -64,33 +51,30 @@ def load_full_optimiser_state(module: nn.Module, optimiser: torch.optim.Optimize
     Raises:
         BadInput: the state belongs to another model.
     """
-    parameters = dict(module.named_parameters())
-    unknown = [name for name in state if name not in parameters or not parameters[name].requires_grad]
-    unfit = [
-        name
-        for name, tensors in state.items()
-        if name in parameters and any(v.shape != parameters[name].shape for k, v in tensors.items() if k != "step")
-    ]
-    if unknown or unfit:
-        raise BadInput(
-            f"the saved optimiser is that of another model (it knows {(unknown + unfit)[0]}); "
-            "were policy.freeze or policy.lora others?"
-        )
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
+
     optimiser.state.clear()
-    for name, tensors in state.items():
-        # AdamW counts its steps on the CPU; its moments live beside the parameter.
-        optimiser.state[parameters[name]] = {
-            key: value.clone() if key == "step" else shard_like(value.clone(), parameters[name])
-            for key, value in tensors.items()
-        }
+    optimiser.zero_grad(set_to_none=True)  # or torch would take the state as complete
+    if not state:
+        return
+    _check(module, state["state"])
+    settings = [{name: value for name, value in group.items() if name != "params"} for group in optimiser.param_groups]
+    full = StateDictOptions(full_state_dict=True, strict=False)
+    set_optimizer_state_dict(module, optimiser, state, options=full)
+    for group, own in zip(optimiser.param_groups, settings, strict=True):
+        group.update(own)  # the recipe's, not the file's
+    # torch makes up a state, of one step, for parameters that never had a gradient.
+    for name, parameter in module.named_parameters():
+        if name not in state["state"]:
+            optimiser.state.pop(parameter, None)
 
 
-def shard_like(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Move a full tensor to another's device, and shard it if the other is. Every process has the same value."""
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    placed = value.detach().to(like.device)
-    if not isinstance(like, DTensor):
-        return placed
-    # src_data_rank=None: each process cuts out its own shard, and nothing is sent
-    return distribute_tensor(placed, like.device_mesh, like.placements, src_data_rank=None)
+def _check(module: nn.Module, moments: dict[str, dict[str, torch.Tensor]]) -> None:
+    """Complain of a state that torch would load in part, or not at all, without a word."""
+    shapes = {name: parameter.shape for name, parameter in module.named_parameters() if parameter.requires_grad}
+    for name, tensors in moments.items():
+        if name not in shapes or any(v.shape != shapes[name] for key, v in tensors.items() if key != "step"):
+            raise BadInput(
+                f"the saved optimiser is that of another model (it knows {name}); were policy.freeze or policy.lora "
+                "others?"
+            )

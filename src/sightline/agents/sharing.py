@@ -1,0 +1,54 @@
+"""Episodes of all processes on each of them, without their pictures.
+
+    process that played     prompts, picture tensors, pictures      it alone learns from these turns
+    all the others          replies, values, rewards, digests       what advantages and metrics need
+
+A picture tensor takes megabytes, and a prompt has those of all its turns: sent to all processes, they would be by far
+the most of what is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sightline.agents.engines.engine import Engine
+from sightline.agents.types import Trajectory, Turn
+from sightline.images import Picture
+from sightline.models.vlm.types import Prompt
+
+
+def gather_episodes(engine: Engine, local: Sequence[Trajectory], group: int, pictured: int = 0) -> list[Trajectory]:
+    """Gather episodes in the order of their tasks, as one process would have played them.
+
+    Args:
+        local: those of this process, which played the tasks rank, rank + world, …; they come back as they are.
+        group: episodes of a task.
+        pictured: that many episodes, the first ones, keep the pictures of their observations, to be shown to people.
+    """
+    # index of a local episode -> place in the order of all
+    places = [(i // group * engine.world + engine.rank) * group + i % group for i in range(len(local))]
+    sent: dict[str, Picture] = {}  # equal pictures become one object, which is pickled once
+    light = [
+        (place, _without_tensors(episode, sent if place < pictured else None))
+        for place, episode in zip(places, local, strict=True)
+    ]
+    mine = dict(zip(places, local, strict=True))
+    gathered = dict(pair for part in engine.gather(light) for pair in part) | mine
+    return [gathered[place] for place in sorted(gathered)]
+
+
+def _without_tensors(episode: Trajectory, sent: dict[str, Picture] | None) -> Trajectory:
+    turns = [_light_turn(turn, sent) for turn in episode.turns]
+    return replace(episode, turns=turns, end=None, elsewhere=True)
+
+
+def _light_turn(turn: Turn, sent: dict[str, Picture] | None) -> Turn:
+    pictures = tuple(
+        Picture.reference(picture.digest) if sent is None else sent.setdefault(picture.digest, picture)
+        for picture in turn.exchange.pictures
+    )
+    prompt = None if turn.prompt is None else Prompt(np.zeros(0, np.int64))
+    return replace(turn, exchange=replace(turn.exchange, pictures=pictures), prompt=prompt, frame=None)
