@@ -21,6 +21,7 @@ from sightline.agents.types import Advantages, Trajectory
 from sightline.agents.warm_start import warm_start
 from sightline.config.agents import WarmStart
 from sightline.config.loading import for_agent, load_recipe
+from sightline.errors import BadInput
 from small_trajectories import turn_by_turn
 
 Sightline = Callable[..., Finished]
@@ -98,6 +99,45 @@ def test_a_ratio_of_one_is_no_matter_of_course() -> None:
     other = setup_of(*FROZEN, "rollouts.temperature=1.0", "update.kl_thoughts=0", "update.kl_actions=0")
     mismatch = other.learner().compute_values_and_ref_logprobs(played)
     assert mismatch["mismatch"] / mismatch["mismatch_tokens"] > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kl", "everything"), [("grpo", 0.0, False), ("grpo", 0.1, True), ("ppo", 0.0, True)]
+)
+def test_only_values_and_a_reference_need_every_turn_scored(algorithm: str, kl: float, everything: bool) -> None:
+    weights = (f"update.kl_thoughts={kl}", "update.kl_actions=0")
+    setup = setup_of(*FROZEN, f"algorithm.kind={algorithm}", *weights)
+    setup.engine.prepare(setup.vlm)
+    setup.vlm.keep_reference()
+    played, learner = played_once(1), setup.learner()
+    passes: list[int] = []
+    setup.vlm.scorer.register_forward_hook(lambda *told: passes.append(len(told[1][0].value_rows)))
+    compared = learner.compute_values_and_ref_logprobs(played)
+    turns = sum(len(episode.turns) for episode in played)
+    if everything:
+        assert sum(passes) >= turns and compared["mismatch_tokens"] > 8
+    else:
+        assert passes == [8] and 0 < compared["mismatch_tokens"]
+    assert learner.learn(played, learner.compute_advantages(played), 0, 0.0)["update/turns"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "processes", "why"),
+    [
+        (("policy.dtype=bfloat16",), 1, r"policy\.dtype=bfloat16 rounds the steps .* policy\.lora=\{\}"),
+        (("device=cuda:0",), 2, "device=cuda:0 would put all 2 processes on one GPU; say device=cuda,"),
+        (("policy.sampler=vllm",), 2, r"policy\.sampler=vllm is for one process, and torchrun has started 2"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_loaded(
+    overrides: tuple[str, ...], processes: int, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"RANK": 0, "WORLD_SIZE": processes}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr("sightline.agents.building.load_model", lambda recipe: pytest.fail("loaded"))
+    with pytest.raises(BadInput, match=why) as told:
+        setup_of(*overrides)
+    assert "\n" not in str(told.value)
 
 
 def test_merged_passages_are_scored_as_single_ones() -> None:

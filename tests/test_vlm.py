@@ -790,6 +790,8 @@ def test_models_that_cannot_be_loaded(folder: Callable[[str], Path], tmp_path: P
         assert "\n" not in str(told.value)
 
     refused(tmp_path / "nowhere", "there is no folder")
+    for typo in ("./typo", "../typo", "~/typo"):
+        refused(typo, "^there is no folder '.*typo'")
     refused("nobody/nothing", "cannot be loaded as an image-text-to-text model")
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", "cannot be loaded")
@@ -804,6 +806,8 @@ def test_models_that_cannot_be_loaded(folder: Callable[[str], Path], tmp_path: P
     refused(tmp_path / "text", "not an image-text-to-text model")
     (tmp_path / "silent/config.json").write_text('{"model_type": "llava", "text_config": {"hidden_size": 7}}')
     refused(tmp_path / "silent", "cannot be loaded")
+    (tmp_path / "silent/config.json").write_text('{"model_type": "mllama"}')
+    refused(tmp_path / "silent", r"is Llama 3\.2 Vision, which reads pictures by cross-attention .*; take another family")
 
 
 @pytest.mark.parametrize(

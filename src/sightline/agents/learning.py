@@ -76,11 +76,12 @@ class PolicyLearner:
     def compute_values_and_ref_logprobs(self, trajectories: Sequence[Trajectory]) -> Sums:
         """Compute the values and reference log-probs of this process's turns, before the weights change.
 
-        They are written into the turns; truncated episodes get their bootstrap value.
+        They are written into the turns; truncated episodes get their bootstrap value. An algorithm without values and
+        a loss without KL need neither: then one forward pass is all, to compare sampler and trainer.
 
         Returns:
             Difference between sampler and trainer in the probabilities of the same tokens
-            (`losses.sampler_mismatch`).
+            (`losses.sampler_mismatch`), of the turns that were scored.
         """
         complete = [episode for episode in trajectories if episode.error is None]
         while True:
@@ -95,9 +96,11 @@ class PolicyLearner:
             self._halve_micro_batch()
 
     def _score_turns(self, trajectories: Sequence[Trajectory]) -> Sums:
-        """Score all turns with the model that sampled them and with the reference model, without gradient."""
+        """Score turns with the model that sampled them and with the reference model, without gradient."""
         sums: list[Sums] = []
-        for batch in _chunks(build_sequences(trajectories), self._micro_batch):
+        batches = _chunks(build_sequences(trajectories), self._micro_batch)
+        needed = self._algorithm.needs_values or self._settings.needs_reference
+        for batch in batches if needed else batches[:1]:
             sequences = [sequence.tokens for sequence in batch]
             with torch.no_grad():
                 scores = self._vlm.score(sequences, self._temperature)

@@ -77,7 +77,8 @@ class Update(Strict):
     ratio: Literal["turn", "token"] = "turn"
     """Clipped ratio: of a turn's probability (RL4VLM, arXiv 2405.10292), or of each token's (VL-DAC, 2508.04280)."""
     thought_weight: Fraction = 0.5
-    """Weight of the tokens that are not the action (RL4VLM's lambda): 0 leaves them to the KL term, 1 all alike."""
+    """Weight of the tokens that are not the action (RL4VLM's lambda): 0 leaves them to the KL term, 1 all alike. Where
+    no action can be parsed, all tokens of the reply have weight 1."""
     clip_low: PositiveFloat = 0.2
     clip_high: PositiveFloat = 0.2
     kl_thoughts: NonNegativeFloat = 0.0
