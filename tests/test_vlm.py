@@ -754,8 +754,20 @@ def test_weights_of_bfloat16(fresh: Callable[..., VLM]) -> None:
     vlm = fresh("llava", dtype="bfloat16", lora=LoRA(rank=2))
     scores = learn(vlm)
     assert scores.logprobs.dtype == scores.values.dtype == torch.float32
-    kinds = {"lora" in name: parameter.dtype for name, parameter in vlm.model.named_parameters()}
-    assert kinds == {True: torch.float32, False: torch.bfloat16}
+    head = vlm.model.get_output_embeddings().weight
+    rest = {name: parameter for name, parameter in vlm.model.named_parameters() if parameter is not head}
+    kinds = {"lora" in name: parameter.dtype for name, parameter in rest.items()}
+    assert kinds == {True: torch.float32, False: torch.bfloat16} and head.dtype == torch.float32
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_of_adapters_are_in_float32(family: str, fresh: Callable[..., VLM]) -> None:
+    vlm = fresh(family, dtype="bfloat16", lora=LoRA(rank=2))
+    seen: list[torch.Tensor] = []
+    vlm.model.get_output_embeddings().register_forward_hook(lambda module, inputs, output: seen.append(output))
+    learn(vlm)
+    assert not vlm.exact and {logits.dtype for logits in seen} == {torch.float32}
+    assert any((logits != logits.bfloat16()).any() for logits in seen), "not rounded before either"
 
 
 def test_types_follow_the_device_and_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -766,10 +778,11 @@ def test_types_follow_the_device_and_the_recipe(monkeypatch: pytest.MonkeyPatch)
     assert chosen("auto", cpu, False, False) == (whole, None)
     assert chosen("auto", gpu, False, False) == (whole, half)
     assert chosen("auto", cpu, True, False) == (whole, None)
-    assert chosen("auto", gpu, True, False) == (half, None)
+    assert chosen("auto", gpu, True, False) == (half, half)
     assert chosen("auto", gpu, True, True) == (half, half)
     assert chosen("float32", gpu, False, False) == (whole, None)
-    assert chosen("bfloat16", gpu, False, False) == (half, None)
+    assert chosen("bfloat16", gpu, False, False) == (half, half)
+    assert chosen("bfloat16", cpu, True, False) == (half, half)
 
 
 # -- names and errors --------------------------------------------------------------------------------------------------
