@@ -159,6 +159,7 @@ class VLM:
         uniforms: np.ndarray | None,
         temperature: float = 1.0,
         max_tokens: int = 256,
+        **further: Any,
     ) -> list[Sample]:
         """Sample a reply to each prompt, in one batch.
 
@@ -167,6 +168,7 @@ class VLM:
             uniforms: float64[N, max_tokens] in [0, 1), the random number behind each token; None decodes greedily.
             temperature: temperature of sampling and of the returned log-probabilities.
             max_tokens: token limit of a reply; longer replies are truncated.
+            further: `alternatives`, `stop` and `options` of `sampling.sample`.
 
         Raises:
             RunFailed: the model's probabilities are not finite.
@@ -186,7 +188,8 @@ class VLM:
         self.scorer.eval()
         try:
             with self.scorer.arithmetic():
-                return sample(self.model, placed, self.tokens, self.scorer.banned, uniforms, temperature, max_tokens)
+                vocabulary = self.tokens, self.scorer.banned
+                return sample(self.model, placed, *vocabulary, uniforms, temperature, max_tokens, **further)
         finally:
             self.scorer.train(learning)
 
