@@ -22,8 +22,8 @@ from sightline.agents.types import Failure
 from sightline.config.agents import LoRA, Replies
 from sightline.errors import BadInput, RunFailed
 from sightline.images import Picture
+from sightline.models.chat.config import ChatModelConfig
 from sightline.models.vlm.types import ChatTurn, Prompt
-from sightline.teachers.chat import ChatTeacherConfig
 
 SIGNS = ("-", "+")
 FORM = Replies()
@@ -54,8 +54,8 @@ def sampler_at(
     server: FaultServer, provider: str = "openai", said: list[str] | None = None, **keys: Any
 ) -> ChatSampler:
     url = server.url if provider == "openai" else server.root
-    config = ChatTeacherConfig(
-        **{"kind": "chat", "provider": provider, "model": "m", "url": url, "retries": 0, "timeout": 20.0}
+    config = ChatModelConfig(
+        **{"provider": provider, "model": "m", "url": url, "retries": 0, "timeout": 20.0}
         | {"key_env": f"{provider.upper()}_API_KEY"}
         | keys
     )

@@ -820,7 +820,9 @@ def test_models_that_cannot_be_loaded(folder: Callable[[str], Path], tmp_path: P
     (tmp_path / "silent/config.json").write_text('{"model_type": "llava", "text_config": {"hidden_size": 7}}')
     refused(tmp_path / "silent", "cannot be loaded")
     (tmp_path / "silent/config.json").write_text('{"model_type": "mllama"}')
-    refused(tmp_path / "silent", r"is Llama 3\.2 Vision, which reads pictures by cross-attention .*; take another family")
+    refused(
+        tmp_path / "silent", r"is Llama 3\.2 Vision, which reads pictures by cross-attention .*; take another family"
+    )
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,9 @@ def sample(
             tuple(zip(best.indices[number].tolist(), best.values[number].tolist(), strict=True))
             for best in processor.alternatives[:length]
         )
-        replies.append(Sample(said, row[:length].astype(np.float32), text, finished=end is not None, alternatives=others))
+        replies.append(
+            Sample(said, row[:length].astype(np.float32), text, finished=end is not None, alternatives=others)
+        )
     if not all(np.isfinite(reply.logprobs).all() for reply in replies):
         raise RunFailed(
             "the model's probabilities are not finite; resume from an earlier checkpoint, or try policy.dtype=float32"
