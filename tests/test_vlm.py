@@ -333,6 +333,31 @@ def test_prompts_are_those_of_the_chat_template(family: str, loaded: Callable[[s
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_texts_and_pictures_are_shown_in_the_order_of_their_parts(family: str, loaded: Callable[[str], VLM]) -> None:
+    vlm = loaded(family)
+    one, two = picture(0), picture(1)
+    mixed = vlm.encode([ChatTurn.of_parts(("first:", one, "second:", two, "which?"))])
+    words = vlm._processor.tokenizer.decode(mixed.ids)
+    places = [words.index(word) for word in ("first:", "second:", "which?")]
+    assert places == sorted(places) and places[1] - places[0] > len("first:") + 5, "a picture is between them"
+    plain = vlm.encode([ChatTurn("which?", (one, two))])
+    assert vlm.encode([ChatTurn.of_parts((one, two, "which?"))]).ids.tolist() == plain.ids.tolist()
+
+
+def test_the_most_probable_tokens_are_told_and_replies_can_be_stopped(loaded: Callable[[str], VLM]) -> None:
+    vlm = loaded("llava")
+    prompts = [vlm.encode(exchanges) for exchanges in SHOWN[:2]]
+    for told in vlm.generate(prompts, None, 0.5, 6, alternatives=3):
+        assert len(told.alternatives) == len(told.ids)
+        for token, best in zip(told.ids.tolist(), told.alternatives, strict=True):
+            assert best[0][0] == token and [p for _, p in best] == sorted((p for _, p in best), reverse=True)
+    at_one = vlm.generate(prompts, None, 1.0, 6, alternatives=1)
+    for told in at_one:  # greedy, so the first of them is what was said
+        np.testing.assert_allclose([best[0][1] for best in told.alternatives], told.logprobs, atol=1e-5)
+    assert [len(told.ids) for told in vlm.generate(prompts, uniforms(2, 50), 1.0, 50, stop=lambda: True)] == [1, 1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_prompt_begins_with_the_one_before_and_its_reply(family: str, loaded: Callable[[str], VLM]) -> None:
     vlm = loaded(family)
     stop = vlm._processor.tokenizer.eos_token_id

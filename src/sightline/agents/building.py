@@ -254,7 +254,7 @@ def build(recipe: AgentRecipe) -> AgentSetup:
     if recipe.policy.sampler == "vllm":
         from sightline.agents.samplers.vllm import VLLMSampler
 
-        server = VLLMSampler(vlm, max_tokens=recipe.replies.max_tokens)
+        server = VLLMSampler(vlm, max_tokens=recipe.replies.max_tokens, settings=recipe.policy.vllm)
     return AgentSetup(recipe, vlm, engine, server, build_reward(recipe))
 
 

@@ -1,4 +1,4 @@
-"""A vision-language model of Hugging Face in this process: loaded, prompted and sampled as agents are (`models/vlm`)."""
+"""A vision-language model in this process, loaded, prompted and sampled as agents are (`models/vlm`)."""
 
 from __future__ import annotations
 
