@@ -21,6 +21,7 @@ from sightline.agents.types import Advantages, Trajectory
 from sightline.agents.warm_start import warm_start
 from sightline.config.agents import WarmStart
 from sightline.config.loading import for_agent, load_recipe
+from sightline.errors import BadInput
 from small_trajectories import turn_by_turn
 
 Sightline = Callable[..., Finished]
@@ -84,6 +85,23 @@ def test_weights_that_do_not_change_give_a_ratio_of_one(algorithm: str, ratio: s
         assert all(bool(episode.last_value) == (episode.end is not None) for episode in played)
 
 
+@pytest.mark.parametrize(("algorithm", "micro_batch", "near"), [("grpo", 1, 1e-3), ("ppo", 1, 1e-3), ("grpo", 8, 1e-2)])
+def test_adapters_in_bfloat16_give_a_ratio_of_one_as_well(algorithm: str, micro_batch: int, near: float) -> None:
+    """Sampling and scoring round in different places, so the learner's own log-probabilities are the old ones. What is
+    left is that libraries multiply larger and smaller matrices in different ways, so that the last pass differs."""
+    model = ("policy.dtype=bfloat16", "policy.lora.rank=4", "update.kl_thoughts=0", "update.kl_actions=0")
+    model += ("rollouts.temperature=3", "update.thought_weight=1", f"update.micro_batch={micro_batch}")
+    setup = setup_of(*FROZEN, *model, f"algorithm.kind={algorithm}")
+    setup.engine.prepare(setup.vlm)
+    played, learner = played_by(setup), setup.learner()
+    mismatch = learner.compute_values_and_ref_logprobs(played)
+    assert mismatch["mismatch_max"] > 5e-3, "what the test is about"
+    assert learner.compute_values_and_ref_logprobs(played) == mismatch, "compared with sampling in either attempt"
+    numbers: dict[str, Any] = learner.learn(played, learner.compute_advantages(played), 0, 0.0)
+    assert numbers["update/ratio"] == pytest.approx(1, abs=1e-3)
+    assert numbers["update/ratio_max"] == pytest.approx(1, abs=near)
+
+
 def test_a_ratio_of_one_is_no_matter_of_course() -> None:
     """The same after learning with a rate that changes something, or at another temperature."""
     setup = setup_of(*FROZEN, "update.learning_rate=1e-3", "update.kl_thoughts=0", "update.kl_actions=0")
@@ -98,6 +116,45 @@ def test_a_ratio_of_one_is_no_matter_of_course() -> None:
     other = setup_of(*FROZEN, "rollouts.temperature=1.0", "update.kl_thoughts=0", "update.kl_actions=0")
     mismatch = other.learner().compute_values_and_ref_logprobs(played)
     assert mismatch["mismatch"] / mismatch["mismatch_tokens"] > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kl", "everything"), [("grpo", 0.0, False), ("grpo", 0.1, True), ("ppo", 0.0, True)]
+)
+def test_only_values_and_a_reference_need_every_turn_scored(algorithm: str, kl: float, everything: bool) -> None:
+    weights = (f"update.kl_thoughts={kl}", "update.kl_actions=0")
+    setup = setup_of(*FROZEN, f"algorithm.kind={algorithm}", *weights)
+    setup.engine.prepare(setup.vlm)
+    setup.vlm.keep_reference()
+    played, learner = played_once(1), setup.learner()
+    passes: list[int] = []
+    setup.vlm.scorer.register_forward_hook(lambda *told: passes.append(len(told[1][0].value_rows)))
+    compared = learner.compute_values_and_ref_logprobs(played)
+    turns = sum(len(episode.turns) for episode in played)
+    if everything:
+        assert sum(passes) >= turns and compared["mismatch_tokens"] > 8
+    else:
+        assert passes == [8] and compared["mismatch_tokens"] > 0
+    assert learner.learn(played, learner.compute_advantages(played), 0, 0.0)["update/turns"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "processes", "why"),
+    [
+        (("policy.dtype=bfloat16",), 1, r"policy\.dtype=bfloat16 rounds the steps .* policy\.lora=\{\}"),
+        (("device=cuda:0",), 2, "device=cuda:0 would put all 2 processes on one GPU; say device=cuda,"),
+        (("policy.sampler=vllm",), 2, r"policy\.sampler=vllm is for one process, and torchrun has started 2"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_loaded(
+    overrides: tuple[str, ...], processes: int, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"RANK": 0, "WORLD_SIZE": processes}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr("sightline.agents.building.load_model", lambda recipe: pytest.fail("loaded"))
+    with pytest.raises(BadInput, match=why) as told:
+        setup_of(*overrides)
+    assert "\n" not in str(told.value)
 
 
 def test_merged_passages_are_scored_as_single_ones() -> None:

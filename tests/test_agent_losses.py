@@ -160,10 +160,14 @@ class TestFallback:
         assert scores.logprobs.grad is not None
         assert scores.logprobs.grad.tolist() == pytest.approx([0.5 * 0.3])
 
-    def test_a_forfeited_reply_is_all_thoughts(self) -> None:
-        targets = targets_for([2], [-1.0])
-        targets.action[:] = False
-        assert gradient([0.0, 0.0], targets, Update(thought_weight=0.5)) == [0.5, 0.5]
+    @pytest.mark.parametrize("ratio", ["turn", "token"])
+    @pytest.mark.parametrize("weight", [0.0, 0.5, 1.0])
+    def test_a_reply_without_an_action_counts_in_full(self, weight: float, ratio: Any) -> None:
+        """What it is punished for is all of it, also where thoughts have no weight."""
+        targets = targets_for([2, 2], [-1.0, 4.0])
+        targets.action[:2] = False
+        found = gradient([0.0] * 4, targets, Update(thought_weight=weight, ratio=ratio))
+        assert found == pytest.approx([0.5, 0.5, -2 * weight, -2.0])
 
 
 class TestReference:

@@ -659,6 +659,22 @@ def test_a_model_in_this_process_can_be_interrupted(vlm: Path) -> None:
     asyncio.run(give_up())  # waits for the thread that generates: without a way to stop it, for minutes
 
 
+@pytest.mark.parametrize(
+    ("options", "why"), [({"top_p": 0.9}, "no option 'top_p'"), ({"dtype": "float99"}, "dtype must be one of auto,")]
+)
+def test_options_that_would_do_nothing_here_are_refused(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadInput, match=f"^provider=local.* {why}"):
+        ChatTeacher(provider="local", model="bundled", options=options)
+
+
+def test_votes_of_a_model_in_this_process_differ(vlm: Path) -> None:
+    model = LocalModel(str(vlm), {"device": "cpu"})
+    request = ChatRequest(("which", Picture(tiny_vlm.grey(9))), temperature=2.0, max_tokens=8)
+    calls = calling.RateLimitedClient(calling.Limits())
+    made = dict(stream_async(model.connected, calls.attempts, [request] * 8, at_once=4))
+    assert len({attempts[-1].reply.text for attempts in made.values()}) > 1  # type: ignore[union-attr]
+
+
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(BadInput, match="cannot be loaded as an image-text-to-text model"):

@@ -19,11 +19,12 @@ from sightline.agents.prompting import prompt_text, reply_schema
 from sightline.agents.samplers.chat import ChatSampler, as_one_turn
 from sightline.agents.samplers.vllm import VLLMSampler
 from sightline.agents.types import Failure
-from sightline.config.agents import LoRA, Replies
+from sightline.config.agents import VLLM, LoRA, Replies
+from sightline.config.loading import for_agent, load_recipe
 from sightline.errors import BadInput, RunFailed
 from sightline.images import Picture
+from sightline.models.chat.config import ChatModelConfig
 from sightline.models.vlm.types import ChatTurn, Prompt
-from sightline.teachers.chat import ChatTeacherConfig
 
 SIGNS = ("-", "+")
 FORM = Replies()
@@ -54,8 +55,8 @@ def sampler_at(
     server: FaultServer, provider: str = "openai", said: list[str] | None = None, **keys: Any
 ) -> ChatSampler:
     url = server.url if provider == "openai" else server.root
-    config = ChatTeacherConfig(
-        **{"kind": "chat", "provider": provider, "model": "m", "url": url, "retries": 0, "timeout": 20.0}
+    config = ChatModelConfig(
+        **{"provider": provider, "model": "m", "url": url, "retries": 0, "timeout": 20.0}
         | {"key_env": f"{provider.upper()}_API_KEY"}
         | keys
     )
@@ -230,7 +231,7 @@ def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("fake_vllm")
 def test_vllm_gets_unexpanded_prompts_and_gives_what_is_learned_from() -> None:
-    sampler = VLLMSampler(fake_vlm(), temperature=0.7, max_tokens=5, max_model_len=99)
+    sampler = VLLMSampler(fake_vlm(), temperature=0.7, max_tokens=5, settings=VLLM(max_length=99))
     conversations = [shown(9), [*shown(1), *shown(2), *shown(3)]]
     asked = sampler.generate(conversations, [(0, 1), (0, 2)])
     llm = sampler._llm
@@ -246,6 +247,22 @@ def test_vllm_gets_unexpanded_prompts_and_gives_what_is_learned_from() -> None:
     assert asked[1].sample.ids.tolist() == [11, 11, 11, STOP] and asked[1].sample.text == "aaa"
     assert asked[1].sample.logprobs.tolist() == [-0.5, -1.5, -2.5, -3.5] and asked[1].sample.finished
     assert asked[1].prompt is not None and asked[1].prompt.ids.tolist() == [1, *[IMAGE] * 12, 5, 3]
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_vllm_leaves_the_learner_its_memory_as_the_recipe_says() -> None:
+    def told(**settings: Any) -> tuple[Any, ...]:
+        said = VLLMSampler(fake_vlm(), settings=VLLM(**settings))._llm.options
+        return said["gpu_memory_utilization"], said["max_model_len"], said["enforce_eager"]
+
+    assert told() == (0.4, None, False)
+    assert told(memory_share=0.2, max_length=2048, compiled=False) == (0.2, 2048, True)
+    keys = [*("policy.vllm.memory_share=0.3", "policy.vllm.max_length=9", "policy.vllm.compiled=false")]
+    assert for_agent(load_recipe("numberline", keys)).policy.vllm == VLLM(
+        memory_share=0.3, max_length=9, compiled=False
+    )
+    with pytest.raises(BadInput, match=r"policy\.vllm\.memory_share"):
+        load_recipe("numberline", ["policy.vllm.memory_share=1.5"])
 
 
 @pytest.mark.usefixtures("fake_vllm")

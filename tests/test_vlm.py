@@ -333,6 +333,31 @@ def test_prompts_are_those_of_the_chat_template(family: str, loaded: Callable[[s
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_texts_and_pictures_are_shown_in_the_order_of_their_parts(family: str, loaded: Callable[[str], VLM]) -> None:
+    vlm = loaded(family)
+    one, two = picture(0), picture(1)
+    mixed = vlm.encode([ChatTurn.of_parts(("first:", one, "second:", two, "which?"))])
+    words = vlm._processor.tokenizer.decode(mixed.ids)
+    places = [words.index(word) for word in ("first:", "second:", "which?")]
+    assert places == sorted(places) and places[1] - places[0] > len("first:") + 5, "a picture is between them"
+    plain = vlm.encode([ChatTurn("which?", (one, two))])
+    assert vlm.encode([ChatTurn.of_parts((one, two, "which?"))]).ids.tolist() == plain.ids.tolist()
+
+
+def test_the_most_probable_tokens_are_told_and_replies_can_be_stopped(loaded: Callable[[str], VLM]) -> None:
+    vlm = loaded("llava")
+    prompts = [vlm.encode(exchanges) for exchanges in SHOWN[:2]]
+    for told in vlm.generate(prompts, None, 0.5, 6, alternatives=3):
+        assert len(told.alternatives) == len(told.ids)
+        for token, best in zip(told.ids.tolist(), told.alternatives, strict=True):
+            assert best[0][0] == token and [p for _, p in best] == sorted((p for _, p in best), reverse=True)
+    at_one = vlm.generate(prompts, None, 1.0, 6, alternatives=1)
+    for told in at_one:  # greedy, so the first of them is what was said
+        np.testing.assert_allclose([best[0][1] for best in told.alternatives], told.logprobs, atol=1e-5)
+    assert [len(told.ids) for told in vlm.generate(prompts, uniforms(2, 50), 1.0, 50, stop=lambda: True)] == [1, 1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_prompt_begins_with_the_one_before_and_its_reply(family: str, loaded: Callable[[str], VLM]) -> None:
     vlm = loaded(family)
     stop = vlm._processor.tokenizer.eos_token_id
@@ -754,8 +779,20 @@ def test_weights_of_bfloat16(fresh: Callable[..., VLM]) -> None:
     vlm = fresh("llava", dtype="bfloat16", lora=LoRA(rank=2))
     scores = learn(vlm)
     assert scores.logprobs.dtype == scores.values.dtype == torch.float32
-    kinds = {"lora" in name: parameter.dtype for name, parameter in vlm.model.named_parameters()}
-    assert kinds == {True: torch.float32, False: torch.bfloat16}
+    head = vlm.model.get_output_embeddings().weight
+    rest = {name: parameter for name, parameter in vlm.model.named_parameters() if parameter is not head}
+    kinds = {"lora" in name: parameter.dtype for name, parameter in rest.items()}
+    assert kinds == {True: torch.float32, False: torch.bfloat16} and head.dtype == torch.float32
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_of_adapters_are_in_float32(family: str, fresh: Callable[..., VLM]) -> None:
+    vlm = fresh(family, dtype="bfloat16", lora=LoRA(rank=2))
+    seen: list[torch.Tensor] = []
+    vlm.model.get_output_embeddings().register_forward_hook(lambda module, inputs, output: seen.append(output))
+    learn(vlm)
+    assert not vlm.exact and {logits.dtype for logits in seen} == {torch.float32}
+    assert any((logits != logits.bfloat16()).any() for logits in seen), "not rounded before either"
 
 
 def test_types_follow_the_device_and_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -766,10 +803,11 @@ def test_types_follow_the_device_and_the_recipe(monkeypatch: pytest.MonkeyPatch)
     assert chosen("auto", cpu, False, False) == (whole, None)
     assert chosen("auto", gpu, False, False) == (whole, half)
     assert chosen("auto", cpu, True, False) == (whole, None)
-    assert chosen("auto", gpu, True, False) == (half, None)
+    assert chosen("auto", gpu, True, False) == (half, half)
     assert chosen("auto", gpu, True, True) == (half, half)
     assert chosen("float32", gpu, False, False) == (whole, None)
-    assert chosen("bfloat16", gpu, False, False) == (half, None)
+    assert chosen("bfloat16", gpu, False, False) == (half, half)
+    assert chosen("bfloat16", cpu, True, False) == (half, half)
 
 
 # -- names and errors --------------------------------------------------------------------------------------------------
@@ -790,6 +828,8 @@ def test_models_that_cannot_be_loaded(folder: Callable[[str], Path], tmp_path: P
         assert "\n" not in str(told.value)
 
     refused(tmp_path / "nowhere", "there is no folder")
+    for typo in ("./typo", "../typo", "~/typo"):
+        refused(typo, "^there is no folder '.*typo'")
     refused("nobody/nothing", "cannot be loaded as an image-text-to-text model")
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", "cannot be loaded")
@@ -804,6 +844,10 @@ def test_models_that_cannot_be_loaded(folder: Callable[[str], Path], tmp_path: P
     refused(tmp_path / "text", "not an image-text-to-text model")
     (tmp_path / "silent/config.json").write_text('{"model_type": "llava", "text_config": {"hidden_size": 7}}')
     refused(tmp_path / "silent", "cannot be loaded")
+    (tmp_path / "silent/config.json").write_text('{"model_type": "mllama"}')
+    refused(
+        tmp_path / "silent", r"is Llama 3\.2 Vision, which reads pictures by cross-attention .*; take another family"
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,6 +221,30 @@ def load_model(recipe: AgentRecipe) -> VLM:
     )
 
 
+def _check_trainable(recipe: AgentRecipe) -> None:
+    """Refuse what can be evaluated but not trained, before any process group is joined or model loaded.
+
+    Raises:
+        BadInput: whole weights in bfloat16, or several processes with one GPU or one server for all of them.
+    """
+    policy, processes = recipe.policy, int(os.environ.get("WORLD_SIZE", "1"))
+    if policy.dtype == "bfloat16" and policy.lora is None:
+        raise BadInput(
+            "policy.dtype=bfloat16 rounds the steps of an optimiser away; leave it at auto (float32 weights, bfloat16 "
+            "arithmetic on a GPU), or train adapters with policy.lora={}"
+        )
+    if processes > 1 and recipe.device.startswith("cuda:"):
+        raise BadInput(
+            f"device={recipe.device} would put all {processes} processes on one GPU; say device=cuda, and each takes "
+            "a GPU of its own"
+        )
+    if processes > 1 and policy.sampler == "vllm":
+        raise BadInput(
+            f"policy.sampler=vllm is for one process, and torchrun has started {processes}; take "
+            "policy.sampler=transformers, or start without torchrun"
+        )
+
+
 def build(recipe: AgentRecipe) -> AgentSetup:
     """Load the policy and start the engine.
 
@@ -231,6 +256,7 @@ def build(recipe: AgentRecipe) -> AgentSetup:
 
     from sightline.agents.engines.starting import start_engine
 
+    _check_trainable(recipe)
     torch.set_num_threads(recipe.threads)
     engine = start_engine(recipe.engine, recipe.device)
     vlm = load_model(recipe)
@@ -241,7 +267,7 @@ def build(recipe: AgentRecipe) -> AgentSetup:
     if recipe.policy.sampler == "vllm":
         from sightline.agents.samplers.vllm import VLLMSampler
 
-        server = VLLMSampler(vlm, max_tokens=recipe.replies.max_tokens)
+        server = VLLMSampler(vlm, max_tokens=recipe.replies.max_tokens, settings=recipe.policy.vllm)
     return AgentSetup(recipe, vlm, engine, server, build_reward(recipe))
 
 

@@ -74,11 +74,15 @@ class PolicyLearner:
     def compute_values_and_ref_logprobs(self, trajectories: Sequence[Trajectory]) -> Sums:
         """Compute the values and reference log-probs of this process's turns, before the weights change.
 
-        They are written into the turns; truncated episodes get their bootstrap value.
+        They are written into the turns; truncated episodes get their bootstrap value. Where the model computes in
+        bfloat16, so are the log-probs of the policy itself: those of sampling, token by token from a cache, are rounded
+        in other places, and the importance ratio of a reply would be 0.93 to 1.08 before any weight has changed. An
+        algorithm without values and a loss without KL need none of this in float32: then one forward pass is all, to
+        compare sampler and trainer.
 
         Returns:
             Difference between sampler and trainer in the probabilities of the same tokens
-            (`losses.sampler_mismatch`).
+            (`losses.sampler_mismatch`), of the turns that were scored.
         """
         complete = [episode for episode in trajectories if episode.error is None]
         while True:
@@ -93,9 +97,14 @@ class PolicyLearner:
             self._halve_micro_batch()
 
     def _score_turns(self, trajectories: Sequence[Trajectory]) -> Sums:
-        """Score all turns with the model that sampled them and with the reference model, without gradient."""
+        """Score turns with the model that sampled them and with the reference model, without gradient."""
         sums: list[Sums] = []
-        for batch in _chunks(build_sequences(trajectories), self._micro_batch):
+        batches = _chunks(build_sequences(trajectories), self._micro_batch)
+        rounds = not self._vlm.exact
+        needed = rounds or self._algorithm.needs_values or self._settings.needs_reference
+        for batch in batches if needed else batches[:1]:
+            for each in (each for sequence in batch for each in sequence.turns):
+                each.turn.old_logprobs = None  # compared below are those of sampling, also in a second attempt
             sequences = [sequence.tokens for sequence in batch]
             with torch.no_grad():
                 scores = self._vlm.score(sequences, self._temperature)
@@ -105,10 +114,12 @@ class PolicyLearner:
                 ref_logprobs = self._vlm.reference_logprobs(sequences, self._temperature).float().cpu().numpy()
             # Scores are flat: one value for each turn, the log-probabilities of all turns one after the other.
             turns = [each.turn for sequence in batch for each in sequence.turns]
+            logprobs = scores.logprobs.float().cpu().numpy() if rounds else None
             start = 0
             for turn, value in zip(turns, scores.values.tolist(), strict=True):
                 end = start + len(turn.sample.ids)
                 turn.value = value
+                turn.old_logprobs = None if logprobs is None else logprobs[start:end]
                 turn.ref_logprobs = None if ref_logprobs is None else ref_logprobs[start:end]
                 start = end
         return merge_sums(sums)

@@ -1,7 +1,8 @@
 """Agent loss: PPO's clipped policy loss, KL to a reference model, entropy bonus, value loss, and their metrics.
 
 Notation: pi is the model that is trained, old the one that sampled, ref the model before RL; w is a token's weight (1
-in the action, `thought_weight` in all the rest; without a parsed action all tokens are the rest).
+in the action, `thought_weight` in all the rest). A reply without a parsed action has weight 1 in all its tokens: what
+it is punished for is the whole of it, and with `thought_weight=0` it could not be punished at all.
 
     reply     { " t h o u g h t s " :  ...  " a c t i o n " :  " left " }
     weight      thought_weight ........................ tw ...   1    tw
@@ -218,7 +219,9 @@ def _clipped_surrogate(
     """float32[M], the clipped policy loss of each turn; measurements go into `sums`."""
     import torch
 
-    weights = torch.where(targets.action, 1.0, settings.thought_weight)
+    # float32[M] -> float32[T]: how many action tokens the turn of each token has
+    has_action = targets.per_turn(targets.action.float())[targets.turn_of] > 0
+    weights = torch.where(has_action & ~targets.action, settings.thought_weight, 1.0)
     log_ratios = logprobs - targets.old_logprobs
     by_token = settings.ratio == "token"
     if by_token:

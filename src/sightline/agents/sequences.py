@@ -200,7 +200,8 @@ def build_targets(sequences: Sequence[TrainingSequence], device: str | torch.dev
     if returns and len(returns) < len(turns):
         raise ValueError("some of the turns have a target for their value and some have none")
     # Flat over tokens, without padding: turns of all sequences one after the other, as `VLM.score` returns them.
-    logprobs = [np.asarray(each.turn.sample.logprobs, np.float32) for each in turns]
+    old = [each.turn.sample.logprobs if each.turn.old_logprobs is None else each.turn.old_logprobs for each in turns]
+    logprobs = [np.asarray(one, np.float32) for one in old]
     action = [np.asarray(each.turn.action_tokens, bool) for each in turns]
     return Targets(
         old_logprobs=tensor(np.concatenate([np.zeros(0), *logprobs]), torch.float32),

@@ -74,6 +74,8 @@ class Turn:
         choice: index of the sampled token at which the legal actions first differ; None if no action was parsed.
         choices: id of that token for each legal action.
         value: the critic's estimate of the discounted return before the reply; 0 without a value head.
+        old_logprobs: float32[n], log-probabilities of the sampled tokens as the learner computes them before the
+            weights change; None if those of sampling are the same but for rounding in float32.
         ref_logprobs: float32[n], log-probabilities of the sampled tokens under the reference model (the model before
             RL); None if the loss does not need them.
     """
@@ -96,6 +98,7 @@ class Turn:
     success: bool = False
     frame: np.ndarray | None = None
     value: float = 0.0
+    old_logprobs: np.ndarray | None = None
     ref_logprobs: np.ndarray | None = None
 
     @property

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sightline.config.basics import Fraction, Strict
 
@@ -19,6 +19,17 @@ class LoRA(Strict):
     alpha: PositiveFloat = 32.0
     targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
     """Linear layers to adapt, by the last part of their names; `all-linear`: all those of parts that are not frozen."""
+
+
+class VLLM(Strict):
+    """Settings of vLLM where it samples the replies, in the process and on the GPU that the policy learns on."""
+
+    memory_share: Annotated[float, Field(gt=0, lt=1)] = 0.4
+    """Share of the GPU's memory for vLLM's copy of the weights and its cache; the learner has the rest."""
+    max_length: PositiveInt | None = None
+    """Tokens of a prompt, pictures included, and its reply, at most; default: as many as the model can read."""
+    compiled: bool = True
+    """Compile the model and record CUDA graphs; false starts sooner, takes less memory, and samples more slowly."""
 
 
 class ModelConfig(Strict):
@@ -38,7 +49,9 @@ class ModelConfig(Strict):
     gradient_checkpointing: bool = False
     """Spend time instead of memory: activations are computed again in the backward pass."""
     sampler: Literal["transformers", "vllm"] = "transformers"
-    """Library that samples the replies; vLLM needs its package and a GPU."""
+    """Library that samples the replies; vLLM needs its package and a GPU, and is for one process."""
+    vllm: VLLM = VLLM()
+    """How vLLM shares the GPU, for `sampler=vllm`."""
 
 
 class Replies(Strict):
@@ -77,7 +90,8 @@ class Update(Strict):
     ratio: Literal["turn", "token"] = "turn"
     """Clipped ratio: of a turn's probability (RL4VLM, arXiv 2405.10292), or of each token's (VL-DAC, 2508.04280)."""
     thought_weight: Fraction = 0.5
-    """Weight of the tokens that are not the action (RL4VLM's lambda): 0 leaves them to the KL term, 1 all alike."""
+    """Weight of the tokens that are not the action (RL4VLM's lambda): 0 leaves them to the KL term, 1 all alike. Where
+    no action can be parsed, all tokens of the reply have weight 1."""
     clip_low: PositiveFloat = 0.2
     clip_high: PositiveFloat = 0.2
     kl_thoughts: NonNegativeFloat = 0.0

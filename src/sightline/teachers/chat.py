@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import PositiveInt, model_validator
+from pydantic import NonNegativeFloat, PositiveInt, model_validator
 
 from sightline.config.blocks import Reach, checked_block
 from sightline.errors import BadInput
@@ -74,6 +74,10 @@ class ChatTeacherConfig(TeacherConfig, ChatModelConfig):
     """Number of votes, of which the majority counts; above 1 this needs a temperature."""
     frames: PositiveInt = 1
     """Number of frames shown of a segment: the last, and others evenly before it."""
+    input_price: NonNegativeFloat = 0.0
+    """Price of a million tokens that the model reads; in any currency, the same as the budget's."""
+    output_price: NonNegativeFloat = 0.0
+    """Price of a million tokens that it writes."""
 
     lags: ClassVar[bool] = True
     shown_size: ClassVar[tuple[int, int] | None] = (224, 224)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sightline.agents.samplers import Completion, Conversation, Key
+from sightline.config.agents import VLLM
 from sightline.errors import BadInput, RunFailed
 from sightline.models.vlm.model import VALUE_HEAD
 from sightline.models.vlm.types import Prompt, Sample
@@ -46,8 +47,7 @@ class VLLMSampler:
         vlm: the policy; it encodes prompts, decodes replies, and knows the banned tokens.
         temperature: of sampling; 0 is greedy.
         max_tokens: of a reply.
-        options: further arguments of `vllm.LLM`, such as `gpu_memory_utilization`, `max_model_len`, or
-            `limit_mm_per_prompt={"image": 4}` where several pictures are shown.
+        settings: how vLLM shares the GPU with the learner.
 
     Raises:
         BadInput: vLLM is missing or too old, or the picture tower has adapters, which it cannot serve.
@@ -58,7 +58,7 @@ class VLLMSampler:
         vlm: VLM,
         temperature: float = 1.0,
         max_tokens: int = 256,
-        **options: Any,
+        settings: VLLM | None = None,
     ) -> None:
         if vlm.lora is not None and "vision" not in vlm.freeze:
             raise BadInput(
@@ -69,9 +69,15 @@ class VLLMSampler:
         self._vllm = _import_vllm()
         self._folder = tempfile.TemporaryDirectory(prefix="sightline-vllm-")
         vlm.merge_and_save(self._folder.name)
+        settings = settings or VLLM()
         self._llm: Any = self._vllm.LLM(
             model=self._folder.name,
-            **{"logprobs_mode": "processed_logprobs", "generation_config": "vllm", "seed": 0} | options,
+            logprobs_mode="processed_logprobs",
+            generation_config="vllm",
+            seed=0,
+            gpu_memory_utilization=settings.memory_share,
+            max_model_len=settings.max_length,
+            enforce_eager=not settings.compiled,
         )
         if not hasattr(self._llm.llm_engine, "reset_encoder_cache"):
             raise BadInput("this vLLM cannot clear what it cached with earlier weights; pip install --upgrade vllm")

@@ -3,67 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import AsyncIterator
+from typing import Any, ClassVar
 
-from sightline.errors import BadInput
-from sightline.models.chat.calling import Capabilities, CapabilityFallback, error_from_status
-from sightline.models.chat.endpoints import read_key, resolve_endpoint
-from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Part, Refused, Transient
-
-if TYPE_CHECKING:
-    from sightline.models.chat.config import ChatModelConfig
-
-HOSTED = "https://api.anthropic.com"
+from sightline.models.chat.calling import Capabilities, Post, error_from_status
+from sightline.models.chat.hosted import HostedModel
+from sightline.models.chat.messages import ChatReply, ChatRequest, Part, Refused
 
 
-class Anthropic:
-    """A Claude model. It offers no log-probabilities.
+class Anthropic(HostedModel):
+    """A Claude model; see `HostedModel`. It offers no log-probabilities."""
 
-    Args:
-        model: as Anthropic calls it.
-        url: another address of the service; None for Anthropic's.
-        key_env: variable with the key; default ANTHROPIC_API_KEY, which no other address gets.
-        options: further fields of the body.
-        timeout: seconds for one request.
-
-    Raises:
-        BadInput: the address is none, or a key would go there in plain text, or no key is meant for it.
-    """
-
-    batched = False
-    hosted: ClassVar[bool] = True
+    home: ClassVar[str] = "https://api.anthropic.com"
     key_env: ClassVar[str] = "ANTHROPIC_API_KEY"
     package: ClassVar[str] = "anthropic"
     extra: ClassVar[str] = "anthropic"
 
-    @classmethod
-    def of(cls, config: ChatModelConfig) -> Anthropic:
-        """The model that a recipe names."""
-        return cls(config.model, config.url, config.key_env, config.options, config.timeout)
-
-    def __init__(
-        self,
-        model: str,
-        url: str | None = None,
-        key_env: str | None = None,
-        options: Mapping[str, Any] | None = None,
-        timeout: float = 60.0,
-    ) -> None:
-        server = resolve_endpoint(url, key_env, HOSTED, self.key_env, needs_key=True)
-        assert server.key_env is not None
-        self.where, self._url, self._key_env = server.where, server.url, server.key_env
-        self._model, self._options, self._timeout = model, dict(options or {}), timeout
-        self._fallback = CapabilityFallback()
-
     @contextlib.asynccontextmanager
-    async def connected(self) -> AsyncIterator[Ask]:
-        try:
-            import anthropic
-        except ImportError as error:
-            raise BadInput("provider=anthropic needs its client; pip install 'sightline[anthropic]'") from error
+    async def _posting(self) -> AsyncIterator[Post]:
+        import anthropic
+
         async with anthropic.AsyncAnthropic(
-            api_key=read_key(self._key_env),
+            api_key=self._key(),
             base_url=self._url,
             timeout=self._timeout,
             max_retries=0,  # `calling` repeats
@@ -88,14 +49,11 @@ class Anthropic:
                         error.response.headers.get("retry-after"),
                     ) from error
                 except anthropic.APIConnectionError as error:
-                    raise Transient(f"{self.where} cannot be reached: {error}") from error
+                    raise self._unreachable(error) from error
                 except (anthropic.AnthropicError, ValueError, AttributeError, TypeError) as error:
-                    raise Transient(f"{self.where} answers something that is no message: {error}") from error
+                    raise self._nonsense("message", error) from error
 
-            async def ask(request: ChatRequest) -> ChatReply:
-                return await self._fallback.send(request, post)
-
-            yield ask
+            yield post
 
 
 def _complaint(error: Any) -> str:

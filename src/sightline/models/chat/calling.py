@@ -276,6 +276,10 @@ class Capabilities:
         return least if least.restrict(request) != asked else None
 
 
+Post = Callable[[ChatRequest, Capabilities], Awaitable[ChatReply]]
+"""Sends a request as a server with these features understands it, once."""
+
+
 class CapabilityFallback:
     """Sends requests with all that a server supports, and remembers what it has turned down.
 
@@ -289,9 +293,7 @@ class CapabilityFallback:
     def __init__(self) -> None:
         self._supported = Capabilities()
 
-    async def send(
-        self, request: ChatRequest, post: Callable[[ChatRequest, Capabilities], Awaitable[ChatReply]]
-    ) -> ChatReply:
+    async def send(self, request: ChatRequest, post: Post) -> ChatReply:
         """Send a request by `post`, again with fewer features where the server does not understand it."""
         tried = begun = self._supported
         while True:

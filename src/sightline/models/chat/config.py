@@ -51,10 +51,6 @@ class ChatModelConfig(Strict):
     """Seconds for one request."""
     retries: int = Field(default=5, ge=0)
     """Further attempts after a failure that may pass."""
-    input_price: float = Field(default=0.0, ge=0)
-    """Price of a million tokens that the model reads; in any currency, the same as the budget's."""
-    output_price: float = Field(default=0.0, ge=0)
-    """Price of a million tokens that it writes."""
     options: dict[str, Any] = {}
     """Further fields of the request's body."""
 

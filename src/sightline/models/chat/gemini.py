@@ -3,74 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import AsyncIterator
+from typing import Any, ClassVar
 
-from sightline.errors import BadInput
-from sightline.models.chat.calling import Capabilities, CapabilityFallback, error_from_status
-from sightline.models.chat.endpoints import read_key, resolve_endpoint
-from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Refused, Token, Transient
+from sightline.models.chat.calling import Capabilities, Post, error_from_status
+from sightline.models.chat.hosted import HostedModel
+from sightline.models.chat.messages import ChatReply, ChatRequest, Refused, Token, Transient
 
-if TYPE_CHECKING:
-    from sightline.models.chat.config import ChatModelConfig
-
-HOSTED = "https://generativelanguage.googleapis.com"
 BLOCKED = {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY", "MODEL_ARMOR"}
 """Reasons to end a reply that mean that it was declined."""
 
 
-class Gemini:
-    """A Gemini model.
+class Gemini(HostedModel):
+    """A Gemini model; see `HostedModel`. `options` are fields of `GenerateContentConfig`, such as `safety_settings` or
+    `thinking_config`."""
 
-    Args:
-        model: such as `gemini-3-flash`.
-        url: another address of the service; None for Google's.
-        key_env: variable with the key; default GEMINI_API_KEY, which no other address gets.
-        options: further fields of `GenerateContentConfig`, such as `safety_settings` or `thinking_config`.
-        timeout: seconds for one request.
-
-    Raises:
-        BadInput: the address is none, or a key would go there in plain text, or no key is meant for it.
-    """
-
-    batched = False
-    hosted: ClassVar[bool] = True
+    home: ClassVar[str] = "https://generativelanguage.googleapis.com"
     key_env: ClassVar[str] = "GEMINI_API_KEY"
     package: ClassVar[str] = "google.genai"
     extra: ClassVar[str] = "gemini"
 
-    @classmethod
-    def of(cls, config: ChatModelConfig) -> Gemini:
-        """The model that a recipe names."""
-        return cls(config.model, config.url, config.key_env, config.options, config.timeout)
-
-    def __init__(
-        self,
-        model: str,
-        url: str | None = None,
-        key_env: str | None = None,
-        options: Mapping[str, Any] | None = None,
-        timeout: float = 60.0,
-    ) -> None:
-        server = resolve_endpoint(url, key_env, HOSTED, self.key_env, needs_key=True)
-        assert server.key_env is not None
-        self.where, self._url, self._key_env = server.where, server.url, server.key_env
-        self._model, self._options, self._timeout = model, dict(options or {}), timeout
-        self._fallback = CapabilityFallback()
-
     @contextlib.asynccontextmanager
-    async def connected(self) -> AsyncIterator[Ask]:
-        try:
-            from google import genai
-            from google.genai import errors, types
-        except ImportError as error:
-            raise BadInput("provider=gemini needs its client; pip install 'sightline[gemini]'") from error
+    async def _posting(self) -> AsyncIterator[Post]:
+        from google import genai
+        from google.genai import errors, types
+
         http = types.HttpOptions(
             base_url=self._url,
             timeout=int(1000 * self._timeout),
             retry_options=types.HttpRetryOptions(attempts=1),  # `calling` repeats
         )
-        client = genai.Client(api_key=read_key(self._key_env), vertexai=False, http_options=http)
+        client = genai.Client(api_key=self._key(), vertexai=False, http_options=http)
 
         async def post(request: ChatRequest, supported: Capabilities) -> ChatReply:
             parts = [
@@ -88,16 +51,13 @@ class Gemini:
             except errors.APIError as error:
                 raise self._error(error) from error
             except ValueError as error:  # the body is no JSON, or the client thinks the request impossible
-                raise Transient(f"{self.where} answers something that is no reply: {error}") from error
+                raise self._nonsense("reply", error) from error
             except Exception as error:  # whatever the client's HTTP library of the day raises
-                raise Transient(f"{self.where} cannot be reached: {error or type(error).__name__}") from error
+                raise self._unreachable(error) from error
             return _read(response)
 
-        async def ask(request: ChatRequest) -> ChatReply:
-            return await self._fallback.send(request, post)
-
         try:
-            yield ask
+            yield post
         finally:
             await client.aio.aclose()
 

@@ -1,4 +1,4 @@
-"""A vision-language model of Hugging Face in this process, through its own processor and chat template."""
+"""A vision-language model in this process, loaded, prompted and sampled as agents are (`models/vlm`)."""
 
 from __future__ import annotations
 
@@ -6,28 +6,37 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from sightline.errors import RunFailed
-from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Part, Rejected, Token
-from sightline.models.device import choose_device
+import numpy as np
+
+from sightline.config.agents import WeightType
+from sightline.errors import BadInput, RunFailed, nearest
+from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Rejected, Token
+from sightline.models.device import choose_device, fast_dtype
+from sightline.models.vlm.types import ChatTurn, Sample
 
 if TYPE_CHECKING:
     from sightline.models.chat.config import ChatModelConfig
+    from sightline.models.vlm.model import VLM
+
+GENERATION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
+"""Options that are passed on to `generate`: those that change logits. How tokens are picked is in the request."""
+OPTIONS = ("device", "dtype", "batch_size", *GENERATION)
 
 
 class LocalModel:
     """A model of the image-text-to-text kind. It is loaded with the first connection, and kept.
 
-    Requests that come while it is busy are answered together, in one batch, with padding on the left so that all
-    replies begin at the same place.
+    Requests that come while it is busy are answered together, in one batch.
 
     Args:
-        model: a folder, or `owner/name` on the hub.
-        options: further arguments of `generate`; and `device`, `dtype` and `batch_size`.
+        model: `bundled`, a folder, or `owner/name` on the hub.
+        options: `device`, `dtype` (`auto`: bfloat16 on a GPU, else float32), `batch_size`, and those of `GENERATION`.
 
     Raises:
-        BadInput (by `connected`): there is no such model, or it does not read pictures and chat.
+        BadInput: there is no such option or data type; by `connected`: there is no such model, or it does not read
+            pictures and chat.
     """
 
     where = "this machine"
@@ -40,15 +49,21 @@ class LocalModel:
         return cls(config.model, config.options)
 
     def __init__(self, model: str, options: Mapping[str, Any] | None = None) -> None:
-        self._name, self._options = model, dict(options or {})
-        self._device = str(self._options.pop("device", "auto"))
-        self._dtype = str(self._options.pop("dtype", "auto"))
-        self._batch_size = int(self._options.pop("batch_size", 16))
-        self._loaded: tuple[Any, Any] | None = None
+        said = dict(options or {})
+        for name in said:
+            if name not in OPTIONS:
+                raise BadInput(f"provider=local has no option '{name[:80]}'{nearest(name, OPTIONS)}")
+        self._name, self._device = model, str(said.get("device", "auto"))
+        self._dtype: WeightType = said.get("dtype", "auto")
+        if self._dtype not in get_args(WeightType):
+            raise BadInput(f"provider=local: dtype must be one of {', '.join(get_args(WeightType))}")
+        self._batch_size = int(said.get("batch_size", 16))
+        self._generation = {name: said[name] for name in GENERATION if name in said}
+        self._vlm: VLM | None = None
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[Ask]:
-        processor, model = await asyncio.to_thread(self._load)
+        vlm = await asyncio.to_thread(self._load)
         waiting: list[tuple[ChatRequest, asyncio.Future[ChatReply]]] = []
         come, stop = asyncio.Event(), threading.Event()
 
@@ -65,7 +80,7 @@ class LocalModel:
                 batch = self._next_batch(waiting)
                 requests = [request for request, _ in batch]
                 try:
-                    replies = await asyncio.to_thread(self._generate, processor, model, requests, stop)
+                    replies = await asyncio.to_thread(self._generate, vlm, requests, stop)
                     for (_, future), reply in zip(batch, replies, strict=True):
                         if not future.done():
                             future.set_result(reply)
@@ -86,109 +101,51 @@ class LocalModel:
     def _next_batch(
         self, waiting: list[tuple[ChatRequest, asyncio.Future[ChatReply]]]
     ) -> list[tuple[ChatRequest, asyncio.Future[ChatReply]]]:
-        """Take what goes together with the oldest request: as many pictures, and the same way of writing."""
+        """Take what goes together with the oldest request: the same way of writing."""
         waiting[:] = [(request, future) for request, future in waiting if not future.done()]
         alike = [pair for pair in waiting if _manner(pair[0]) == _manner(waiting[0][0])][: self._batch_size]
         waiting[:] = [pair for pair in waiting if all(pair is not chosen for chosen in alike)]
         return alike
 
-    def _load(self) -> tuple[Any, Any]:
-        if self._loaded is None:
-            from sightline.models.vlm.loading import load_pretrained
+    def _load(self) -> VLM:
+        if self._vlm is None:
+            from sightline.models.vlm.model import load_vlm
 
-            device = choose_device(self._device)
-            dtype = self._dtype
-            if dtype == "auto":
-                dtype = "bfloat16" if device.type == "cuda" else "float32"
-            processor, model = load_pretrained(self._name, dtype)
-            processor.tokenizer.padding_side = "left"
-            self._loaded = processor, model.to(device).eval()
-        return self._loaded
+            device, dtype = choose_device(self._device), self._dtype
+            if dtype == "auto" and device.type == "cuda" and fast_dtype(device).itemsize == 2:
+                dtype = "bfloat16"  # nothing is trained
+            self._vlm = load_vlm(self._name, dtype=dtype, device=device)
+        return self._vlm
 
-    def _generate(
-        self, processor: Any, model: Any, requests: list[ChatRequest], stop: threading.Event
-    ) -> list[ChatReply]:
+    def _generate(self, vlm: VLM, requests: list[ChatRequest], stop: threading.Event) -> list[ChatReply]:
         if not requests:  # whoever asked has gone
             return []
-        import torch
-        from transformers import StoppingCriteria, StoppingCriteriaList
-
-        class Stopped(StoppingCriteria):
-            def __call__(self, ids: Any, scores: Any, **unused: Any) -> Any:
-                return torch.full((len(ids),), stop.is_set(), device=ids.device)
-
-        inputs = processor.apply_chat_template(
-            [[{"role": "user", "content": [_part(part) for part in request.parts]}] for request in requests],
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=True,
-            return_tensors="pt",
-            processor_kwargs={"padding": True},
-        ).to(model.device, dtype=model.dtype)
         first = requests[0]
-        sampling = {"do_sample": True, "temperature": first.temperature} if first.temperature else {"do_sample": False}
-        arguments = {
-            "max_new_tokens": first.max_tokens,
-            "pad_token_id": processor.tokenizer.pad_token_id,
-            "stopping_criteria": StoppingCriteriaList([Stopped()]),
-            **sampling,
-            **self._options,
-        }
-        with torch.inference_mode():
-            made = model.generate(
-                **inputs, **arguments, return_dict_in_generate=True, output_logits=bool(first.alternatives)
-            )
+        prompts = [vlm.encode([ChatTurn.of_parts(request.parts)]) for request in requests]
+        # Fresh numbers each time: votes on one question are to differ.
+        uniforms = np.random.default_rng().random((len(prompts), first.max_tokens)) if first.temperature else None
+        samples = vlm.generate(
+            prompts,
+            uniforms,
+            first.temperature or 1.0,
+            first.max_tokens,
+            alternatives=first.alternatives,
+            stop=stop.is_set,
+            options=self._generation,
+        )
         if stop.is_set():
             raise RunFailed("stopped")
-        length = inputs["input_ids"].shape[1]
-        ends = _end_tokens(model, processor)
-        return [
-            self._reply(
-                processor,
-                int(inputs["attention_mask"][row].sum()),
-                made.sequences[row, length:].tolist(),
-                [step[row] for step in made.logits] if first.alternatives else [],
-                ends,
-                request,
-            )
-            for row, request in enumerate(requests)
-        ]
-
-    def _reply(
-        self, processor: Any, read: int, written: list[int], logits: list[Any], ends: set[int], request: ChatRequest
-    ) -> ChatReply:
-        last = next((place for place, token in enumerate(written) if token in ends), None)
-        spoken = written if last is None else written[:last]
-        tokens = []
-        for token, scores in zip(spoken, logits, strict=False):
-            best = scores.float().log_softmax(-1).topk(min(request.alternatives, len(scores)))
-            texts = [processor.tokenizer.decode([other]) for other in best.indices.tolist()]
-            tokens.append(
-                Token(processor.tokenizer.decode([token]), tuple(zip(texts, best.values.tolist(), strict=True)))
-            )
-        text = processor.tokenizer.decode(spoken, skip_special_tokens=True)
-        return ChatReply(text, read, len(spoken) + (last is not None), cut_off=last is None, tokens=tuple(tokens))
+        return [_reply(vlm, len(prompt.ids), made) for prompt, made in zip(prompts, samples, strict=True)]
 
 
-def _manner(request: ChatRequest) -> tuple[int, float, int, int]:
-    pictures = sum(not isinstance(part, str) for part in request.parts)
-    return pictures, request.temperature, request.max_tokens, request.alternatives
+def _reply(vlm: VLM, read: int, made: Sample) -> ChatReply:
+    spoken = made.ids.tolist()[: len(made.ids) - made.finished]
+    tokens = tuple(
+        Token(vlm.decode([token]), tuple((vlm.decode([other]), logprob) for other, logprob in best))
+        for token, best in zip(spoken, made.alternatives, strict=False)
+    )
+    return ChatReply(made.text, read, len(made.ids), cut_off=not made.finished, tokens=tokens)
 
 
-def _part(part: Part) -> dict[str, Any]:
-    if isinstance(part, str):
-        return {"type": "text", "text": part}
-    from PIL import Image
-
-    return {"type": "image", "image": Image.fromarray(part.pixels)}
-
-
-def _end_tokens(model: Any, processor: Any) -> set[int]:
-    """Tokens that end a reply: those of the model, and padding after it."""
-    of_model = model.generation_config.eos_token_id
-    listed = of_model if isinstance(of_model, list) else [of_model]
-    return {
-        token
-        for token in (*listed, processor.tokenizer.eos_token_id, processor.tokenizer.pad_token_id)
-        if token is not None
-    }
+def _manner(request: ChatRequest) -> tuple[float, int, int]:
+    return request.temperature, request.max_tokens, request.alternatives

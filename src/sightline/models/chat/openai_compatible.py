@@ -9,63 +9,29 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import AsyncIterator
+from typing import Any, ClassVar
 
-from sightline.models.chat.calling import Capabilities, CapabilityFallback, error_from_status
-from sightline.models.chat.endpoints import read_key, resolve_endpoint
-from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Part, Refused, Token, Transient
-
-if TYPE_CHECKING:
-    from sightline.models.chat.config import ChatModelConfig
-
-HOSTED = "https://api.openai.com/v1"
+from sightline.models.chat.calling import Capabilities, Post, error_from_status
+from sightline.models.chat.hosted import HostedModel
+from sightline.models.chat.messages import ChatReply, ChatRequest, Part, Refused, Token, Transient
 
 
-class OpenAICompatible:
-    """A model behind an OpenAI-compatible address.
+class OpenAICompatible(HostedModel):
+    """A model behind an OpenAI-compatible address, up to and with `/v1`; see `HostedModel`. Of `options`, None takes a
+    field out of the body."""
 
-    Args:
-        model: as the server calls it.
-        url: address up to and with `/v1`; None for the hosted service.
-        key_env: variable with the key. Default: OPENAI_API_KEY for the hosted service, and no key for any other: that
-            one is nobody else's business.
-        options: further fields of the body; None takes a field out.
-        timeout: seconds between two signs of life.
-        insecure_http: whether another machine may be asked by http.
-
-    Raises:
-        BadInput: the address is none, or a key or pictures would go there in plain text.
-    """
-
-    batched = False
-    hosted: ClassVar[bool] = True
+    home: ClassVar[str] = "https://api.openai.com/v1"
     key_env: ClassVar[str] = "OPENAI_API_KEY"
-
-    @classmethod
-    def of(cls, config: ChatModelConfig) -> OpenAICompatible:
-        """The model that a recipe names."""
-        return cls(config.model, config.url, config.key_env, config.options, config.timeout, config.insecure_http)
-
-    def __init__(
-        self,
-        model: str,
-        url: str | None = None,
-        key_env: str | None = None,
-        options: Mapping[str, Any] | None = None,
-        timeout: float = 60.0,
-        insecure_http: bool = False,
-    ) -> None:
-        server = resolve_endpoint(url, key_env, HOSTED, self.key_env, usual_path="/v1", insecure_http=insecure_http)
-        self.where, self._url, self._key_env = server.where, server.url, server.key_env
-        self._model, self._options, self._timeout = model, dict(options or {}), timeout
-        self._fallback = CapabilityFallback()
+    usual_path: ClassVar[str] = "/v1"
+    needs_key: ClassVar[bool] = False
 
     @contextlib.asynccontextmanager
-    async def connected(self) -> AsyncIterator[Ask]:
+    async def _posting(self) -> AsyncIterator[Post]:
         import httpx2
 
-        headers = {"Authorization": f"Bearer {read_key(self._key_env)}"} if self._key_env else {}
+        key = self._key()
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         limits = httpx2.Limits(max_connections=None)  # `calling` bounds them
         async with httpx2.AsyncClient(headers=headers, timeout=self._timeout, limits=limits) as client:
 
@@ -75,7 +41,7 @@ class OpenAICompatible:
                 except httpx2.TimeoutException as error:
                     raise Transient(f"{self.where} does not answer in time") from error
                 except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-                    raise Transient(f"{self.where} cannot be reached: {error or type(error).__name__}") from error
+                    raise self._unreachable(error) from error
                 if response.status_code != 200:
                     raise error_from_status(
                         *(response.status_code, _complaint(response.text), self._key_env),
@@ -83,10 +49,7 @@ class OpenAICompatible:
                     )
                 return self._read(response.text)
 
-            async def ask(request: ChatRequest) -> ChatReply:
-                return await self._fallback.send(request, post)
-
-            yield ask
+            yield post
 
     def _body(self, request: ChatRequest, supported: Capabilities) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -125,7 +88,7 @@ class OpenAICompatible:
                 content, *spent, cut_off=ended in ("length", "max_tokens"), tokens=_tokens(choice.get("logprobs"))
             )
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
-            raise Transient(f"{self.where} answers something that is no chat completion: {text[:80]!r}") from error
+            raise self._nonsense("chat completion", repr(text[:80])) from error
 
 
 def _part(part: Part) -> dict[str, Any]:

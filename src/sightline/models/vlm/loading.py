@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import torch
 
 BUNDLED = "bundled"
+CROSS_ATTENTION = {"mllama": "Llama 3.2 Vision"}
+"""Model types that read pictures by cross-attention, and their names: their pictures are not tokens of the prompt."""
 
 
 def bundled_vlm_folder() -> Path:
@@ -41,15 +43,17 @@ def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any
 
     auto: Any = transformers  # its types change with its version
     auto.utils.logging.disable_progress_bar()
-    place = str(bundled_vlm_folder()) if name == BUNDLED else str(Path(name).expanduser() if _is_path(name) else name)
-    if _is_path(place) and not Path(place).is_dir():
+    # Whether a folder is meant is asked of the name as it was written: a `Path` drops the `./` that says so.
+    folder = bundled_vlm_folder() if name == BUNDLED else Path(name).expanduser() if _is_path(name) else None
+    place = name if folder is None else str(folder)
+    if folder is not None and not folder.is_dir():
         raise BadInput(f"there is no folder '{place}'; use bundled, owner/name of the Hugging Face hub, or a folder")
     try:
         with quiet_hub(offline=Path(place).exists()):
             # Unless told, the library asks on the terminal whether it may run code that lies beside the weights.
             processor = auto.AutoProcessor.from_pretrained(place, trust_remote_code=False)
             choices = {"dtype": dtype, "trust_remote_code": False, **options}
-            model = _load_model(auto.AutoModelForImageTextToText, place, choices)
+            model = _load_model(auto, place, choices)
     except BadInput:
         raise
     except Exception as error:  # on malformed files the libraries raise exceptions of any type
@@ -132,12 +136,22 @@ def without_future_warnings() -> Iterator[None]:
         yield
 
 
-def _load_model(kind: Any, place: str, options: dict[str, Any]) -> Any:
-    """Load a model; a folder with only adapters loads their base model and merges the adapters into it."""
+def _load_model(library: Any, place: str, options: dict[str, Any]) -> Any:
+    """Load a model; a folder with only adapters loads their base model and merges the adapters into it.
+
+    Raises:
+        BadInput: the model reads pictures by cross-attention, or adapters are incomplete or cannot be read.
+    """
     adapters = Path(place) / "adapter_config.json"
     # Merged, so that new adapters can be trained on top of the loaded ones.
     if not adapters.exists():
-        return kind.from_pretrained(place, **options)
+        kind = library.AutoConfig.from_pretrained(place, trust_remote_code=False).model_type
+        if kind in CROSS_ATTENTION:  # before gigabytes of weights are fetched
+            raise BadInput(
+                f"'{place}' is {CROSS_ATTENTION[kind]}, which reads pictures by cross-attention and not as tokens of "
+                "the prompt; take another family, such as Qwen3-VL or Gemma 3"
+            )
+        return library.AutoModelForImageTextToText.from_pretrained(place, **options)
     try:
         import peft
     except ImportError as error:
@@ -147,7 +161,7 @@ def _load_model(kind: Any, place: str, options: dict[str, Any]) -> Any:
     if not isinstance(base, str):
         raise BadInput(f"'{adapters}' does not say which model the adapters are for (base_model_name_or_path)")
     with without_future_warnings():
-        return peft.PeftModel.from_pretrained(kind.from_pretrained(base, **options), place).merge_and_unload()
+        return peft.PeftModel.from_pretrained(_load_model(library, base, options), place).merge_and_unload()
 
 
 def _is_path(name: str) -> bool:

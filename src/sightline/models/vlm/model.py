@@ -136,6 +136,13 @@ class VLM:
         """Device of the weights."""
         return self.scorer.banned.device
 
+    @property
+    def exact(self) -> bool:
+        """True if all is computed in float32, so that sampling and scoring agree on log-probabilities."""
+        import torch
+
+        return self.scorer.autocast is None and self._weights == torch.float32
+
     # -- prompts and sampling ------------------------------------------------------------------------------------------
 
     def encode(self, turns: Sequence[ChatTurn]) -> Prompt:
@@ -152,6 +159,7 @@ class VLM:
         uniforms: np.ndarray | None,
         temperature: float = 1.0,
         max_tokens: int = 256,
+        **further: Any,
     ) -> list[Sample]:
         """Sample a reply to each prompt, in one batch.
 
@@ -160,6 +168,7 @@ class VLM:
             uniforms: float64[N, max_tokens] in [0, 1), the random number behind each token; None decodes greedily.
             temperature: temperature of sampling and of the returned log-probabilities.
             max_tokens: token limit of a reply; longer replies are truncated.
+            further: `alternatives`, `stop` and `options` of `sampling.sample`.
 
         Raises:
             RunFailed: the model's probabilities are not finite.
@@ -179,7 +188,8 @@ class VLM:
         self.scorer.eval()
         try:
             with self.scorer.arithmetic():
-                return sample(self.model, placed, self.tokens, self.scorer.banned, uniforms, temperature, max_tokens)
+                vocabulary = self.tokens, self.scorer.banned
+                return sample(self.model, placed, *vocabulary, uniforms, temperature, max_tokens, **further)
         finally:
             self.scorer.train(learning)
 
@@ -330,30 +340,31 @@ class VLM:
 def _dtypes(
     dtype: WeightType, device: torch.device, has_adapters: bool, four_bit: bool
 ) -> tuple[torch.dtype, torch.dtype | None]:
-    """Dtype of the weights, and dtype of autocast (None: no autocast)."""
+    """Dtype of the weights, and dtype of autocast (None: no autocast).
+
+    Weights of bfloat16 come with autocast, since the output layer is in float32 among them.
+    """
     import torch
 
     if dtype != "auto":
-        chosen: torch.dtype = getattr(torch, dtype)
-        return chosen, None
-    if device.type != "cuda":
-        return torch.float32, None
-    fast = fast_dtype(device)
-    if four_bit:
-        return fast, fast  # PEFT casts the layers that are not quantised to float32
-    if has_adapters:
+        fast: torch.dtype = getattr(torch, dtype)
+    else:
+        fast = fast_dtype(device) if device.type == "cuda" else torch.float32
+    if fast == torch.float32:
         return fast, None
-    # All weights are trained: in bfloat16, steps of the usual learning rates would be rounded away.
-    return torch.float32, None if fast == torch.float32 else fast
+    # Where all weights are trained, in bfloat16 the steps of the usual learning rates would be rounded away. Of 4-bit
+    # models PEFT casts the layers that are not quantised to float32.
+    return fast if has_adapters or four_bit or dtype != "auto" else torch.float32, fast
 
 
 def _float32_output_layer(head: torch.nn.Module, device: torch.device) -> None:
-    """Compute logits in float32 within autocast.
+    """Keep the output layer in float32, with embeddings that share its weight, and compute logits so within autocast.
 
     bfloat16 has 8 bits of precision: a logit near 16 is rounded to steps of 1/8, about the size of PPO's clip range.
     """
     import torch
 
+    head.float()
     # The hooks refer to no part of the module, so that deep copies of the model work.
 
     entered: list[Any] = []

@@ -31,8 +31,9 @@ from sightline.models.vlm.types import ChatTurn, Prompt
 if TYPE_CHECKING:
     import torch
 
-Outline = tuple[tuple[str, int], ...]
-"""Text and number of pictures of each turn: all that a chat template sees of a conversation, but for the replies."""
+Outline = tuple[tuple[str | None, ...], ...]
+"""Layout of each turn, texts and None for pictures: all that a chat template sees of a conversation, but for the
+replies."""
 MARK = "REPLY-{}-STANDS-HERE-{}"
 """Stand-in for a reply while the template is rendered: its turn, and a number that makes it unique."""
 CACHE_BYTES = 256 * 2**20
@@ -75,7 +76,7 @@ class PromptEncoder:
         Raises:
             BadInput: the chat template or the processor does not support such a conversation.
         """
-        outline: Outline = tuple((turn.text, len(turn.pictures)) for turn in turns)
+        outline: Outline = tuple(turn.layout for turn in turns)
         parts: list[Prompt] = []
         for number, turn in enumerate(turns):
             segment = self._segment(self._segment_text(outline[: number + 1]), turn.pictures, first=number == 0)
@@ -96,7 +97,7 @@ class PromptEncoder:
         Raises:
             BadInput: as `encode`.
         """
-        outline: Outline = tuple((turn.text, len(turn.pictures)) for turn in turns)
+        outline: Outline = tuple(turn.layout for turn in turns)
         ids: list[int] = []
         for number, turn in enumerate(turns):
             text = self._segment_text(outline[: number + 1])
@@ -111,7 +112,7 @@ class PromptEncoder:
     def usual_stop(self) -> int | None:
         """Stop token that the chat template writes after a reply; None if it writes none."""
         try:
-            segment = self._segment(self._segment_text((("a", 0), ("a", 0))), (), first=False)
+            segment = self._segment(self._segment_text((("a",), ("a",))), (), first=False)
         except BadInput:
             return None
         begins = int(segment.ids[0]) if len(segment.ids) else None
@@ -119,12 +120,12 @@ class PromptEncoder:
 
     def _render_segment(self, outline: Outline) -> str:
         """Text that the chat template writes from the last reply on; for a single turn, all that it writes."""
-        texts = "".join(text for text, _ in outline)
+        texts = "".join(part for layout in outline for part in layout if part is not None)
         # A user's text could hold the mark, by chance or on purpose; the salt makes one that it does not hold.
         salt = next(number for number in range(len(texts) + 2) if f"-HERE-{number}" not in texts)
         messages: list[dict[str, Any]] = []
-        for number, (text, pictures) in enumerate(outline):
-            shown = [{"type": "image"}] * pictures + [{"type": "text", "text": text}]
+        for number, layout in enumerate(outline):
+            shown = [{"type": "image"} if part is None else {"type": "text", "text": part} for part in layout]
             messages.append({"role": "user", "content": shown})
             if number < len(outline) - 1:
                 said = MARK.format(number, salt)
@@ -201,7 +202,7 @@ class PromptEncoder:
         Then token ids can be cached apart from pictures. Found out by trying, as processors do not declare it.
         """
         rng = np.random.default_rng(0)
-        text = self._segment_text((("a", 1),))
+        text = self._segment_text(((None, "a"),))
         try:
             for size in ((64, 64), (96, 160)):
                 one, other = (Picture(rng.integers(0, 256, (*size, 3), np.uint8)) for _ in range(2))
@@ -241,7 +242,7 @@ class PromptEncoder:
         grey = Picture(np.full((64, 64, 3), 100, np.uint8))
         for count in (2, 1):  # a few models read one picture at most
             try:
-                made = self._process(self._segment_text((("a", count),)), (grey,) * count, first=True)
+                made = self._process(self._segment_text(((*(None,) * count, "a"),)), (grey,) * count, first=True)
             except BadInput:
                 if count == 1:
                     raise

@@ -14,7 +14,7 @@ replies, and so does a run on another number of processes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +35,9 @@ def sample(
     uniforms: np.ndarray | None,
     temperature: float,
     max_tokens: int,
+    alternatives: int = 0,
+    stop: Callable[[], bool] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> list[Sample]:
     """Sample a reply to each of N prompts.
 
@@ -46,6 +49,9 @@ def sample(
         uniforms: float64[N, max_tokens] in [0, 1), the random number of each row and position; None decodes greedily.
         temperature: divisor of the logits. With greedy decoding it changes only the returned log-probabilities.
         max_tokens: token limit of a reply.
+        alternatives: number of the most probable tokens that are returned for each place.
+        stop: asked after each token; once it is true, all replies are cut off where they are.
+        options: further fields of `GenerationConfig` that change logits, such as `min_new_tokens`.
 
     Raises:
         RunFailed: the model's probabilities are not finite.
@@ -53,25 +59,38 @@ def sample(
     import torch
     import transformers
 
-    processor = _inverse_cdf_processor(banned, uniforms, temperature)
+    processor = _inverse_cdf_processor(banned, uniforms, temperature, alternatives)
     # `do_sample=False`, although tokens are sampled: the processor has already chosen, and leaves `generate` only one
     # token with a finite score to take the maximum of.
     library: Any = transformers  # its types change with its version
     settings = library.GenerationConfig(
-        max_new_tokens=max_tokens, do_sample=False, eos_token_id=sorted(tokens.stops), pad_token_id=tokens.pad
+        max_new_tokens=max_tokens,
+        do_sample=False,
+        eos_token_id=sorted(tokens.stops),
+        pad_token_id=tokens.pad,
+        **options or {},
     )
+    hooks: dict[str, Any] = {"logits_processor": library.LogitsProcessorList([processor])}
+    if stop is not None:
+        hooks["stopping_criteria"] = library.StoppingCriteriaList([_stopping_criteria(stop)])
     with _without_own_settings(model), torch.no_grad():
-        model.generate(**inputs, generation_config=settings, logits_processor=library.LogitsProcessorList([processor]))
+        model.generate(**inputs, generation_config=settings, **hooks)
     picked = torch.stack(processor.picked, 1).cpu().numpy()
     logprobs = torch.stack(processor.logprobs, 1).cpu().numpy()
     replies = []
-    for ids, row in zip(picked, logprobs, strict=True):
+    for number, (ids, row) in enumerate(zip(picked, logprobs, strict=True)):
         # The processor went on sampling for this row until the longest reply of the batch had ended.
-        stop = next((place for place, token in enumerate(ids.tolist()) if token in tokens.stops), None)
-        length = len(ids) if stop is None else stop + 1
+        end = next((place for place, token in enumerate(ids.tolist()) if token in tokens.stops), None)
+        length = len(ids) if end is None else end + 1
         said = ids[:length].astype(np.int64)
         text = tokens.decode(said.tolist())
-        replies.append(Sample(said, row[:length].astype(np.float32), text, finished=stop is not None))
+        others = tuple(
+            tuple(zip(best.indices[number].tolist(), best.values[number].tolist(), strict=True))
+            for best in processor.alternatives[:length]
+        )
+        replies.append(
+            Sample(said, row[:length].astype(np.float32), text, finished=end is not None, alternatives=others)
+        )
     if not all(np.isfinite(reply.logprobs).all() for reply in replies):
         raise RunFailed(
             "the model's probabilities are not finite; resume from an earlier checkpoint, or try policy.dtype=float32"
@@ -79,8 +98,11 @@ def sample(
     return replies
 
 
-def _inverse_cdf_processor(banned: torch.Tensor, uniforms: np.ndarray | None, temperature: float) -> Any:
-    """Logits processor that samples the next token, forces `generate` to take it, and records its log-probability."""
+def _inverse_cdf_processor(
+    banned: torch.Tensor, uniforms: np.ndarray | None, temperature: float, alternatives: int
+) -> Any:
+    """Logits processor that samples the next token, forces `generate` to take it, and records its log-probability and
+    the most probable tokens."""
     import torch
     from transformers import LogitsProcessor
 
@@ -90,17 +112,33 @@ def _inverse_cdf_processor(banned: torch.Tensor, uniforms: np.ndarray | None, te
         def __init__(self) -> None:
             self.picked: list[torch.Tensor] = []
             self.logprobs: list[torch.Tensor] = []
+            self.alternatives: list[Any] = []
 
         def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
             logits = (scores.float() / temperature).masked_fill(banned, -torch.inf)
             chosen = logits.argmax(-1) if numbers is None else draw(logits, numbers[:, len(self.picked)])
             self.picked.append(chosen)
             self.logprobs.append(logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1))
+            if alternatives:
+                plain = scores.float().masked_fill(banned, -torch.inf).log_softmax(-1)
+                self.alternatives.append(plain.topk(min(alternatives, plain.shape[-1])))
             # The same logits give token and log-probability, so what is recorded is what was sampled from.
             only = torch.full_like(scores, -torch.inf)
             return only.scatter(1, chosen[:, None], 0.0)
 
     return InverseCDFProcessor()
+
+
+def _stopping_criteria(stop: Callable[[], bool]) -> Any:
+    """Stopping criterion of `generate` that ends all rows once `stop` says so."""
+    import torch
+    from transformers import StoppingCriteria
+
+    class Stopped(StoppingCriteria):
+        def __call__(self, input_ids: torch.Tensor, scores: Any, **unused: Any) -> torch.Tensor:
+            return torch.full((len(input_ids),), stop(), device=input_ids.device)
+
+    return Stopped()
 
 
 def draw(logits: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,16 +19,31 @@ class ChatTurn:
     """One turn of a conversation: a user message with pictures, and the model's reply to it.
 
     Attributes:
-        text: the user's text, placed after the pictures.
+        text: the user's text, placed after the pictures unless `order` says otherwise.
         pictures: any number.
         reply: the sampled token ids, including the stop token; empty in the turn that is to be replied to now.
         reply_text: the reply's text, for samplers that do not expose token ids.
+        order: texts of the message, and None for each picture, in the order in which they are shown; empty for all
+            pictures and then the text.
     """
 
     text: str
     pictures: tuple[Picture, ...]
     reply: tuple[int, ...] = ()
     reply_text: str = ""
+    order: tuple[str | None, ...] = ()
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[str | Picture]) -> ChatTurn:
+        """Turn whose texts and pictures take turns, without a reply."""
+        texts = [part for part in parts if isinstance(part, str)]
+        pictures = tuple(part for part in parts if not isinstance(part, str))
+        return cls("\n".join(texts), pictures, order=tuple(part if isinstance(part, str) else None for part in parts))
+
+    @property
+    def layout(self) -> tuple[str | None, ...]:
+        """Texts in order, with None for each picture."""
+        return self.order or (*(None,) * len(self.pictures), self.text)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,12 +71,15 @@ class Sample:
             not banned.
         text: the reply without special tokens.
         finished: true if the reply ended with a stop token, false if it reached the token limit.
+        alternatives: for each token the most probable ones at its place, as (id, log-probability at temperature 1);
+            empty unless they were asked for.
     """
 
     ids: np.ndarray
     logprobs: np.ndarray
     text: str
     finished: bool
+    alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,105 @@
+"""What clients of hosted chat models share: address, key, options, missing packages, fallbacks, and errors in words.
+
+Each client (`openai_compatible`, `gemini`, `anthropic`) says how a request is written, sent and read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from sightline.errors import BadInput
+from sightline.models.chat.calling import CapabilityFallback, Post
+from sightline.models.chat.endpoints import read_key, resolve_endpoint
+from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Transient
+
+if TYPE_CHECKING:
+    from sightline.models.chat.config import ChatModelConfig
+
+
+class HostedModel:
+    """A model at a provider's service, or at another address that speaks its language.
+
+    Args:
+        model: as the provider calls it.
+        url: another address; None for the provider's own service.
+        key_env: variable with the key. Default: the provider's usual one for its own service, and none for any other:
+            that key is nobody else's business.
+        options: further fields of the request.
+        timeout: seconds for one request.
+        insecure_http: whether another machine may be asked by http, without a key.
+
+    Attributes:
+        home: address of the provider's own service.
+        usual_path: path that addresses of this kind end with.
+        needs_key: whether no request is answered without a key.
+
+    Raises:
+        BadInput: the address is none; a key or pictures would go there in plain text; or no key is meant for it.
+    """
+
+    batched = False
+    hosted: ClassVar[bool] = True
+    home: ClassVar[str]
+    key_env: ClassVar[str]
+    usual_path: ClassVar[str] = ""
+    needs_key: ClassVar[bool] = True
+    package: ClassVar[str] = ""
+    extra: ClassVar[str] = ""
+
+    @classmethod
+    def of(cls, config: ChatModelConfig) -> Self:
+        """The model that a recipe names."""
+        return cls(config.model, config.url, config.key_env, config.options, config.timeout, config.insecure_http)
+
+    def __init__(
+        self,
+        model: str,
+        url: str | None = None,
+        key_env: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        timeout: float = 60.0,
+        insecure_http: bool = False,
+    ) -> None:
+        server = resolve_endpoint(
+            url, key_env, self.home, self.key_env, self.usual_path, self.needs_key, insecure_http=insecure_http
+        )
+        self.where, self._url, self._key_env = server.where, server.url, server.key_env
+        self._model, self._options, self._timeout = model, dict(options or {}), timeout
+        self._fallback = CapabilityFallback()
+
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncIterator[Ask]:
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                post = await stack.enter_async_context(self._posting())
+            except ImportError as error:
+                raise BadInput(
+                    f"provider={self.extra} needs its client; pip install 'sightline[{self.extra}]'"
+                ) from error
+
+            async def ask(request: ChatRequest) -> ChatReply:
+                return await self._fallback.send(request, post)
+
+            yield ask
+
+    def _posting(self) -> AbstractAsyncContextManager[Post]:
+        """Connect, and give what sends one request; it raises Refused, Rejected or Transient.
+
+        Raises:
+            BadInput: there is no key.
+            ImportError: the provider's client is not installed.
+        """
+        raise NotImplementedError
+
+    def _key(self) -> str | None:
+        """The key, read when it is used; None where none is sent."""
+        return read_key(self._key_env) if self._key_env else None
+
+    def _unreachable(self, error: Exception) -> Transient:
+        return Transient(f"{self.where} cannot be reached: {error or type(error).__name__}")
+
+    def _nonsense(self, expected: str, found: object) -> Transient:
+        return Transient(f"{self.where} answers something that is no {expected}: {found}")
