@@ -2,7 +2,7 @@
 
     PYTHONPATH=tools python -m pretraining.vlm.train --out FOLDER                            from scratch
     PYTHONPATH=tools python -m pretraining.vlm.train --out FOLDER --start-from BEFORE \
-        --shares cartpole=2.25 --updates 2600                            with one more environment
+        --shares cartpole=3 --updates 2600                            with one more environment
 
 Supervised learning on states of our games (see `curriculum`): the loss is the cross-entropy of the reply's tokens.
 Where an environment moves by fractions of a pixel between two pictures (CartPole), facts alone teach the eyes too
