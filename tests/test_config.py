@@ -97,7 +97,7 @@ def test_the_learner_fits_the_actions(env: str, algorithm: str) -> None:
     [
         ("steps=123", "steps", 123),
         ("seed=7", "seed", 7),
-        ("videos=false", "videos", False),
+        ("videos=false", "videos.final", False),
         ("reward.alpha=0.25", "reward.alpha", 0.25),
         ("learner.learning_rate=1e-4", "learner.learning_rate", 1e-4),
         ("learner.hidden=[8, 16]", "learner.hidden", [8, 16]),

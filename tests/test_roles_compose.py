@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from sightline import registry
+from sightline.agents.building import played_game
 from sightline.agents.rewards import TurnRewards
 from sightline.agents.types import Reply, Trajectory, Turn
 from sightline.config.loading import for_agent, for_control, load_recipe
@@ -20,8 +21,9 @@ from sightline.envs import METAWORLD_ID
 from sightline.envs.games.contract import Observation
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.wrapping import TextActions, named_actions
-from sightline.envs.tasks import find_task
-from sightline.errors import BadInput
+from sightline.envs.making import EnvMaker
+from sightline.envs.tasks import Task, find_task
+from sightline.errors import BadInput, RunFailed
 from sightline.models.vlm.types import ChatTurn, Sample
 from sightline.rewards.base import Clip, RewardModel
 from sightline.rewards.ground_truth import GroundTruthReward
@@ -307,3 +309,76 @@ def test_the_reward_block_of_an_agent() -> None:
         load_recipe("numberline", {"reward": {"kind": "sum", "terms": [{"reward": {"kind": "learned"}}]}})
     with pytest.raises(BadInput, match=r"^rollouts\.reward is called reward\.kind now"):
         load_recipe("numberline", ["rollouts.reward=success"])
+
+
+# -- success and missions of any environment ---------------------------------------------------------------------------
+
+
+class Errand(gymnasium.Env[Any, Any]):
+    """Says its mission as MiniGrid does, in the observation, and its success in an info of its own."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
+
+    def __init__(self, render_mode: str | None = None, mission: bool = True) -> None:
+        self.render_mode = render_mode
+        text = spaces.Text(40)
+        self.observation_space = spaces.Dict({"mission": text} if mission else {"other": spaces.Discrete(2)})
+        self.action_space = spaces.Discrete(2)
+        self._states_mission = mission
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.goal = int(self.np_random.integers(2))
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        done = int(action) == self.goal
+        return self._seen(), float(done), True, False, {"solved": done}
+
+    def render(self) -> np.ndarray:
+        return np.full((8, 8, 3), 255 * self.goal, np.uint8)
+
+    def _seen(self) -> dict[str, Any]:
+        mission = f"press the {('left', 'right')[self.goal]} button"
+        return {"mission": mission} if self._states_mission else {"other": 0}
+
+
+ERRAND = ("role=agent", f"env={__name__}:Errand", "prompt=You have to {mission}.", "actions=[left,right]")
+
+
+def test_the_mission_of_an_episode_is_told_to_the_agent() -> None:
+    make = GameMaker(f"{__name__}:Errand", {}, "You have to {mission}: {actions}.", ("left", "right"))
+    env = make()
+    told = {env.reset(seed=seed)[0].text for seed in range(20)}
+    assert told == {f"You have to press the {side} button: left, right." for side in ("left", "right")}
+    with pytest.raises(RunFailed, match=r"states no mission.*leave \{mission\} out of prompt"):
+        GameMaker(f"{__name__}:Errand", {"mission": False}, "Do {mission}", ("left", "right"))().reset(seed=0)
+
+
+@pytest.mark.parametrize("stated", ["solved", "reward"])
+def test_success_is_read_from_an_info_or_the_reward(stated: str) -> None:
+    env = GameMaker(f"{__name__}:Errand", {}, "Go.", ("left", "right"), success_from=stated)()
+    for seed in range(8):
+        env.reset(seed=seed)
+        right = ("left", "right")[env.unwrapped.goal]  # type: ignore[attr-defined]
+        assert env.step(right)[4]["success"] is True
+        env.reset(seed=seed)
+        assert env.step("left" if right == "right" else "right")[4]["success"] is False
+
+
+def test_success_by_a_function_is_that_of_the_task_for_both_roles() -> None:
+    task = Task(
+        "small", "CartPole-v1", success_from=lambda reward, info: reward > 0.5, prompt="Go.", actions=("l", "r")
+    )
+    env = EnvMaker(task.env, success_from=task.success_from)()
+    env.reset(seed=0)
+    assert env.step(0)[4]["success"] is True
+    unknown = EnvMaker("CartPole-v1", success_from="won")()
+    unknown.reset(seed=0)
+    with pytest.raises(RunFailed, match=r"states no info 'won'.*success_from=reward"):
+        unknown.step(0)
+
+
+def test_another_success_makes_another_panel() -> None:
+    recipes = [for_agent(load_recipe(None, [*ERRAND, *more])) for more in ([], ["success_from=solved"])]
+    assert len({played_game(recipe) for recipe in recipes}) == 2

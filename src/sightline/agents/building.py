@@ -67,14 +67,20 @@ def resolve(recipe: AgentRecipe) -> AgentRecipe:
 def game_maker(recipe: AgentRecipe, training: bool = False) -> GameMaker:
     """Factory of the recipe's environment for evaluation, or with the changed options of training."""
     options = recipe.env_options | (recipe.rollouts.train_env_options if training else {})
-    return GameMaker(recipe.env, options, recipe.prompt, recipe.actions, recipe.episode_steps, recipe.text_only)
+    return GameMaker(
+        recipe.env, options, recipe.prompt, recipe.actions, recipe.episode_steps, recipe.text_only, recipe.success_from
+    )
 
 
 def played_game(recipe: AgentRecipe) -> str:
     """Name of the evaluated environment with all options that change it, as evaluation seeds depend on it."""
     # Panels are drawn from this name: `in_words` was the key of `text_only`, and keeps their seeds what they were.
     return played(
-        recipe.env, env_options=recipe.env_options, episode_steps=recipe.episode_steps, in_words=recipe.text_only
+        recipe.env,
+        env_options=recipe.env_options,
+        episode_steps=recipe.episode_steps,
+        in_words=recipe.text_only,
+        success_from=recipe.success_from,
     )
 
 

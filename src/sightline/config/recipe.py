@@ -128,6 +128,9 @@ class RecipeBase(Strict):
     """Keyword arguments for the environment."""
     episode_steps: PositiveInt | None = None
     """Time limit of an episode, instead of the environment's own."""
+    success_from: str | None = None
+    """What says that a state is a success: the key of an info, or `reward` for a positive one; default: the task's,
+    else the infos `success` and `is_success`."""
     goal: Goal = ()
     """One sentence, or several to be averaged, that describe what the picture should show; left out: the task's own."""
     baseline: Baseline = ()

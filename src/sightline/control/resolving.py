@@ -30,7 +30,14 @@ def env_maker(recipe: ControlRecipe, frame_size: Size | None, render: bool = Tru
     options = task.env_options | recipe.env_options
     known = registry.names("env")
     return EnvMaker(
-        task.env, options, recipe.episode_steps, frame_size, render, recipe.rescale_observations, tuple(known)
+        task.env,
+        options,
+        recipe.episode_steps,
+        frame_size,
+        render,
+        recipe.rescale_observations,
+        tuple(known),
+        recipe.success_from or task.success_from,
     )
 
 

@@ -19,6 +19,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation, RescaleObservation, TimeLimit, TransformAction, TransformObservation
 
 from sightline.envs.drawing import Size
+from sightline.envs.tasks import StatesSuccess
 from sightline.errors import BadInput, RunFailed, nearest
 
 DEFAULT_EPISODE_STEPS = 1000
@@ -38,6 +39,8 @@ class EnvMaker:
         render: make an environment that renders frames.
         rescale: scale observations to [-1, 1] by the bounds of their space.
         also_known: further names to suggest when `env_id` is unknown.
+        success_from: what says that a state is a success (`sightline.envs.tasks.StatesSuccess`); None: the
+            environment's infos `success` and `is_success`.
         build: class or function that makes the environment; None: `env_id` says where it is.
     """
 
@@ -48,6 +51,7 @@ class EnvMaker:
     render: bool = True
     rescale: bool = False
     also_known: tuple[str, ...] = ()
+    success_from: StatesSuccess | None = None
     build: Callable[..., gymnasium.Env[Any, Any]] | None = None
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
@@ -96,7 +100,42 @@ class EnvMaker:
             raise BadInput(
                 f"environment '{self.env_id}' renders no frames; its constructor must take render_mode='rgb_array'"
             )
-        return env
+        return env if self.success_from is None else SuccessFrom(env, self.env_id, self.success_from)
+
+
+class SuccessFrom(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Wrapper that states success in the info `success`.
+
+    Args:
+        env: an environment.
+        name: of the environment, in error messages.
+        success_from: what says that a state is a success.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], name: str, success_from: StatesSuccess) -> None:
+        super().__init__(env)
+        self._name, self._success_from = name, success_from
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step, and say whether the state reached is a success.
+
+        Raises:
+            RunFailed: there is no such info.
+        """
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        stated = self._success_from
+        if callable(stated):
+            success = stated(float(reward), info)
+        elif stated == "reward":
+            success = float(reward) > 0
+        elif stated in info:
+            success = info[stated]
+        else:
+            raise RunFailed(
+                f"'{self._name}' states no info '{stated}', but {', '.join(sorted(info)) or 'none'}; name one of these "
+                "in success_from, or say success_from=reward"
+            )
+        return observation, reward, terminated, truncated, {**info, "success": bool(success)}
 
 
 def _adapt_to_learners(env: gymnasium.Env[Any, Any], env_id: str, rescale: bool) -> gymnasium.Env[Any, Any]:

@@ -15,6 +15,9 @@ from sightline import registry
 from sightline.errors import BadInput
 
 SuccessRule = Literal["every", "any", "end"]
+StatesSuccess = str | Callable[[float, Mapping[str, Any]], bool]
+"""What says that a state is a success: the key of an info; `reward`, if it is positive; or a function of reward and
+infos."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,14 @@ class Task:
         env: a Gymnasium id, or `module:attribute`.
         goal, baseline: default sentences; empty if the user has to give them.
         success: an episode succeeds if `info["success"]` is true at `every` step, at `any` step, or at its `end`.
+        success_from: what says that a state is a success; None: the infos `success` and `is_success`.
         env_options: keyword arguments for the environment.
         measures: further boolean infos, reported as the share of episodes in which they are true at every step.
         axes: one or two quantities that determine the frame, for the reward landscape.
         state_at: values of the axes -> the environment's `state` attribute.
-        prompt: what an agent is told in every turn; `{actions}` are the names of its actions. None for an environment
-            that has words of its own (`sightline.envs.games.contract.Game`), and for one that an agent cannot play
+        prompt: what an agent is told in every turn; `{actions}` are the names of its actions, `{mission}` is the task
+            of the episode, from the info or the observation `mission`. None for an environment that has words of its
+            own (`sightline.envs.games.contract.Game`), and for one that an agent cannot play
             unless the user writes a prompt.
         actions: names of the agent's actions in the order of their numbers, or name -> value where actions are not
             numbered; empty for the environment's own `action_names`.
@@ -56,6 +61,7 @@ class Task:
     goal: tuple[str, ...] = ()
     baseline: tuple[str, ...] = ()
     success: SuccessRule = "any"
+    success_from: StatesSuccess | None = None
     env_options: dict[str, Any] = field(default_factory=dict)
     measures: tuple[str, ...] = ()
     axes: tuple[Axis, ...] = ()

@@ -32,7 +32,8 @@ def task_panel(task: Task, make: EnvMaker, name: str, episodes: int, seed: int =
     """
     # The usual rule is left out, as all that is usual.
     rule = None if task.success == "any" else task.success
-    game = played(make.env_id, env_options=make.options, episode_steps=make.episode_steps, success=rule)
+    changes = {"env_options": make.options, "episode_steps": make.episode_steps, "success": rule}
+    game = played(make.env_id, **changes, success_from=make.success_from)
     return make_panel(name, game, episodes, seed)
 
 

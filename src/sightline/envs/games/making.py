@@ -13,7 +13,7 @@ from sightline.envs.games.contract import Game
 from sightline.envs.games.words import TextOnlyWrapper
 from sightline.envs.games.wrapping import GameWrapper, PictureGame, PromptWrapper, TextActions, check_action_names
 from sightline.envs.making import EnvMaker
-from sightline.envs.tasks import find_task
+from sightline.envs.tasks import StatesSuccess, find_task
 from sightline.errors import BadInput
 
 
@@ -35,6 +35,7 @@ class GameMaker:
             those of its task.
         episode_steps: time limit in steps, instead of the environment's own.
         text_only: replace pictures by a description of what they show.
+        success_from: what says that a state is a success, instead of the task's.
     """
 
     env: str
@@ -43,6 +44,7 @@ class GameMaker:
     actions: tuple[str, ...] | Mapping[str, Any] = ()
     episode_steps: int | None = None
     text_only: bool = False
+    success_from: StatesSuccess | None = None
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         """Make one game.
@@ -56,7 +58,9 @@ class GameMaker:
         task = find_task(self.env)
         options = task.env_options | self.options
         known = tuple(registry.names("env"))
-        env = EnvMaker(task.env, options, self.episode_steps, also_known=known).as_it_is()
+        success_from = self.success_from or task.success_from
+        make = EnvMaker(task.env, options, self.episode_steps, also_known=known, success_from=success_from)
+        env = make.as_it_is()
         is_game = isinstance(env.unwrapped, Game) or isinstance(env.action_space, gymnasium.spaces.Text)
         if not is_game:
             prompt = (

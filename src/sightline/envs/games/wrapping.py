@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from sightline.envs.games.contract import AnyText, Observation
 from sightline.envs.vector import rgb_frame
-from sightline.errors import BadInput, nearest
+from sightline.errors import BadInput, RunFailed, nearest
 
 AnyEnv = gymnasium.Env[Any, Any]
 
@@ -55,7 +55,7 @@ class PromptWrapper(GameWrapper):
 class PictureGame(gymnasium.Wrapper[Observation, np.int64, Any, Any]):
     """Wrapper that makes a game of an ordinary environment with `rgb_array` frames.
 
-    Observations are the prompt, which is constant, and the last frames. Infos are extended by
+    Observations are the prompt and the last frames. Infos are extended by
 
     - `success`: the environment's own `success` or `is_success`, and False without either: the end of an episode, or a
       positive reward, does not mean that it was won;
@@ -67,7 +67,8 @@ class PictureGame(gymnasium.Wrapper[Observation, np.int64, Any, Any]):
     Args:
         env: an environment with a `Discrete` action space, or with any other and named actions.
         name: name of the environment in error messages.
-        prompt: text of the observation; may hold `{actions}`.
+        prompt: text of the observation; may hold `{actions}` and `{mission}`, the episode's task in words, from the
+            info or the observation of that name.
         actions: names of the actions, in the order of their numbers, or name -> value for other action spaces; empty
             takes the environment's `action_names`.
         frames: number of last frames to show, oldest first. One frame cannot tell how things move. At an episode's
@@ -92,8 +93,9 @@ class PictureGame(gymnasium.Wrapper[Observation, np.int64, Any, Any]):
         self.asked: tuple[str, ...] = tuple(_attribute(env, "asked"))
         if not prompt:
             raise BadInput(f"'{name}' has no text of its own; describe the task to the agent: prompt=…")
-        check_fields(prompt, ("actions",))
-        self._text = prompt.format(actions=", ".join(self.action_names))
+        check_fields(prompt, ("actions", "mission"))
+        self._prompt, self._has_mission = prompt, "{mission}" in prompt
+        self._name, self._mission = name, ""
         env.reset(seed=0)  # some renderers need a reset first
         picture = spaces.Box(0, 255, rgb_frame(env).shape, np.uint8)
         self.action_space = spaces.Discrete(len(self.action_names))
@@ -103,18 +105,33 @@ class PictureGame(gymnasium.Wrapper[Observation, np.int64, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        _, info = self.env.reset(seed=seed, options=options)
+        state, info = self.env.reset(seed=seed, options=options)
+        self._note_mission(state, info)
         self._frames.extend([rgb_frame(self.env)] * (self._frames.maxlen or 1))
         return self._observation(), self._with_game_keys(info)
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         value = self._values[self.action_names[action]]
-        _, reward, terminated, truncated, info = self.env.step(value)
+        state, reward, terminated, truncated, info = self.env.step(value)
+        self._note_mission(state, info)
         self._frames.append(rgb_frame(self.env))
         return self._observation(), float(reward), bool(terminated), bool(truncated), self._with_game_keys(info)
 
+    def _note_mission(self, state: Any, info: Mapping[str, Any]) -> None:
+        """Keep the task of the episode in words, which an environment states at its start or in every step."""
+        if not self._has_mission:
+            return
+        seen = state if isinstance(state, Mapping) else {}
+        self._mission = str(info.get("mission", seen.get("mission", self._mission)))
+        if not self._mission:
+            raise RunFailed(
+                f"'{self._name}' states no mission, neither in its infos nor in a dictionary of observations; leave "
+                "{mission} out of prompt"
+            )
+
     def _observation(self) -> Observation:
-        return Observation(self._text, tuple(frame.copy() for frame in self._frames))
+        text = self._prompt.format(actions=", ".join(self.action_names), mission=self._mission)
+        return Observation(text, tuple(frame.copy() for frame in self._frames))
 
     def _with_game_keys(self, info: Mapping[str, Any]) -> dict[str, Any]:
         if "legal_actions" in info:
