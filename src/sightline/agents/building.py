@@ -26,8 +26,8 @@ from sightline.envs.vector import rgb_frame
 from sightline.errors import BadInput
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played
 from sightline.models.vlm.model import VLM
-from sightline.rewards.base import RewardModel
-from sightline.rewards.building import RewardContext, RewardSetup, resolved_words, reward_config
+from sightline.rewards.base import OnlineRewardModel, RewardModel
+from sightline.rewards.building import RewardContext, RewardSetup, RunContext, resolved_words, reward_config
 
 if TYPE_CHECKING:
     from sightline.agents.learning import PolicyLearner
@@ -109,11 +109,36 @@ class AgentSetup:
         success says it all."""
         return self.reward.model if self.reward is not None and self.reward.model.needs else None
 
-    def turn_rewards(self) -> TurnRewards | None:
-        """What scores episodes; None where they keep the environment's own rewards."""
+    def turn_rewards(self, online: OnlineRewardModel | None = None) -> TurnRewards | None:
+        """What scores episodes; None where they keep the environment's own rewards.
+
+        Args:
+            online: the reward model that is learned in the run, in place of the one that was built.
+        """
         if self.reward is None:
             return None
-        return TurnRewards(self.reward.model, self.recipe.rollouts.rewards, "; ".join(self.recipe.goal) or None)
+        model = self.reward.model if online is None else online
+        return TurnRewards(model, self.recipe.rollouts.rewards, "; ".join(self.recipe.goal) or None)
+
+    def online_reward(self, folder: Path, say: Callable[[str], None]) -> OnlineRewardModel | None:
+        """The reward model that is learned during a run, from a teacher's answers; None for any other reward.
+
+        Raises:
+            BadInput: there are several processes: each would ask, and learn, for itself.
+        """
+        if self.reward is None or self.recipe.reward.teaching is None:
+            return None
+        if self.engine.world > 1:
+            raise BadInput("a reward that is learned from a teacher pays an agent in one process; leave out torchrun")
+        recipe = self.recipe
+        game = game_maker(recipe)()
+        try:
+            observation, _ = game.reset(seed=0)
+            shape = (observation.images[-1] if observation.images else rgb_frame(game)).shape
+        finally:
+            game.close()
+        context = RunContext(folder, recipe.env, recipe.goal, shape, recipe.seed, recipe.steps, None, say)
+        return reward_config(recipe.reward).online(self.reward, context)
 
     def rollout_worker(self, training: bool = False) -> RolloutWorker:
         """Rollout worker of training (this process's part of the parallel episodes) or of evaluation."""

@@ -12,6 +12,8 @@ really happened.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -19,9 +21,12 @@ import numpy as np
 from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.types import Trajectory, Turn
 from sightline.errors import BadInput
-from sightline.rewards.base import Clip, RewardModel, RewardStream
+from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream
+from sightline.runs.state import read_state, restoring, write_state
 
 PerWhat = Literal["turn", "episode"]
+REWARD = "reward.safetensors"
+"""File of a learned reward, in the folder of the policy that it has chosen."""
 
 
 class TurnRewards:
@@ -49,8 +54,11 @@ class TurnRewards:
         """True if turns have to keep their frames."""
         return "frames" in self.model.needs
 
-    def score(self, trajectories: Sequence[Trajectory]) -> None:
+    def score(self, trajectories: Sequence[Trajectory], learns: bool = False) -> None:
         """Replace the rewards of all turns of complete episodes; frames are let go.
+
+        Args:
+            learns: let a reward model that is learned during the run take in what was seen.
 
         Raises:
             BadInput: the environment does not say what the model needs, such as success.
@@ -59,7 +67,8 @@ class TurnRewards:
         episodes = [episode for episode in trajectories if is_complete(episode)]
         if not episodes:
             return
-        rewards = iter(RewardStream(self.model)(self.clip(episodes))[:, 0].tolist())
+        led = any(_led_somewhere(turn) for episode in episodes for turn in episode.turns)
+        rewards = iter(self._rewards(self.clip(episodes), learns)[:, 0].tolist() if led else ())
         for episode in episodes:
             # A forfeited turn led to no state: there is nothing to judge, and nothing is earned.
             earned = [next(rewards) if _led_somewhere(turn) else 0.0 for turn in episode.turns]
@@ -67,6 +76,15 @@ class TurnRewards:
                 earned = [0.0] * (len(earned) - 1) + [sum(earned)]
             for turn, reward in zip(episode.turns, earned, strict=True):
                 turn.reward, turn.frame = reward - turn.penalty, None
+
+    def _rewards(self, clip: Clip, learns: bool) -> np.ndarray:
+        if not (learns and isinstance(self.model, OnlineRewardModel)):
+            return RewardStream(self.model)(clip)
+        captured = self.model.capture(clip)
+        features, seen = self.model.embed(clip), replace(clip, frames=None)
+        rewards = self.model.score(features, seen)
+        self.model.collected(features, seen, captured)
+        return rewards
 
     def clip(self, episodes: Sequence[Trajectory]) -> Clip:
         """The turns of some episodes, one after the other, as a clip of one column."""
@@ -90,3 +108,21 @@ class TurnRewards:
 
 def _led_somewhere(turn: Turn) -> bool:
     return turn.played is not None
+
+
+def save_reward(folder: Path, model: RewardModel) -> None:
+    """Write what a reward model has learned beside the policy that it has judged; nothing if it learns nothing."""
+    state = model.state_dict()
+    if state:
+        write_state(folder / REWARD, state)
+
+
+def load_reward(folder: Path, model: RewardModel) -> None:
+    """Take over what `save_reward` wrote, if anything.
+
+    Raises:
+        Damaged: it does not fit the model.
+    """
+    if (folder / REWARD).is_file():
+        with restoring(folder):
+            model.load_state_dict(read_state(folder / REWARD))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sightline.agents.building import AgentSetup, build_reward, evaluation_worker, load_model, played_game
 from sightline.agents.evaluation import evaluate_policy
 from sightline.agents.prompting import reply_schema
+from sightline.agents.rewards import load_reward
 from sightline.config.loading import for_agent
 from sightline.config.recipe import AgentRecipe
 from sightline.evaluation.seeds import make_panel
@@ -38,6 +39,8 @@ def evaluate_run(run: RunFolder, episodes: int, seed: int, trust: bool = False) 
     chosen = chosen_checkpoint(run)
     setup = _setup(recipe)
     setup.vlm.load_weights(chosen.path)
+    if setup.reward is not None:
+        load_reward(chosen.path, setup.reward.model)
     return {"chosen_step": chosen.step} | _evaluate(setup, episodes, seed)
 
 

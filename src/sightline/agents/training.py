@@ -26,6 +26,7 @@ from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.building import AgentSetup
 from sightline.agents.evaluation import evaluate_policy, film_episode, play_eval_seeds, summary
 from sightline.agents.metrics import MetricValues, merge_sums, rollout_metrics, update_metrics
+from sightline.agents.rewards import load_reward, save_reward
 from sightline.agents.rollouts import EpisodeTask
 from sightline.agents.samplers import Completion, Conversation, Key, Sampler
 from sightline.agents.sharing import gather_episodes
@@ -37,6 +38,8 @@ from sightline.errors import RunFailed
 from sightline.evaluation.episode_stats import describe
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.evaluation.video import Film
+from sightline.rewards.base import Interrupted
+from sightline.runs.archive import Archives
 from sightline.runs.folder import RunFolder
 from sightline.runs.progress import Progress
 from sightline.runs.state import read_state, restoring, write_state
@@ -115,7 +118,9 @@ class AgentTrainer:
         self._train_worker, self._eval_worker = setup.rollout_worker(training=True), setup.rollout_worker()
         self._validation = setup.eval_seeds("validation", recipe.evaluation.episodes)
         self._test = setup.eval_seeds("test", recipe.evaluation.test_episodes)
-        self._rewards = setup.turn_rewards()
+        self._online = setup.online_reward(session.run.path, session.progress.say)
+        self._archives = Archives(session.run.replay)
+        self._rewards, self._train_rewards = setup.turn_rewards(), setup.turn_rewards(self._online)
         self._alarms = Alarms(recipe.alarms)
         self._turns, self._updates = 0, 0
         self._latest: tuple[list[Trajectory], list[Advantages | None]] | None = None
@@ -132,10 +137,25 @@ class AgentTrainer:
         steps = self.setup.recipe.steps
         while self._turns < steps and not self.session.state.finished:
             self._update()
+            self._learn_reward()
             self.session.between_steps(last=self._turns >= steps)
+
+    def _learn_reward(self) -> None:
+        """Have an online reward model ask and learn if it is time to."""
+        if self._online is None:
+            return
+        try:
+            update = self._online.learn(self._turns, self.session.stop.requested)
+        except Interrupted:
+            raise self.session.save_and_stop() from None
+        if update is not None:
+            self.session.log(self._turns, update.metrics)
+            self.session.forget_scores()
 
     def close(self) -> None:
         """Close the environments, and leave the other processes."""
+        if self._online is not None:
+            self._online.close()
         self._train_worker.close()
         self._eval_worker.close()
         self.setup.engine.close()
@@ -210,6 +230,9 @@ class AgentTrainer:
             setup.engine.load_optimiser_state(self._learner.optimiser, state["optimiser"])
             self._turns, self._updates = int(state["turns"]), int(state["updates"])
             self._alarms.load_state_dict(state["alarms"])
+            if self._online is not None:
+                self._archives.restore(state["archives"])
+                self._online.restore(state["reward"], self._archives)
 
     def save(self, commit: Commit) -> None:
         """Save weights, optimiser and counters."""
@@ -221,9 +244,14 @@ class AgentTrainer:
             "optimiser": engine.optimiser_state(self._learner.optimiser),
         }
 
-        def write(folder: Path) -> None:
+        def write(folder: Path) -> dict[str, str]:
             vlm.save(folder)
-            write_state(folder / STATE, state)
+            if self._online is None:
+                write_state(folder / STATE, state)
+                return {}
+            reward = {"reward": self._online.state(self._archives), "archives": self._archives.state()}
+            write_state(folder / STATE, state | reward)
+            return self._archives.digests()
 
         with engine.full_params():
             commit(write)
@@ -242,8 +270,8 @@ class AgentTrainer:
         with setup.engine.full_params():
             local = self._rollout()
             played_at = time.monotonic()
-            if self._rewards is not None:
-                self._rewards.score(local)
+            if self._train_rewards is not None:
+                self._train_rewards.score(local, learns=True)
             local_mismatch = self._learner.compute_values_and_ref_logprobs(local)
         mismatch = merge_sums(setup.engine.gather(local_mismatch))
         # Advantages compare episodes of all processes, and every process needs the number of all turns for its loss.
@@ -304,6 +332,8 @@ class AgentTrainer:
 
     def score(self, numbers: Mapping[str, Any]) -> float | None:
         """The reward model's reward where it sees something: a goal in words has no true score to choose by."""
+        if self.setup.reward is not None and not self.setup.reward.model.ready:
+            return None  # a learned one means nothing before its first fit
         score: float | None = numbers["score"] if self.setup.judge is None else numbers["reward"]
         return score
 
@@ -324,6 +354,8 @@ class AgentTrainer:
         setup, result = self.setup, dict[str, Any]()
         with setup.engine.full_params():
             setup.vlm.load_weights(best)
+        if setup.reward is not None:
+            load_reward(best, setup.reward.model)
         setup.weights_changed()
         with setup.engine.full_params():
             if self._is_main_process:
@@ -352,8 +384,13 @@ class AgentTrainer:
         return InterruptibleSampler(self.setup.sampler(greedy=True), self._give_up_if_overdue)
 
     def _save_policy(self, commit: Commit) -> None:
+        def write(folder: Path) -> None:
+            self.setup.vlm.save(folder)
+            if self.setup.reward is not None:
+                save_reward(folder, self.setup.reward.model)
+
         with self.setup.engine.full_params():
-            commit(self.setup.vlm.save)
+            commit(write)
 
     def _log_trajectories(self, name: str, played: list[Trajectory], advantages: list[Advantages | None]) -> None:
         """Write some episodes to the trajectory log. If that fails, the run goes on."""

@@ -27,7 +27,7 @@ from sightline.preferences.labelling import Answers, BackgroundLabeller
 from sightline.preferences.pool import whole_segments
 from sightline.preferences.rounds import PreferenceLearner, QueryRound
 from sightline.preferences.settings import LearnedSettings
-from sightline.rewards.base import Clip, Interrupted, OnlineRewardModel, RewardUpdate, to_numpy
+from sightline.rewards.base import Clip, Interrupted, Need, OnlineRewardModel, RewardUpdate, to_numpy
 from sightline.rewards.building import RunContext
 from sightline.rewards.learned.reward import LearnedReward
 from sightline.rewards.novelty import NoveltyReward
@@ -41,7 +41,8 @@ PATIENCE = 20
 
 
 class Pebble(OnlineRewardModel):
-    """Online reward model fitted to the teacher's answers so far; before the first fit, novelty.
+    """Online reward model fitted to the teacher's answers so far; before the first fit, novelty, or nothing where there
+    are no states.
 
     Args:
         config: the recipe's block.
@@ -60,11 +61,12 @@ class Pebble(OnlineRewardModel):
         context: RunContext,
     ) -> None:
         self.config, self.learned = config, model
-        self.needs = model.needs | {"frames", "states"}
+        of_teacher: frozenset[Need] = frozenset({"frames", "states"} if context.visited else {"frames"})
+        self.needs = model.needs | of_teacher
         self.resets_critic = config.reset_critic
         self._seed, self._steps, self._say = context.seed, context.steps, context.say
         self._learner = PreferenceLearner(config, model, context.goal, context.frame_shape, context.seed)
-        self._novelty = NoveltyReward(context.visited, context.seed)
+        self._novelty = NoveltyReward(context.visited, context.seed) if context.visited else None
         self._scales: Scale = (None, None)
         self._round: QueryRound | None = None
         self._next_round = config.explore
@@ -91,7 +93,9 @@ class Pebble(OnlineRewardModel):
 
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
         # Networks that were never fitted would reward at random; novelty at least makes the first queries diverse.
-        return (self.learned if self.learned.ready else self._novelty).score(features, clip)
+        if self.learned.ready:
+            return self.learned.score(features, clip)
+        return np.zeros(clip.shape, np.float32) if self._novelty is None else self._novelty.score(features, clip)
 
     def capture(self, clip: Clip) -> dict[str, np.ndarray]:
         """Keep the frames of a few random segments of the chunk, for questions."""
@@ -225,7 +229,7 @@ class Pebble(OnlineRewardModel):
         self._store.back_up()
         return {
             "lessons": self._learner.state(archives),
-            "novelty": self._novelty.state(),
+            "novelty": None if self._novelty is None else self._novelty.state(),
             "round": None if self._round is None else self._round.state(),
             "scales": self._scales,
             "asked_at": self._asked_at,
@@ -237,7 +241,8 @@ class Pebble(OnlineRewardModel):
     def restore(self, state: dict[str, Any], archives: Archives) -> None:
         """Take over what `state` gave; a round that was under way is asked again, of which the store knows most."""
         self._learner.restore(state["lessons"], archives)
-        self._novelty.restore(state["novelty"])
+        if self._novelty is not None:
+            self._novelty.restore(state["novelty"])
         self._round = None if state["round"] is None else QueryRound.of(state["round"])
         self._next_round, self._asked_at = int(state["next_round"]), int(state["asked_at"])
         self._chunks, self._finished = int(state["chunks"]), bool(state["finished"])

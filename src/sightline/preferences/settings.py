@@ -99,6 +99,8 @@ class LearnedSettings(RewardConfig):
 
     def check(self, recipe: ControlRecipe | AgentRecipe) -> None:
         if recipe.role == "agent":
+            if self.model.reads_states:
+                raise ValueError("reward.model.kind=states reads states, and an agent sees pictures; choose another")
             return  # its updates have no chunks of fixed length
         chunk = recipe.learner.chunk * recipe.envs
         first_lesson = -(-self.explore // chunk) * chunk

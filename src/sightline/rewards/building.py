@@ -70,7 +70,7 @@ class RunContext:
         goal: the recipe's.
         frame_shape: (H, W, 3) of the rendered frames.
         seed, steps: of the run.
-        visited: gives all states visited so far, [M, …].
+        visited: gives all states visited so far, [M, …]; None where there are no states but only pictures.
         say: tells the user one line.
     """
 
@@ -80,7 +80,7 @@ class RunContext:
     frame_shape: tuple[int, ...]
     seed: int
     steps: int
-    visited: Callable[[], np.ndarray]
+    visited: Callable[[], np.ndarray] | None
     say: Callable[[str], None]
 
 

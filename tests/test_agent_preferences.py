@@ -1,0 +1,82 @@
+"""A reward that is learned from a teacher's preferences pays an agent."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Finished
+from sightline.labels.store import LabelStore
+
+Sightline = Callable[..., Finished]
+TAUGHT = (
+    *("numberline", "steps=400", "tensorboard=false", "videos=false", "checkpoints.every=100"),
+    *("rollouts.tasks=8", "rollouts.parallel=8", "evaluation.every=100", "evaluation.episodes=4"),
+    *("evaluation.test_episodes=4", "reward.kind=learned", "reward.teacher.kind=scripted", "reward.model.kind=cnn"),
+    *("reward.model.channels=[4,4]", "reward.model.size=[24,24]", "reward.frame_size=[48,48]"),
+    *("reward.explore=60", "reward.every=100", "reward.questions=12", "reward.pool=60", "reward.segment=1"),
+    *("reward.fitting.epochs=4", "reward.fitting.ensemble=1"),
+)
+
+
+def metrics_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()[1:]]
+
+
+def without_times(run: Path) -> list[dict[str, Any]]:
+    kept = ("time/", "labels/seconds", "labels/remembered")
+    return [{k: v for k, v in record.items() if not k.startswith(kept)} for record in metrics_of(run)]
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose agent was paid by a learned reward."""
+    from conftest import start_sightline
+
+    folder = tmp_path_factory.mktemp("taught")
+    process = start_sightline("train", *TAUGHT, "--run-dir", folder / "run", cwd=folder)
+    _, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    return folder / "run"
+
+
+def test_the_reward_is_learned_from_what_the_agent_does(taught: Path) -> None:
+    metrics = metrics_of(taught)
+    updates = [record for record in metrics if "rollout/reward" in record]
+    rounds = [record["step"] for record in metrics if "labels/asked" in record]
+    assert rounds and rounds[0] >= 60
+    before = [record["rollout/reward"] for record in updates if record["step"] <= rounds[0]]
+    after = [record["rollout/reward"] for record in updates if record["step"] > rounds[0]]
+    assert set(before) == {0.0}, "nothing is paid before the first labels"
+    assert after and any(abs(reward) > 1e-3 for reward in after)
+    with LabelStore(taught / "labels") as store:
+        assert len(list(store.labels())) >= 12
+    result = json.loads((taught / "result.json").read_text())
+    assert result["chosen_step"] >= rounds[0], "chosen by a reward that means something"
+    assert (taught / "checkpoints" / f"best-{result['chosen_step']:012d}" / "reward.safetensors").is_file()
+    assert "What the teacher said" in (taught / "report.html").read_text()
+
+
+def test_it_is_resumed_to_the_same(sightline: Sightline, taught: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(taught, tmp_path / "run"))
+    newest = max((run / "checkpoints").glob("step-*"))
+    shutil.rmtree(newest)
+    (run / "result.json").unlink()
+    done = sightline("train", *TAUGHT, "--run-dir", run, "--resume")
+    assert done.code == 0, done.err
+    assert without_times(run) == without_times(taught)
+    results = [json.loads((one / "result.json").read_text()) | {"seconds": 0} for one in (run, taught)]
+    assert results[0] == results[1]
+    numbers = sightline("evaluate", run, "--episodes", "4", "--json")
+    assert numbers.code == 0 and json.loads(numbers.out)["reward"] == pytest.approx(results[0]["reward"])
+
+
+def test_states_cannot_be_read(sightline: Sightline) -> None:
+    others = [one for one in TAUGHT if not one.startswith("reward.model")]
+    done = sightline("train", *others, "reward.model={kind: states}", "--dry-run")
+    assert done.code == 2 and "an agent sees pictures" in done.err
