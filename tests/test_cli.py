@@ -402,7 +402,7 @@ def test_train_evaluate_report_an_agent(sightline: Sightline, tmp_path: Path) ->
     check_one_line(sightline("train", "numberline", "seed=9", "--run-dir", run, "--resume"), 2, "seed=0")
     resumed = sightline("train", "--run-dir", run, "--resume")
     assert resumed.code == 0
-    assert resumed.lines[0].startswith("resuming from turn ")
+    assert resumed.lines[0].startswith("resuming from step ")
     assert [line.split()[0] for line in resumed.out.splitlines()] == [
         *("untrained", "trained", "blank", "shuffled", "report")
     ]
