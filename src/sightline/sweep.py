@@ -35,6 +35,7 @@ from sightline.config.loading import leaves, load_recipe, parse_override
 from sightline.config.recipe import Recipe
 from sightline.errors import BadInput, Damaged
 from sightline.evaluation.episode_stats import describe
+from sightline.models.device import available_cores
 from sightline.reports.comparison import SWEEP
 from sightline.reports.pages import duration, read_mapping, read_text
 from sightline.runs.files import read_document, write_document
@@ -262,9 +263,7 @@ class Plan:
 
     def default_processes(self) -> int:
         """Number of cells that this machine's cores can train at a time."""
-        affinity = getattr(os, "sched_getaffinity", None)
-        cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-        return max(1, cores // max(cell.recipe.threads for cell in self.cells))
+        return max(1, available_cores() // max(cell.recipe.threads for cell in self.cells))
 
 
 def plan_sweep(recipe: str | None, overrides: Sequence[str], path: Path) -> Plan:

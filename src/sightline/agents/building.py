@@ -28,6 +28,7 @@ from sightline.evaluation.seeds import EvalSeeds, make_panel, played
 from sightline.models.vlm.model import VLM
 from sightline.rewards.base import OnlineRewardModel, RewardModel
 from sightline.rewards.building import RewardContext, RewardSetup, RunContext, resolved_words, reward_config
+from sightline.rewards.building import build_reward as build_model_of
 
 if TYPE_CHECKING:
     from sightline.agents.learning import PolicyLearner
@@ -131,12 +132,7 @@ class AgentSetup:
         if self.engine.world > 1:
             raise BadInput("a reward that is learned from a teacher pays an agent in one process; leave out torchrun")
         recipe = self.recipe
-        game = game_maker(recipe)()
-        try:
-            observation, _ = game.reset(seed=0)
-            shape = (observation.images[-1] if observation.images else rgb_frame(game)).shape
-        finally:
-            game.close()
+        shape = _first_frame(recipe).shape
         context = RunContext(folder, recipe.env, recipe.goal, shape, recipe.seed, recipe.steps, None, say)
         return reward_config(recipe.reward).online(self.reward, context)
 
@@ -315,14 +311,15 @@ def build_reward(recipe: AgentRecipe, asks: bool = True) -> RewardSetup | None:
     if recipe.reward == usual and recipe.rollouts.rewards == "turn":
         return None
 
-    def first_seen(frame_size: tuple[int, int] | None, states: bool) -> np.ndarray:
-        game = game_maker(recipe)()
-        try:
-            observation, _ = game.reset(seed=0)
-            return observation.images[-1] if observation.images else rgb_frame(game)
-        finally:
-            game.close()
+    context = RewardContext(recipe.goal, recipe.baseline, recipe.seed, asks, lambda *size: _first_frame(recipe))
+    return build_model_of(reward_config(recipe.reward), context)
 
-    return reward_config(recipe.reward).build(
-        RewardContext(recipe.goal, recipe.baseline, recipe.seed, asks, first_seen)
-    )
+
+def _first_frame(recipe: AgentRecipe) -> np.ndarray:
+    """The newest picture of the environment's first state, at its own size."""
+    game = game_maker(recipe)()
+    try:
+        observation, _ = game.reset(seed=0)
+        return observation.images[-1] if observation.images else rgb_frame(game)
+    finally:
+        game.close()

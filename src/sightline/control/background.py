@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import shutil
 import subprocess
@@ -33,6 +32,7 @@ from sightline.control.learners import greedy
 from sightline.control.state import acting_spaces, learned_reward, load_policy
 from sightline.errors import BadInput, RunFailed
 from sightline.evaluation.episodes import play_panel
+from sightline.models.device import available_cores
 from sightline.runs.folder import RunFolder
 from sightline.runs.state import restoring
 from sightline.session import Commit
@@ -45,9 +45,8 @@ def wants_process(recipe: ControlRecipe) -> bool:
     """True if evaluations of this recipe are made in another process."""
     wanted = recipe.evaluation.background
     if wanted == "auto":
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         # On a GPU a second copy of the encoder may not fit.
-        return recipe.steps >= WORTH_IT and cores > 1 and not torch.cuda.is_available()
+        return recipe.steps >= WORTH_IT and available_cores() > 1 and not torch.cuda.is_available()
     return wanted
 
 

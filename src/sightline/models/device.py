@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from sightline.errors import BadInput
 
 if TYPE_CHECKING:
     import torch
+
+
+def available_cores() -> int:
+    """Number of cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def choose_device(name: str) -> torch.device:

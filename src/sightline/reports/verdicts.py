@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from sightline.evaluation.episode_stats import UNREADABLE
 from sightline.evaluation.statistics import spearman
 from sightline.reports import plots
 from sightline.reports.pages import block, decimal, percent
 
-UNREADABLE = 0.02
-"""Share of replies without a legal action from which on it is the first thing that is said."""
 AS_GOOD = 0.1
 """Difference of success rates on the validation seeds that means nothing."""
 FEW = 4
