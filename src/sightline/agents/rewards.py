@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -22,11 +21,8 @@ from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.types import Trajectory, Turn
 from sightline.errors import BadInput
 from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream
-from sightline.runs.state import read_state, restoring, write_state
 
 PerWhat = Literal["turn", "episode"]
-REWARD = "reward.safetensors"
-"""File of a learned reward, in the folder of the policy that it has chosen."""
 
 
 class TurnRewards:
@@ -108,21 +104,3 @@ class TurnRewards:
 
 def _led_somewhere(turn: Turn) -> bool:
     return turn.played is not None
-
-
-def save_reward(folder: Path, model: RewardModel) -> None:
-    """Write what a reward model has learned beside the policy that it has judged; nothing if it learns nothing."""
-    state = model.state_dict()
-    if state:
-        write_state(folder / REWARD, state)
-
-
-def load_reward(folder: Path, model: RewardModel) -> None:
-    """Take over what `save_reward` wrote, if anything.
-
-    Raises:
-        Damaged: it does not fit the model.
-    """
-    if (folder / REWARD).is_file():
-        with restoring(folder):
-            model.load_state_dict(read_state(folder / REWARD))

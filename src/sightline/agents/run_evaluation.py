@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from sightline.agents.building import AgentSetup, build_reward, evaluation_worker, load_model, played_game
 from sightline.agents.evaluation import evaluate_policy
 from sightline.agents.prompting import reply_schema
-from sightline.agents.rewards import load_reward
 from sightline.config.loading import for_agent
 from sightline.config.recipe import AgentRecipe
 from sightline.evaluation.seeds import make_panel
 from sightline.models.chat.config import ChatModelConfig
+from sightline.rewards.kept import load_reward
 from sightline.runs.folder import RunFolder
 from sightline.session import chosen_checkpoint
 

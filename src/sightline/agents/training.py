@@ -26,7 +26,6 @@ from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.building import AgentSetup
 from sightline.agents.evaluation import evaluate_policy, film_episode, play_eval_seeds, summary
 from sightline.agents.metrics import MetricValues, merge_sums, rollout_metrics, update_metrics
-from sightline.agents.rewards import load_reward, save_reward
 from sightline.agents.rollouts import EpisodeTask
 from sightline.agents.samplers import Completion, Conversation, Key, Sampler
 from sightline.agents.sharing import gather_episodes
@@ -39,6 +38,7 @@ from sightline.evaluation.episode_stats import describe
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.evaluation.video import Film
 from sightline.rewards.base import Interrupted
+from sightline.rewards.kept import load_reward, save_reward
 from sightline.runs.archive import Archives
 from sightline.runs.folder import RunFolder
 from sightline.runs.progress import Progress

@@ -29,12 +29,12 @@ from sightline.config.loading import for_control
 from sightline.config.recipe import ControlRecipe
 from sightline.control.building import ControlSetup, build
 from sightline.control.learners import greedy
-from sightline.control.state import acting_spaces, learned_reward, load_policy
+from sightline.control.state import acting_spaces, load_policy
 from sightline.errors import BadInput, RunFailed
 from sightline.evaluation.episodes import play_panel
 from sightline.models.device import available_cores
+from sightline.rewards.kept import as_learned
 from sightline.runs.folder import RunFolder
-from sightline.runs.state import restoring
 from sightline.session import Commit
 
 WORTH_IT = 10_000
@@ -62,14 +62,9 @@ def evaluate_policy_in(setup: ControlSetup, folder: Path, panel: str, episodes: 
         See `Episodes.summary`.
     """
     policy = greedy(load_policy(setup.recipe, folder, acting_spaces(setup.make)))
-    judge, learned = setup.judge if judged else None, learned_reward(folder)
-    now = None if judge is None or learned is None else judge.state_dict()
-    if judge is not None and learned is not None:
-        with restoring(folder):
-            judge.load_state_dict(learned)
-    played = play_panel(policy, setup.make, setup.task, setup.panel(panel, episodes), judge)
-    if judge is not None and now is not None:
-        judge.load_state_dict(now)
+    with as_learned(folder, setup.reward_model):
+        judge = setup.judge if judged else None
+        played = play_panel(policy, setup.make, setup.task, setup.panel(panel, episodes), judge)
     assert played is not None  # nothing stops it
     return played.summary()
 

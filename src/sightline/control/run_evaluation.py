@@ -8,8 +8,9 @@ from typing import Any
 from sightline.config.loading import for_control
 from sightline.control.building import ControlSetup, build
 from sightline.control.learners import greedy
-from sightline.control.state import acting_spaces, learned_reward, load_policy
+from sightline.control.state import acting_spaces, load_policy
 from sightline.evaluation.episodes import play_panel
+from sightline.rewards.kept import learned_reward
 from sightline.runs.folder import RunFolder
 from sightline.runs.state import restoring
 from sightline.session import chosen_checkpoint
@@ -49,7 +50,6 @@ def chosen_setup(run: RunFolder, trust: bool = False) -> tuple[ControlSetup, int
     chosen = chosen_checkpoint(run)
     setup = build(recipe, asks=False)
     if setup.reward_model.state_dict():
-        learned = learned_reward(chosen.path)
         with restoring(chosen.path):
-            setup.reward_model.load_state_dict(learned or {})
+            setup.reward_model.load_state_dict(learned_reward(chosen.path) or {})
     return setup, chosen.step, chosen.path

@@ -30,16 +30,16 @@ from sightline.control.learners import build_learner
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.resolving import env_maker
 from sightline.control.reward_worker import RewardWorker
-from sightline.errors import Damaged
 from sightline.evaluation.episode_stats import EpisodeStats
-from sightline.rewards.base import OnlineRewardModel
+from sightline.rewards.base import OnlineRewardModel, RewardModel
+from sightline.rewards.kept import save_reward
 from sightline.runs.archive import Archives
 from sightline.runs.folder import RunFolder
 from sightline.runs.state import read_state, restoring, write_state
 from sightline.session import chosen_checkpoint, newest_checkpoint
 
 LEARNER, COLLECTION = "learner.safetensors", "collection.safetensors"
-POLICY, REWARD = "policy.safetensors", "reward.safetensors"
+POLICY = "policy.safetensors"
 
 
 def save_run(
@@ -108,11 +108,10 @@ def restore_run(
     return same, random_state
 
 
-def save_policy(folder: Path, model: OffPolicyAlgorithm, reward: dict[str, Any]) -> None:
+def save_policy(folder: Path, model: OffPolicyAlgorithm, reward: RewardModel) -> None:
     """Write a policy, and what a reward model has learned so far."""
     write_state(folder / POLICY, model.policy.state_dict())
-    if reward:
-        write_state(folder / REWARD, reward)
+    save_reward(folder, reward)
 
 
 def learner_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
@@ -219,16 +218,6 @@ def latest_learner(run: RunFolder, trust: bool = False, stated: Sequence[str] = 
         buffer_of(model).restore(collection["replay"], archives["transitions"])
     restore_learner(model, found.path)
     return model
-
-
-def learned_reward(folder: Path) -> dict[str, Any] | None:
-    """The state of the reward model that a checkpoint was chosen by; None if it was not learned."""
-    if not (folder / REWARD).exists():
-        return None
-    state = read_state(folder / REWARD)
-    if not isinstance(state, dict):
-        raise Damaged(f"'{folder / REWARD}' is damaged: it holds no reward model")
-    return state
 
 
 def buffer_of(model: OffPolicyAlgorithm) -> CommittedReplayBuffer:

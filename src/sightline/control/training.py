@@ -27,7 +27,6 @@ from sightline.control.reward_worker import RewardWorker
 from sightline.control.state import (
     buffer_of,
     latest_learner,
-    learned_reward,
     load_policy,
     restore_run,
     save_policy,
@@ -42,6 +41,7 @@ from sightline.evaluation.seeds import EvalSeeds
 from sightline.evaluation.video import Film
 from sightline.rewards.base import Clip, Interrupted, OnlineRewardModel, RewardModel, RewardStream
 from sightline.rewards.building import RunContext, reward_config
+from sightline.rewards.kept import as_learned, learned_reward
 from sightline.rewards.learned.reward import IN_RUN, LearnedReward
 from sightline.runs.archive import Archives
 from sightline.runs.folder import RunFolder, open_run
@@ -198,17 +198,27 @@ class ControlTrainer:
         """Play the validation panel, in another process if there is one."""
         setup, judged = self.setup, self._knows_reward()
         if self._process is not None:
-            panel = "validation", setup.recipe.evaluation.episodes
-
-            def instead(folder: Path, reason: str) -> dict[str, Any]:
-                if self._process is not None:
-                    self.session.warn(f"evaluation in the background failed ({reason}); it is made in between instead")
-                    self._process = None
-                return evaluate_policy_in(setup, folder, *panel, judged)
-
-            return BackgroundValidation(self._process, self._write_policy, *panel, judged, instead)
+            return self._beside(self._process, self.model, "validation", setup.recipe.evaluation.episodes, judged)
         numbers = self._play(greedy(self.model), self._validation, setup.judge if judged else None)
-        return Finished(numbers, lambda commit: commit(self._write_policy))
+        return Finished(
+            numbers, lambda commit: commit(lambda folder: save_policy(folder, self.model, setup.reward_model))
+        )
+
+    def _beside(
+        self, process: EvaluationProcess, model: OffPolicyAlgorithm, panel: str, episodes: int, judged: bool
+    ) -> BackgroundValidation:
+        """Have a panel played by the other process; if that fails, play it here."""
+
+        def instead(folder: Path, reason: str) -> dict[str, Any]:
+            if self._process is not None:
+                self.session.warn(f"evaluation in the background failed ({reason}); it is made in between instead")
+                self._process = None
+            return evaluate_policy_in(self.setup, folder, panel, episodes, judged)
+
+        def save(folder: Path) -> None:
+            save_policy(folder, model, self.setup.reward_model)
+
+        return BackgroundValidation(process, save, panel, episodes, judged, instead)
 
     def score(self, numbers: Mapping[str, Any]) -> float | None:
         """The reward model's reward where there is one: a task in words has no true return to choose by."""
@@ -232,16 +242,7 @@ class ControlTrainer:
         test = "test", recipe.evaluation.test_episodes
         # The same panel without any learning: success means little if random weights succeed as often.
         untrained = self._untrained()
-        beside: BackgroundValidation | None = None
-        if self._process is not None:
-
-            def write(folder: Path) -> None:
-                save_policy(folder, untrained, setup.reward_model.state_dict())
-
-            def instead(folder: Path, reason: str) -> dict[str, Any]:
-                return evaluate_policy_in(setup, folder, *test, True)
-
-            beside = BackgroundValidation(self._process, write, *test, True, instead)
+        beside = None if self._process is None else self._beside(self._process, untrained, *test, judged=True)
         numbers = self._play(self._chosen, setup.panel(*test), setup.judge)
         numbers["untrained"] = (
             self._play(greedy(untrained), setup.panel(*test), setup.judge) if beside is None else beside.numbers(True)
@@ -255,20 +256,12 @@ class ControlTrainer:
             raise Interrupted
         return episodes.summary()
 
-    def _write_policy(self, folder: Path) -> None:
-        save_policy(folder, self.model, self.setup.reward_model.state_dict())
-
     def _save_reward(self, best: Path) -> None:
         """Keep the learned reward that the chosen checkpoint was chosen by, as a folder that can be loaded anywhere."""
         model = self.setup.reward_model
-        state = learned_reward(best)
-        if isinstance(model, LearnedReward) and state is not None:
-            # Put back afterwards, so that saving changes nothing in the trainer.
-            now = model.state_dict()
-            with restoring(best), self.session.run.writing():
-                model.load_state_dict(state)
+        if isinstance(model, LearnedReward) and learned_reward(best) is not None:
+            with as_learned(best, model), self.session.run.writing():
                 model.save(self.session.run.path / IN_RUN)
-            model.load_state_dict(now)
 
     def illustrate(self) -> None:
         """Record videos and the reward landscape."""
