@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from sightline.config.basics import MAX_SEED
 from sightline.config.loading import for_control, load_recipe, recipe_name
 from sightline.config.recipe import ControlRecipe, Recipe
 from sightline.errors import BadInput
+from sightline.models.device import random_states_kept
 from sightline.rewards.base import RewardModel
 from sightline.runs.folder import RunFolder, default_run_path, open_run
 from sightline.runs.metrics import read_metrics
@@ -27,22 +27,16 @@ from sightline.runs.stopping import Stopped
 
 @contextlib.contextmanager
 def _process_unchanged() -> Iterator[None]:
-    """Restore what a run sets for the whole process: random states, torch's threads, the level of Gymnasium's logger.
-
-    Building a learner seeds all generators; a caller's own draws must not begin again with every call here.
-    """
+    """Restore what a run sets for all: states of random numbers, torch's threads, the level of Gymnasium's logger."""
     import gymnasium
     import torch
 
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state(), torch.get_num_threads()
-    level = gymnasium.logger.min_level
+    threads, level = torch.get_num_threads(), gymnasium.logger.min_level
     try:
-        yield
+        with random_states_kept():
+            yield
     finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
-        torch.set_num_threads(states[3])
+        torch.set_num_threads(threads)
         gymnasium.logger.min_level = level
 
 

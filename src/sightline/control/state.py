@@ -31,6 +31,7 @@ from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.resolving import env_maker
 from sightline.control.reward_worker import RewardWorker
 from sightline.evaluation.episode_stats import EpisodeStats
+from sightline.models.device import random_states_kept
 from sightline.rewards.base import OnlineRewardModel, RewardModel
 from sightline.rewards.kept import save_reward
 from sightline.runs.archive import Archives
@@ -167,7 +168,8 @@ def load_policy(recipe: ControlRecipe, folder: Path, env: VecEnv) -> OffPolicyAl
     """
     # It never stores a transition.
     acting = recipe.model_copy(update={"learner": recipe.learner.model_copy(update={"buffer_size": env.num_envs})})
-    model = build_learner(acting, env, None, np.float16)
+    with random_states_kept():  # training may go on beside
+        model = build_learner(acting, env, None, np.float16)
     weights = read_state(folder / POLICY)
     with restoring(folder):
         model.policy.load_state_dict(weights)

@@ -1,9 +1,14 @@
-"""Devices and dtypes of tensors."""
+"""What a process has for tensors: cores, devices, dtypes, and the random number generators."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from sightline.errors import BadInput
 
@@ -15,6 +20,26 @@ def available_cores() -> int:
     """Number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def random_states_kept() -> Iterator[None]:
+    """Restore the states of the process's random number generators at the end.
+
+    Stable-Baselines3 seeds all of them whenever it builds a learner; what is drawn afterwards must not begin again.
+    """
+    import torch
+
+    python, numpy, of_torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    of_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(of_torch)
+        if of_cuda:
+            torch.cuda.set_rng_state_all(of_cuda)
 
 
 def choose_device(name: str) -> torch.device:

@@ -23,7 +23,7 @@ TRACK = 2.4
 """The cart moves within [-TRACK, TRACK] metres."""
 UPRIGHT = math.radians(12)
 """A pole within this angle of the vertical counts as upright (radians)."""
-LEANING, FALLING = math.radians(2), math.radians(0.5)
+LEANING, FALLING = math.radians(2), math.radians(0.1)
 """Least angle that is called leaning, and least change between two frames that is called falling (radians): what can
 be seen at 96 pixels."""
 
