@@ -39,7 +39,7 @@ PLACES = {
     "recording": "sightline.agents.training.write_trajectory_log",
     "collecting": "sightline.envs.vector.FrameVectorEnv.step",
     "lesson": "sightline.preferences.rounds.PreferenceLearner.learn",
-    "evaluating": "sightline.control.training.play_panel",
+    "evaluating": "sightline.control.building.play_panel",
 }
 """Name -> what is called there; the last three are of policies on states."""
 

@@ -184,6 +184,17 @@ def test_results_do_not_depend_on_how_many_play_at_once(
     np.testing.assert_allclose(usual.rewards, other.rewards, atol=1e-5)
 
 
+def test_processes_find_the_same_numbers(bundled: Any) -> None:
+    panel, task = make_panel("test", "cartpole", 5), find_task("cartpole")
+    model = ZeroShotReward(task.goal, task.baseline, encoder=bundled)
+    maker = EnvMaker(task.env, episode_steps=20, frame_size=(64, 64))
+    here, there = (play_panel(zeros, maker, task, panel, model, processes=processes) for processes in (0, 2))
+    assert here is not None and there is not None
+    assert here.rewards is not None and there.rewards is not None
+    assert np.array_equal(here.returns, there.returns)
+    np.testing.assert_allclose(here.rewards, there.rewards, atol=1e-5)
+
+
 def test_rewards_are_means_over_the_frames_of_the_very_episode() -> None:
     class Brightness(RewardModel):
         def reward(self, clip: Clip) -> np.ndarray:

@@ -149,6 +149,7 @@ class AgentSetup:
             self.vlm,
             find_task(recipe.env).success,
             keeps_frames=self.judge is not None,
+            workers=recipe.workers,
         )
 
     def sampler(self, greedy: bool = False) -> Sampler:
@@ -203,6 +204,7 @@ def evaluation_worker(recipe: AgentRecipe, vlm: VLM | None = None, keeps_frames:
         vlm,
         find_task(recipe.env).success,
         keeps_frames=keeps_frames,
+        workers=recipe.workers,
     )
 
 

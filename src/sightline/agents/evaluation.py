@@ -250,7 +250,7 @@ def random_play(worker: RolloutWorker, eval_seeds: EvalSeeds) -> dict[str, Any]:
 
 def oracle_play(worker: RolloutWorker, eval_seeds: EvalSeeds) -> dict[str, Any] | None:
     """Summary of the environment's oracle, with random legal actions where it has no advice; None if it has none."""
-    return _baseline(worker, eval_seeds, _oracle_action) if has_oracle(worker.game(0)) else None
+    return _baseline(worker, eval_seeds, _oracle_action) if has_oracle(worker.games[0]) else None
 
 
 def _baseline(worker: RolloutWorker, eval_seeds: EvalSeeds, choose: Choose) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def _play_without_model(
     Returns:
         None if the environment broke down.
     """
-    game = worker.game(0)
+    game = worker.games[0]
     total, steps, illegal, over, states = 0.0, 0, 0, False, list[bool]()
     try:
         observation, info = game.reset(seed=seed)
@@ -285,7 +285,7 @@ def _play_without_model(
             total, steps, over = total + float(reward), steps + 1, bool(terminated or truncated)
             states.append(bool(info.get("success", False)))
     except Exception:
-        worker.replace_game(0)
+        worker.games.discard(0)
         return None
     success = success_by_rule(states)
     clean = success[worker.success] and not illegal and not info.get("mistakes", 0)
@@ -312,7 +312,7 @@ def film_episode(
     if rewards is not None:
         rewards.score([played])
     frames = np.stack([turn.exchange.pictures[-1].pixels for turn in played.turns])
-    fps = worker.game(0).metadata.get("render_fps") or FRAMES_PER_SECOND
+    fps = worker.games[0].metadata.get("render_fps") or FRAMES_PER_SECOND
     return Film(frames, played.rewards, int(fps), f"{len(played.turns)} turns")
 
 

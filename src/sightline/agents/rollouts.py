@@ -14,7 +14,6 @@ same whatever is played beside it, in whatever order, on however many processes.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -30,15 +29,17 @@ from sightline.agents.prompting import prompt_text
 from sightline.agents.samplers import Completion, Key, Sampler
 from sightline.agents.types import Reply, Trajectory, Turn
 from sightline.config.agents import Replies
+from sightline.config.basics import Workers
 from sightline.envs.games.contract import Observation
+from sightline.envs.games.processes import GamePool, MakeGame, begin
 from sightline.envs.tasks import SuccessRule
 from sightline.envs.vector import rgb_frame
 from sightline.evaluation.episode_stats import success_by_rule
 from sightline.images import Picture
+from sightline.models.device import available_cores
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import ChatTurn
 
-MakeGame = Callable[[], gymnasium.Env[Any, Any]]
 PictureFilter = Callable[[Picture, "EpisodeTask", int], Picture]
 """(picture, task, turn) -> the picture that is shown in its place."""
 CHANCE_OF_MOVES = 2
@@ -112,6 +113,8 @@ class RolloutWorker:
         vlm: the policy whose tokens replies consist of; None if replies are only text, which is not trained on.
         success: an episode succeeds if `info["success"]` is true at `every` step, at `any` step, or at its `end`.
         keeps_frames: whether turns keep the frame of the state that they led to, for a reward model.
+        workers: `inline` steps all episodes in this process, one after the other; `processes` spreads them over as many
+            processes as there are cores.
     """
 
     def __init__(
@@ -123,12 +126,13 @@ class RolloutWorker:
         vlm: VLM | None = None,
         success: SuccessRule = "end",
         keeps_frames: bool = False,
+        workers: Workers = "inline",
     ) -> None:
-        self._make, self._window, self._parallel = make, window, parallel
+        self._window, self._parallel = window, parallel
         self.success: SuccessRule = success
         self._keeps_frames = keeps_frames
         self._texts = _Texts(replies, vlm)
-        self._games: list[gymnasium.Env[Any, Any]] = []
+        self.games = GamePool(make, min(parallel, available_cores()) if workers == "processes" else 0)
 
     def play(
         self,
@@ -156,10 +160,9 @@ class RolloutWorker:
             while waiting and free:
                 index, task = waiting.popleft()
                 slot = free.pop(0)
-                game = self.game(slot)
                 active.append(
                     _Episode(
-                        game,
+                        self.games[slot],
                         slot,
                         index,
                         task,
@@ -171,6 +174,8 @@ class RolloutWorker:
                         self._keeps_frames,
                     )
                 )
+            for episode in active:
+                episode.observe()
             playing = [episode for episode in active if not episode.over]
             if playing:
                 # One batch: the next turn of every running episode.
@@ -178,13 +183,15 @@ class RolloutWorker:
                     [episode.conversation() for episode in playing], [episode.key() for episode in playing]
                 )
                 for episode, completion in zip(playing, completions, strict=True):
-                    episode.step(completion)
+                    episode.step(completion)  # all begin …
+                for episode in playing:
+                    episode.observe()  # … before the first is waited for
             for episode in active:
                 if episode.over:
                     done[episode.index] = episode.trajectory
                     free.append(episode.slot)
                     if episode.trajectory.error is not None:
-                        self.replace_game(episode.slot)
+                        self.games.discard(episode.slot)
             active = [episode for episode in active if not episode.over]
             if playing and after_turns is not None:
                 after_turns(len(playing))
@@ -192,33 +199,19 @@ class RolloutWorker:
 
     def first_turns(self, sampler: Sampler, tasks: Sequence[EpisodeTask]) -> list[Turn]:
         """Have the first turn of each task replied to, and play nothing. Tasks that cannot be begun are left out."""
-        # One environment serves all: what an episode keeps of its start does not change with the next reset.
-        begun = [
-            _Episode(self.game(0), 0, 0, task, (), self._texts, self._window, None, self.success, False)
-            for task in tasks
-        ]
+        begun = list[_Episode]()
+        for task in tasks:
+            # One environment serves all: what an episode keeps of its start does not change with the next reset.
+            game = self.games[0]
+            begun.append(_Episode(game, 0, 0, task, (), self._texts, self._window, None, self.success, False))
+            begun[-1].observe()
         playing = [episode for episode in begun if not episode.over]
         completions = sampler.generate([one.conversation() for one in playing], [one.key() for one in playing])
         return [episode.parsed_turn(completion) for episode, completion in zip(playing, completions, strict=True)]
 
-    def game(self, slot: int) -> gymnasium.Env[Any, Any]:
-        """Environment of a slot, made when it is first needed."""
-        while len(self._games) <= slot:
-            self._games.append(self._make())
-        return self._games[slot]
-
-    def replace_game(self, slot: int) -> None:
-        """Replace a slot's environment that broke down by a new one."""
-        with contextlib.suppress(Exception):
-            self._games[slot].close()
-        self._games[slot] = self._make()
-
     def close(self) -> None:
         """Close all environments."""
-        for game in self._games:
-            with contextlib.suppress(Exception):  # it would hide the error that ended the rollout
-                game.close()
-        self._games.clear()
+        self.games.close()
 
 
 class _Episode:
@@ -253,12 +246,9 @@ class _Episode:
         self._info: dict[str, Any] = {}
         self._action_names: tuple[str, ...] = game.get_wrapper_attr("action_names")
         self._queried_facts: tuple[str, ...] = game.get_wrapper_attr("asked")
-        try:
-            observation, self._info = game.reset(seed=task.seed)
-            self.trajectory.kind = str(self._info.get("kind", ""))
-            self._show(observation)
-        except Exception as error:
-            self._break_down(error)
+        self._led_to: Callable[[], Any] | None = None
+        """Result of the reset or step that was begun last, until it is observed."""
+        self._begin("reset", seed=task.seed)
 
     def key(self) -> Key:
         """PRNG key of the next turn."""
@@ -273,7 +263,7 @@ class _Episode:
         return self._exchanges[-self._window :]
 
     def step(self, completion: Completion) -> None:
-        """Parse a reply, and play its action."""
+        """Parse a reply, and begin to play its action; `observe` goes on."""
         turn = self.parsed_turn(completion)
         self.trajectory.turns.append(turn)
         # From now on the conversation holds the sampled ids: later prompts contain exactly what was sampled, which is
@@ -282,8 +272,21 @@ class _Episode:
         if turn.played is None:  # forfeited, and lost whatever went before
             self.trajectory.success, self.over = False, True
             return
+        self._begin("step", turn.played)
+
+    def observe(self) -> None:
+        """Take in the state that the reset or the last action led to."""
+        led_to, self._led_to = self._led_to, None
+        if led_to is None:
+            return
         try:
-            observation, reward, terminated, truncated, self._info = self._game.step(turn.played)
+            if not self.trajectory.turns:
+                observation, self._info = led_to()
+                self.trajectory.kind = str(self._info.get("kind", ""))
+                self._show(observation)
+                return
+            observation, reward, terminated, truncated, self._info = led_to()
+            turn = self.trajectory.turns[-1]
             if not math.isfinite(reward):
                 turns, seed = len(self.trajectory.turns), self._task.seed
                 raise ValueError(f"the reward of turn {turns} is {reward} (episode with seed {seed})")
@@ -302,8 +305,14 @@ class _Episode:
         if truncated and not terminated:
             # Cut off by time: the critic bootstraps from the state that would have come next.
             self.trajectory.truncated = True
-            if self._texts.vlm is not None and completion.prompt is not None:
+            if self._texts.vlm is not None and turn.prompt is not None:
                 self.trajectory.end = self._texts.vlm.encode(self.conversation())
+
+    def _begin(self, method: str, *args: Any, **options: Any) -> None:
+        try:
+            self._led_to = begin(self._game, method, *args, **options)
+        except Exception as error:
+            self._break_down(error)
 
     def _show(self, observation: Observation) -> None:
         """Append an observation to the conversation."""

@@ -82,7 +82,7 @@ def evaluate_chat(
     from sightline.agents.samplers.chat import ChatSampler
 
     worker = evaluation_worker(recipe)
-    game = worker.game(0)
+    game = worker.games[0]
     names, queried_facts = game.get_wrapper_attr("action_names"), game.get_wrapper_attr("asked")
     sampler = ChatSampler(config, reply_schema(recipe.replies, queried_facts, names), say)
     sampler.check()

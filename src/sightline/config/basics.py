@@ -14,6 +14,7 @@ takes minutes."""
 MAX_SEED = 2**32 - 1
 """Largest seed that NumPy, PyTorch and Gymnasium all accept."""
 
+Workers = Literal["inline", "processes"]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Aspect = Literal["crop", "pad", "squash"]
 """Preprocessing of frames that are not square, before an encoder reads them: `crop` leaves them to the model's own

@@ -16,7 +16,7 @@ from sightline.config.agents import (
     Update,
     WarmStart,
 )
-from sightline.config.basics import MAX_SEED, Baseline, Goal, Strict, tag_of
+from sightline.config.basics import MAX_SEED, Baseline, Goal, Strict, Workers, tag_of
 from sightline.config.blocks import AlgorithmBlock, Plugin, Reach, RewardWording
 from sightline.config.learners import AutoLearner, LearnerConfig
 
@@ -128,6 +128,10 @@ class RecipeBase(Strict):
     """Keyword arguments for the environment."""
     episode_steps: PositiveInt | None = None
     """Time limit of an episode, instead of the environment's own."""
+    workers: Workers = "inline"
+    """`inline` steps all environments in this process, one after the other; `processes` steps them at the same time, in
+    training and in evaluation, for heavy simulators: each has a process of its own, and those of agents share as many
+    as there are cores."""
     success_from: str | None = None
     """What says that a state is a success: the key of an info, or `reward` for a positive one; default: the task's,
     else the infos `success` and `is_success`."""
@@ -155,8 +159,6 @@ class ControlRecipe(RecipeBase):
     """Transitions to collect, summed over environments; rounded up to whole chunks (`learner.chunk` x `envs`)."""
     envs: PositiveInt = 8
     """Environments stepped together."""
-    workers: Literal["inline", "processes"] = "inline"
-    """`inline` steps all environments in this process; `processes` gives each its own (for heavy simulators)."""
     rescale_observations: bool = False
     """Show the learner observations that are scaled to [-1, 1] by the bounds of the environment's space."""
     reward: Annotated[RewardBlock, REWARD] = Field(default_factory=REWARD.make_default)

@@ -31,7 +31,6 @@ from sightline.control.building import ControlSetup, build
 from sightline.control.learners import greedy
 from sightline.control.state import acting_spaces, load_policy
 from sightline.errors import BadInput, RunFailed
-from sightline.evaluation.episodes import play_panel
 from sightline.models.device import available_cores
 from sightline.rewards.kept import as_learned
 from sightline.runs.folder import RunFolder
@@ -64,7 +63,7 @@ def evaluate_policy_in(setup: ControlSetup, folder: Path, panel: str, episodes: 
     policy = greedy(load_policy(setup.recipe, folder, acting_spaces(setup.make)))
     with as_learned(folder, setup.reward_model):
         judge = setup.judge if judged else None
-        played = play_panel(policy, setup.make, setup.task, setup.panel(panel, episodes), judge)
+        played = setup.play(policy, setup.panel(panel, episodes), judge)
     assert played is not None  # nothing stops it
     return played.summary()
 

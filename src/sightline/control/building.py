@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import Task, find_task
 from sightline.envs.vector import rgb_frame
 from sightline.errors import BadInput
-from sightline.evaluation.episodes import task_panel
+from sightline.evaluation.episodes import Episodes, Policy, play_panel, task_panel
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.rewards.base import RewardModel
 from sightline.rewards.building import RewardContext, RewardSetup, build_reward, reward_config
@@ -58,6 +59,17 @@ class ControlSetup:
     def panel(self, name: str, episodes: int, seed: int = 0) -> EvalSeeds:
         """A panel of the recipe's environment; other options, time limits and rules of success make it another one."""
         return task_panel(self.task, self.make, name, episodes, seed)
+
+    def play(
+        self,
+        policy: Policy,
+        panel: EvalSeeds,
+        judge: RewardModel | None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Episodes | None:
+        """Play a panel in environments as those of training; see `play_panel`."""
+        processes = self.recipe.envs if self.recipe.workers == "processes" else 0
+        return play_panel(policy, self.make, self.task, panel, judge, should_stop, processes)
 
 
 def build(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:

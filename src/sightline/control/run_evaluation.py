@@ -9,7 +9,6 @@ from sightline.config.loading import for_control
 from sightline.control.building import ControlSetup, build
 from sightline.control.learners import greedy
 from sightline.control.state import acting_spaces, load_policy
-from sightline.evaluation.episodes import play_panel
 from sightline.rewards.kept import learned_reward
 from sightline.runs.folder import RunFolder
 from sightline.runs.state import restoring
@@ -34,7 +33,7 @@ def evaluate_run(run: RunFolder, episodes: int, seed: int, trust: bool = False) 
     setup, step, folder = chosen_setup(run, trust)
     learner = load_policy(setup.recipe, folder, acting_spaces(setup.make))
     panel = setup.panel("test", episodes, seed)
-    played = play_panel(greedy(learner), setup.make, setup.task, panel, setup.judge)
+    played = setup.play(greedy(learner), panel, setup.judge)
     assert played is not None
     return {"chosen_step": step} | played.summary()
 

@@ -35,7 +35,7 @@ from sightline.control.state import (
 )
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import RunFailed
-from sightline.evaluation.episodes import Policy, play_one, play_panel
+from sightline.evaluation.episodes import Policy, play_one
 from sightline.evaluation.landscape import reward_landscape
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.evaluation.video import Film
@@ -251,7 +251,7 @@ class ControlTrainer:
         return numbers
 
     def _play(self, policy: Policy, panel: EvalSeeds, judge: RewardModel | None) -> dict[str, Any]:
-        episodes = play_panel(policy, self.setup.make, self.setup.task, panel, judge, self.session.stop.requested)
+        episodes = self.setup.play(policy, panel, judge, self.session.stop.requested)
         if episodes is None:
             raise Interrupted
         return episodes.summary()

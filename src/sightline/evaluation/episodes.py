@@ -83,6 +83,7 @@ def play_panel(
     panel: EvalSeeds,
     reward_model: RewardModel | None,
     should_stop: Callable[[], bool] = lambda: False,
+    processes: int = 0,
 ) -> Episodes | None:
     """Run one episode for every seed of a panel.
 
@@ -93,6 +94,8 @@ def play_panel(
         panel: the seeds.
         reward_model: scores the frames; without one nothing is rendered.
         should_stop: called at every step; True stops the evaluation.
+        processes: environments that are stepped together, each in a process of its own; 0 steps all in this one. The
+            numbers are the same.
 
     Returns:
         The episodes, or None if stopped.
@@ -100,13 +103,14 @@ def play_panel(
     Raises:
         RunFailed: a reward is no finite number.
     """
-    columns = min(PARALLEL, len(panel.seeds))
+    columns = min(processes or PARALLEL, len(panel.seeds))
 
     def seed_of(env: int, episode: int) -> int:
         index = env + episode * columns
         return panel.seeds[index] if index < len(panel.seeds) else 0
 
-    envs = FrameVectorEnv(make, columns, seed_of, frames=reward_model is not None and "frames" in reward_model.needs)
+    frames = reward_model is not None and "frames" in reward_model.needs
+    envs = FrameVectorEnv(make, columns, seed_of, frames, "processes" if processes else "inline")
     try:
         stats = EpisodeStats(len(panel.seeds), task.measures)
         scored = None if reward_model is None else _Rewards(reward_model, len(panel.seeds))
