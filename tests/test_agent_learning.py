@@ -25,7 +25,7 @@ from sightline.errors import BadInput
 from small_trajectories import turn_by_turn
 
 Sightline = Callable[..., Finished]
-ALGORITHMS = ("ppo", "grpo", "rloo", "gigpo")
+ALGORITHMS = ("ppo", "grpo", "rloo", "gigpo", "reinforce")
 FROZEN = (
     *("update.learning_rate=1e-12", "update.minibatch=20", "update.micro_batch=8", "update.thought_weight=0.5"),
     *("update.kl_thoughts=0.1", "update.kl_actions=0.1", "update.entropy=0.01", "rollouts.temperature=1.5"),

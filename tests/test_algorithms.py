@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sightline.agents.algorithms.gigpo import GiGPO
 from sightline.agents.algorithms.grpo import GRPO
 from sightline.agents.algorithms.ppo import PPO, generalised_advantages
+from sightline.agents.algorithms.reinforce import Reinforce
 from sightline.agents.algorithms.rloo import RLOO
 from sightline.agents.types import Group
 from small_trajectories import episode
@@ -32,7 +33,7 @@ def first_turns(group: Group, settings: Any) -> list[float]:
 
 class TestAll:
     def test_nothing_of_nothing(self) -> None:
-        for settings in (PPO(), GRPO(), RLOO(), GiGPO()):
+        for settings in (PPO(), GRPO(), RLOO(), GiGPO(), Reinforce()):
             assert settings.compute_advantages([]) == []
             assert advantages([[], [episode([])]], settings) == [[], [None]]
 
@@ -140,6 +141,35 @@ class TestGiGPO:
     def test_without_weight_it_is_grpo(self) -> None:
         group = [episode([0, 1], states=[5, 5]), episode([0.5], states=[5]), episode([0.0], states=[5])]
         assert advantages([group], GiGPO(turn_weight=0)) == advantages([group], GRPO())
+
+
+class TestReinforce:
+    def test_by_hand(self) -> None:
+        # to come, at gamma 0.5: (1 + 0.5 * 2, 2), (0 + 0.5 * 4, 4), (3); first turns 2, 2, 3 against 2.5, 2.5, 2
+        groups = [[episode([1, 2]), episode([0, 4])], [episode([3.0]), episode([9, 9], error="it broke"), episode([])]]
+        plain = Reinforce(gamma=0.5, normalise=False)
+        assert advantages(groups, plain) == [[[-0.5, -2], [-0.5, 2]], [[1], None, None]]
+        # mean 0; squares 0.25 + 4 + 0.25 + 4 + 1 over five turns
+        normal = advantages(groups, Reinforce(gamma=0.5))
+        assert normal[0][0] == pytest.approx([-0.5 / sqrt(1.9), -2 / sqrt(1.9)])
+
+    def test_a_turn_that_one_alone_has_reached_is_compared_with_nothing(self) -> None:
+        assert advantages([[episode([1.0]), episode([3, 5])]], Reinforce(gamma=0, normalise=False)) == [[[-2], [2, 0]]]
+        assert advantages([[episode([1.0, 7])]], Reinforce()) == [[[0, 0]]]
+
+    @given(st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=4), min_size=2, max_size=5), st.floats(0, 1))
+    def test_what_an_episode_earned_itself_is_in_no_baseline_of_its_own(
+        self, rewards: list[list[float]], gamma: float
+    ) -> None:
+        """More reward at the end of the first raises its own advantages by as much, discounted."""
+        plain = Reinforce(gamma=gamma, normalise=False)
+        before, after = (
+            advantages([[episode([*rewards[0][:-1], rewards[0][-1] + more])], [episode(r) for r in rewards[1:]]], plain)
+            for more in (0.0, 1.0)
+        )
+        turns, longest = len(rewards[0]), max(map(len, rewards[1:]))
+        raised = [gamma ** (turns - 1 - t) if t < longest else 0.0 for t in range(turns)]
+        assert np.subtract(after[0][0], before[0][0]) == pytest.approx(np.array(raised), abs=1e-9)  # type: ignore[arg-type]
 
 
 GROUPED = {"grpo": GRPO(), "dr": GRPO(divide_by_deviation=False), "rloo": RLOO(), "gigpo": GiGPO()}

@@ -608,7 +608,7 @@ def test_switching_the_algorithm_of_an_agent_keeps_what_both_know() -> None:
         ("polcy.model=bundled", "did you mean 'policy'"),
         ("policy.modl=bundled", "did you mean 'model'"),
         ("algorithm.gama=0.5", "did you mean 'gamma'"),
-        ("algorithm.kind=reinforce", "only ppo, grpo, rloo, gigpo"),
+        ("algorithm.kind=trpo", "only ppo, grpo, rloo, gigpo, reinforce"),
         ("algorithm.kind=gigpo algorithm.gae_lambda=1", "unknown key 'algorithm.gae_lambda'"),
         ("algorithm.gamma=1.5", "algorithm.gamma"),
         ("update.clip_low=0", "update.clip_low"),

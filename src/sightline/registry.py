@@ -54,6 +54,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "grpo": "sightline.agents.algorithms.grpo:GRPO",
         "rloo": "sightline.agents.algorithms.rloo:RLOO",
         "gigpo": "sightline.agents.algorithms.gigpo:GiGPO",
+        "reinforce": "sightline.agents.algorithms.reinforce:Reinforce",
     },
     "provider": {
         "openai": "sightline.models.chat.openai_compatible:OpenAICompatible",

@@ -66,11 +66,11 @@ def resolve(recipe: AgentRecipe) -> AgentRecipe:
 
 
 def game_maker(recipe: AgentRecipe, training: bool = False) -> GameMaker:
-    """Factory of the recipe's environment for evaluation, or with the changed options of training."""
-    options = recipe.env_options | (recipe.rollouts.train_env_options if training else {})
-    return GameMaker(
-        recipe.env, options, recipe.prompt, recipe.actions, recipe.episode_steps, recipe.text_only, recipe.success_from
-    )
+    """Factory of the recipe's environment for evaluation, or with the changed options and time limit of training."""
+    options, steps = recipe.env_options, recipe.episode_steps
+    if training:
+        options, steps = options | recipe.rollouts.train_env_options, recipe.rollouts.episode_steps or steps
+    return GameMaker(recipe.env, options, recipe.prompt, recipe.actions, steps, recipe.text_only, recipe.success_from)
 
 
 def played_game(recipe: AgentRecipe) -> str:

@@ -121,6 +121,9 @@ class Rollouts(Strict):
     """Turns that the model is shown: the present one, and what was seen and replied before."""
     rewards: Literal["turn", "episode"] = "turn"
     """`turn`: each turn has its reward; `episode`: their sum is that of an episode's last turn."""
+    episode_steps: PositiveInt | None = None
+    """Time limit of an episode in training, if another than in evaluation: once a pole has fallen, the rest of its
+    episode teaches little."""
     train_env_options: dict[str, Any] = {}
     """Options of the environment that differ in training from those of evaluation."""
 

@@ -118,7 +118,7 @@ def write_labels_page(
 
 def accuracy_by_difference(statistics: Statistics) -> str:
     """Plot the accuracy of each teacher over bins of the true difference, as SVG text; chance is the dashed line."""
-    with plots.new_figure(8.4, 3.1) as figure:
+    with plots.new_figure(4.8, 3.0) as figure:
         axes = figure.subplots()
         known = [teacher for teacher in statistics.teachers if teacher.bins]
         for i, teacher in enumerate(known):
@@ -138,7 +138,7 @@ def accuracy_by_difference(statistics: Statistics) -> str:
             axes.set_xscale("log")
         axes.set(title="Accuracy", xlabel="difference of the true returns (95 % intervals)")
         plots.as_percentages(axes)
-        plots.shared_legend(figure, [axes])
+        plots.shared_legend(figure, [axes], columns=2)
         return plots.as_svg(figure)
 
 

@@ -1,0 +1,66 @@
+"""REINFORCE with reward-to-go and a baseline for each turn: Williams, "Simple Statistical Gradient-Following Algorithms
+for Connectionist Reinforcement Learning", Machine Learning 8, 1992; baselines that depend on time are treated by Peters
+and Schaal, "Reinforcement Learning of Motor Skills with Policy Gradients", Neural Networks 21, 2008, section 3.2.
+
+    G_t = r_t + gamma * G_{t+1}
+    A_t = G_t - mean of G_t over the other episodes of the update
+
+    turn        0     1     2     3
+    episode 1   G_0   G_1   G_2   G_3
+    episode 2   G_0   G_1   G_2
+    episode 3   G_0   G_1                  compared down the columns
+
+For rewards that come every turn, where an episode's return says little about a single turn, and where a critic has not
+learned yet what states are worth. No critic is needed. Where episodes differ much from the start, PPO's critic knows
+more; where only the end is rewarded, GRPO compares like with like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import PositiveInt
+
+from sightline.agents.algorithms.base import AlgorithmConfig
+from sightline.agents.algorithms.returns import discounted_returns, is_complete
+from sightline.agents.types import Advantages, Group
+from sightline.config.basics import Fraction
+
+EPSILON = 1e-8
+"""Added to the standard deviation that advantages are divided by."""
+
+
+class Reinforce(AlgorithmConfig):
+    """Reward-to-go against that of other episodes at the same turn (Williams 1992; Peters and Schaal 2008)."""
+
+    kind: Literal["reinforce"] = "reinforce"
+    group: PositiveInt = 1
+    """Episodes with the same task seed."""
+    gamma: Fraction = 0.95
+    normalise: bool = True
+    """Advantages of an update to standard deviation 1."""
+
+    title: ClassVar[str] = "REINFORCE"
+
+    def compute_advantages(self, groups: Sequence[Group]) -> list[list[Advantages | None]]:
+        """Advantages of each trajectory; None for broken or empty episodes. A turn that only one episode has reached
+        has nothing to be compared with, and an advantage of 0."""
+        episodes = [episode for group in groups for episode in group if is_complete(episode)]
+        returns = [discounted_returns(episode.rewards, self.gamma) for episode in episodes]
+        longest = max((len(each) for each in returns), default=0)
+        totals, counts = np.zeros(longest), np.zeros(longest)
+        for each in returns:
+            totals[: len(each)] += each
+            counts[: len(each)] += 1
+        # Without the episode's own return the baseline does not depend on its actions, and the gradient is unbiased:
+        # G - (total - G) / (n - 1) = (n * G - total) / (n - 1).
+        found = [
+            np.where(counts[:n] > 1, (counts[:n] * each - totals[:n]) / np.maximum(counts[:n] - 1, 1), 0.0)
+            for each in returns
+            for n in [len(each)]
+        ]
+        deviation = float(np.concatenate(found).std()) + EPSILON if self.normalise and found else 1.0
+        advantages = iter([Advantages(each / deviation) for each in found])
+        return [[next(advantages) if is_complete(episode) else None for episode in group] for group in groups]
