@@ -44,7 +44,7 @@ EPISODES, TURNS = 100, 100
 
 def learn(jobs: int) -> dict[str, Any]:
     """Train, and read off what came of it."""
-    asked = {f"balance, seed {seed}": (seed, ()) for seed in SEEDS}
+    asked: dict[str, tuple[int, tuple[str, ...]]] = {f"balance, seed {seed}": (seed, ()) for seed in SEEDS}
     asked |= {f"{side} edge, seed 0": (0, words) for side, words in EDGES.items()}
     with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(jobs) as pool:
 

@@ -240,7 +240,7 @@ def test_the_example_of_an_algorithm(example: Any) -> None:
             self.error = None if rewards else "broken"
 
     groups = [[Episode(0.0, 1.0), Episode(0.0)], [Episode(2.0), Episode()]]
-    told = example("reinforce").ReinforceConfig().compute_advantages(groups)
+    told = example("mean_baseline").MeanBaselineConfig().compute_advantages(groups)
     numbers = [[None if one is None else one.advantages.tolist() for one in group] for group in told]
     assert numbers == [[[0.0, 0.0], [-1.0]], [[1.0], None]]
 

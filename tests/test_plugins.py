@@ -29,7 +29,7 @@ ENTRY_POINTS = {
     "reward": "brightness = bright_kit:BrightnessConfig",
     "teacher": "brighter = bright_kit:BrighterConfig",
     "feedback": "points = bright_kit:PointsConfig",
-    "algorithm": "reinforce = bright_kit:Reinforce",
+    "algorithm": "plain = bright_kit:Plain",
     "provider": "eyes = bright_kit:EyesModel",
     "env": "lamp = bright_kit:LAMP\nswitch = bright_kit:SWITCH",
 }
@@ -58,13 +58,13 @@ RUNS: dict[str, tuple[tuple[str, ...], tuple[str, int], tuple[str, ...]]] = {
     ),
     "algorithm": (
         (
-            *("role=agent", "env=switch", "algorithm.kind=reinforce", "steps=16", "tensorboard=false"),
+            *("role=agent", "env=switch", "algorithm.kind=plain", "steps=16", "tensorboard=false"),
             *("checkpoints.every=4", "evaluation.every=8", "evaluation.episodes=2", "evaluation.test_episodes=2"),
             *("rollouts.tasks=4", "rollouts.parallel=4", "update.minibatch=4", "update.micro_batch=4"),
             *("update.epochs=1", "replies.thoughts=false", "replies.max_tokens=48"),
         ),
         ("update", 3),
-        ("Plain REINFORCE", "switch"),
+        ("Plain returns", "switch"),
     ),
 }
 """Overrides, where the run is killed (see `agent_worker.PLACES`), and what its report names."""

@@ -82,11 +82,11 @@ class PointsConfig(FeedbackConfig):
         return (returns[0] / segment - values).square().mean(-1)
 
 
-class Reinforce(AlgorithmConfig):
+class Plain(AlgorithmConfig):
     """The return of the episode, less the mean of all; its values are learned for nothing."""
 
-    kind: Literal["reinforce"] = "reinforce"
-    title: ClassVar[str] = "Plain REINFORCE"
+    kind: Literal["plain"] = "plain"
+    title: ClassVar[str] = "Plain returns"
     needs_values: ClassVar[bool] = True
 
     def compute_advantages(self, groups: Sequence[Group]) -> list[list[Advantages | None]]:

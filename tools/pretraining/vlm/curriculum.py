@@ -24,8 +24,16 @@ from sightline.envs.games.points import PointsGame
 
 REPLIES = Replies(format="json", thoughts=False)
 """How the bundled model replies."""
-GAMES = {"numberline": 0.16, "ezpoints": 0.28, "points24": 0.24, "blackjack": 0.16, "frozenlake": 0.08, "sokoban": 0.08}
-"""Task that the bundled model reads -> share of the samples. CartPole can be added: `--shares cartpole=…`."""
+GAMES = {
+    "numberline": 0.16,
+    "ezpoints": 0.28,
+    "points24": 0.24,
+    "blackjack": 0.30,
+    "frozenlake": 0.06,
+    "sokoban": 0.16,
+    "cartpole": 1.30,
+}
+"""Task that the bundled model reads -> share of the samples; they need not sum to 1."""
 OPTIONS: dict[str, dict[str, Any]] = {"cartpole": {"render_size": (96, 96)}}
 WEIGHTS = {"+": 0.65, "-": 0.35, "*": 0.5, "/": 0.35, "stand": 0.6, "hit": 0.4}
 """Habits, right or wrong: with no skill at all, the most probable action is the same one in every state."""
