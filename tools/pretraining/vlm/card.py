@@ -133,8 +133,8 @@ A LLaVA of stock transformers classes: a SigLIP tower for 96x96 pictures in patc
 128 numbers each. {parameters:,} parameters, {megabytes:.1f} MB (float16). Its byte-level BPE tokenizer reads any text,
 and the phrases of our games' prompts and replies as one token each.
 
-**For trying Sightline on a laptop, offline, in minutes. It knows six games and CartPole, drawn by us, and is not for
-science.**
+**For trying Sightline on a laptop, offline, in minutes. It knows six games and CartPole, all drawn by us, and is
+not for science.**
 
 ## Training
 
@@ -148,9 +148,8 @@ science.**
 
 {chr(10).join(f"      {command}" for command in commands)}
 
-  The first three were run with earlier forms of the curriculum: the first without CartPole, the second with a change of
-  0.5 degrees as the least that is called falling, the third with shares of 1.5 for CartPole and 0.12 for Sokoban. The
-  present curriculum is that of the last.
+  The curriculum grew meanwhile: the first was run without CartPole; the second, with a change of 0.5 degrees as the
+  least that is called falling; the third, before the shares were what they are.
 
 ## Held-out numbers
 

@@ -36,6 +36,7 @@ GAMES = {
 """Task that the bundled model reads -> share of the samples; they need not sum to 1."""
 OPTIONS: dict[str, dict[str, Any]] = {"cartpole": {"render_size": (96, 96)}}
 WEIGHTS = {"+": 0.65, "-": 0.35, "*": 0.5, "/": 0.35, "stand": 0.6, "hit": 0.4}
+HABIT_AT_THE_POLE = {"right": 1.5}
 """Habits, right or wrong: with no skill at all, the most probable action is the same one in every state."""
 
 
@@ -138,5 +139,6 @@ def _action_without_skill(game: Any, legal: tuple[str, ...], rng: np.random.Gene
         legal = legal if numbers_fit else tuple(name for name in legal if not name.isdigit())
     elif not game.asked:
         legal = game.action_names
-    weights = np.array([WEIGHTS.get(name, 1.0) for name in legal])
+    habits = HABIT_AT_THE_POLE if isinstance(game, CartPole) else WEIGHTS
+    weights = np.array([habits.get(name, 1.0) for name in legal])
     return str(rng.choice(legal, p=weights / weights.sum()))
