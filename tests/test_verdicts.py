@@ -72,3 +72,9 @@ def test_a_run_that_was_too_short_is_told_to_go_on() -> None:
     result = {**rate(0.0), "untrained": rate(0.0), "chosen_step": 100}
     told = next_steps({"steps": 8000, "goal": ["pole upright"]}, result, metrics)
     assert told[0].startswith("The reward does not say what is wanted") and "steps=16000" in told[1]
+
+
+def test_the_seeds_to_try_are_others() -> None:
+    for seed, others in ((0, "seed=1, seed=2"), (1, "seed=0, seed=2"), (7, "seed=0, seed=1")):
+        (step,) = next_steps({"seed": seed}, rate(0.9) | {"untrained": rate(0.1)}, [])
+        assert others in step

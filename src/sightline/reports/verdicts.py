@@ -75,7 +75,8 @@ def _next_steps(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: p
     if looks is not None and not looks.good and looks.answer == "No":
         yield "Reward what needs eyes: raise update.kl_thoughts, so that what it says of the pictures stays true."
     if learned is not None and learned.good:
-        yield "Try other seeds (seed=1, seed=2): one run is an anecdote."
+        first, second = [seed for seed in range(3) if seed != recipe.get("seed")][:2]
+        yield f"Try other seeds (seed={first}, seed={second}): one run is an anecdote."
 
 
 def readable_verdict(result: Mapping[str, Any]) -> Verdict | None:
