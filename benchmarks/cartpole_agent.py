@@ -1,15 +1,17 @@
 """Does an agent learn from one sentence to balance a pole, and does it do what other sentences say?
 
-    python benchmarks/cartpole_agent.py learn --jobs 2
+    python benchmarks/cartpole_agent.py balance --folder runs/cartpole-agent
+    python benchmarks/cartpole_agent.py edges --folder runs/cartpole-agent
     python benchmarks/cartpole_agent.py rules
 
-- `learn`: whole `sightline train cartpole-agent` commands: three seeds with the recipe's sentence, and two opposite
-  sentences with one seed. How long each takes, what the untrained and the chosen model do on the test panel with real,
-  blank and shuffled pictures, and where the cart is in the last turns of the test episodes that were kept.
+- `balance`: `sightline sweep cartpole-agent` over three seeds with the recipe's sentence; `edges`: over two opposite
+  sentences with one seed. How long each run takes, what the untrained and the chosen model do on the test panel with
+  real, blank and shuffled pictures, and where the cart is in the last turns of the test episodes that were kept. As
+  many runs as cores go on beside each other, one thread each. The same command goes on where it was cut off.
 - `rules`: what simple rules reach in the same environment that are told the facts, with and without mistakes: how good
   eyes have to be, and how many steps a turn may take.
 
-`--jobs` commands run beside each other, one thread each. Results go to benchmarks/results/cartpole_agent.json.
+Results go to benchmarks/results/cartpole_agent.json.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import tempfile
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,39 +30,40 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from running import keep, run_folder, train
+from running import keep
 from sightline.envs.control.cartpole import CartPole
 from sightline.evaluation.statistics import wilson
+from sightline.models.device import available_cores
 from sightline.runs.folder import RunFolder
 
 FILE = "cartpole_agent.json"
 RECIPE = "cartpole-agent"
-SEEDS = (0, 1, 2)
-EDGES = {side: (f"goal=the cart at the {side} edge", "baseline=pole and cart") for side in ("right", "left")}
+SWEEPS = {
+    "balance": ("seed=0..2",),
+    "edges": ("goal='the cart at the right edge','the cart at the left edge'", "baseline=pole and cart", "seed=0"),
+}
 LAST_TURNS = 20
 KEPT = ("success_rate", "ci_low", "ci_high", "return", "reward", "truthful_replies", "unparsable", "episodes", "panel")
 EPISODES, TURNS = 100, 100
 
 
-def learn(jobs: int) -> dict[str, Any]:
-    """Train, and read off what came of it."""
-    asked: dict[str, tuple[int, tuple[str, ...]]] = {f"balance, seed {seed}": (seed, ()) for seed in SEEDS}
-    asked |= {f"{side} edge, seed 0": (0, words) for side, words in EDGES.items()}
-    with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(jobs) as pool:
-
-        def one(name: str) -> dict[str, Any]:
-            seed, words = asked[name]
-            result = train(name, (RECIPE, *words), seed, Path(place))
-            found = {key: result[key] for key in KEPT} | {"seconds": round(result["wall_seconds"])}
-            found |= {look: {key: result[look][key] for key in KEPT} for look in ("blank", "shuffled", "untrained")}
-            return found | {"cart": cart_at_the_end(run_folder(name, seed, Path(place)))}
-
-        return dict(zip(asked, pool.map(one, asked), strict=True))
+def learn(name: str, folder: Path) -> dict[str, Any]:
+    """Train what a sweep asks for, and read off what came of it."""
+    command = [sys.executable, "-m", "sightline", "sweep", RECIPE, *SWEEPS[name], "--run-dir", str(folder / name)]
+    cells = json.loads(subprocess.run([*command, "--json"], stdout=subprocess.PIPE, check=True).stdout)["cells"]
+    found = {}
+    for cell in cells:
+        run = RunFolder(Path(cell["run"]))
+        result = run.read_json("result.json") or {}
+        numbers = {key: result[key] for key in KEPT} | {"seconds": round(result["seconds"])}
+        numbers |= {look: {key: result[look][key] for key in KEPT} for look in ("blank", "shuffled", "untrained")}
+        found[cell["cell"]] = numbers | {"cart": cart_at_the_end(run)}
+    return found
 
 
-def cart_at_the_end(run: Path) -> dict[str, float]:
+def cart_at_the_end(run: RunFolder) -> dict[str, float]:
     """Shares of the last turns of the kept test episodes in which the cart is left, in the middle or right."""
-    log = json.loads((RunFolder(run).path / "trajectories" / "test-real.json").read_text())
+    log = json.loads((run.path / "trajectories" / "test-real.json").read_text())
     seen = Counter(turn["facts"]["cart"] for episode in log["episodes"] for turn in episode["turns"][-LAST_TURNS:])
     return {side: round(seen[side] / seen.total(), 3) for side in ("left", "middle", "right")}
 
@@ -106,11 +109,13 @@ def holds(rule: Callable[[CartPole], str], wrong: float, steps: int, seed: int) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("learn", "rules"))
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("part", choices=(*SWEEPS, "rules"))
+    parser.add_argument("--folder", type=Path, default=Path("runs/cartpole-agent"), help="where the runs go")
     given = parser.parse_args()
-    found = learn(given.jobs) if given.part == "learn" else rules()
-    keep(FILE, given.part, found, given.jobs)
+    if given.part == "rules":
+        keep(FILE, "rules", rules())
+    else:
+        keep(FILE, given.part, learn(given.part, given.folder), jobs=available_cores())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ RESULTS = Path(__file__).parent / "results"
 
 def train(name: str, arguments: tuple[str, ...], seed: int, folder: Path) -> dict[str, Any]:
     """One `sightline train … --json` in a process of its own: its result, with `wall_seconds`."""
-    target = run_folder(name, seed, folder)
+    target = folder / f"{abs(hash(name))}-{seed}"
     command = [sys.executable, "-m", "sightline", "train", *arguments, f"seed={seed}", "videos=false"]
     started = time.monotonic()
     done = subprocess.run([*command, "--run-dir", str(target), "--json"], capture_output=True, text=True, check=False)
@@ -28,11 +28,6 @@ def train(name: str, arguments: tuple[str, ...], seed: int, folder: Path) -> dic
         outcome += f", success {100 * result['success_rate']:.0f} %"
     print(f"{name}, seed {seed}: {outcome}, {result['wall_seconds']:.0f} s", flush=True)
     return result
-
-
-def run_folder(name: str, seed: int, folder: Path) -> Path:
-    """Where `train` has put a run."""
-    return folder / f"{abs(hash(name))}-{seed}"
 
 
 def machine(jobs: int = 1) -> str:

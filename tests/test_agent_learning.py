@@ -217,6 +217,21 @@ def test_success_rises_and_comes_from_looking(sightline: Sightline, tmp_path: Pa
 
 
 @pytest.mark.learning
+def test_a_sentence_pays_and_a_pole_is_held(sightline: Sightline, tmp_path: Path) -> None:
+    """A fifth of the recipe's turns, and longer episodes than any in training."""
+    overrides = ("seed=1", "steps=2160", "rollouts.tasks=24", "rollouts.episode_steps=30", "update.minibatch=180")
+    fewer = ("evaluation.every=720", "evaluation.episodes=4", "evaluation.test_episodes=8", "videos=false")
+    run = ("tensorboard=false", "--run-dir", tmp_path / "run", "--json")
+    done = sightline("train", "cartpole-agent", *overrides, *fewer, *run)
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
+    assert result["untrained"]["success_rate"] <= 0.1
+    assert result["success_rate"] >= 0.5
+    assert result["blank"]["success_rate"] <= 0.2 and result["shuffled"]["success_rate"] <= 0.2
+    assert result["reward"] > result["untrained"]["reward"] + 0.1, "the words see it too"
+
+
+@pytest.mark.learning
 @pytest.mark.parametrize("truthful", [None, 0.0])
 def test_a_warm_start_teaches_a_scrambled_model_to_reply(truthful: float | None) -> None:
     setup = setup_of("replies.max_tokens=24")
