@@ -46,8 +46,8 @@ def played_by(setup: AgentSetup, tasks: int = 2, group: int = 4) -> list[Traject
 
 
 @cache
-def played_once(window: int) -> list[Trajectory]:
-    return played_by(setup_of(*FROZEN, f"rollouts.window={window}"))
+def played_once(window: int, tasks: int = 2) -> list[Trajectory]:
+    return played_by(setup_of(*FROZEN, f"rollouts.window={window}"), tasks)
 
 
 @pytest.mark.parametrize("ratio", ["turn", "token"])
@@ -178,7 +178,7 @@ def test_what_led_to_better_becomes_more_probable(algorithm: str) -> None:
     if algorithm == "ppo":
         settings += ("algorithm.value_coefficient=0",)
     setup = setup_of(*settings)
-    played = played_once(1)
+    played = played_once(1, tasks=16)
     setup.engine.prepare(setup.vlm)
     learner = setup.learner()
     learner.compute_values_and_ref_logprobs(played)
@@ -195,7 +195,7 @@ def test_what_led_to_better_becomes_more_probable(algorithm: str) -> None:
     )
     advantages = np.array([turn.advantage if turn.turn.on_policy else 0.0 for turn in turns])
     assert (gained * advantages).sum() > 0
-    assert np.corrcoef(gained, advantages)[0, 1] > 0.2
+    assert np.corrcoef(gained, advantages)[0, 1] > 2 / np.sqrt(len(gained))  # two standard errors of none
 
 
 # -- it learns ---------------------------------------------------------------------------------------------------------
