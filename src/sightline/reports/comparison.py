@@ -275,7 +275,10 @@ def write_comparison(page: Path, comparison: Comparison, title: str, command: st
             (one, sum(bool(run.result) for run in one.runs), [_cell(one, name) for name in comparison.measures])
             for one in comparison.combinations
         ],
-        styles=[plots.line_style(index) for index in range(len(comparison.combinations))],
+        styles=[
+            (plots.themed(colour), dashes)
+            for colour, dashes in map(plots.line_style, range(len(comparison.combinations)))
+        ],
         count=sum(len(one.runs) for one in comparison.combinations),
         curves=curves,
         panels=", ".join(panels).lower(),

@@ -153,7 +153,7 @@ def compared_curves(combinations: Sequence[Sequence[Metrics]]) -> tuple[str, lis
         combinations: the metrics of the runs of each.
 
     Returns:
-        SVG text, empty if there is nothing to compare; and the titles of the panels.
+        SVG text, one document after the other, empty if there is nothing to compare; and the titles of the panels.
     """
     drawn = []
     for measure, title in COMPARED.items():
@@ -162,10 +162,10 @@ def compared_curves(combinations: Sequence[Sequence[Metrics]]) -> tuple[str, lis
             drawn.append((measure, title, curves))
     if not drawn:
         return "", []
-    with new_figure(8.4, 2.9) as figure:
-        axes = figure.subplots(1, len(drawn), squeeze=False)[0]
-        for panel, (measure, title, curves) in zip(axes, drawn, strict=True):
-            last = 1.0
+    panels = []
+    for measure, title, curves in drawn:
+        with new_figure(*PLOT) as figure:
+            panel, last = figure.subplots(), 1.0
             for index, (steps, mean, low, high) in enumerate(curves):
                 colour, dashes = line_style(index)
                 panel.fill_between(steps, low, high, color=colour, alpha=0.14, linewidth=0)
@@ -176,7 +176,8 @@ def compared_curves(combinations: Sequence[Sequence[Metrics]]) -> tuple[str, lis
             panel.set_xlim(0, last * 1.02)
             if measure == "success_rate":
                 as_percentages(panel)
-        return as_svg(figure), [title for _, title, _ in drawn]
+            panels.append(as_svg(figure))
+    return "".join(panels), [title for _, title, _ in drawn]
 
 
 def _evaluated(metrics: Metrics, measure: str) -> Series:
@@ -463,9 +464,14 @@ def as_svg(figure: Figure) -> str:
     text = _saved(figure, "svg", dpi=200, metadata=metadata).decode()
     # Neither the prologue nor ids that name nothing may stand in a page that holds several plots.
     text = re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :])
-    for colour, name in VARIABLES.items():
-        text = text.replace(colour.lower(), f"var(--{name}, {colour})")
+    for colour in VARIABLES:
+        text = text.replace(colour.lower(), themed(colour))
     return text
+
+
+def themed(colour: str) -> str:
+    """The colour as a page's style writes it: in light and in dark what plots show it as."""
+    return f"var(--{VARIABLES[colour]}, {colour})" if colour in VARIABLES else colour
 
 
 def _saved(figure: Figure, kind: str, **options: Any) -> bytes:
