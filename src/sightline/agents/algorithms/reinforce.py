@@ -54,13 +54,14 @@ class Reinforce(AlgorithmConfig):
         for each in returns:
             totals[: len(each)] += each
             counts[: len(each)] += 1
-        # Without the episode's own return the baseline does not depend on its actions, and the gradient is unbiased:
-        # G - (total - G) / (n - 1) = (n * G - total) / (n - 1).
-        found = [
-            np.where(counts[:n] > 1, (counts[:n] * each - totals[:n]) / np.maximum(counts[:n] - 1, 1), 0.0)
-            for each in returns
-            for n in [len(each)]
-        ]
+
+        def relative(own: np.ndarray) -> np.ndarray:
+            # Without the episode's own return the baseline does not depend on its actions; the gradient is unbiased:
+            # G - (total - G) / (n - 1) = (n * G - total) / (n - 1).
+            n, total = counts[: len(own)], totals[: len(own)]
+            return np.where(n > 1, (n * own - total) / np.maximum(n - 1, 1), 0.0)
+
+        found = [relative(each) for each in returns]
         deviation = float(np.concatenate(found).std()) + EPSILON if self.normalise and found else 1.0
         advantages = iter([Advantages(each / deviation) for each in found])
         return [[next(advantages) if is_complete(episode) else None for episode in group] for group in groups]
