@@ -165,6 +165,14 @@ def start_sightline(*arguments: Any, cwd: Path, **environment: str) -> subproces
     )
 
 
+def trained(folder: Path, *arguments: Any) -> Path:
+    """Train in a process of its own, to the end; gives the run folder."""
+    process = start_sightline("train", *arguments, "--run-dir", folder / "run", cwd=folder)
+    _, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    return folder / "run"
+
+
 @pytest.fixture
 def sightline_process(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """`start_sightline` in an empty folder; whatever still runs at the end of the test is ended."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Finished
+from conftest import Finished, trained
 from sightline.labels.store import LabelStore
 
 Sightline = Callable[..., Finished]
@@ -36,13 +36,7 @@ def without_times(run: Path) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose agent was paid by a learned reward."""
-    from conftest import start_sightline
-
-    folder = tmp_path_factory.mktemp("taught")
-    process = start_sightline("train", *TAUGHT, "--run-dir", folder / "run", cwd=folder)
-    _, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
-    return folder / "run"
+    return trained(tmp_path_factory.mktemp("taught"), *TAUGHT)
 
 
 def test_the_reward_is_learned_from_what_the_agent_does(taught: Path) -> None:

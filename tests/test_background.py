@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from conftest import TINY, Finished, start_sightline
+from conftest import TINY, Finished, start_sightline, trained
 from sightline.config.loading import for_control, load_recipe
 from sightline.control.background import EvaluationProcess, wants_process
 from sightline.runs.state import read_state
@@ -48,10 +48,7 @@ def check_same(run: Path, other: Path) -> None:
 @pytest.fixture(scope="module")
 def in_between(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that evaluates in between."""
-    folder = tmp_path_factory.mktemp("in_between")
-    process = start_sightline("train", *ARGUMENTS, "--run-dir", folder / "run", cwd=folder)
-    assert process.wait(timeout=120) == 0
-    return folder / "run"
+    return trained(tmp_path_factory.mktemp("in_between"), *ARGUMENTS)
 
 
 def test_the_numbers_are_the_same(sightline: Sightline, tmp_path: Path, in_between: Path) -> None:

@@ -18,7 +18,7 @@ import psutil
 import pytest
 import safetensors.numpy
 
-from conftest import SIZES, TINY, Finished, start_sightline, write_open_clip_encoder
+from conftest import SIZES, TINY, Finished, start_sightline, trained, write_open_clip_encoder
 from sightline.config.loading import for_control, load_recipe
 from sightline.control.building import build
 from sightline.control.collection import CollectingVecEnv
@@ -408,11 +408,7 @@ def kill_group(process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    process = start_sightline("train", *LONG, "--run-dir", folder / "run", cwd=folder)
-    _, err = process.communicate(timeout=180)
-    assert process.returncode == 0, err
-    return folder / "run"
+    return trained(tmp_path_factory.mktemp("uninterrupted"), *LONG)
 
 
 @pytest.fixture(scope="module")

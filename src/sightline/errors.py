@@ -18,6 +18,11 @@ class RunFailed(Exception):
     """Failure while running; everything saved before is intact. Exit code 1."""
 
 
+def reason_of(error: BaseException) -> str:
+    """Type and message of an exception, in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def nearest(wanted: str, known: Iterable[str], count: int = 3) -> str:
     """Hint for an unknown name, such as `"; did you mean 'cartpole'?"`, or the first known names if none is similar."""
     known = list(known)

@@ -22,7 +22,7 @@ import sys
 from functools import cache
 from typing import Any, Literal
 
-from sightline.errors import BadInput, nearest
+from sightline.errors import BadInput, nearest, reason_of
 
 Kind = Literal["reward", "teacher", "feedback", "algorithm", "provider", "env"]
 
@@ -135,7 +135,7 @@ def find(kind: Kind, name: str) -> Any:
     try:
         return _imported(plugin) if isinstance(plugin, str) else plugin.load()
     except (Exception, SystemExit) as error:  # a stranger's module may fail in any way; all others go on working
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        reason = reason_of(error)
         if isinstance(plugin, str):
             where, advice = f"at '{plugin}'", "fix that module"
         else:

@@ -30,7 +30,7 @@ from sightline.config.recipe import ControlRecipe
 from sightline.control.building import ControlSetup, build
 from sightline.control.learners import greedy
 from sightline.control.state import acting_spaces, load_policy
-from sightline.errors import BadInput, RunFailed
+from sightline.errors import BadInput, RunFailed, reason_of
 from sightline.models.device import available_cores
 from sightline.rewards.kept import as_learned
 from sightline.runs.folder import RunFolder
@@ -186,7 +186,7 @@ def _serve(run: Path) -> None:
         except (BadInput, RunFailed) as error:
             reply = {"error": str(error)}
         except Exception as error:
-            reply = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+            reply = {"error": reason_of(error)}
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
 

@@ -15,7 +15,7 @@ from sightline.envs.drawing import Size
 from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import find_task
 from sightline.envs.vector import misfit, rgb_frame
-from sightline.errors import BadInput, RunFailed
+from sightline.errors import BadInput, RunFailed, reason_of
 from sightline.rewards.building import resolved_words
 
 
@@ -79,7 +79,7 @@ def _try_out(env: gymnasium.Env[Any, Any], name: str, frames: bool) -> None:
     except (BadInput, RunFailed):
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        reason = reason_of(error)
         raise RunFailed(f"environment '{name}' failed in reset(seed=0): {reason}; fix the environment") from error
     wrong = misfit(env.observation_space, state)
     if wrong is not None:

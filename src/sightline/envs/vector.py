@@ -27,7 +27,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from sightline.errors import BadInput, RunFailed
+from sightline.errors import BadInput, RunFailed, reason_of
 
 MakeEnv = Callable[[], "gymnasium.Env[Any, Any]"]
 EpisodeSeed = Callable[[int, int], int]
@@ -100,7 +100,7 @@ class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
         except (BadInput, RunFailed):
             raise  # our own environments say it in one line already
         except Exception as error:
-            raise self._failure(f"failed in reset(): {_reason(error)}") from error
+            raise self._failure(f"failed in reset(): {reason_of(error)}") from error
         self._check_observation(state)
         return state, info
 
@@ -109,7 +109,7 @@ class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
         try:
             state, reward, terminated, truncated, info = self.env.step(action)
         except Exception as error:
-            raise self._failure(f"failed in step(): {_reason(error)}") from error
+            raise self._failure(f"failed in step(): {reason_of(error)}") from error
         self._check_observation(state)
         try:
             finite = math.isfinite(reward)
@@ -160,11 +160,6 @@ def misfit(space: spaces.Space[Any], state: Any) -> str | None:
     if numbers.dtype.kind in "fc" and not np.isfinite(numbers).all():
         return "with NaN in it" if np.isnan(numbers).any() else "with an infinite number in it"
     return None
-
-
-def _reason(error: Exception) -> str:
-    """Type and message of an exception, in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def rgb_frame(env: gymnasium.Env[Any, Any]) -> np.ndarray:
@@ -387,6 +382,16 @@ def _report_dead_workers() -> Iterator[None]:
         ) from error
 
 
+def leave_stops_to_parent() -> None:
+    """Ignore SIGINT and SIGTERM in a worker process.
+
+    Ctrl-C and a job scheduler's SIGTERM reach the whole process group. The parent process saves a checkpoint, for which
+    it needs its workers, and then ends them.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
 @dataclass(frozen=True)
 class _EnvFactory:
     """Environment factory without arguments that can be pickled, as worker processes need it."""
@@ -398,10 +403,7 @@ class _EnvFactory:
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         if multiprocessing.parent_process() is not None:
-            # Ctrl-C and a job scheduler's SIGTERM reach the whole process group. The parent process saves a checkpoint,
-            # for which it needs its workers, and then ends them.
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_IGN)
+            leave_stops_to_parent()
         env_id = getattr(self.make, "env_id", None)
         name = f"environment {self.index + 1} of {self.count}" + (f" ('{env_id}')" if env_id else "")
         return FrameAndState(self.make(), self.frames, name, "fix it, then resume with --resume")

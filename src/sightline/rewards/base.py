@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from sightline.errors import BadInput, RunFailed
+from sightline.errors import BadInput, RunFailed, reason_of
 
 if TYPE_CHECKING:
     import torch
@@ -364,7 +364,7 @@ def _called(model: RewardModel, method: str, *given: Any) -> Any:
     except (BadInput, RunFailed):
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        reason = reason_of(error)
         raise RunFailed(f"{type(model).__name__}.{method} failed: {reason}") from error
 
 

@@ -24,8 +24,8 @@ TRACK = 2.4
 UPRIGHT = math.radians(12)
 """A pole within this angle of the vertical counts as upright (radians)."""
 LEANING, FALLING = math.radians(2), math.radians(0.1)
-"""Least angle that is called leaning, and least change between two frames that is called falling (radians): what can
-be seen at 96 pixels."""
+"""Least angle that is called leaning, and least change between two frames that is called falling (radians). A pole that
+is being balanced turns by 0.05 to 0.8 degrees a step."""
 
 
 @dataclass(frozen=True)

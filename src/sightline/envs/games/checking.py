@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from sightline.envs.games.wrapping import AnyEnv, check_action_names, has_oracle, oracle
-from sightline.errors import BadInput
+from sightline.errors import BadInput, reason_of
 
 MAX_STEPS = 2000
 """Steps after which an episode is taken to never end."""
@@ -182,7 +182,7 @@ def _time_step(env: AnyEnv, observation: Any, reward: float, over: bool, info: M
 
 
 def _in_one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+    return reason_of(error)[:300]
 
 
 def _check_gymnasium(env: AnyEnv) -> Finding:

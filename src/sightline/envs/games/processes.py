@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import pickle
-import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +17,8 @@ import gymnasium
 
 from sightline.envs.games.contract import Observation
 from sightline.envs.games.wrapping import has_oracle, oracle
-from sightline.errors import RunFailed
+from sightline.envs.vector import leave_stops_to_parent
+from sightline.errors import RunFailed, reason_of
 
 MakeGame = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -186,8 +186,7 @@ def _close_all(closing: Sequence[gymnasium.Env[Any, Any] | GameProcess]) -> None
 
 def _serve(pipe: Any, make: MakeGame) -> None:
     """Reply to calls until the pipe is closed, which also happens if the other process is killed."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # they reach the whole group; the other process saves, then closes
+    leave_stops_to_parent()
     games: dict[int, gymnasium.Env[Any, Any]] = {}
     while True:
         try:
@@ -229,5 +228,5 @@ def _portable(error: Exception) -> Exception:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        return RunFailed(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        return RunFailed(reason_of(error))
     return error
