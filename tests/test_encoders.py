@@ -48,6 +48,19 @@ def test_preprocessing_equals_open_clip_bit_for_bit(
     assert torch.equal(encoder.preprocess(frames), expected)
 
 
+def test_embeddings_equal_open_clips_own(bundled: Any, frames_of: Callable[..., np.ndarray]) -> None:
+    """Batch norms folded into convolutions change nothing but the last digits."""
+    import open_clip
+
+    model = open_clip.create_model(f"local-dir:{bundled_folder()}", require_pretrained=True).eval()
+    assert any(isinstance(module, torch.nn.BatchNorm2d) for module in model.visual.modules())
+    assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in bundled._visual.modules())
+    frames = frames_of(8, bundled.image_size, bundled.image_size)
+    with torch.inference_mode():
+        expected = torch.nn.functional.normalize(model.encode_image(bundled.preprocess(frames)), dim=-1)
+    np.testing.assert_allclose(bundled.embed_frames(frames), expected.numpy(), atol=2e-6)
+
+
 @pytest.mark.parametrize("shape", [(41, 97), (200, 100), (16, 64), (7, 5), (64, 65), (400, 600)])
 def test_preprocessing_of_other_sizes_equals_open_clip(bundled: Any, shape: tuple[int, int]) -> None:
     frames = np.random.default_rng(1).integers(0, 256, (2, *shape, 3), np.uint8)

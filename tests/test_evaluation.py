@@ -239,7 +239,7 @@ def test_rewards_that_are_no_numbers_fail_in_one_line(value: float) -> None:
     with pytest.raises(RunFailed, match=r"Broken: .*not finite numbers.*look at what it returns") as caught:
         play_panel(zeros, CLOCK, TASK, make_panel("test", "clock", 30), Broken())
     assert "\n" not in str(caught.value)
-    with pytest.raises(RunFailed, match="1 of 1 rewards"):
+    with pytest.raises(RunFailed, match="1 of 7 rewards"):
         play_one(zeros, CLOCK, 5, Broken(), EnvMaker("small_envs:Clock"))
 
 

@@ -12,6 +12,7 @@ input, one JSON document per line, and ends when that is closed, which also happ
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import queue
 import shutil
@@ -69,31 +70,27 @@ def evaluate_policy_in(setup: ControlSetup, folder: Path, panel: str, episodes: 
 
 
 class EvaluationProcess:
-    """The other process, started with its first job.
+    """The other process. It loads Python, torch and the models while this one collects its first transitions.
 
     Args:
         run: the run folder, with its recipe.
     """
 
     def __init__(self, run: Path) -> None:
-        self._run = run
-        self._process: subprocess.Popen[str] | None = None
-        self._reader: threading.Thread | None = None
         self._replies: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "sightline.control.background", str(run)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for this process
+        )
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._reader.start()
 
     def submit(self, folder: Path, panel: str, episodes: int, judged: bool) -> None:
         """Have a policy evaluated; see `evaluate_policy_in`. Its reply comes after those of the jobs before."""
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "sightline.control.background", str(self._run)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                start_new_session=True,  # Ctrl-C is for this process
-            )
-            self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
-            self._reader.start()
         assert self._process.stdin is not None
         job = {"folder": str(folder), "panel": panel, "episodes": episodes, "judged": judged}
         with contextlib.suppress(BrokenPipeError):  # it has ended; the reply says so
@@ -106,16 +103,15 @@ class EvaluationProcess:
             try:
                 return self._replies.get(block=wait, timeout=0.2)
             except queue.Empty:
-                if self._reader is None or not (self._reader.is_alive() or self._replies.qsize()):
+                if not (self._reader.is_alive() or self._replies.qsize()):
                     return {"error": "its process has ended"}
                 if not wait:
                     return None
 
     def close(self) -> None:
         """End the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()
+        self._process.wait()
 
     def _read(self, stream: IO[str]) -> None:
         for line in stream:
@@ -171,17 +167,21 @@ class BackgroundValidation:
         self._folder.cleanup()
 
 
+def _setup(run: Path) -> ControlSetup:
+    # The process that asks has built the same; what it trusts needs no second question.
+    return build(for_control(RunFolder(run).trusted_recipe(trust=True, asks=False)), asks=False)
+
+
 def _serve(run: Path) -> None:
     """Reply to jobs from standard input until it is closed."""
     replies, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no reply
-    setup: ControlSetup | None = None
+    setup = functools.cache(lambda: _setup(run))
+    with contextlib.suppress(Exception):  # told with the reply to each job
+        setup()
     for line in sys.stdin:
         try:
-            if setup is None:
-                # The process that asks has built the same; what it trusts needs no second question.
-                setup = build(for_control(RunFolder(run).trusted_recipe(trust=True, asks=False)), asks=False)
             job = json.loads(line)
-            summary = evaluate_policy_in(setup, Path(job["folder"]), job["panel"], job["episodes"], job["judged"])
+            summary = evaluate_policy_in(setup(), Path(job["folder"]), job["panel"], job["episodes"], job["judged"])
             reply: dict[str, Any] = {"summary": summary}
         except (BadInput, RunFailed) as error:
             reply = {"error": str(error)}

@@ -219,20 +219,20 @@ def play_one(
     )
     shown = FrameVectorEnv(make_for_display, 1, lambda env, episode: seed)
     try:
-        stream = None if reward_model is None else RewardStream(reward_model)
         states = seen.reset()
         shown.reset()
-        pictures, rewards = [], []
+        pictures, steps = [], []
         ended = False
         while not ended:
             actions = policy(states)
             step, picture = seen.step(actions), shown.step(actions)
             assert picture.frames is not None
             pictures.append(picture.frames[0].copy())
-            clip = Clip.of_arrays({name: array[None] for name, array in step_clip(step).items()})
-            rewards.append(step.rewards if stream is None else stream(clip)[0])
+            steps.append({name: array.copy() for name, array in step_clip(step).items()})
             states, ended = step.states, bool(step.ended[0])
-        return np.stack(pictures), np.concatenate(rewards).astype(np.float32)
+        episode = stacked(steps)
+        rewards = episode["env_reward"] if reward_model is None else RewardStream(reward_model)(Clip.of_arrays(episode))
+        return np.stack(pictures), rewards[:, 0].astype(np.float32)
     finally:
         seen.close()
         shown.close()

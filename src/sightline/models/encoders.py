@@ -57,7 +57,7 @@ def bundled_folder() -> Path:
 
 
 def load_encoder(
-    name: str, device: str = "auto", dtype: str = "auto", batch_size: int = 256, aspect: Aspect = "crop"
+    name: str, device: str = "auto", dtype: str = "auto", batch_size: int = 128, aspect: Aspect = "crop"
 ) -> Encoder:
     """Load an encoder.
 
@@ -223,10 +223,12 @@ class OpenClipEncoder(_TowerPair):
             self._tokenizer = open_clip.get_tokenizer(model_name, **plain)
         except Exception as error:
             raise _cannot_load(name, error) from error
-        self._model = self._model.to(device=device, dtype=dtype).eval().requires_grad_(False)
+        self._model = self._model.eval().requires_grad_(False)
+        preprocessing = self._model.visual.preprocess_cfg
+        self._model.visual = _folded(self._model.visual)
+        self._model = self._model.to(device=device, dtype=dtype)
         self._visual = self._model.visual
         self._transform = transform
-        preprocessing = self._visual.preprocess_cfg
         size = preprocessing["size"]
         self.image_size = int(size if isinstance(size, int) else size[0])
         self._resize_mode = preprocessing.get("resize_mode", "shortest")
@@ -272,6 +274,22 @@ class OpenClipEncoder(_TowerPair):
 
     def _hf_tokenizer(self) -> Any:
         return getattr(self._tokenizer, "tokenizer", None)
+
+
+def _folded(tower: torch.nn.Module) -> torch.nn.Module:
+    """Tower with its batch norms folded into the convolutions before them: the same function, to rounding.
+
+    On a CPU the bundled encoder takes two thirds of the time so.
+    """
+    import torch
+    from torch.fx.experimental.optimization import fuse
+
+    if not any(isinstance(module, torch.nn.BatchNorm2d) for module in tower.modules()):
+        return tower
+    try:
+        return fuse(tower)
+    except Exception:  # whatever tracing meets in a stranger's architecture; unfolded it works as well
+        return tower
 
 
 class HuggingFaceEncoder(_TowerPair):

@@ -43,7 +43,7 @@ class ZeroShotConfig(RewardConfig):
     """`bundled`, `Architecture/tag` (open_clip), `hf:owner/name`, `local-dir:/path` (open_clip format)."""
     alpha: float | None = Field(default=None, ge=0, le=1)
     """Strength of the regularisation in [0, 1]; without baseline there is none. Default 0.5."""
-    batch_size: PositiveInt = 256
+    batch_size: PositiveInt = 128
     """Frames per forward pass of the image tower."""
     device: str = "auto"
     dtype: Dtype = "auto"
@@ -164,7 +164,7 @@ class ZeroShotReward(RewardModel):
         encoder: str | Encoder = "bundled",
         device: str = "auto",
         dtype: str = "auto",
-        batch_size: int = 256,
+        batch_size: int = 128,
         aspect: Aspect = "crop",
     ) -> None:
         self.goal, self.baseline, self.alpha = _sentences(goal, "goal"), _sentences(baseline, "baseline"), alpha
