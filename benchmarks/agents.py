@@ -239,7 +239,7 @@ def played_by_rule(env: Any, panel: EvalSeeds, rule: Rule) -> dict[str, Any]:
         while not over:
             action = rule(game)
             faultless &= action in info["legal_actions"]
-            _, reward, terminated, truncated, info = env.step(np.int64(game.action_names.index(action)))
+            _, reward, terminated, truncated, info = env.step(action)
             total, steps, over = total + float(reward), steps + 1, bool(terminated or truncated)
         successes.append(bool(info["success"]))
         clean.append(successes[-1] and faultless and not info.get("mistakes", 0))
@@ -617,7 +617,7 @@ class Published:
             assert np.isfinite(logprob) and np.isfinite(said)
             read = read_reply(self._vlm.decode(ids.tolist()), self._recipe.replies, names, asked, True)
             action = read.action or names[int(chance.integers(len(names)))]
-            observation, _, terminated, truncated, _ = self._env.step(np.int64(names.index(action)))
+            observation, _, terminated, truncated, _ = self._env.step(action)
             if terminated or truncated:
                 observation, _ = self._env.reset(seed=int(chance.integers(2**31)))
 
