@@ -9,12 +9,17 @@ CARTPOLE_ID = "sightline/CartPole-v0"
 CARTPOLE_CONTINUOUS_ID = "sightline/CartPoleContinuous-v0"
 MOUNTAIN_CAR_ID = "sightline/MountainCar-v0"
 METAWORLD_ID = "sightline/MetaWorld-v0"
+HUMANOID_ID = "sightline/Humanoid-v0"
+
+VECTORISED = {HUMANOID_ID: "sightline.envs.humanoid.env:HumanoidVector"}
+"""Environments that simulate many of themselves at once."""
 
 for _id, _entry_point, _steps in (
     (CARTPOLE_ID, "control.cartpole:CartPole", 200),
     (CARTPOLE_CONTINUOUS_ID, "control.cartpole_continuous:CartPoleContinuous", 100),
     (MOUNTAIN_CAR_ID, "control.mountain_car:MountainCar", 200),
     (METAWORLD_ID, "control.metaworld:MetaWorld", 500),
+    (HUMANOID_ID, "humanoid.env:Humanoid", 50),
     ("sightline/NumberLine-v0", "games.number_line:NumberLine", None),  # this and the next three end by themselves
     ("sightline/EZPoints-v0", "games.ez_points:EZPoints", None),
     ("sightline/Points24-v0", "games.points24:Points24", None),
@@ -24,4 +29,9 @@ for _id, _entry_point, _steps in (
 ):
     # A module that is loaded again, as notebooks do, would be warned of for each of them.
     if _id not in gymnasium.registry:
-        gymnasium.register(_id, entry_point=f"sightline.envs.{_entry_point}", max_episode_steps=_steps)
+        gymnasium.register(
+            _id,
+            entry_point=f"sightline.envs.{_entry_point}",
+            vector_entry_point=VECTORISED.get(_id),
+            max_episode_steps=_steps,
+        )

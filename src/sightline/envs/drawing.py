@@ -148,7 +148,7 @@ def turn(points: list[Point], angle: float, about: Point, aspect: float = 1.0) -
 
 
 @lru_cache(maxsize=64)
-def _value_noise(height: int, width: int, seed: int) -> np.ndarray:
+def value_noise(height: int, width: int, seed: int) -> np.ndarray:
     """Smooth noise in [-1, 1]: a few octaves of random grids, enlarged and added up."""
     rng = np.random.default_rng(seed)
     total = np.zeros((height, width), np.float32)
@@ -171,5 +171,5 @@ def texture(size: Size, top: Colour, bottom: Colour, roughness: float, seed: int
     height, width = size[0] * OVERSAMPLING, size[1] * OVERSAMPLING
     down = np.linspace(0, 1, height, dtype=np.float32)[:, None, None]
     gradient = np.asarray(top, np.float32) * (1 - down) + np.asarray(bottom, np.float32) * down
-    noise = roughness * _value_noise(height, width, seed)[:, :, None]
+    noise = roughness * value_noise(height, width, seed)[:, :, None]
     return np.clip(gradient + noise, 0, 255).astype(np.uint8)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-import multiprocessing
 import os
 import sys
 import typing
@@ -19,7 +18,9 @@ from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation, RescaleObservation, TimeLimit, TransformAction, TransformObservation
 
 from sightline.envs.drawing import Size
+from sightline.envs.rendering import prepare_rendering
 from sightline.envs.tasks import StatesSuccess
+from sightline.envs.vectorised import VectorisedFrames
 from sightline.errors import BadInput, RunFailed, nearest
 
 DEFAULT_EPISODE_STEPS = 1000
@@ -81,14 +82,7 @@ class EnvMaker:
         gymnasium.logger.min_level = gymnasium.logger.ERROR + 1  # our lines say it, and stderr is for them alone
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-        # Without this, MuJoCo looks for a display, and fails where there is none although EGL would work.
-        if sys.platform == "linux" and not os.environ.get("DISPLAY"):
-            os.environ.setdefault("MUJOCO_GL", "egl")
-        if self.render and multiprocessing.parent_process() is None:
-            # Mesa's software OpenGL and Triton (which torch imports late) each bring an LLVM, and the process dies by a
-            # segmentation fault if Mesa's comes first. Worker processes only simulate and never load Triton.
-            with contextlib.suppress(ImportError):
-                importlib.import_module("triton")
+        prepare_rendering(self.render)
         if self.build is not None:
             env = _make_by(self.build, self)
         elif ":" in self.env_id and self.env_id not in gymnasium.registry:
@@ -101,6 +95,29 @@ class EnvMaker:
                 f"environment '{self.env_id}' renders no frames; its constructor must take render_mode='rgb_array'"
             )
         return env if self.success_from is None else SuccessFrom(env, self.env_id, self.success_from)
+
+    def vectorised(self, count: int, frames: bool) -> VectorisedFrames | None:
+        """Make environments that are simulated all at once; None if this one cannot, or not with these choices.
+
+        Args:
+            count: number of environments.
+            frames: whether they render.
+
+        Raises:
+            BadInput, RunFailed: as for a call.
+        """
+        spec = gymnasium.registry.get(self.env_id)
+        entry = None if spec is None else spec.vector_entry_point
+        if spec is None or entry is None or self.rescale or self.success_from is not None:
+            return None
+        build: Any = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
+        options = dict(self.options) | {"max_episode_steps": self.episode_steps or spec.max_episode_steps}
+        if self.render:
+            options["render_mode"] = "rgb_array"
+            options |= _render_size_options(build, self.frame_size)
+        prepare_rendering(self.render)
+        with _one_line_errors(self.env_id):
+            return VectorisedFrames(build(count, **options), frames, self.env_id)
 
 
 class SuccessFrom(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -251,8 +251,8 @@ class FrameVectorEnv:
         count: number of environments.
         episode_seed: seeds of the episodes.
         frames: render after every step.
-        workers: `inline` steps them in this process, `processes` each in a spawned process of its own, with
-            observations in shared memory.
+        workers: `inline` steps them in this process (all at once where `make` can, by its method `vectorised`);
+            `processes` each in a spawned process of its own, with observations in shared memory.
 
     Raises:
         RunFailed: an environment failed, or its process died; see `FrameAndState`.
@@ -269,12 +269,14 @@ class FrameVectorEnv:
         self.count = count
         self._episode_seed = episode_seed
         factories = [_EnvFactory(make, frames, i, count) for i in range(count)]
-        if workers == "processes":
+        # Some environments simulate many of themselves at once; see `sightline.envs.vectorised`.
+        vectorised = None if workers == "processes" else getattr(make, "vectorised", lambda *_: None)(count, frames)
+        if vectorised is not None:
+            self._envs: Any = vectorised
+        elif workers == "processes":
             # Spawned, not forked: OpenGL and torch's threads do not survive a fork. Without copies, observations are
             # views of the shared memory, which the next step overwrites; `step` copies what has to last.
-            self._envs: Any = AsyncVectorEnv(
-                factories, context="spawn", copy=False, autoreset_mode=AutoresetMode.DISABLED
-            )
+            self._envs = AsyncVectorEnv(factories, context="spawn", copy=False, autoreset_mode=AutoresetMode.DISABLED)
             # Before multiprocessing's own clean-up, which would wait for workers that ignore SIGTERM.
             atexit.register(self.close)
         else:
@@ -350,6 +352,9 @@ class FrameVectorEnv:
         """
         self.episodes = list(episodes)
         self.actions = [list(history) for history in actions]
+        if hasattr(self._envs, "replay"):
+            states = self._envs.replay([self._episode_seed(*place) for place in enumerate(self.episodes)], self.actions)
+            return np.array(states)
         states = self._reset_where(np.ones(self.count, bool), {})
         # One at a time, since the replayed actions are passed as an option, which all reset environments share.
         for i in range(self.count):

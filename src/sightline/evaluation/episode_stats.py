@@ -19,21 +19,23 @@ class EpisodeStats:
     Args:
         count: N.
         measures: names of truth values to follow beside success.
+        rule: of these: whether they count if true at `every` step, at `any`, or at the `end`.
 
     Attributes:
         returns: float[N], sums of the environment's rewards.
         lengths: int[N], steps.
         success: bool[N] by rule: whether the episode's states were a success at `every` step, at `any`, at the `end`
             (so far).
-        measures: name -> bool[N], whether the truth value held at every step.
+        measures: name -> bool[N], whether the truth value held, by the rule.
         knows_success: whether the environment says what success is.
     """
 
-    def __init__(self, count: int, measures: Sequence[str] = ()) -> None:
+    def __init__(self, count: int, measures: Sequence[str] = (), rule: str = "every") -> None:
         self.returns = np.zeros(count)
         self.lengths = np.zeros(count, int)
         self.success = {"every": np.ones(count, bool), "any": np.zeros(count, bool), "end": np.zeros(count, bool)}
-        self.measures = {name: np.ones(count, bool) for name in measures}
+        self._rule = rule
+        self.measures = {name: np.full(count, rule == "every") for name in measures}
         self.knows_success = False
 
     def add(
@@ -53,7 +55,9 @@ class EpisodeStats:
             self.success["any"][slots] |= success
             self.success["end"][slots] = success
         for name, held in (measures or {}).items():
-            self.measures[name][slots] &= held
+            before = self.measures[name][slots]
+            by_rule = {"every": before & held, "any": before | held, "end": held}
+            self.measures[name][slots] = by_rule[self._rule]
 
     def take(self, slots: np.ndarray) -> list[dict[str, float]]:
         """Statistics of the episodes in these slots, int[K], which have ended: `return`, `length`, and success by each
@@ -64,8 +68,10 @@ class EpisodeStats:
             for i in slots
         ]
         self.returns[slots], self.lengths[slots] = 0.0, 0
-        for rule, held in (self.success | self.measures).items():
-            held[slots] = rule not in ("any", "end")
+        for rule, held in self.success.items():
+            held[slots] = rule == "every"
+        for held in self.measures.values():
+            held[slots] = self._rule == "every"
         return finished
 
     def state(self) -> dict[str, Any]:

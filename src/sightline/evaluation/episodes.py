@@ -48,7 +48,7 @@ class Episodes:
             if the environment does not know success.
         rule: the task's.
         rewards: float[N], mean reward per step under the words; None without a reward model.
-        measures: name -> bool[N], whether a truth value held at every step.
+        measures: name -> bool[N], whether a truth value held, by the task's rule.
     """
 
     panel: EvalSeeds
@@ -112,7 +112,7 @@ def play_panel(
     frames = reward_model is not None and "frames" in reward_model.needs
     envs = FrameVectorEnv(make, columns, seed_of, frames, "processes" if processes else "inline")
     try:
-        stats = EpisodeStats(len(panel.seeds), task.measures)
+        stats = EpisodeStats(len(panel.seeds), task.measures, task.success)
         scored = None if reward_model is None else _Rewards(reward_model, len(panel.seeds))
         states = envs.reset()
         # Environment i plays the episodes i, i + columns, i + 2 columns … of the panel; beyond its end, none.

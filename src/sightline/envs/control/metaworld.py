@@ -12,7 +12,6 @@ import atexit
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -20,6 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 from sightline.envs import METAWORLD_ID
+from sightline.envs.cameras import View
 from sightline.envs.drawing import Size
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput, nearest
@@ -28,25 +28,6 @@ ROBOT = "base"
 """Root body of the arm and its gripper."""
 STATE = 18
 """Numbers per time step; an observation holds the present step, the one before, and three numbers for the goal."""
-
-
-@dataclass(frozen=True)
-class View:
-    """Pose of a camera. It never rolls, so frames are always upright and never mirrored.
-
-    Attributes:
-        look_at: x (to the robot's right), y (away from the robot) and z (up) of the middle of the picture, in metres.
-        distance: from there, in metres.
-        azimuth: horizontal direction of sight in degrees: 0 looks along x, 90 along y.
-        elevation: degrees above the horizontal; negative looks down.
-        field_of_view: vertical, in degrees.
-    """
-
-    look_at: tuple[float, float, float]
-    distance: float
-    azimuth: float
-    elevation: float
-    field_of_view: float = 45.0
 
 
 VIEWS = {

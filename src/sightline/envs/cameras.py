@@ -1,0 +1,49 @@
+"""Cameras: where a picture is taken from, for MuJoCo's renderer and for pictures that we draw ourselves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class View:
+    """Pose of a camera. It never rolls, so frames are always upright and never mirrored.
+
+    Attributes:
+        look_at: x, y and z (up) of the middle of the picture, in metres.
+        distance: from there, in metres.
+        azimuth: horizontal direction of sight in degrees: 0 looks along x, 90 along y.
+        elevation: degrees above the horizontal; negative looks down.
+        field_of_view: vertical, in degrees.
+    """
+
+    look_at: tuple[float, float, float]
+    distance: float
+    azimuth: float
+    elevation: float
+    field_of_view: float = 45.0
+
+    @property
+    def axes(self) -> np.ndarray:
+        """float64[3, 3], rows: the picture's right, its up, and the direction of sight."""
+        azimuth, elevation = math.radians(self.azimuth), math.radians(self.elevation)
+        level = math.cos(elevation)
+        sight = np.array([level * math.cos(azimuth), level * math.sin(azimuth), math.sin(elevation)])
+        right = np.array([math.sin(azimuth), -math.cos(azimuth), 0.0])
+        return np.asarray(np.stack([right, np.cross(right, sight), sight]))
+
+    @property
+    def place(self) -> np.ndarray:
+        """float64[3], where the camera is, in metres."""
+        return np.asarray(np.asarray(self.look_at) - self.distance * self.axes[2])
+
+    def project(self, points: np.ndarray) -> np.ndarray:
+        """Project points float[..., 3] of the world: [..., 3] of right, down (fractions of a square picture, 0.5 is the
+        middle) and depth in metres. Points behind the camera have a negative depth."""
+        seen = (points - self.place) @ self.axes.T
+        depth = seen[..., 2]
+        size = 2 * math.tan(math.radians(self.field_of_view) / 2) * np.where(np.abs(depth) < 1e-6, 1e-6, depth)
+        return np.stack([0.5 + seen[..., 0] / size, 0.5 - seen[..., 1] / size, depth], axis=-1)

@@ -1,0 +1,129 @@
+"""Drawn look of the humanoid: shaded limbs in perspective, by Pillow, without OpenGL.
+
+The camera is that of MuJoCo's renderer. A frame takes about a millisecond, a hundredth of what software OpenGL needs
+with shadows and reflections.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from sightline.envs.cameras import View
+from sightline.envs.drawing import OVERSAMPLING, Colour, Size, value_noise
+
+SKY_HEIGHT = 60.0
+"""Degrees above the horizon over which the sky changes its colour."""
+HAZE = 12.0
+"""Distance in metres at which the floor has taken on half of the horizon's colour."""
+
+
+@dataclass(frozen=True)
+class HumanoidLook:
+    """Colours and textures of the drawn scene.
+
+    Attributes:
+        sky_top, sky_bottom: colours of the sky.
+        tiles: the two colours of the floor.
+        tile: side of a tile, in metres.
+        roughness: amplitude of the noise on floor and sky in grey levels.
+        body: colour of the limbs; their edges are darker and their middle is lighter.
+        shine: how much lighter, 0 to 1.
+        noise_seed: seed of the noise.
+    """
+
+    sky_top: Colour
+    sky_bottom: Colour
+    tiles: tuple[Colour, Colour]
+    body: Colour
+    tile: float = 0.5
+    roughness: float = 0.0
+    shine: float = 0.35
+    noise_seed: int = 0
+
+
+LOOKS = {
+    "original": HumanoidLook((15, 18, 22), (102, 128, 153), ((20, 22, 20), (163, 184, 163)), (204, 153, 102)),
+    "textured": HumanoidLook(
+        (86, 132, 196), (214, 226, 238), ((88, 86, 84), (104, 102, 99)), (190, 192, 196), 0.4, 14.0, 0.5, 3
+    ),
+}
+
+
+def draw_humanoid(ends: np.ndarray, radii: np.ndarray, view: View, size: Size, look: HumanoidLook) -> np.ndarray:
+    """Picture of a humanoid: uint8[height, width, 3].
+
+    Args:
+        ends: [geoms, 2, 3], both ends of each capsule's axis (equal for spheres), metres.
+        radii: [geoms], metres.
+    """
+    height, width = size[0] * OVERSAMPLING, size[1] * OVERSAMPLING
+    image = Image.fromarray(_scene(view, (height, width), look))
+    draw = ImageDraw.Draw(image)
+    focal = height / (2 * math.tan(math.radians(view.field_of_view) / 2))  # pixels per metre at a metre's distance
+
+    def pixels(points: np.ndarray) -> np.ndarray:
+        seen = view.project(points)
+        seen[..., 0] = (seen[..., 0] - 0.5) * height + width / 2
+        seen[..., 1] *= height
+        return seen
+
+    on_floor = ends * np.array([1.0, 1.0, 0.0])
+    floor = look.tiles[0]
+    for shadow, radius in zip(pixels(on_floor), radii, strict=True):
+        if shadow[:, 2].min() > 0.1:
+            _limb(draw, shadow, 0.8 * radius * focal / shadow[:, 2].mean(), _scaled(floor, 0.6), flat=0.4)
+    seen = pixels(ends)
+    for geom in np.argsort(-seen[..., 2].mean(axis=1)):  # the farthest first: nearer limbs are drawn over it
+        limb = seen[geom]
+        if limb[:, 2].min() <= 0.1:
+            continue  # behind the camera, or in it
+        radius = radii[geom] * focal / limb[:, 2].mean()
+        for share, light in ((1.0, 0.55), (0.78, 0.85), (0.42, 1.0 + look.shine)):
+            # Lit from above: the lighter parts of a limb are nearer to its upper edge.
+            lit = limb - np.array([0.0, (1 - share) * radius * 0.5, 0.0])
+            _limb(draw, lit, share * radius, _scaled(look.body, light))
+    return np.asarray(image.reduce(OVERSAMPLING), np.uint8)
+
+
+def _limb(draw: ImageDraw.ImageDraw, ends: np.ndarray, radius: float, colour: Colour, flat: float = 1.0) -> None:
+    """Draw a capsule of one colour; `flat` squeezes its ends vertically, as of a shadow on the floor."""
+    (x0, y0, _), (x1, y1, _) = ends.tolist()
+    if abs(x0 - x1) + abs(y0 - y1) > 0.5:
+        draw.line((x0, y0, x1, y1), fill=colour, width=max(1, round(2 * radius * flat)))
+    for x, y in ((x0, y0), (x1, y1)):
+        draw.ellipse((x - radius, y - radius * flat, x + radius, y + radius * flat), fill=colour)
+
+
+def _scaled(colour: Colour, light: float) -> Colour:
+    r, g, b = (min(255, round(part * light)) for part in colour)
+    return r, g, b
+
+
+@lru_cache(maxsize=256)
+def _scene(view: View, canvas: Size, look: HumanoidLook) -> np.ndarray:
+    """Sky and floor without the humanoid: uint8[canvas height, canvas width, 3], by where each pixel's ray ends."""
+    height, width = canvas
+    slope = math.tan(math.radians(view.field_of_view) / 2)
+    right = (np.arange(width) + 0.5 - width / 2) / (height / 2) * slope
+    up = (height / 2 - np.arange(height) - 0.5) / (height / 2) * slope
+    axes = view.axes
+    rays = right[None, :, None] * axes[0] + up[:, None, None] * axes[1] + axes[2]
+    rays /= np.linalg.norm(rays, axis=2, keepdims=True)
+    sky_share = np.clip(np.degrees(np.arcsin(np.clip(rays[..., 2], 0, 1))) / SKY_HEIGHT, 0, 1)[..., None]
+    top, bottom = np.array(look.sky_top, float), np.array(look.sky_bottom, float)
+    picture = bottom + (top - bottom) * sky_share
+    below = rays[..., 2] < -1e-3
+    far = np.where(below, view.place[2] / np.where(below, -rays[..., 2], 1), np.inf)
+    x, y = (view.place[axis] + np.where(below, far, 0) * rays[..., axis] for axis in (0, 1))
+    odd = (np.floor(x / look.tile) + np.floor(y / look.tile)) % 2 > 0
+    floor = np.where(odd[..., None], np.array(look.tiles[1], float), np.array(look.tiles[0], float))
+    haze = 1 - np.exp2(-np.where(below, far, np.inf) / HAZE)
+    picture = np.where(below[..., None], floor + (bottom - floor) * haze[..., None], picture)
+    picture += look.roughness * value_noise(height, width, look.noise_seed)[..., None]
+    pixels: np.ndarray = np.clip(picture, 0, 255).astype(np.uint8)
+    return pixels

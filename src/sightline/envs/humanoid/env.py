@@ -1,0 +1,231 @@
+"""The humanoid as an environment, alone and as many at once, and its eight tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, get_args
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from sightline.envs import HUMANOID_ID
+from sightline.envs.cameras import View
+from sightline.envs.drawing import Size
+from sightline.envs.humanoid.body import CONTROL_STEP, JOINTS, Control, Physics
+from sightline.envs.humanoid.drawing import LOOKS, draw_humanoid
+from sightline.envs.humanoid.poses import POSES
+from sightline.envs.humanoid.scene import Scene
+from sightline.envs.humanoid.simulation import PoseJudge, PoseReward, Simulation
+from sightline.envs.rendering import OffscreenRenderer
+from sightline.envs.tasks import Task
+from sightline.errors import BadInput, nearest
+
+CAMERAS = {
+    "front": View((0.0, 0.0, 1.0), 3.5, 180, -10),
+    "close": View((0.0, 0.0, 0.95), 3.0, 150, -10),
+    "track": View((0.0, 0.0, 1.0), 3.5, 180, -10),
+}
+"""`front` is where the paper's camera stands. `track` stands there too, but moves sideways and back with the torso."""
+EPISODE_STEPS = 50
+"""1.5 seconds, as in the paper."""
+OBSERVATIONS = 48
+NO_LIMIT = 2**62
+
+
+class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
+    """N humanoids that stand up, kneel, raise their arms and more: Gymnasium's body, eight poses.
+
+    Observation: float32[48], see `sightline.envs.humanoid.body.observe`. Action: float32[17] in [-1, 1], torques or
+    target angles. Reward (the ground truth): nearness to an example of the pose, in [0, 1]; see `PoseReward`. Infos:
+    `success`, whether the pose is held; `in_pose`, whether the state is in it; `held <pose>` for each of the eight;
+    `diverged`, whether MuJoCo gave up the physics, which terminates the episode. Otherwise only the time limit ends it.
+
+    Args:
+        num_envs: N.
+        pose: one of `POSES`.
+        physics: `true` or `fast`; see `sightline.envs.humanoid.body`.
+        control: `torque` or `position`.
+        look: `drawn` by us, or `gl` by MuJoCo's renderer.
+        scene: `original`, or `textured` with a sky, a stone floor and a metal body.
+        camera: one of `CAMERAS`, or a :class:`View` (or its fields).
+        render_mode: `"rgb_array"` or None.
+        render_size: height and width of the frames in pixels.
+        shadows, reflections, samples, slices: of the look `gl`; see `OffscreenRenderer`.
+        max_episode_steps: time limit in control steps of 30 ms.
+
+    Raises:
+        BadInput: an unknown pose, camera or choice.
+    """
+
+    metadata = {
+        "render_modes": ["rgb_array"],
+        "render_fps": round(1 / CONTROL_STEP),
+        "autoreset_mode": AutoresetMode.DISABLED,
+    }
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        pose: str = "kneeling",
+        physics: Physics = "true",
+        control: Control = "position",
+        look: str = "drawn",
+        scene: Scene = "original",
+        camera: str | View | Mapping[str, Any] = "front",
+        render_mode: str | None = None,
+        render_size: Size = (224, 224),
+        shadows: bool = False,
+        reflections: bool = False,
+        samples: int = 0,
+        slices: int | None = None,
+        max_episode_steps: int = EPISODE_STEPS,
+    ) -> None:
+        _check_choice("pose", pose, POSES)
+        _check_choice("physics", physics, get_args(Physics))
+        _check_choice("control", control, get_args(Control))
+        _check_choice("look", look, ("drawn", "gl"))
+        _check_choice("scene", scene, get_args(Scene))
+        self.num_envs = num_envs
+        self.single_observation_space = spaces.Box(-np.inf, np.inf, (OBSERVATIONS,), np.float32)
+        self.single_action_space = spaces.Box(-1, 1, (JOINTS,), np.float32)
+        self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, num_envs)
+        self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, num_envs)
+        self.render_mode = render_mode
+        self.render_size = (int(render_size[0]), int(render_size[1]))
+        self._view, self._tracks = _view(camera), camera == "track"
+        self._simulation = Simulation(num_envs, physics, control, scene)
+        self._look = LOOKS[scene] if look == "drawn" else None
+        self._renderer = OffscreenRenderer(
+            self._simulation.model, self.render_size, shadows, reflections, samples, slices
+        )
+        skeleton = self._simulation.skeleton
+        self._judge, self._reward = PoseJudge(num_envs, skeleton), PoseReward(POSES[pose], skeleton)
+        self._pose = list(POSES).index(pose)
+        self._limit, self._steps = max_episode_steps, np.zeros(num_envs, int)
+        self._generators = [np.random.default_rng() for _ in range(num_envs)]
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin new episodes; `options={"reset_mask": bool[N]}` says of which humanoids, the others go on."""
+        mask = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
+        seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
+        chosen = np.flatnonzero(mask).tolist()
+        for i in chosen:
+            if seeds is not None and seeds[i] is not None:
+                self._generators[i] = np.random.default_rng(seeds[i])
+        self._simulation.reset(chosen, [self._generators[i] for i in chosen])
+        self._judge.reset(chosen)
+        self._steps[chosen] = 0
+        return self._simulation.observations, {}
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        diverged = self._simulation.step(actions)
+        self._steps += 1
+        posture = self._simulation.posture
+        now, held = self._judge.step(posture)
+        infos = {"success": held[:, self._pose] & ~diverged, "in_pose": now[:, self._pose], "diverged": diverged}
+        infos |= {f"held {name}": held[:, i] & ~diverged for i, name in enumerate(POSES)}
+        rewards = np.where(diverged, 0.0, self._reward(posture))
+        return self._simulation.observations, rewards, diverged, self._steps >= self._limit, infos
+
+    def render(self) -> tuple[np.ndarray, ...]:
+        """Render the present states: N times uint8[height, width, 3]."""
+        simulation, posture = self._simulation, self._simulation.posture
+        frames = []
+        for i in range(self.num_envs):
+            view = self._view
+            if self._tracks:
+                x, y, _ = posture.torso[i].tolist()
+                view = replace(view, look_at=(x, y, view.look_at[2]))
+            if self._look is not None:
+                radii = simulation.skeleton.radii
+                frames.append(draw_humanoid(posture.ends[i], radii, view, self.render_size, self._look))
+            else:
+                frames.append(self._renderer.render(simulation.placed(i), view))
+        return tuple(frames)
+
+    def close(self, **kwargs: Any) -> None:
+        """Release OpenGL."""
+        self._renderer.close()
+        self.closed = True
+
+
+class Humanoid(gymnasium.Env[np.ndarray, np.ndarray]):
+    """One humanoid; see :class:`HumanoidVector` for what it sees, does and is told, and for all options."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": round(1 / CONTROL_STEP)}
+
+    def __init__(
+        self, pose: str = "kneeling", render_mode: str | None = None, render_size: Size = (224, 224), **options: Any
+    ) -> None:
+        # The time limit is that of the registration.
+        options["max_episode_steps"] = NO_LIMIT
+        self._one = HumanoidVector(1, pose, render_mode=render_mode, render_size=render_size, **options)
+        self.observation_space, self.action_space = self._one.single_observation_space, self._one.single_action_space
+        self.render_mode = render_mode
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        observations, _ = self._one.reset(seed=seed)
+        return observations[0], {"success": False}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        observations, rewards, terminated, _, infos = self._one.step(np.asarray(action)[None])
+        info = {name: bool(values[0]) for name, values in infos.items()}
+        return observations[0], float(rewards[0]), bool(terminated[0]), False, info
+
+    def render(self) -> np.ndarray:
+        """Render the present state: uint8[height, width, 3]."""
+        return self._one.render()[0]
+
+    def close(self) -> None:
+        self._one.close()
+
+
+def _check_choice(name: str, value: Any, known: Any) -> None:
+    if value not in known:
+        raise BadInput(f"{name}={value!r:.60} is unknown{nearest(str(value), list(known))}")
+
+
+def _view(camera: str | View | Mapping[str, Any]) -> View:
+    """The view of a preset, or of a user.
+
+    Raises:
+        BadInput: there is no camera of that name, or the fields are not a view's.
+    """
+    if isinstance(camera, View):
+        return camera
+    if isinstance(camera, str):
+        _check_choice("camera", camera, CAMERAS)
+        return CAMERAS[camera]
+    try:
+        fields = dict(camera)
+        return View(**fields | {"look_at": tuple(float(part) for part in fields["look_at"])})
+    except (TypeError, KeyError, ValueError) as error:
+        raise BadInput(
+            "camera must be a name or have look_at: [x, y, z], distance, azimuth and elevation (and field_of_view), "
+            f"not {camera!r:.80}"
+        ) from error
+
+
+TASKS = {
+    name: Task(
+        name=f"humanoid-{name}",
+        env=HUMANOID_ID,
+        goal=(pose.goal,),
+        baseline=("a humanoid robot",),
+        success="end",
+        env_options={"pose": name, "physics": "fast"},
+        evaluation_options={"physics": "true"},
+        measures=tuple(f"held {other}" for other in POSES),
+        summary=f"Gymnasium's humanoid: {pose.goal.removeprefix('a humanoid robot ')}; success: held at the end.",
+    )
+    for name, pose in POSES.items()
+}
+STANDING, ARMS_RAISED, HANDS_ON_HIPS, ARMS_CROSSED, ONE_LEG, KNEELING, SPLITS, LOTUS = TASKS.values()

@@ -1,0 +1,103 @@
+"""MuJoCo and its OpenGL renderer: set up for machines without a display, and pictures from any of our cameras."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import multiprocessing
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+
+from sightline.envs.cameras import View
+from sightline.envs.drawing import Size
+
+if TYPE_CHECKING:
+    import mujoco
+
+
+def prepare_rendering(render: bool = True) -> None:
+    """Set up OpenGL for MuJoCo, before it is imported.
+
+    Args:
+        render: whether this process will render.
+    """
+    # Without this, MuJoCo looks for a display, and fails where there is none although EGL would work.
+    if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")
+    if render and multiprocessing.parent_process() is None:
+        # Mesa's software OpenGL and Triton (which torch imports late) each bring an LLVM, and the process dies by a
+        # segmentation fault if Mesa's comes first. Worker processes only simulate and never load Triton.
+        with contextlib.suppress(ImportError):
+            importlib.import_module("triton")
+
+
+def import_mujoco() -> Any:
+    """The package `mujoco`.
+
+    Raises:
+        gymnasium.error.DependencyNotInstalled: it is missing.
+    """
+    prepare_rendering(render=False)
+    try:
+        import mujoco
+    except ImportError as error:
+        raise gymnasium.error.DependencyNotInstalled(f"{error}; pip install 'sightline[mujoco]'") from error
+    return mujoco
+
+
+class OffscreenRenderer:
+    """MuJoCo's renderer with one OpenGL context, made with the first picture.
+
+    Args:
+        model: what is rendered; its size of the picture, field of view and samples are set.
+        size: height and width of the pictures in pixels.
+        shadows, reflections: draw them, which takes several times as long.
+        samples: samples per pixel that smooth edges; 0 for none.
+        slices: sides of the polygons that round shapes are drawn with.
+    """
+
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        size: Size,
+        shadows: bool = False,
+        reflections: bool = False,
+        samples: int = 0,
+        slices: int | None = None,
+    ) -> None:
+        self._model, self._size = model, (int(size[0]), int(size[1]))
+        self._shadows, self._reflections = shadows, reflections
+        model.vis.global_.offheight, model.vis.global_.offwidth = self._size
+        model.vis.quality.offsamples = samples
+        if slices is not None:
+            model.vis.quality.numslices = slices
+        self._renderer: Any = None
+
+    def render(self, data: mujoco.MjData, view: View) -> np.ndarray:
+        """uint8[height, width, 3], upright."""
+        import mujoco
+
+        self._model.vis.global_.fovy = view.field_of_view
+        if self._renderer is None:
+            self._renderer = mujoco.Renderer(self._model, *self._size)
+            atexit.register(self.close)  # before OpenGL itself is shut down, which would print errors
+            self._renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = self._shadows
+            self._renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = self._reflections
+        camera = mujoco.MjvCamera()
+        camera.lookat[:] = view.look_at
+        camera.distance, camera.azimuth, camera.elevation = view.distance, view.azimuth, view.elevation
+        self._renderer.update_scene(data, camera)
+        picture: np.ndarray = self._renderer.render()
+        return picture
+
+    def close(self) -> None:
+        """Release the OpenGL context; calling it again does nothing."""
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+            atexit.unregister(self.close)
