@@ -34,11 +34,12 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
+from sightline.config.learners import OffPolicyLearner
 from sightline.config.loading import for_control, load_recipe
 from sightline.config.recipe import ControlRecipe
 from sightline.control.building import build
+from sightline.control.off_policy import OffPolicyTrainer
 from sightline.control.resolving import resolve
-from sightline.control.training import ControlTrainer
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.models.encoders import OpenClipEncoder, load_encoder
 from sightline.rewards.zero_shot import ZeroShotReward
@@ -80,6 +81,7 @@ def stages(steps: int) -> dict[str, float]:
     """Frames per second of each stage by itself, one thread each."""
     wanted = recipe(steps)
     learner = wanted.learner
+    assert isinstance(learner, OffPolicyLearner)
     setup = build(wanted)
     chunk, frames = learner.chunk, learner.chunk * wanted.envs
     actions = np.zeros(wanted.envs, np.int64)
@@ -108,7 +110,7 @@ def stages(steps: int) -> dict[str, float]:
         owned_run(Path(folder) / "run", wanted, resume=False) as begin,
     ):
         session = RunSession(wanted, begin(), Quiet(), stop)
-        trainer = ControlTrainer(setup, session)
+        trainer = OffPolicyTrainer(setup, session)
         with session.begun(trainer):
             trainer.learn()
             model = trainer.model
@@ -149,7 +151,7 @@ def ours(steps: int) -> tuple[float, float]:
     ):
         run = begin()
         session = RunSession(wanted, run, Quiet(), stop)
-        trainer = ControlTrainer(build(wanted), session)
+        trainer = OffPolicyTrainer(build(wanted), session)
         with session.begun(trainer):
             trainer.learn()
         records = read_metrics(run.metrics_file)
@@ -202,6 +204,7 @@ def theirs(steps: int) -> float:
     """Frames per second of whole rollouts of the published design while learning (median)."""
     wanted = recipe(steps)
     learner = wanted.learner
+    assert isinstance(learner, OffPolicyLearner)
     reward_model = ZeroShotReward(wanted.goal, wanted.baseline, alpha=0.5, encoder=load_encoder("bundled"))
     env = SubprocVecEnv([native_cartpole] * wanted.envs)
     try:

@@ -24,8 +24,8 @@ from safetensors.numpy import save_file
 
 from conftest import TINY, Finished
 from sightline.agents.training import AgentTrainer
+from sightline.control.off_policy import OffPolicyTrainer
 from sightline.control.state import chosen_policy, latest_learner
-from sightline.control.training import ControlTrainer
 from sightline.errors import BadInput
 from sightline.runs.checkpoints import digest
 from sightline.runs.folder import RunFolder
@@ -100,7 +100,7 @@ def stopping(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(self: Any) -> None:
         raise Stopped(15, None)
 
-    for session, name in ((ControlTrainer, "learn"), (AgentTrainer, "start"), (AgentTrainer, "learn")):
+    for session, name in ((OffPolicyTrainer, "learn"), (AgentTrainer, "start"), (AgentTrainer, "learn")):
         monkeypatch.setattr(session, name, stop)
 
 

@@ -424,7 +424,8 @@ def test_the_critic_begins_anew_when_the_reward_takes_over(
     train: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, reset: bool
 ) -> None:
     forgotten: list[int] = []
-    monkeypatch.setattr("sightline.control.training.reset_critic", lambda model: forgotten.append(model.num_timesteps))
+    reset_critic = "sightline.control.off_policy.reset_critic"
+    monkeypatch.setattr(reset_critic, lambda model: forgotten.append(model.num_timesteps))
     train(f"reward.reset_critic={str(reset).lower()}")
     assert forgotten == ([64] if reset else []), "once, and never again"
 

@@ -1,7 +1,8 @@
-"""Recipe blocks of the off-policy learners."""
+"""Recipe blocks of the learners: off-policy ones, which learn from a replay buffer, and on-policy ones."""
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, Literal
 
@@ -11,7 +12,7 @@ from sightline.config.basics import Strict, tag_of
 
 
 class LearnerBase(Strict):
-    """Base of all off-policy learners: the keys that they share.
+    """Base of all learners: the keys that they share.
 
     Steps are transitions, summed over environments, unless said otherwise.
     """
@@ -19,32 +20,37 @@ class LearnerBase(Strict):
     learning_rate: float = Field(default=1e-3, gt=0)
     learning_rate_end: float = Field(default=1.0, ge=0, le=1)
     """Final learning rate as a fraction of its start; the decay is linear."""
-    buffer_size: PositiveInt = 100_000
-    batch_size: PositiveInt = 128
     gamma: float = Field(default=0.99, ge=0, le=1)
-    tau: float | None = Field(default=None, gt=0, le=1)
-    """Polyak factor of the target networks' updates; default: 1 for DQN, 0.02 for SAC, for others their own."""
-    learning_starts: NonNegativeInt = 2_000
     chunk: PositiveInt = 32
     """Vector steps collected, then scored, between two rounds of updates."""
-    gradient_steps: PositiveInt = 64
-    """Updates in a round."""
     hidden: tuple[PositiveInt, ...] = (128, 128)
     """Widths of the hidden layers."""
-    action_noise: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Standard deviation of the Gaussian noise on continuous actions (scaled to [-1, 1]) while exploring; default: 0.1
-    for TD3 and DDPG, as in their papers, and none for others, which explore by themselves."""
     options: dict[str, Any] = {}
     """Any further keyword arguments of the algorithm's class."""
 
 
-class AutoLearner(LearnerBase):
+class OffPolicyLearner(LearnerBase):
+    """Base of all off-policy learners."""
+
+    buffer_size: PositiveInt = 100_000
+    batch_size: PositiveInt = 128
+    tau: float | None = Field(default=None, gt=0, le=1)
+    """Polyak factor of the target networks' updates; default: 1 for DQN, 0.02 for SAC, for others their own."""
+    learning_starts: NonNegativeInt = 2_000
+    gradient_steps: PositiveInt = 64
+    """Updates in a round."""
+    action_noise: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Standard deviation of the Gaussian noise on continuous actions (scaled to [-1, 1]) while exploring; default: 0.1
+    for TD3 and DDPG, as in their papers, and none for others, which explore by themselves."""
+
+
+class AutoLearner(OffPolicyLearner):
     """DQN for discrete actions, SAC for continuous ones; what is set here goes to whichever it is."""
 
     algorithm: Literal["auto"] = "auto"
 
 
-class DQNLearner(LearnerBase):
+class DQNLearner(OffPolicyLearner):
     algorithm: Literal["DQN"] = "DQN"
     tau: float = Field(default=1.0, gt=0, le=1)
     target_update_interval: PositiveInt = 500
@@ -59,7 +65,7 @@ def _entropy(value: float | str) -> float | str:
     return value
 
 
-class SACLearner(LearnerBase):
+class SACLearner(OffPolicyLearner):
     """SAC with other defaults than SB3's: rewards from words vary by tenths only, and an entropy coefficient that
     starts at 1 drowns them."""
 
@@ -70,27 +76,77 @@ class SACLearner(LearnerBase):
     use_sde: bool = False
 
 
+class OnPolicyLearner(LearnerBase):
+    """Base of all on-policy learners: they learn from each chunk once, after its rewards are known, and keep none."""
+
+    learning_rate: float = Field(default=3e-4, gt=0)
+    chunk: PositiveInt = 64
+    batch_size: PositiveInt | None = None
+    """Transitions of a minibatch, which must divide those of a chunk (`learner.chunk` x `envs`); default: about a
+    quarter of them for PPO, for others their own."""
+    gae_lambda: float = Field(default=0.95, ge=0, le=1)
+    frames_every: PositiveInt = 1
+    """Vector steps from one that is rendered and scored to the next; its reward counts for all of them. A step that
+    ends an episode is always scored."""
+    standardise_rewards: bool = True
+    """Divide rewards by their standard deviation in the first chunk, and subtract their mean if no episode is
+    terminated."""
+    on_policy: Literal[True] = True
+
+
+class PPOLearner(OnPolicyLearner):
+    """PPO (Schulman et al., 2017), for discrete and continuous actions."""
+
+    algorithm: Literal["PPO"] = "PPO"
+    epochs: PositiveInt = 5
+    """Passes over a chunk."""
+    clip_range: float = Field(default=0.2, gt=0)
+    ent_coef: float = Field(default=0.0, ge=0)
+    vf_coef: float = Field(default=0.5, ge=0)
+    max_grad_norm: float = Field(default=0.5, gt=0)
+    initial_std: float = Field(default=1.0, gt=0)
+    """Standard deviation of continuous actions before learning; it is learned, the same for all states."""
+
+
 def _dotted(name: str) -> str:
     if not re.fullmatch(r"\w+(\.\w+)+", name):
-        raise ValueError(f"'{name}' is not auto, DQN, SAC, or the dotted name of a class such as sb3_contrib.TQC")
+        raise ValueError(f"'{name}' is not auto, DQN, SAC, PPO, or the dotted name of a class such as sb3_contrib.TQC")
     return name
 
 
-class OtherLearner(LearnerBase):
+class OtherLearner(OffPolicyLearner):
     """Any class that follows Stable-Baselines3's off-policy algorithms, by dotted name: `sb3_contrib.TQC`."""
+
+    algorithm: Annotated[str, AfterValidator(_dotted)]
+
+
+class OtherOnPolicyLearner(OnPolicyLearner):
+    """Any class that follows Stable-Baselines3's on-policy algorithms, by dotted name and `on_policy=true`: the name
+    does not tell, and reading a recipe imports nothing."""
 
     algorithm: Annotated[str, AfterValidator(_dotted)]
 
 
 def _learner_tag(value: Any) -> str:
     algorithm = tag_of(value, "algorithm", "auto")
-    return algorithm if algorithm in ("auto", "DQN", "SAC") else "other"
+    if algorithm in ("auto", "DQN", "SAC", "PPO"):
+        return algorithm
+    return "other on-policy" if tag_of(value, "on_policy", "False") == "True" else "other"
 
 
 LearnerConfig = Annotated[
     Annotated[AutoLearner, Tag("auto")]
     | Annotated[DQNLearner, Tag("DQN")]
     | Annotated[SACLearner, Tag("SAC")]
-    | Annotated[OtherLearner, Tag("other")],
+    | Annotated[PPOLearner, Tag("PPO")]
+    | Annotated[OtherLearner, Tag("other")]
+    | Annotated[OtherOnPolicyLearner, Tag("other on-policy")],
     Discriminator(_learner_tag),
 ]
+
+
+def nearest_divisor(of: int, to: int) -> int:
+    """The divisor of a number from 2 on that is nearest to another number, for sizes of minibatches."""
+    small = [d for d in range(1, math.isqrt(of) + 1) if of % d == 0]
+    divisors = {d for pair in ((d, of // d) for d in small) for d in pair if d > 1}
+    return min(sorted(divisors), key=lambda d: abs(d - to), default=of)

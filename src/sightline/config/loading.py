@@ -217,30 +217,38 @@ def _apply(document: dict[str, Any], key: str, value: Any) -> None:
         place = place[parent]
     if last in ("kind", "algorithm") and place.get(last, value) != value:
         # Another algorithm keeps what it shares with the one before; the rest would be unknown to it.
-        block = _kinds(document, parents)(str(value))
+        block = _kinds(document, parents)(place | {last: value})
         if block is not None:
             for name in [name for name in place if name not in block.model_fields]:
                 del place[name]
     place[last] = value
 
 
-def _names_a_kind_last(key: str) -> tuple[bool, int]:
+def _names_a_kind_last(key: str) -> tuple[bool, int, bool]:
     """Sort key of overrides: the kind of a block comes before its other keys, outer blocks before inner ones."""
-    return not (key == "role" or key.endswith((".kind", ".algorithm"))), key.count(".")
+    names_it = key == "role" or key.endswith((".kind", ".algorithm", ".on_policy"))
+    return not names_it, key.count("."), not key.endswith(".on_policy")
 
 
-def _kinds(document: dict[str, Any], parents: list[str]) -> Callable[[str], type[BaseModel] | None]:
-    """Map each name of `kind` or `algorithm` to the block that it makes of the part of a document at a path."""
+def _kinds(document: dict[str, Any], parents: list[str]) -> Callable[[dict[str, Any]], type[BaseModel] | None]:
+    """Map parts of a document, which name a `kind` or an `algorithm`, to the blocks that may be at a path."""
     owner = _block_at(document, parents[:-1])
     field = owner.model_fields.get(parents[-1]) if owner is not None and parents else None
     if field is None:
-        return lambda name: None
+        return lambda part: None
     plugin = _plugin(field)
     if plugin is not None:
         known = registry.names(plugin.kind)
-        return lambda name: plugin.block({"kind": name}) if name in known else None
+        return lambda part: plugin.block(part) if str(part.get("kind", plugin.default)) in known else None
     members = _members(field)
-    return lambda name: members.get(name, members.get("other"))
+    return lambda part: _member(members, part)
+
+
+def _member(members: dict[str, type[BaseModel]], part: dict[str, Any]) -> type[BaseModel] | None:
+    """The block, of those that a field may hold, that a part of a document names; None if it names none."""
+    other = "other on-policy" if part.get("on_policy") is True else "other"
+    tag = part.get("kind", part.get("algorithm"))
+    return None if tag is None else members.get(str(tag), members.get(other))
 
 
 def _block_at(document: dict[str, Any], path: Sequence[str]) -> type[BaseModel] | None:
@@ -259,8 +267,8 @@ def _block_at(document: dict[str, Any], path: Sequence[str]) -> type[BaseModel] 
             except BadInput:
                 return None
         else:
-            tag = place.get("kind", place.get("algorithm")) if isinstance(place, dict) else None
-            owner = members.get(str(tag), members.get("other" if tag else "", next(iter(members.values()), None)))
+            found = _member(members, place) if isinstance(place, dict) else None
+            owner = found or next(iter(members.values()), None)
     return owner
 
 

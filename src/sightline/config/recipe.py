@@ -18,7 +18,7 @@ from sightline.config.agents import (
 )
 from sightline.config.basics import MAX_SEED, Baseline, Goal, Strict, Workers, tag_of
 from sightline.config.blocks import AlgorithmBlock, Plugin, Reach, RewardWording
-from sightline.config.learners import AutoLearner, LearnerConfig
+from sightline.config.learners import AutoLearner, LearnerConfig, OffPolicyLearner, OnPolicyLearner, nearest_divisor
 
 
 class RewardBlock(Strict):
@@ -175,10 +175,33 @@ class ControlRecipe(RecipeBase):
 
     @model_validator(mode="after")
     def _buffer_holds_two_chunks(self) -> ControlRecipe:
-        if self.learner.buffer_size < 2 * self.learner.chunk * self.envs:
+        chunk = self.learner.chunk * self.envs
+        if isinstance(self.learner, OffPolicyLearner) and self.learner.buffer_size < 2 * chunk:
             raise ValueError(
                 f"learner.buffer_size={self.learner.buffer_size} is too small: it must hold two chunks of "
-                f"learner.chunk x envs = {self.learner.chunk * self.envs} transitions"
+                f"learner.chunk x envs = {chunk} transitions"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _chunk_can_be_divided(self) -> ControlRecipe:
+        learner = self.learner
+        if not isinstance(learner, OnPolicyLearner):
+            return self
+        if self.replay is not None:
+            raise ValueError(
+                f"replay: {learner.algorithm} learns on-policy, from what it has just collected itself; say "
+                "learner.algorithm=auto, or leave out replay"
+            )
+        if learner.chunk % learner.frames_every:
+            raise ValueError(
+                f"learner.chunk={learner.chunk} must be a multiple of learner.frames_every={learner.frames_every}"
+            )
+        chunk, size = learner.chunk * self.envs, learner.batch_size
+        if size is not None and (chunk % size or size == 1):
+            raise ValueError(
+                f"learner.batch_size={size} must divide the learner.chunk x envs = {chunk} transitions of a chunk; say "
+                f"learner.batch_size={nearest_divisor(chunk, size)}"
             )
         return self
 

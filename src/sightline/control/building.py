@@ -91,7 +91,7 @@ def build(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
         _check_replay(recipe.replay, reward.model)
     make = env_maker(recipe, reward.frame_size, render=reward.frames)
     env = make()
-    _, warning = choose_policy(algorithm_class(recipe.learner.algorithm), env.observation_space)
+    _, warning = choose_policy(algorithm_class(recipe.learner), env.observation_space)
     env.close()
     warnings = reward.warnings if warning is None else (*reward.warnings, warning)
     return ControlSetup(recipe, find_task(recipe.env), make, env_maker(recipe, VIDEO_SIZE), reward, warnings)

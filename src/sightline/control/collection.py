@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 
-from sightline.envs.vector import FrameVectorEnv
+from sightline.envs.vector import FrameVectorEnv, Transitions
 from sightline.evaluation.episode_stats import EpisodeStats
 from sightline.evaluation.episodes import stacked, step_clip
 from sightline.rewards.base import Clip
@@ -58,38 +59,91 @@ class SpacesVecEnv(VecEnv):
         return [None] * self.num_envs
 
 
-class CollectingVecEnv(SpacesVecEnv):
-    """Adapter of a `FrameVectorEnv` to SB3 that keeps the present chunk as a clip.
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive steps of N environments, of which some are scored; the last one always is.
 
-    Two chunks' worth of frames are allocated once: one is filled while the other is being embedded.
+    Attributes:
+        steps: all T steps, without frames.
+        scored: int[S], which of them are scored, ascending.
+        frames: uint8[S, N, H, W, 3] of these; None if nothing is rendered.
+    """
+
+    steps: Clip
+    scored: np.ndarray
+    frames: np.ndarray | None
+
+    @property
+    def clip(self) -> Clip:
+        """The S scored steps, as a reward model sees them. Each stands for the steps since the one before, and its
+        `env_reward` is their mean."""
+        if len(self.scored) == len(self.steps.first):
+            return replace(self.steps, frames=self.frames)
+        assert self.steps.env_reward is not None, "environments have rewards"
+        starts = np.concatenate([[0], self.scored[:-1] + 1])
+        arrays = {name: array[self.scored] for name, array in self.steps.arrays().items()}
+        # Steps that end an episode are scored, so none but the first of those that a step stands for begins one.
+        arrays["first"] = self.steps.first[starts]
+        counts = (self.scored - starts + 1).astype(np.float32)
+        arrays["env_reward"] = np.add.reduceat(self.steps.env_reward, starts, axis=0) / counts[:, None]
+        return Clip(**arrays, frames=self.frames)
+
+    def spread(self, rewards: np.ndarray) -> np.ndarray:
+        """Rewards of the scored steps, [S, N], for all steps, [T, N]: each step gets that of the next scored one."""
+        return np.asarray(rewards[np.searchsorted(self.scored, np.arange(len(self.steps.first)))])
+
+
+class CollectingVecEnv(SpacesVecEnv):
+    """Adapter of a `FrameVectorEnv` to SB3 that keeps the present chunk.
 
     Args:
         envs: what is stepped.
         chunk: vector steps in a chunk.
         frames: whether frames are wanted.
+        every: steps from one that is scored, and rendered, to the next; a step that ends an episode is scored too.
+        kept: chunks whose frames are kept; they are allocated once. With 2, one is filled while the other is being
+            embedded.
     """
 
-    def __init__(self, envs: FrameVectorEnv, chunk: int, frames: bool) -> None:
+    def __init__(self, envs: FrameVectorEnv, chunk: int, frames: bool, every: int = 1, kept: int = 2) -> None:
         self.envs = envs
         self.stats = EpisodeStats(envs.count)
         self.finished: list[dict[str, float]] = []
+        self._every = every
+        # Rows that are not scored are never touched, and take no memory.
         self._frames = (
-            [np.zeros((chunk, envs.count, *envs.frame_shape), np.uint8) for _ in range(2)] if frames else None
+            [np.zeros((chunk, envs.count, *envs.frame_shape), np.uint8) for _ in range(kept)] if frames else None
         )
         self._every_env = np.arange(envs.count)
         self._turn = 0
         self._steps: list[dict[str, np.ndarray]] = []
+        self._scored: list[int] = []
         self._actions = np.empty(0)
         super().__init__(envs.count, envs.state_space, envs.action_space)
 
-    def take_clip(self) -> Clip:
-        """The steps since the last call; their frames are valid until the call after the next."""
+    def collect(self, actions: np.ndarray) -> Transitions:
+        """Step every environment, and keep what a reward model sees of it."""
+        place = len(self._steps)
+        due = (place + 1) % self._every == 0
+        step = self.envs.step(actions, frames=due)
+        if due or step.ended.any():
+            if self._frames is not None and step.frames is not None:
+                self._frames[self._turn][len(self._scored)] = step.frames
+            self._scored.append(place)
+        self._steps.append({name: array for name, array in step_clip(step).items() if name != "frames"})
+        self.stats.add(self._every_env, step.rewards, step.success)
+        self.finished += self.stats.take(np.flatnonzero(step.ended))
+        return step
+
+    def take_chunk(self) -> Chunk:
+        """The steps since the last call; the frames are overwritten by the chunk after `kept` ones."""
         steps, self._steps = self._steps, []
-        arrays = stacked(steps)
+        scored, self._scored = self._scored, []
+        frames = None
         if self._frames is not None:
-            arrays["frames"] = self._frames[self._turn][: len(steps)]
-            self._turn = 1 - self._turn
-        return Clip.of_arrays(arrays)
+            frames = self._frames[self._turn][: len(scored)]
+            self._turn = (self._turn + 1) % len(self._frames)
+        return Chunk(Clip.of_arrays(stacked(steps)), np.array(scored, np.int64), frames)
 
     def take_finished(self) -> list[dict[str, float]]:
         """The episodes that ended since the last call."""
@@ -103,20 +157,14 @@ class CollectingVecEnv(SpacesVecEnv):
         self._actions = actions
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        step = self.envs.step(self._actions)
-        if self._frames is not None and step.frames is not None:
-            self._frames[self._turn][len(self._steps)] = step.frames
-        self._steps.append({name: array for name, array in step_clip(step).items() if name != "frames"})
-        ended = step.ended
-        self.stats.add(self._every_env, step.rewards, step.success)
-        self.finished += self.stats.take(np.flatnonzero(ended))
+        step = self.collect(self._actions)
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
-        for i in np.flatnonzero(ended):
+        for i in np.flatnonzero(step.ended):
             infos[i] = {
                 "terminal_observation": step.final_states[i],
                 "TimeLimit.truncated": bool(step.truncated[i] and not step.terminated[i]),
             }
-        return step.states, step.rewards.astype(np.float32), ended, infos
+        return step.states, step.rewards.astype(np.float32), step.ended, infos
 
     def close(self) -> None:
         self.envs.close()

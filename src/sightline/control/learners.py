@@ -1,21 +1,27 @@
-"""The algorithm that a recipe names: an off-policy class of Stable-Baselines3, or any that follows them."""
+"""The algorithm that a recipe names: an off-policy or on-policy class of Stable-Baselines3, or one like them."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import math
+import warnings
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium import spaces
 from stable_baselines3 import TD3
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from sightline.config.learners import DQNLearner, LearnerBase, SACLearner
+from sightline.config.learners import DQNLearner, LearnerBase, OffPolicyLearner, OnPolicyLearner, PPOLearner, SACLearner
 from sightline.config.recipe import ControlRecipe
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.envs.making import is_picture
@@ -23,53 +29,73 @@ from sightline.errors import BadInput, nearest
 from sightline.evaluation.episodes import Policy
 from sightline.models.device import choose_device
 
-_KNOWN = {"DQN": "stable_baselines3.DQN", "SAC": "stable_baselines3.SAC"}
+_KNOWN = {name: f"stable_baselines3.{name}" for name in ("DQN", "SAC", "PPO")}
 NOISE_OF_TD3 = 0.1
 """Standard deviation of the exploration noise of TD3 (Fujimoto et al., ICML 2018) and DDPG: their actors draw none."""
+_KEYS_OF_THEIR_OWN = {
+    "n_steps": "learner.chunk",
+    "batch_size": "learner.batch_size",
+    "gamma": "learner.gamma",
+    "rollout_buffer_class": "learner.chunk",
+    "rollout_buffer_kwargs": "learner.chunk",
+}
+"""Arguments of on-policy algorithms that recipes say otherwise, and on which collecting depends."""
 CNN_SIZE = 36
 """Height and width of the smallest picture that the convolutions of SB3's `CnnPolicy` leave something of."""
 
 
 def check_learner(recipe: ControlRecipe) -> None:
-    """Refuse, before anything is begun, what `build_learner` could not build.
+    """Refuse, before anything is begun, what could not be built.
 
     Raises:
         BadInput: no such class, options that it does not take or that mean nothing, no such device.
     """
-    algorithm = algorithm_class(recipe.learner.algorithm)
+    learner = recipe.learner
+    algorithm = algorithm_class(learner)
     known = set(inspect.signature(algorithm).parameters)
-    for name in _arguments(recipe.learner):
+    for name in _on_policy_arguments(learner) if isinstance(learner, OnPolicyLearner) else _arguments(learner):
         if name not in known:
             hint = "; say learner.tau=null" if name == "tau" else nearest(name, known)
             raise BadInput(f"{algorithm.__name__} takes no option '{name}'{hint}")
-    if recipe.learner.action_noise is not None and "action_noise" not in known:
+    if isinstance(learner, OnPolicyLearner):
+        for name, key in _KEYS_OF_THEIR_OWN.items():
+            if name in learner.options:
+                raise BadInput(f"learner.options.{name} is a key of its own: say {key}")
+    else:
+        _check_off_policy(learner, algorithm, known)
+    choose_device(recipe.device)
+
+
+def _check_off_policy(learner: OffPolicyLearner, algorithm: type[BaseAlgorithm], known: set[str]) -> None:
+    if learner.action_noise is not None and "action_noise" not in known:
         raise BadInput(f"{algorithm.__name__} takes no noise on its actions; leave out learner.action_noise")
-    if "action_noise" in recipe.learner.options:
+    if "action_noise" in learner.options:
         raise BadInput("the noise on actions is a key of its own: say learner.action_noise=0.1")
-    n_steps = recipe.learner.options.get("n_steps", 1)
+    n_steps = learner.options.get("n_steps", 1)
     if not isinstance(n_steps, int) or isinstance(n_steps, bool) or n_steps < 1:
         raise BadInput(f"learner.options.n_steps={n_steps!r}: say a whole number, at least 1")
-    choose_device(recipe.device)
 
 
 def build_learner(
     recipe: ControlRecipe, env: VecEnv, feature_shape: tuple[int, ...] | None, feature_dtype: Any
 ) -> OffPolicyAlgorithm:
-    """Make the algorithm of a completed recipe, with a replay buffer that waits for rewards.
+    """Make the off-policy algorithm of a completed recipe, with a replay buffer that waits for rewards.
 
     Raises:
         BadInput: the values of its options do not fit.
     """
     learner = recipe.learner
+    assert isinstance(learner, OffPolicyLearner)
     # The first chunk's rewards are committed at the end of the second.
     first_rewards = 2 * learner.chunk * recipe.envs
-    algorithm, arguments = algorithm_class(learner.algorithm), _arguments(learner)
+    algorithm: Any = algorithm_class(learner)
+    arguments = _arguments(learner)
     policy, _ = choose_policy(algorithm, env.observation_space)
     # Returns over several steps are the buffer's business alone. SB3 would warn that it does not see to them itself.
     returns = {"n_steps": arguments.pop("n_steps", 1), "gamma": arguments["gamma"]}
-    noise = _noise(recipe, algorithm, env.action_space)
+    noise = _noise(learner, algorithm, env.action_space)
     try:
-        model = algorithm(
+        model: OffPolicyAlgorithm = algorithm(
             policy,
             env,
             train_freq=(learner.chunk, "step"),
@@ -87,7 +113,51 @@ def build_learner(
     return model
 
 
-def choose_policy(algorithm: type[OffPolicyAlgorithm], space: spaces.Space[Any]) -> tuple[str, str | None]:
+def build_on_policy_learner(recipe: ControlRecipe, env: VecEnv) -> OnPolicyAlgorithm:
+    """Make the on-policy algorithm of a completed recipe; its rollout buffer holds one chunk.
+
+    Raises:
+        BadInput: the values of its options do not fit, or it keeps rollouts of another kind, as recurrent policies do.
+    """
+    learner = recipe.learner
+    assert isinstance(learner, OnPolicyLearner)
+    algorithm: Any = algorithm_class(learner)
+    policy, _ = choose_policy(algorithm, env.observation_space)
+    try:
+        with warnings.catch_warnings():
+            # SB3 advises against GPUs, and against minibatches that do not divide a chunk; `device` and
+            # `learner.batch_size` are the user's, and checked.
+            warnings.simplefilter("ignore", UserWarning)
+            model: OnPolicyAlgorithm = algorithm(
+                policy, env, seed=recipe.seed, device=recipe.device, **_on_policy_arguments(learner)
+            )
+    except (TypeError, ValueError, AssertionError) as error:
+        raise BadInput(f"learner {learner.algorithm} cannot be built: {' '.join(str(error).split())}") from error
+    if type(model.rollout_buffer) is not RolloutBuffer:
+        raise BadInput(
+            f"'{learner.algorithm}' keeps its rollouts in a {type(model.rollout_buffer).__name__}; only classes with "
+            "Stable-Baselines3's plain RolloutBuffer can be trained, such as PPO"
+        )
+    keep_log_in_memory(model)
+    return model
+
+
+def build_acting_learner(recipe: ControlRecipe, env: VecEnv) -> BaseAlgorithm:
+    """Make the algorithm of a completed recipe with next to no buffer, for acting only.
+
+    Raises:
+        BadInput: the values of its options do not fit.
+    """
+    learner = recipe.learner
+    if isinstance(learner, OnPolicyLearner):
+        smallest = {"chunk": 2, "batch_size": None if learner.batch_size is None else 2}
+        acting = recipe.model_copy(update={"learner": learner.model_copy(update=smallest)})
+        return build_on_policy_learner(acting, env)
+    acting = recipe.model_copy(update={"learner": learner.model_copy(update={"buffer_size": env.num_envs})})
+    return build_learner(acting, env, None, np.float16)
+
+
+def choose_policy(algorithm: type[BaseAlgorithm], space: spaces.Space[Any]) -> tuple[str, str | None]:
     """Choose SB3's policy for observations of this space: convolutions for pictures, else plain layers.
 
     Returns:
@@ -106,10 +176,10 @@ def choose_policy(algorithm: type[OffPolicyAlgorithm], space: spaces.Space[Any])
     return "MlpPolicy", f"the observations are pictures, and the policy reads them as plain numbers: {why}"
 
 
-def _noise(recipe: ControlRecipe, algorithm: type[OffPolicyAlgorithm], actions: spaces.Space[Any]) -> dict[str, Any]:
+def _noise(learner: OffPolicyLearner, algorithm: type[BaseAlgorithm], actions: spaces.Space[Any]) -> dict[str, Any]:
     """The noise on actions as an argument, if there is any. It is drawn from NumPy's generator, which is in every
     checkpoint, and keeps nothing of its own."""
-    deviation = recipe.learner.action_noise
+    deviation = learner.action_noise
     if deviation is None and isinstance(algorithm, type) and issubclass(algorithm, TD3):
         deviation = NOISE_OF_TD3
     if not deviation or not isinstance(actions, spaces.Box):
@@ -146,7 +216,32 @@ def name_of_values(model: OffPolicyAlgorithm) -> str:
     raise BadInput(f"{type(model).__name__} has no critic that can be reset; say reward.reset_critic=false")
 
 
-def greedy(model: OffPolicyAlgorithm) -> Policy:
+def reset_values(model: OnPolicyAlgorithm, untrained: OnPolicyAlgorithm) -> None:
+    """Reset the value function of an on-policy learner to that of an untrained one; the policy stays.
+
+    Raises:
+        BadInput: see `value_weights`.
+    """
+    fresh, parameters = untrained.policy.state_dict(), dict(model.policy.named_parameters())
+    for name in value_weights(model):
+        with torch.no_grad():
+            parameters[name].copy_(fresh[name])
+        model.policy.optimizer.state.pop(parameters[name], None)
+
+
+def value_weights(model: OnPolicyAlgorithm) -> list[str]:
+    """Names of the parameters of an on-policy learner that only its value function has.
+
+    Raises:
+        BadInput: there are none.
+    """
+    names = [name for name, _ in model.policy.named_parameters() if "value_net" in name]
+    if not names:
+        raise BadInput(f"{type(model).__name__} has no value function that can be reset; say reward.reset_critic=false")
+    return names
+
+
+def greedy(model: BaseAlgorithm) -> Policy:
     """The deterministic policy of a learner."""
 
     def act(states: np.ndarray) -> np.ndarray:
@@ -156,33 +251,40 @@ def greedy(model: OffPolicyAlgorithm) -> Policy:
     return act
 
 
-def keep_log_in_memory(model: OffPolicyAlgorithm) -> None:
+def keep_log_in_memory(model: BaseAlgorithm) -> None:
     """Replace SB3's logger, which writes files of its own; the trainer writes its values with all others."""
     model.set_logger(Logger(folder=None, output_formats=[]))
 
 
-def algorithm_class(name: str) -> type[OffPolicyAlgorithm]:
-    """The class of that name.
+def algorithm_class(learner: OffPolicyLearner | OnPolicyLearner) -> type[BaseAlgorithm]:
+    """The class that a recipe's learner names.
 
     Raises:
-        BadInput: it cannot be imported, or is no off-policy algorithm.
+        BadInput: it cannot be imported, or is no algorithm of the learner's kind.
     """
+    name: str = getattr(learner, "algorithm", "")
     module_name, _, class_name = _KNOWN.get(name, name).rpartition(".")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
-        message = f"there is no learner '{name}' ({error}); say DQN, SAC, or a class such as sb3_contrib.TQC"
+        message = f"there is no learner '{name}' ({error}); say DQN, SAC, PPO, or a class such as sb3_contrib.TQC"
         raise BadInput(message) from error
     # Looked at before anything is called: a recipe can name any class.
-    if not (isinstance(found, type) and issubclass(found, OffPolicyAlgorithm)):
-        raise BadInput(f"'{name}' is no off-policy algorithm of Stable-Baselines3, nor a subclass of one")
-    return found
+    is_on_policy = isinstance(found, type) and issubclass(found, OnPolicyAlgorithm)
+    is_off_policy = isinstance(found, type) and issubclass(found, OffPolicyAlgorithm)
+    if isinstance(learner, OnPolicyLearner):
+        if not is_on_policy:
+            hint = "; leave out learner.on_policy" if is_off_policy else ""
+            raise BadInput(f"'{name}' is no on-policy algorithm of Stable-Baselines3, nor a subclass of one{hint}")
+    elif not is_off_policy:
+        hint = "; it learns on-policy: add learner.on_policy=true" if is_on_policy else ""
+        raise BadInput(f"'{name}' is no off-policy algorithm of Stable-Baselines3, nor a subclass of one{hint}")
+    return found  # type: ignore[no-any-return]
 
 
-def _arguments(learner: LearnerBase) -> dict[str, Any]:
-    start = learner.learning_rate
+def _arguments(learner: OffPolicyLearner) -> dict[str, Any]:
     arguments: dict[str, Any] = {
-        "learning_rate": LinearSchedule(start, start * learner.learning_rate_end, 1.0),
+        "learning_rate": _schedule(learner),
         "buffer_size": learner.buffer_size,
         "batch_size": learner.batch_size,
         "gamma": learner.gamma,
@@ -200,3 +302,29 @@ def _arguments(learner: LearnerBase) -> dict[str, Any]:
         arguments |= {"ent_coef": learner.ent_coef, "use_sde": learner.use_sde}
     policy = {"net_arch": list(learner.hidden)} | learner.options.get("policy_kwargs", {})
     return arguments | learner.options | {"policy_kwargs": policy}
+
+
+def _on_policy_arguments(learner: OnPolicyLearner) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "learning_rate": _schedule(learner),
+        "n_steps": learner.chunk,
+        "gamma": learner.gamma,
+        "gae_lambda": learner.gae_lambda,
+    }
+    policy: dict[str, Any] = {"net_arch": list(learner.hidden)}
+    if learner.batch_size is not None:
+        arguments["batch_size"] = learner.batch_size
+    if isinstance(learner, PPOLearner):
+        arguments |= {
+            "n_epochs": learner.epochs,
+            "clip_range": learner.clip_range,
+            "ent_coef": learner.ent_coef,
+            "vf_coef": learner.vf_coef,
+            "max_grad_norm": learner.max_grad_norm,
+        }
+        policy["log_std_init"] = math.log(learner.initial_std)
+    return arguments | learner.options | {"policy_kwargs": policy | learner.options.get("policy_kwargs", {})}
+
+
+def _schedule(learner: LearnerBase) -> LinearSchedule:
+    return LinearSchedule(learner.learning_rate, learner.learning_rate * learner.learning_rate_end, 1.0)

@@ -110,6 +110,12 @@ class CommittedReplayBuffer(ReplayBuffer):
             self.features[rows] = features
         self.committed[rows] = True
 
+    def end_episodes(self) -> None:
+        """End the episodes of the newest row, which cannot be gone on with: the next row begins new ones."""
+        newest = (self.rows_added - 1) % self.buffer_size
+        self.timeouts[newest] = np.maximum(self.timeouts[newest], 1 - self.dones[newest])
+        self.dones[newest] = 1
+
     def filled_rows(self) -> np.ndarray:
         """int[T]: rows that hold committed transitions, in order of time."""
         places = self._places(self.rows_added - self._stored, self.rows_added)

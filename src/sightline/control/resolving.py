@@ -8,7 +8,15 @@ import gymnasium
 from gymnasium import spaces
 
 from sightline import registry
-from sightline.config.learners import AutoLearner, DQNLearner, LearnerConfig, SACLearner
+from sightline.config.learners import (
+    AutoLearner,
+    DQNLearner,
+    LearnerConfig,
+    OffPolicyLearner,
+    PPOLearner,
+    SACLearner,
+    nearest_divisor,
+)
 from sightline.config.loading import for_control, validate_recipe
 from sightline.config.recipe import ControlRecipe
 from sightline.envs.drawing import Size
@@ -59,7 +67,7 @@ def resolve(recipe: ControlRecipe) -> ControlRecipe:
         discrete = isinstance(env.action_space, spaces.Discrete)
     finally:
         env.close()
-    learner = _chosen(recipe.learner, discrete)
+    learner = _chosen(recipe.learner, discrete, recipe.envs)
     document["learner"] = learner.model_dump(mode="json")
     tenth = max(recipe.steps // 10, 1)
     document["evaluation"]["every"] = recipe.evaluation.every or tenth
@@ -88,12 +96,15 @@ def _try_out(env: gymnasium.Env[Any, Any], name: str, frames: bool) -> None:
         rgb_frame(env)
 
 
-def _chosen(learner: LearnerConfig, discrete: bool) -> LearnerConfig:
-    """The learner that was asked for, or the one that fits the actions."""
+def _chosen(learner: LearnerConfig, discrete: bool, envs: int) -> LearnerConfig:
+    """The learner that was asked for, or the one that fits the actions, and the environments' number."""
     if isinstance(learner, AutoLearner):
         given = learner.model_dump(exclude_unset=True, exclude_none=True, exclude={"algorithm"})
         learner = DQNLearner(**given) if discrete else SACLearner(**given)
-    if learner.action_noise is not None and discrete:
+    if isinstance(learner, PPOLearner) and learner.batch_size is None:
+        chunk = learner.chunk * envs
+        learner = learner.model_copy(update={"batch_size": nearest_divisor(chunk, chunk // 4)})
+    if isinstance(learner, OffPolicyLearner) and learner.action_noise is not None and discrete:
         raise BadInput(
             "learner.action_noise is for continuous actions and this environment's are discrete; leave it out"
         )

@@ -1,22 +1,28 @@
-"""Estimate the memory and disk space of a run with a policy: replay buffer, pool of segments, checkpoints."""
+"""Estimate the memory and disk space of a run with a policy: transitions, pool of segments, checkpoints."""
 
 from __future__ import annotations
 
 import numpy as np
 from gymnasium import spaces
 
+from sightline.config.learners import OnPolicyLearner
 from sightline.config.recipe import ControlRecipe
 from sightline.control.resolving import env_maker
 
 
 def describe_size(recipe: ControlRecipe) -> str:
-    """One line about the replay buffer and the pool of segments of a completed recipe.
+    """One line about the replay buffer, or the rollout, and the pool of segments of a completed recipe.
 
     Both are kept once in memory and once on disk; a checkpoint appends what is new, and writes the rewards (4 bytes a
     transition) and the networks again. The sizes of embeddings are known for encoders that are described here; frames
     are counted as large as they are asked for.
     """
     transition, known = _bytes_of_transition(recipe)
+    if isinstance(recipe.learner, OnPolicyLearner):
+        chunk = recipe.learner.chunk * recipe.envs
+        parts = [f"a chunk of {chunk:,} transitions: {_size(chunk * transition)}, in memory only"]
+        parts += recipe.reward.sizes()
+        return f"disk        {'; '.join(parts)}; checkpoints hold the networks and little else"
     stored = min(recipe.steps, recipe.learner.buffer_size)
     parts = [f"{stored:,} transitions of {transition / 1000:.3g} kB: {_size(stored * transition)}"]
     parts += recipe.reward.sizes()

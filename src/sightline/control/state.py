@@ -1,9 +1,11 @@
 """State of a run between two chunks as files, from which it goes on as if nothing had happened.
 
     checkpoints/step-…/   learner.safetensors     weights, optimisers and counters of the learner
-                          collection.safetensors  replay buffer's rewards, pending chunk, reward model, episodes, chance
+                          collection.safetensors  what the trainer keeps, reward model, episodes, chance
     checkpoints/best-…/   policy.safetensors, reward.safetensors
     replay/               rows of the replay buffer and of the pool of segments: what only grows (`runs/archive.py`)
+
+An off-policy trainer keeps the replay buffer's rewards and a pending chunk, an on-policy one the scale of rewards.
 
 Files hold arrays and JSON, never code: the learner is built from the recipe, then takes over what is in the file.
 """
@@ -12,24 +14,26 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.save_util import recursive_getattr
 from stable_baselines3.common.vec_env import VecEnv
 
+from sightline.config.learners import OnPolicyLearner
 from sightline.config.loading import for_control
 from sightline.config.recipe import ControlRecipe
 from sightline.control.collection import CollectingVecEnv, SpacesVecEnv
-from sightline.control.learners import build_learner
+from sightline.control.learners import build_acting_learner, build_learner
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.resolving import env_maker
-from sightline.control.reward_worker import RewardWorker
+from sightline.errors import BadInput
 from sightline.evaluation.episode_stats import EpisodeStats
 from sightline.models.device import random_states_kept
 from sightline.rewards.base import OnlineRewardModel, RewardModel
@@ -44,16 +48,22 @@ POLICY = "policy.safetensors"
 
 
 def save_run(
-    folder: Path, model: OffPolicyAlgorithm, worker: RewardWorker, env: CollectingVecEnv, archives: Archives
+    folder: Path,
+    model: BaseAlgorithm,
+    reward_model: RewardModel,
+    env: CollectingVecEnv,
+    archives: Archives,
+    kept: Mapping[str, Any],
 ) -> dict[str, str]:
-    """Write what `restore_run` needs; gives the shared files that it refers to, name -> SHA-256."""
-    buffer, online = buffer_of(model), worker.model
-    buffer.archive_to(archives["transitions"])
+    """Write what `restore_run` needs; gives the shared files that it refers to, name -> SHA-256.
+
+    Args:
+        kept: the trainer's own part, by names that are not used here.
+    """
     write_state(folder / LEARNER, learner_state(model))
     collection = {
-        "replay": buffer.state(),
-        "rewards": worker.state(),
-        "reward_model": online.state(archives) if isinstance(online, OnlineRewardModel) else {},
+        **kept,
+        "reward_model": reward_model.state(archives) if isinstance(reward_model, OnlineRewardModel) else {},
         "archives": archives.state(),
         "episodes": list(env.envs.episodes),
         # Unfinished episodes are kept as their actions, from which any environment can be brought back.
@@ -68,9 +78,17 @@ def save_run(
 
 
 def restore_run(
-    folder: Path, model: OffPolicyAlgorithm, worker: RewardWorker, env: CollectingVecEnv, archives: Archives
+    folder: Path,
+    model: BaseAlgorithm,
+    reward_model: RewardModel,
+    env: CollectingVecEnv,
+    archives: Archives,
+    take_over: Callable[[Mapping[str, Any]], None],
 ) -> tuple[bool, dict[str, Any]]:
     """Bring back everything into a learner that was just built.
+
+    Args:
+        take_over: restores the trainer's own part; its errors mean that the checkpoint does not fit the recipe.
 
     Returns:
         Whether the environments came back in the very states that they had been left in (if not, their episodes were
@@ -83,10 +101,9 @@ def restore_run(
     collection = read_state(folder / COLLECTION)
     with restoring(folder):
         archives.restore(collection["archives"])
-        buffer_of(model).restore(collection["replay"], archives["transitions"])
-        worker.restore(collection["rewards"])
-        if isinstance(worker.model, OnlineRewardModel):
-            worker.model.restore(collection["reward_model"], archives)
+        take_over(collection)
+        if isinstance(reward_model, OnlineRewardModel):
+            reward_model.restore(collection["reward_model"], archives)
         episodes, actions = [int(count) for count in collection["episodes"]], collection["actions"]
         finished, random_state = list(collection["finished"]), dict(collection["random"])
         if len(episodes) != env.num_envs or len(actions) != env.num_envs:
@@ -99,23 +116,18 @@ def restore_run(
         else:
             model._last_obs = env.reset()
             env.stats = EpisodeStats(env.num_envs)
-            # The next row begins new episodes, so the newest one ends those that cannot be gone on with.
-            buffer = buffer_of(model)
-            newest = (buffer.rows_added - 1) % buffer.buffer_size
-            buffer.timeouts[newest] = np.maximum(buffer.timeouts[newest], 1 - buffer.dones[newest])
-            buffer.dones[newest] = 1
         env.finished = finished
         model.logger.name_to_value.update(collection["logged"])
     return same, random_state
 
 
-def save_policy(folder: Path, model: OffPolicyAlgorithm, reward: RewardModel) -> None:
+def save_policy(folder: Path, model: BaseAlgorithm, reward: RewardModel) -> None:
     """Write a policy, and what a reward model has learned so far."""
     write_state(folder / POLICY, model.policy.state_dict())
     save_reward(folder, reward)
 
 
-def learner_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
+def learner_state(model: BaseAlgorithm) -> dict[str, Any]:
     """Everything that learning has changed in a learner, as plain data: weights and optimisers, single tensors such as
     SAC's entropy coefficient, and counters. What its constructor is told comes from the recipe and is left out."""
     _, tensors = model._get_torch_save_params()
@@ -126,7 +138,7 @@ def learner_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
     }
 
 
-def restore_learner(model: OffPolicyAlgorithm, folder: Path) -> None:
+def restore_learner(model: BaseAlgorithm, folder: Path) -> None:
     """Take over what `learner_state` gave into a learner that the same recipe has built.
 
     Raises:
@@ -146,7 +158,7 @@ def restore_learner(model: OffPolicyAlgorithm, folder: Path) -> None:
             setattr(model, name, value)
 
 
-def _is_counter(model: OffPolicyAlgorithm, name: str, value: Any) -> bool:
+def _is_counter(model: BaseAlgorithm, name: str, value: Any) -> bool:
     """Recognise the plain attributes of a learner that learning changes: `num_timesteps`, `_last_obs`, ….
 
     SB3's classes do not say which of their attributes are state, and those of others have more. All plain attributes
@@ -157,7 +169,7 @@ def _is_counter(model: OffPolicyAlgorithm, name: str, value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | np.ndarray)
 
 
-def load_policy(recipe: ControlRecipe, folder: Path, env: VecEnv) -> OffPolicyAlgorithm:
+def load_policy(recipe: ControlRecipe, folder: Path, env: VecEnv) -> BaseAlgorithm:
     """The learner of a chosen checkpoint, for acting only.
 
     Args:
@@ -166,10 +178,8 @@ def load_policy(recipe: ControlRecipe, folder: Path, env: VecEnv) -> OffPolicyAl
     Raises:
         Damaged: the file is, or it does not fit the recipe.
     """
-    # It never stores a transition.
-    acting = recipe.model_copy(update={"learner": recipe.learner.model_copy(update={"buffer_size": env.num_envs})})
     with random_states_kept():  # training may go on beside
-        model = build_learner(acting, env, None, np.float16)
+        model = build_acting_learner(recipe, env)
     weights = read_state(folder / POLICY)
     with restoring(folder):
         model.policy.load_state_dict(weights)
@@ -185,7 +195,7 @@ def acting_spaces(make: Callable[[], gymnasium.Env[Any, Any]], count: int = 1) -
         env.close()
 
 
-def chosen_policy(run: RunFolder, trust: bool = False) -> OffPolicyAlgorithm:
+def chosen_policy(run: RunFolder, trust: bool = False) -> BaseAlgorithm:
     """The policy that a run has chosen, as a learner of SB3: `predict` acts, `save` writes SB3's own kind of file.
 
     Args:
@@ -206,10 +216,15 @@ def latest_learner(run: RunFolder, trust: bool = False, stated: Sequence[str] = 
         stated: keys of its recipe that the user has stated with the same value.
 
     Raises:
-        BadInput: the run has no whole checkpoint, or its recipe names code of its own.
+        BadInput: the run has no whole checkpoint, or stored no transitions, or its recipe names code of its own.
         Damaged: the checkpoint does not fit the recipe.
     """
     recipe = for_control(run.trusted_recipe(trust, stated, asks=False))
+    if isinstance(recipe.learner, OnPolicyLearner):
+        raise BadInput(
+            f"the run '{run.path}' has stored no transitions: {recipe.learner.algorithm} learns on-policy; collect "
+            "with an off-policy learner (learner.algorithm=auto)"
+        )
     found = newest_checkpoint(run)
     collection, archives = read_state(found.path / COLLECTION), Archives(run.replay)
     with restoring(found.path):
@@ -228,7 +243,7 @@ def buffer_of(model: OffPolicyAlgorithm) -> CommittedReplayBuffer:
     return model.replay_buffer
 
 
-def _random_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
+def _random_state(model: BaseAlgorithm) -> dict[str, Any]:
     """States of all random number generators that training draws from."""
     state: dict[str, Any] = {
         "python": random.getstate(),
@@ -238,14 +253,14 @@ def _random_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
     }
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state_all()
-    if getattr(model, "use_sde", False):
+    if _has_noise(model):
         # The exploration noise of this chunk was drawn already, just before SB3's callback.
         noise = _exploration(model)
         state["noise"] = noise.exploration_mat.detach(), noise.exploration_matrices.detach()
     return state
 
 
-def set_random_state(model: OffPolicyAlgorithm, state: dict[str, Any]) -> None:
+def set_random_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
     """Go on drawing random numbers, and exploring, as when the snapshot was written."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
@@ -258,7 +273,12 @@ def set_random_state(model: OffPolicyAlgorithm, state: dict[str, Any]) -> None:
         noise.exploration_mat, noise.exploration_matrices = (part.to(model.device) for part in state["noise"])
 
 
-def _exploration(model: OffPolicyAlgorithm) -> Any:
+def _has_noise(model: BaseAlgorithm) -> bool:
+    """True for state-dependent exploration whose noise outlives a chunk; on-policy trainers draw it anew for each."""
+    return isinstance(model, OffPolicyAlgorithm) and bool(getattr(model, "use_sde", False))
+
+
+def _exploration(model: BaseAlgorithm) -> Any:
     """The distribution in which SB3's state-dependent exploration keeps its noise, if there is one."""
     actor: Any = model.policy.actor
     return actor.action_dist

@@ -49,8 +49,9 @@ def episode_seeds(run_seed: int) -> EpisodeSeed:
 class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Wrapper that adds the rendered frame to the observation: `{"state": …, "frame": uint8[H, W, 3]}`.
 
-    Only steps render: the frame after a reset belongs to no transition and is black. With
-    `reset(options={"replay": actions})` the actions are repeated after the reset, without rendering.
+    Only steps render: the frame after a reset belongs to no transition and is black, as are those of steps while
+    `renders` is False. With `reset(options={"replay": actions})` the actions are repeated after the reset, without
+    rendering.
 
     Observations and rewards are checked: a single NaN would spoil the replay buffer, and all that is learned from it.
 
@@ -74,6 +75,7 @@ class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._step = 0
         self._space = env.observation_space
         parts: dict[str, spaces.Space[Any]] = {"state": env.observation_space}
+        self.renders = frames
         self._blank_frame: np.ndarray | None = None
         if frames:
             # Some renderers need a reset first. Seed 0 does no harm: every episode is reset with its own seed.
@@ -90,8 +92,13 @@ class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         state, reward, terminated, truncated, info = self._checked_step(action)
-        frame = None if self._blank_frame is None else self._checked_frame(self._blank_frame.shape)
+        frame = self.frame() if self.renders else self._blank_frame
         return self._observation(state, frame), reward, terminated, truncated, info
+
+    def frame(self) -> np.ndarray:
+        """Render the present state: uint8[H, W, 3], of the size that every frame has."""
+        assert self._blank_frame is not None, "an environment with frames"
+        return self._checked_frame(self._blank_frame.shape)
 
     def _checked_reset(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
         self._seed, self._step = seed, 0
@@ -285,6 +292,7 @@ class FrameVectorEnv:
         self.action_space: spaces.Space[Any] = self._envs.single_action_space
         self.episodes = [-1] * count
         self.actions: list[list[Any]] = [[] for _ in range(count)]
+        self._has_frames = self._renders = frames
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:
@@ -300,29 +308,37 @@ class FrameVectorEnv:
         """Reset every environment to a new episode; returns the states, [N, …]."""
         return self._begin_episodes(np.ones(self.count, bool))
 
-    def step(self, actions: np.ndarray) -> Transitions:
+    def step(self, actions: np.ndarray, frames: bool = True) -> Transitions:
         """Step every environment, then reset those whose episode ended.
 
         Args:
             actions: [N, …], one action per environment.
+            frames: False renders only if an episode ends with this step, since its last state cannot be seen later.
         """
         first = np.array([not history for history in self.actions])
         for history, action in zip(self.actions, actions, strict=True):
             history.append(action)
         with _report_dead_workers():
+            if self._renders != (frames and self._has_frames):
+                self._renders = not self._renders
+                self._envs.set_attr("renders", self._renders)
             observation, rewards, terminated, truncated, info = self._envs.step(actions)
         # Both are of the states reached: the frame was rendered inside of the step (`FrameAndState.step`), and no reset
         # has happened yet.
         final_states = observation["state"].copy()
-        frames = observation.get("frame")
+        shown: np.ndarray | None = observation["frame"] if self._renders else None
         ended = terminated | truncated
         states = final_states
         if ended.any():
-            # The reset writes black frames into the same memory, over the last frames of the episodes that ended.
-            frames = None if frames is None else frames.copy()
+            if self._renders:
+                # The reset writes black frames into the same memory, over the last frames of the episodes that ended.
+                shown = observation["frame"].copy()
+            elif self._has_frames:
+                with _report_dead_workers():
+                    shown = np.stack(self._envs.call("frame"))
             states = self._begin_episodes(ended)
         return Transitions(
-            states, final_states, frames, rewards.copy(), terminated.copy(), truncated.copy(), info, first
+            states, final_states, shown, rewards.copy(), terminated.copy(), truncated.copy(), info, first
         )
 
     def _begin_episodes(self, mask: np.ndarray) -> np.ndarray:

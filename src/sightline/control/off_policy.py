@@ -1,0 +1,190 @@
+"""Off-policy training: SB3's loop, a replay buffer, and rewards that come one chunk late.
+
+    collect a chunk ──► its frames to the reward worker ──► commit the rewards of the chunk before ──► updates
+          ▲                                                                                               │
+          └────────────────────────────────── between two chunks: the session ◄───────────────────────────┘
+
+The learner makes `learner.gradient_steps` updates after each chunk, from all transitions whose rewards are committed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+
+from sightline.config.learners import OffPolicyLearner
+from sightline.config.loading import for_control
+from sightline.control.building import ControlSetup
+from sightline.control.learners import build_learner, name_of_values, reset_critic
+from sightline.control.relabelling import relabel
+from sightline.control.reward_worker import RewardWorker
+from sightline.control.state import buffer_of, latest_learner, set_random_state
+from sightline.control.trainer import ControlTrainer
+from sightline.rewards.base import Clip, OnlineRewardModel, RewardStream, RewardUpdate
+from sightline.runs.folder import open_run
+from sightline.runs.state import restoring
+from sightline.session import Commit, RunSession
+
+
+class OffPolicyTrainer(ControlTrainer):
+    """Trainer of an off-policy learner, with its replay buffer and reward worker."""
+
+    model: OffPolicyAlgorithm
+
+    def __init__(self, setup: ControlSetup, session: RunSession) -> None:
+        super().__init__(setup, session)
+        assert isinstance(setup.recipe.learner, OffPolicyLearner)
+        self._learner = setup.recipe.learner
+        self._random_state: dict[str, Any] | None = None
+
+    def learn(self) -> None:
+        """Collect and learn until the recipe's steps are made."""
+        remaining = self.setup.recipe.steps - self.model.num_timesteps
+        if self.setup.recipe.replay is not None:
+            self._learn_from_replay(remaining)
+        elif remaining > 0:
+            # The interval keeps SB3 from printing and clearing the losses, which `_report_chunk` reads.
+            self.model.learn(remaining, callback=_Hooks(self), log_interval=10**9, reset_num_timesteps=False)
+        # Rewards are committed one chunk late; those of the last chunk are still to come.
+        rewards = self._scorer.finish()
+        if rewards is not None:
+            self._report_chunk(rewards)
+        self.between_chunks(last=True)
+
+    def _learn_from_replay(self, remaining: int) -> None:
+        """Make the updates that collecting would have made, on stored transitions alone.
+
+        A turn of the loop is what it is otherwise, but for collecting: a chunk's steps are counted (by which SB3 times
+        target networks and schedules), then the learner makes its updates.
+        """
+        recipe, model = self.setup.recipe, self.model
+        # SB3's own loop cannot do without stepping the environment, so its parts are called one by one.
+        if remaining > 0:
+            total, _ = model._setup_learn(remaining, reset_num_timesteps=False)
+        while model.num_timesteps < recipe.steps:
+            self.between_chunks()
+            self.session.give_up_if_overdue()
+            for _ in range(recipe.learner.chunk):
+                model.num_timesteps += recipe.envs
+                model._update_current_progress_remaining(model.num_timesteps, total)
+                model._on_step()
+            model.train(gradient_steps=self._learner.gradient_steps, batch_size=model.batch_size)
+            self._report_chunk(buffer_of(model).rewards[buffer_of(model).filled_rows()])
+
+    def end_of_chunk(self) -> None:
+        """Embed the chunk that was just collected; commit the rewards of the one before."""
+        rewards = self._scorer.end_of_chunk(self._env.take_chunk().clip)
+        if rewards is not None:
+            self._report_chunk(rewards)
+
+    def between_chunks(self, last: bool = False) -> None:
+        if self._random_state is not None:
+            # SB3 draws the noise of a chunk before it calls here; a resumed run must not draw it twice.
+            with restoring(self.session.run.checkpoints):
+                set_random_state(self.model, self._random_state)
+            self._random_state = None
+        super().between_chunks(last)
+
+    def _reward_changed(self, update: RewardUpdate) -> dict[str, float | None]:
+        """Give stored transitions their new rewards, and the critic a new beginning."""
+        metrics: dict[str, float | None] = {}
+        if update.relabel:
+            began = time.monotonic()
+            relabel(buffer_of(self.model), self._reward)
+            metrics["time/relabelling"] = time.monotonic() - began
+        if update.reset_critic:
+            reset_critic(self.model)
+        if update.updates:
+            self.model.train(gradient_steps=update.updates, batch_size=self.model.batch_size)
+        return metrics
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin with an untrained learner, and a filled replay buffer if the recipe names a run to take it from."""
+        self.model = model = self._untrained()
+        if self.setup.recipe.replay is not None:
+            buffer = buffer_of(model)
+            source, recipe = open_run(Path(self.setup.recipe.replay)), self.setup.recipe
+            had = for_control(source.recipe())
+            # Code that this run's own recipe names was imported already, and may be for its source.
+            agreed = ["env"] if had.env == recipe.env else []
+            agreed += ["learner.algorithm"] if had.learner.algorithm == recipe.learner.algorithm else []
+            buffer.copy_from(buffer_of(latest_learner(source, stated=agreed)))
+            relabel(buffer, self.setup.reward_model)
+        self._make_scorer()
+        if isinstance(self._reward, OnlineRewardModel) and self._reward.resets_critic:
+            name_of_values(model)  # refused now rather than after exploring
+
+    def _untrained(self) -> OffPolicyAlgorithm:
+        return build_learner(self.setup.recipe, self._env, *self._kept_of_a_state())
+
+    def _kept_of_a_state(self) -> tuple[tuple[int, ...] | None, Any]:
+        """Shape and dtype of the features that the replay buffer keeps beside each transition, for relabelling."""
+        model = self.setup.reward_model
+        if not model.keeps_features:
+            return None, np.float16
+        # One blank state through the model tells both, whatever the encoder or network is.
+        envs, space = self._env.envs, self._env.envs.state_space
+        blank = Clip(
+            np.ones((1, 1), bool),
+            frames=np.zeros((1, 1, *envs.frame_shape), np.uint8) if "frames" in model.needs else None,
+            states=np.zeros((1, 1, *space.shape), space.dtype) if "states" in model.needs else None,
+            env_reward=np.zeros((1, 1), np.float32),
+        )
+        features = RewardStream(model).embed(blank)
+        return features.shape[2:], model.feature_dtype or features.dtype
+
+    def _make_scorer(self) -> None:
+        """Make the reward model and its worker, for the learner that was just built."""
+        buffer = buffer_of(self.model)
+        self._reward = self._online_reward(buffer.visited)
+        self._scorer = RewardWorker(buffer, self._reward)
+        self._open.callback(self._scorer.close)
+        if isinstance(self._reward, OnlineRewardModel):
+            self._open.callback(self._reward.close)
+
+    def restore(self, folder: Path) -> None:
+        self.model = self._untrained()
+        self._make_scorer()
+        buffer = buffer_of(self.model)
+
+        def take_over(kept: Mapping[str, Any]) -> None:
+            buffer.restore(kept["replay"], self._archives["transitions"])
+            self._scorer.restore(kept["rewards"])
+
+        same, self._random_state = self._restore(folder, take_over)
+        if not same:
+            buffer.end_episodes()
+
+    def save(self, commit: Commit) -> None:
+        def kept() -> dict[str, Any]:
+            buffer = buffer_of(self.model)
+            buffer.archive_to(self._archives["transitions"])
+            return {"replay": buffer.state(), "rewards": self._scorer.state()}
+
+        self._save(commit, kept)
+
+
+class _Hooks(BaseCallback):
+    """Callback of SB3's loop, which calls the trainer."""
+
+    def __init__(self, trainer: OffPolicyTrainer) -> None:
+        super().__init__()
+        self._trainer = trainer
+
+    def _on_rollout_start(self) -> None:
+        self._trainer.between_chunks()
+
+    def _on_step(self) -> bool:
+        self._trainer.session.give_up_if_overdue()
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self._trainer.end_of_chunk()

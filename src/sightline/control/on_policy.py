@@ -1,0 +1,261 @@
+"""On-policy training: our own loop around SB3's policy, rollout buffer and update.
+
+    collect `learner.chunk` vector steps with the policy
+        │ Chunk: steps, frames of the scored ones
+        ▼
+    score the chunk ──► standardise ──► bootstrap truncated episodes ──► returns and advantages (GAE) ──► update
+        │ raw rewards, for the log                                                                          │
+        └──────────────── between two chunks: the online reward learns, the session ◄───────────────────────┘
+
+An on-policy learner needs the rewards of a chunk before it learns from it, so nothing is late by a chunk here, and
+nothing is kept of a chunk once it was learned from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.utils import obs_as_tensor
+
+from sightline.config.learners import OnPolicyLearner
+from sightline.control.building import ControlSetup
+from sightline.control.collection import Chunk
+from sightline.control.learners import build_on_policy_learner, reset_values, value_weights
+from sightline.control.state import set_random_state
+from sightline.control.trainer import ControlTrainer
+from sightline.models.device import random_states_kept
+from sightline.rewards.base import Clip, OnlineRewardModel, RewardStream, RewardUpdate
+from sightline.rewards.novelty import AMONG
+from sightline.runs.state import restoring
+from sightline.session import Commit, RunSession
+
+
+class OnPolicyTrainer(ControlTrainer):
+    """Trainer of an on-policy learner, which learns from each chunk once."""
+
+    model: OnPolicyAlgorithm
+
+    def __init__(self, setup: ControlSetup, session: RunSession) -> None:
+        learner = setup.recipe.learner
+        assert isinstance(learner, OnPolicyLearner)
+        super().__init__(setup, session, learner.frames_every, kept_chunks=1)
+        self._standardises = learner.standardise_rewards
+        self._scale = RewardScale()
+        self._visited = NewestStates(max(AMONG, learner.chunk * setup.recipe.envs))
+
+    def learn(self) -> None:
+        while self.step < self.setup.recipe.steps:
+            self.between_chunks()
+            chunk = self._collect()
+            rewards = self._score(chunk)
+            self._fill_returns(chunk, rewards)
+            self.model._update_current_progress_remaining(self.step, self.setup.recipe.steps)
+            self.model.train()
+            self._report_chunk(rewards)
+        self.between_chunks(last=True)
+
+    def _collect(self) -> Chunk:
+        """Step the environments through a chunk with the policy; the rollout buffer has all of it but rewards.
+
+        Raises:
+            Stopped: a stop was asked for long ago; the chunk is lost.
+        """
+        model, policy, buffer = self.model, self.model.policy, self.model.rollout_buffer
+        policy.set_training_mode(False)
+        buffer.reset()
+        for step in range(model.n_steps):
+            # State-dependent exploration keeps its noise for `sde_sample_freq` steps, or for the whole chunk.
+            if model.use_sde and (step == 0 or (model.sde_sample_freq > 0 and step % model.sde_sample_freq == 0)):
+                policy.reset_noise(model.n_envs)
+            assert isinstance(model._last_obs, np.ndarray) and model._last_episode_starts is not None
+            with torch.no_grad():
+                actions, values, log_probs = policy(obs_as_tensor(model._last_obs, model.device))
+            taken = actions.cpu().numpy()
+            done = self._env.collect(self._within_bounds(taken))
+            # Rewards are still to come; with NaN no update can go without them unnoticed.
+            unknown = np.full(model.n_envs, np.nan, np.float32)
+            buffer.add(model._last_obs, taken, unknown, model._last_episode_starts, values, log_probs)
+            model._last_obs, model._last_episode_starts = done.states, done.ended
+            model.num_timesteps += model.n_envs
+            self.session.give_up_if_overdue()
+        return self._env.take_chunk()
+
+    def _within_bounds(self, actions: np.ndarray) -> np.ndarray:
+        """The actions that are carried out; what is learned from are those that the policy drew."""
+        space = self.model.action_space
+        if not isinstance(space, spaces.Box):
+            return actions
+        if self.model.policy.squash_output:
+            return np.asarray(self.model.policy.unscale_action(actions))
+        return np.asarray(np.clip(actions, space.low, space.high))
+
+    def _score(self, chunk: Chunk) -> np.ndarray:
+        """float32[T, N]: the rewards of a chunk, as the reward model gives them."""
+        model, clip = self._reward, chunk.clip
+        captured = model.capture(clip) if isinstance(model, OnlineRewardModel) else {}
+        features, clip = self._stream.embed(clip), replace(clip, frames=None)
+        if isinstance(model, OnlineRewardModel):
+            assert isinstance(chunk.steps.states, np.ndarray)
+            self._visited.add(chunk.steps.states)
+            model.collected(features, clip, captured)
+        return chunk.spread(self._stream.score(features, clip))
+
+    def _fill_returns(self, chunk: Chunk, rewards: np.ndarray) -> None:
+        """Complete the rollout buffer: rewards, and from them returns and advantages."""
+        model, steps = self.model, chunk.steps
+        assert steps.ended is not None and steps.terminated is not None
+        if self._standardises:
+            rewards = self._scale.standardise(rewards, steps)
+        truncated = steps.ended & ~steps.terminated
+        # A time limit says nothing about the state: what would have come after it is estimated.
+        rewards = rewards.copy()
+        if truncated.any():
+            assert isinstance(steps.states, np.ndarray)
+            rewards[truncated] += model.gamma * self._values(steps.states[truncated]).cpu().numpy().flatten()
+        model.rollout_buffer.rewards[:] = rewards
+        assert isinstance(model._last_obs, np.ndarray)
+        model.rollout_buffer.compute_returns_and_advantage(self._values(model._last_obs), steps.ended[-1])
+
+    def _values(self, states: np.ndarray) -> torch.Tensor:
+        """float32[M, 1]: the values of states [M, …]."""
+        with torch.no_grad():
+            return self.model.policy.predict_values(obs_as_tensor(states, self.model.device))
+
+    def _report_chunk(self, rewards: np.ndarray) -> None:
+        log = self.model.logger.name_to_value
+        if not np.isfinite(log.get("train/explained_variance", 0.0)):
+            del log["train/explained_variance"]  # all returns are equal, so there is nothing to explain
+        super()._report_chunk(rewards)
+
+    def _reward_changed(self, update: RewardUpdate) -> dict[str, float | None]:
+        """Measure the scale of the new rewards, and begin the values anew. No transition is stored, so there is nothing
+        to relabel, and nothing to make `update.updates` from."""
+        if update.relabel or update.reset_critic:
+            self._scale = RewardScale()
+        if update.reset_critic:
+            with random_states_kept():
+                reset_values(self.model, self._untrained())
+        return {}
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.model = self._untrained()
+        self.model._last_obs = self._env.reset()
+        self._begin()
+        if isinstance(self._reward, OnlineRewardModel) and self._reward.resets_critic:
+            value_weights(self.model)  # refused now rather than after exploring
+
+    def _untrained(self) -> OnPolicyAlgorithm:
+        return build_on_policy_learner(self.setup.recipe, self._env)
+
+    def _begin(self) -> None:
+        """Make the reward model; unless a checkpoint says otherwise, episodes begin with the next step."""
+        self.model._last_episode_starts = np.ones(self.model.n_envs, bool)
+        self._reward = self._online_reward(self._visited.all)
+        self._stream = RewardStream(self._reward)
+        if isinstance(self._reward, OnlineRewardModel):
+            self._open.callback(self._reward.close)
+
+    def restore(self, folder: Path) -> None:
+        self.model = self._untrained()
+        self._begin()
+
+        def take_over(kept: Mapping[str, Any]) -> None:
+            self._stream.restore(kept["stream"])
+            self._scale.restore(kept["scale"])
+            self._visited.restore(kept["visited"])
+
+        same, random_state = self._restore(folder, take_over)
+        if not same:
+            self.model._last_episode_starts = np.ones(self.model.n_envs, bool)
+        # Nothing is drawn before the next chunk.
+        with restoring(folder):
+            set_random_state(self.model, random_state)
+
+    def save(self, commit: Commit) -> None:
+        self._save(
+            commit,
+            lambda: {
+                "stream": self._stream.state(),
+                "scale": self._scale.state(),
+                "visited": self._visited.state(),
+            },
+        )
+
+
+class RewardScale:
+    """Scale of rewards, measured on the first chunk in which they differ.
+
+    An advantage does not depend on it, but the value loss and the entropy bonus are weighed against it. Rewards of
+    words vary by hundredths around a large mean, which a value function has to learn before it can tell states apart.
+
+    Attributes:
+        mean, deviation: of the rewards; they are 0 and 1 before they are measured.
+    """
+
+    def __init__(self) -> None:
+        self.mean, self.deviation, self._measured = 0.0, 1.0, False
+
+    def standardise(self, rewards: np.ndarray, steps: Clip) -> np.ndarray:
+        """float32[T, N]: the rewards of a chunk, standardised; the first ones are measured.
+
+        Args:
+            rewards: float32[T, N].
+            steps: the chunk's.
+        """
+        deviation = float(rewards.std())
+        if not self._measured and deviation > 1e-6 * max(float(np.abs(rewards).max()), 1e-6):
+            self.mean, self.deviation, self._measured = float(rewards.mean()), deviation, True
+        # Where all episodes are of one length, a shift adds the same to every return. Where they can be terminated it
+        # pays for ending them early, or late: the mean is kept from the first chunk on in which one is.
+        if steps.terminated is not None and steps.terminated.any():
+            self.mean = 0.0
+        return np.asarray((rewards - self.mean) / self.deviation, np.float32)
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"mean": self.mean, "deviation": self.deviation, "measured": self._measured}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` gave."""
+        self.mean, self.deviation = float(state["mean"]), float(state["deviation"])
+        self._measured = bool(state["measured"])
+
+
+class NewestStates:
+    """The newest states that were visited, for rewards that compare states with earlier ones: there is no replay buffer
+    to take them from.
+
+    Args:
+        size: how many are kept.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._states: np.ndarray | None = None
+
+    def add(self, states: np.ndarray) -> None:
+        """Take in the states of a chunk, [T, N, …]."""
+        new = states.reshape(-1, *states.shape[2:])
+        self._states = (new if self._states is None else np.concatenate([self._states, new]))[-self._size :].copy()
+
+    def all(self) -> np.ndarray:
+        """[M, …], oldest first."""
+        assert self._states is not None, "the states to be judged are included"
+        return self._states
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"states": self._states}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` gave."""
+        self._states = state["states"]

@@ -1,0 +1,301 @@
+"""The part of training that every kind of learner shares: what happens between two chunks, and how policies are judged.
+
+One turn of the loop is a chunk of `learner.chunk` vector steps. How it is scored and learned from is said by
+`off_policy.py` (from a replay buffer, one chunk later) and `on_policy.py` (at once). Between two chunks the session
+(`sightline.session`) evaluates, saves and stops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
+
+from sightline.control.background import BackgroundValidation, EvaluationProcess, evaluate_policy_in, wants_process
+from sightline.control.building import ControlSetup
+from sightline.control.collection import CollectingVecEnv
+from sightline.control.learners import greedy
+from sightline.control.state import load_policy, restore_run, save_policy, save_run
+from sightline.envs.vector import FrameVectorEnv, episode_seeds
+from sightline.errors import RunFailed
+from sightline.evaluation.episodes import Policy, play_one
+from sightline.evaluation.landscape import reward_landscape
+from sightline.evaluation.seeds import EvalSeeds
+from sightline.evaluation.video import Film
+from sightline.rewards.base import Interrupted, OnlineRewardModel, RewardModel, RewardUpdate
+from sightline.rewards.building import RunContext, reward_config
+from sightline.rewards.kept import as_learned, learned_reward
+from sightline.rewards.learned.reward import IN_RUN, LearnedReward
+from sightline.runs.archive import Archives
+from sightline.session import Commit, Finished, RunSession, Validation
+
+
+class ControlTrainer:
+    """Base of trainers of a policy on states: the parts that learn, and their state between two chunks.
+
+    Args:
+        setup: what the recipe asks for, built.
+        session: the run in progress.
+        every: vector steps from one that is rendered and scored to the next.
+        kept_chunks: chunks whose frames are kept.
+
+    Attributes:
+        model: the learner, once the run has started.
+    """
+
+    model: BaseAlgorithm
+
+    def __init__(self, setup: ControlSetup, session: RunSession, every: int = 1, kept_chunks: int = 2) -> None:
+        self.setup, self.session = setup, session
+        recipe = setup.recipe
+        self._archives = Archives(session.run.replay)
+        self._validation = setup.panel("validation", recipe.evaluation.episodes)
+        self._reward: RewardModel = setup.reward_model
+        self._pace = (time.monotonic(), 0)
+        self._open = contextlib.ExitStack()
+        envs = FrameVectorEnv(setup.make, recipe.envs, episode_seeds(recipe.seed), setup.make.render, recipe.workers)
+        self._env = CollectingVecEnv(envs, recipe.learner.chunk, setup.make.render, every, kept_chunks)
+        self._open.callback(self._env.close)
+        self._process = EvaluationProcess(session.run.path) if wants_process(recipe) else None
+        if self._process is not None:
+            self._open.callback(self._process.close)
+
+    @property
+    def step(self) -> int:
+        """Transitions collected so far."""
+        return int(self.model.num_timesteps)
+
+    # -- what is said by the kind of learner -------------------------------------------------------------------------
+
+    def learn(self) -> None:
+        """Collect and learn until the recipe's steps are made."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Begin with an untrained learner."""
+        raise NotImplementedError
+
+    def restore(self, folder: Path) -> None:
+        """Build the learner from the recipe as at the start, since checkpoints hold no code, and fill it."""
+        raise NotImplementedError
+
+    def save(self, commit: Commit) -> None:
+        """Save the learner, what it has collected, environments and random states."""
+        raise NotImplementedError
+
+    def _untrained(self) -> BaseAlgorithm:
+        """The learner before its first step; equal seeds give equal weights."""
+        raise NotImplementedError
+
+    def _reward_changed(self, update: RewardUpdate) -> dict[str, float | None]:
+        """Follow a reward model that has learned; gives metrics."""
+        raise NotImplementedError
+
+    # -- between two chunks ------------------------------------------------------------------------------------------
+
+    def between_chunks(self, last: bool = False) -> None:
+        """Have an online reward learn; then evaluate, save and stop as the session says.
+
+        Raises:
+            Stopped: after saving.
+        """
+        self._check_losses()
+        # Equal after resuming: this pause was dealt with before it was saved, unless a stop interrupted that.
+        if self.step > self.session.state.step:
+            try:
+                self._learn_reward(self.step)
+            except Interrupted:
+                raise self.session.save_and_stop() from None
+        self.session.between_steps(last)
+
+    def _learn_reward(self, step: int) -> None:
+        """Have an online reward model learn if it is time to."""
+        model = self._reward
+        stop = self.session.stop.requested
+        update = model.learn(step, stop) if isinstance(model, OnlineRewardModel) else None
+        if update is None:
+            return
+        self.session.log(step, update.metrics | self._reward_changed(update))
+        self.session.forget_scores()
+
+    def _online_reward(self, visited: Callable[[], np.ndarray]) -> RewardModel:
+        """The learner's reward model: that of the setup, or the online one around it.
+
+        Args:
+            visited: gives all states visited so far, [M, …], or as many as are kept.
+        """
+        setup, recipe = self.setup, self.setup.recipe
+        context = RunContext(
+            folder=self.session.run.path,
+            env=recipe.env,
+            goal=recipe.goal,
+            frame_shape=self._env.envs.frame_shape if setup.make.render else (),
+            seed=recipe.seed,
+            steps=recipe.steps,
+            visited=visited,
+            say=self.session.progress.say,
+        )
+        return reward_config(recipe.reward).online(setup.reward, context) or setup.reward_model
+
+    def _save(self, commit: Commit, kept: Callable[[], Mapping[str, Any]]) -> None:
+        """Write a checkpoint; `kept` gives the part of this kind of learner."""
+        commit(lambda folder: save_run(folder, self.model, self._reward, self._env, self._archives, kept()))
+
+    def _restore(self, folder: Path, take_over: Callable[[Mapping[str, Any]], None]) -> tuple[bool, dict[str, Any]]:
+        """See `restore_run`."""
+        same, random_state = restore_run(folder, self.model, self._reward, self._env, self._archives, take_over)
+        if not same:
+            self.session.warn(
+                "this environment does not repeat itself from its seed; unfinished episodes are started again"
+            )
+        self._pace = (time.monotonic(), self.step)
+        return same, random_state
+
+    def _check_losses(self) -> None:
+        """Refuse to go on, and above all to save, once learning has broken down.
+
+        Raises:
+            RunFailed: a loss of the last updates is not a finite number.
+        """
+        for name, value in self.model.logger.name_to_value.items():
+            if name.startswith("train/") and not np.isfinite(value):
+                raise RunFailed(
+                    f"{name} is {float(value):g} at step {self.model.num_timesteps} of {self.setup.recipe.env} (seed "
+                    f"{self.setup.recipe.seed}); checkpoints before it are good. Lower learner.learning_rate, or look "
+                    "for huge observations and rewards (rescale_observations=true helps), and train again"
+                )
+
+    # -- evaluation ------------------------------------------------------------------------------------------------
+
+    def validate(self) -> Validation:
+        """Play the validation panel, in another process if there is one."""
+        setup, judged = self.setup, self._knows_reward()
+        if self._process is not None:
+            return self._beside(self._process, self.model, "validation", setup.recipe.evaluation.episodes, judged)
+        numbers = self._play(greedy(self.model), self._validation, setup.judge if judged else None)
+        return Finished(
+            numbers, lambda commit: commit(lambda folder: save_policy(folder, self.model, setup.reward_model))
+        )
+
+    def _beside(
+        self, process: EvaluationProcess, model: BaseAlgorithm, panel: str, episodes: int, judged: bool
+    ) -> BackgroundValidation:
+        """Have a panel played by the other process; if that fails, play it here."""
+
+        def instead(folder: Path, reason: str) -> dict[str, Any]:
+            if self._process is not None:
+                self.session.warn(f"evaluation in the background failed ({reason}); it is made in between instead")
+                self._process = None
+            return evaluate_policy_in(self.setup, folder, panel, episodes, judged)
+
+        def save(folder: Path) -> None:
+            save_policy(folder, model, self.setup.reward_model)
+
+        return BackgroundValidation(process, save, panel, episodes, judged, instead)
+
+    def score(self, numbers: Mapping[str, Any]) -> float | None:
+        """The reward model's reward where there is one: a task in words has no true return to choose by."""
+        if not self._knows_reward():
+            return None
+        score: float = numbers["return"] if numbers["reward"] is None else numbers["reward"]
+        return score
+
+    def good_enough(self, numbers: Mapping[str, Any]) -> bool:
+        """Never: the recipe's steps are made."""
+        return False
+
+    def film(self, step: int) -> Film | None:
+        """Film the first validation episode."""
+        return self._film(greedy(self.model), self._validation.seeds[0])
+
+    def test(self, best: Path) -> dict[str, Any]:
+        """Play the test panel by the chosen policy and by the untrained one."""
+        recipe, setup = self.setup.recipe, self.setup
+        self._chosen = greedy(load_policy(recipe, best, self._env))
+        test = "test", recipe.evaluation.test_episodes
+        # The same panel without any learning: success means little if random weights succeed as often.
+        untrained = self._untrained()
+        beside = None if self._process is None else self._beside(self._process, untrained, *test, judged=True)
+        numbers = self._play(self._chosen, setup.panel(*test), setup.judge)
+        numbers["untrained"] = (
+            self._play(greedy(untrained), setup.panel(*test), setup.judge) if beside is None else beside.numbers(True)
+        )
+        self._save_reward(best)
+        return numbers
+
+    def _play(self, policy: Policy, panel: EvalSeeds, judge: RewardModel | None) -> dict[str, Any]:
+        episodes = self.setup.play(policy, panel, judge, self.session.stop.requested)
+        if episodes is None:
+            raise Interrupted
+        return episodes.summary()
+
+    def _save_reward(self, best: Path) -> None:
+        """Keep the learned reward that the chosen checkpoint was chosen by, as a folder that can be loaded anywhere."""
+        model = self.setup.reward_model
+        if isinstance(model, LearnedReward) and learned_reward(best) is not None:
+            with as_learned(best, model), self.session.run.writing():
+                model.save(self.session.run.path / IN_RUN)
+
+    def illustrate(self) -> None:
+        """Record videos and the reward landscape."""
+        setup = self.setup
+        if setup.recipe.videos.final:
+            # The same episode by each policy, with the reward drawn on one common scale.
+            seed = setup.panel("test", setup.recipe.evaluation.test_episodes).seeds[0]
+            films = {
+                name: self._film(policy, seed)
+                for name, policy in {"untrained": greedy(self._untrained()), "chosen": self._chosen}.items()
+            }
+            rewards = np.concatenate([film.rewards for film in films.values()])
+            for name, film in films.items():
+                self.session.save_film(name, film, (float(rewards.min()), float(rewards.max())))
+        judge = setup.judge
+        if judge is not None and "frames" in judge.needs:
+            landscape = reward_landscape(setup.task, setup.make, judge)
+            if landscape is not None:
+                self.session.write_json("landscape.json", landscape)
+
+    def _film(self, policy: Policy, seed: int) -> Film:
+        setup = self.setup
+        judge = setup.judge if self._knows_reward() else None
+        frames, rewards = play_one(policy, setup.make, seed, judge, setup.make_for_display)
+        caption = "; ".join(setup.recipe.goal) or "the environment's own reward"
+        return Film(frames, rewards, self._env.envs.frames_per_second, caption)
+
+    def close(self) -> None:
+        """Close the environments, the reward model, and the process that evaluates."""
+        self._open.close()
+
+    # -- measuring -----------------------------------------------------------------------------------------------
+
+    def _report_chunk(self, rewards: np.ndarray) -> None:
+        step, now = self.model.num_timesteps, time.monotonic()
+        finished = self._env.take_finished()
+        knows_success = self._env.stats.knows_success
+        values: dict[str, float | None] = {
+            "rollout/reward": float(rewards.mean()),
+            "rollout/return": _mean([episode["return"] for episode in finished]),
+            "rollout/success": _mean([episode[self.setup.task.success] for episode in finished])
+            if knows_success
+            else None,
+            "rollout/length": _mean([episode["length"] for episode in finished]),
+            "time/steps_per_second": (step - self._pace[1]) / (now - self._pace[0]) if step > self._pace[1] else None,
+        }
+        logged = self.model.logger.name_to_value
+        values |= {name: float(value) for name, value in logged.items() if name.startswith("train/")}
+        self._pace = (now, step)
+        self.session.log(step, values)
+        self.session.progress.update(step, values)
+
+    def _knows_reward(self) -> bool:
+        """True if there is a reward to judge a policy by; a learned one means nothing before its first fit."""
+        return self.setup.reward_model.ready
+
+
+def _mean(values: list[float]) -> float | None:
+    return float(np.mean(values)) if values else None
