@@ -23,12 +23,15 @@ import torch
 TESTS = Path(__file__).parent
 SENTENCES = ("a pole upright on the cart", "the cart at the left edge", "pole and cart", "a car in the mountain")
 
-TINY = (
+_LITTLE = (
     *("steps=256", "envs=4", "episode_steps=20", "videos=false", "tensorboard=false", "checkpoints.every=64"),
-    *("learner.chunk=8", "learner.gradient_steps=2", "learner.learning_starts=64", "learner.buffer_size=200"),
-    *("learner.batch_size=16", "evaluation.every=128", "evaluation.episodes=2", "evaluation.test_episodes=3"),
+    *("evaluation.every=128", "evaluation.episodes=2", "evaluation.test_episodes=3"),
+    *("learner.chunk=8", "learner.batch_size=16"),
 )
-"""Overrides that make a run of a second out of any recipe."""
+TINY = (*_LITTLE, "learner.gradient_steps=2", "learner.learning_starts=64", "learner.buffer_size=200")
+"""Overrides that make a run of a second out of any recipe with an off-policy learner."""
+TINY_ON_POLICY = (*_LITTLE, "learner.hidden=[16,16]")
+"""The same with an on-policy learner, which the recipe or another override names."""
 
 SIZES: dict[str, dict[str, Any]] = {
     "small": {"embed_dim": 16, "vision_cfg": {"image_size": 16, "layers": 1, "width": 16, "patch_size": 8}},

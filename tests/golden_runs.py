@@ -1,4 +1,4 @@
-"""Golden runs: six tiny recipes whose numbers are committed, so that it is seen whether a change changes anything.
+"""Golden runs: seven tiny recipes whose numbers are committed, so that it is seen whether a change changes anything.
 
     PYTHONPATH=tools python tests/golden_runs.py ACTION
 
@@ -59,6 +59,13 @@ RECIPES = {
         learner.algorithm=SAC learner.learning_starts=64 learner.ent_coef=0.05 learner.use_sde=true
         learner.options.use_sde_at_warmup=true learner.options.policy_kwargs.log_std_init=0
     """,
+    "words-ppo": """
+        videos=false tensorboard=false evaluation.episodes=2 evaluation.test_episodes=3
+        env=cartpole-continuous seed=2 envs=4 steps=320 episode_steps=20 checkpoints.every=96 evaluation.every=96
+        reward.kind=zero_shot reward.encoder=local-dir:encoder
+        learner.algorithm=PPO learner.hidden=[16,16] learner.chunk=8 learner.batch_size=16 learner.learning_rate=0.003
+        learner.frames_every=2 learner.ent_coef=0.01 learner.initial_std=0.5
+    """,
     "preferences-encoder": f"""{CONTROL} {LESSONS}
         env=cartpole seed=3 episode_steps=40 learner.algorithm=DQN reward.teacher.kind=encoder
         reward.teacher.encoder=local-dir:encoder reward.model.kind=embeddings reward.model.encoder=local-dir:encoder
@@ -87,6 +94,7 @@ sides: hence the small `reward.scale`, and the large pool, in which it matters l
 DEATHS: dict[str, tuple[str, int]] = {
     "words-dqn": ("evaluating", 3),
     "words-sac": ("collecting", 150),
+    "words-ppo": ("collecting", 45),
     "preferences-encoder": ("lesson", 2),
     "preferences-scripted": ("collecting", 150),
     "agent-ppo": ("update", 4),

@@ -1,4 +1,4 @@
-"""Golden runs: numbers of six tiny recipes against committed ones, and against the same run killed and resumed."""
+"""Golden runs: numbers of seven tiny recipes against committed ones, and against the same run killed and resumed."""
 
 from __future__ import annotations
 

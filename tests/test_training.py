@@ -18,7 +18,7 @@ import psutil
 import pytest
 import safetensors.numpy
 
-from conftest import SIZES, TINY, Finished, start_sightline, trained, write_open_clip_encoder
+from conftest import SIZES, TINY, TINY_ON_POLICY, Finished, start_sightline, trained, write_open_clip_encoder
 from sightline.config.loading import for_control, load_recipe
 from sightline.control.building import build
 from sightline.control.collection import CollectingVecEnv
@@ -44,6 +44,15 @@ PICTURES = ("env=small_envs:Pictures", *OWN_REWARD, "learner.algorithm=DQN")
 SMALL_PICTURES = (*PICTURES, "env_options={size: 20}")
 SEVERAL_STEPS = (*CLOCK, "reward.kind=ground_truth", "learner.options.n_steps=3")
 NOISE = ("env=Pendulum-v1", *OWN_REWARD, "learner.algorithm=stable_baselines3.TD3")
+ON_POLICY = ("learner.algorithm=PPO", "learner.batch_size=8")
+PPO_ON_PICTURES = ("env=small_envs:Pictures", "reward.kind=ground_truth", *ON_POLICY)
+PPO_WITH_NOISE = ("env=Pendulum-v1", *PENDULUM[1:4], *ON_POLICY, "learner.options={use_sde: true, sde_sample_freq: 3}")
+PPO_BY_PROGRESS = (*CLOCK[:3], "reward.kind=progress", *ON_POLICY, "learner.frames_every=4")
+
+
+def tiny(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """Overrides for a run of a second."""
+    return TINY_ON_POLICY if "learner.algorithm=PPO" in arguments else TINY
 
 
 def numbers(run: Path) -> list[dict[str, Any]]:
@@ -65,7 +74,7 @@ def train(sightline: Sightline, tmp_path: Path) -> Callable[..., Path]:
     """A run that must succeed: `train("cartpole", …)` -> its folder."""
 
     def run(*arguments: str, name: str = "run") -> Path:
-        done = sightline("train", arguments[0], *TINY, *arguments[1:], "--run-dir", tmp_path / name)
+        done = sightline("train", arguments[0], *tiny(arguments), *arguments[1:], "--run-dir", tmp_path / name)
         assert done.code == 0, done.err
         return tmp_path / name
 
@@ -640,6 +649,9 @@ WAYS = {
     "SmallPictures": SMALL_PICTURES,
     "SeveralSteps": SEVERAL_STEPS,
     "Noise": NOISE,
+    "PPOOnPictures": PPO_ON_PICTURES,
+    "PPOWithNoise": PPO_WITH_NOISE,
+    "PPOByProgress": PPO_BY_PROGRESS,
 }
 
 
@@ -656,7 +668,7 @@ def test_every_environment_resumes_exactly(
     for folder in kept[1:]:
         shutil.rmtree(folder)
     (run / "result.json").unlink()
-    options = (*TINY, *arguments[1:], "checkpoints.keep=9", "--run-dir", run)
+    options = (*tiny(arguments), *arguments[1:], "checkpoints.keep=9", "--run-dir", run)
     done = sightline("train", arguments[0], *options, "--resume")
     assert done.code == 0, done.err
     assert "does not repeat itself" not in done.err
