@@ -190,7 +190,7 @@ def test_unknown_keys_of_other_learners_name_the_nearest() -> None:
         (["reward.kind=learned", "reward.pool=100"], "reward: pool=100"),
         (["reward.dtype=int8"], "dtype"),
         (["workers=threads"], "workers"),
-        (["learner.algorithm=PPO"], "algorithm"),
+        (["learner.algorithm=Dreamer"], "algorithm"),
         (["learner.gamma=2"], "gamma"),
         (["learner.buffer_size=10"], "buffer_size"),
         (["steps"], "key=value"),

@@ -193,7 +193,9 @@ def test_values_can_begin_anew_while_the_policy_stays() -> None:
 
 
 @pytest.mark.parametrize("workers", ["inline", "processes"])
-def test_every_fourth_step_is_rendered_and_the_last_of_each_episode(monkeypatch: pytest.MonkeyPatch, workers: Any) -> None:
+def test_every_fourth_step_is_rendered_and_the_last_of_each_episode(
+    monkeypatch: pytest.MonkeyPatch, workers: Any
+) -> None:
     import small_envs
 
     drawn, render = [0], small_envs.Clock.render
@@ -232,11 +234,19 @@ def check_spread(chunk: Any) -> None:
     scored = chunk.spread(chunk.clip.states[..., 0])
     assert (scored >= times).all() and (scored - times < 4).all(), "in the same episode, and near"
     np.testing.assert_allclose(chunk.spread(chunk.clip.env_reward).sum(axis=0), rewards.sum(axis=0), rtol=1e-6)
-    begun = [chunk.steps.first[start + 1 : end + 1].any(0) for start, end in zip([-1, *chunk.scored], chunk.scored)]
+    between = zip([-1, *chunk.scored[:-1]], chunk.scored, strict=True)
+    begun = [chunk.steps.first[start + 1 : end + 1].any(axis=0) for start, end in between]
     np.testing.assert_array_equal(chunk.clip.first, begun)
 
 
 # -- what does not go together -----------------------------------------------------------------------------------------
+
+
+def build_alone(*overrides: str) -> Any:
+    """An on-policy learner as a run builds it, without the run."""
+    recipe = resolve(for_control(load_recipe(None, list(overrides))))
+    check_learner(recipe)
+    return build_on_policy_learner(recipe, acting_spaces(env_maker(recipe, None, render=False), recipe.envs))
 
 
 @pytest.mark.parametrize(
@@ -260,19 +270,15 @@ def check_spread(chunk: Any) -> None:
 )
 def test_what_makes_no_sense_is_refused_in_one_line(overrides: tuple[str, ...], said: str | None) -> None:
     with pytest.raises(BadInput) as caught:
-        recipe = resolve(for_control(load_recipe(None, ["env=Pendulum-v1", CLOCK[1], *overrides])))
-        check_learner(recipe)
-        build_on_policy_learner(recipe, acting_spaces(env_maker(recipe, None, render=False), recipe.envs))
+        build_alone("env=Pendulum-v1", CLOCK[1], *overrides)
     assert "\n" not in str(caught.value)
     assert (said or "PPO cannot be built") in str(caught.value)
 
 
 def test_rollouts_of_another_kind_are_refused() -> None:
     pytest.importorskip("sb3_contrib")
-    overrides = ["learner.algorithm=sb3_contrib.RecurrentPPO", "learner.on_policy=true"]
-    recipe = resolve(for_control(load_recipe(None, [*CLOCK, *overrides])))
-    with pytest.raises(BadInput, match="RecurrentRolloutBuffer|cannot be built"):
-        build_on_policy_learner(recipe, acting_spaces(env_maker(recipe, None, render=False), recipe.envs))
+    with pytest.raises(BadInput, match="keeps its rollouts in a MaskableRolloutBuffer"):
+        build_alone(*CLOCK, "learner.algorithm=sb3_contrib.MaskablePPO", "learner.on_policy=true")
 
 
 def test_switching_to_ppo_keeps_what_both_know() -> None:
@@ -297,7 +303,9 @@ def test_minibatches_are_a_quarter_of_a_chunk(envs: int, size: int) -> None:
 # -- whole runs --------------------------------------------------------------------------------------------------------
 
 
-def test_equal_seeds_give_equal_runs_and_the_chosen_policy_can_be_used(train: Callable[..., Path], tmp_path: Path) -> None:
+def test_equal_seeds_give_equal_runs_and_the_chosen_policy_can_be_used(
+    train: Callable[..., Path], tmp_path: Path
+) -> None:
     run, again = train("cartpole", "learner.algorithm=PPO"), train("cartpole", "learner.algorithm=PPO", name="again")
     assert numbers(run) == numbers(again) and result_of(run) == result_of(again)
     keys = set().union(*numbers(run))
@@ -313,7 +321,9 @@ def test_equal_seeds_give_equal_runs_and_the_chosen_policy_can_be_used(train: Ca
             read()
 
 
-def test_continuous_actions_are_kept_as_they_were_drawn_and_carried_out_within_bounds(train: Callable[..., Path]) -> None:
+def test_continuous_actions_are_kept_as_they_were_drawn_and_carried_out_within_bounds(
+    train: Callable[..., Path],
+) -> None:
     Recorded.updates.clear()
     options = "learner.options={policy_kwargs: {log_std_init: 2.0}}"
     train("env=Pendulum-v1", CLOCK[1], *OWN_CLASS, "learner.batch_size=8", options)
@@ -372,22 +382,27 @@ def test_kill_nine_and_resume(train: Callable[..., Path], sightline: Sightline, 
 
 
 LEARNING = (
-    *("env=cartpole", "reward.kind=ground_truth", "learner.algorithm=PPO", "envs=16", "steps=60000", "videos=false"),
-    *("tensorboard=false", "evaluation.background=false", "evaluation.test_episodes=20", "evaluation.every=10000"),
-    *("learner.learning_rate=0.001", "evaluation.episodes=10"),
+    *("env=cartpole", "reward.kind=ground_truth", "learner.algorithm=PPO", "envs=16", "steps=50000", "videos=false"),
+    *("tensorboard=false", "evaluation.background=false", "evaluation.test_episodes=20", "evaluation.episodes=10"),
+    *("learner.learning_rate=0.001", "learner.gamma=0.95", "learner.epochs=10"),
 )
 
 
 @pytest.mark.learning
 def test_ppo_learns_from_the_environments_own_reward(sightline: Sightline, tmp_path: Path) -> None:
+    """Rewards are 1 while the pole stands. The policy that is judged explores no more, so the untrained one can be good
+    by chance; those that collect cannot."""
     done = sightline("train", *LEARNING, "--run-dir", tmp_path / "run", "--json")
     assert done.code == 0, done.err
-    result = json.loads(done.out)
-    assert result["untrained"]["success_rate"] <= 0.1
-    assert result["success_rate"] >= 0.8
+    rewards = [record["rollout/reward"] for record in numbers(tmp_path / "run") if "rollout/reward" in record]
+    assert np.mean(rewards[:8]) < 0.6
+    assert np.mean(rewards[-8:]) > 0.95
+    assert json.loads(done.out)["success_rate"] >= 0.95
 
 
 def test_refusals_come_before_anything_is_loaded(sightline: Sightline, tmp_path: Path) -> None:
-    done = sightline("train", "cartpole", "learner.algorithm=PPO", "learner.batch_size=7", "--run-dir", tmp_path / "run")
+    done = sightline(
+        "train", "cartpole", "learner.algorithm=PPO", "learner.batch_size=7", "--run-dir", tmp_path / "run"
+    )
     assert (done.code, len(done.lines)) == (2, 1)
     assert not (tmp_path / "run").exists()
