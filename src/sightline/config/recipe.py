@@ -159,6 +159,9 @@ class ControlRecipe(RecipeBase):
     """Transitions to collect, summed over environments; rounded up to whole chunks (`learner.chunk` x `envs`)."""
     envs: PositiveInt = 8
     """Environments stepped together."""
+    training_options: dict[str, Any] | None = None
+    """Keyword arguments for the environment that differ in training from those of evaluation, such as simpler
+    and faster physics; left out: the task's own."""
     rescale_observations: bool = False
     """Show the learner observations that are scaled to [-1, 1] by the bounds of the environment's space."""
     reward: Annotated[RewardBlock, REWARD] = Field(default_factory=REWARD.make_default)

@@ -33,7 +33,8 @@ class ControlSetup:
 
     Attributes:
         make: makes the environment whose frames are judged.
-        make_for_display: makes the same with frames for people.
+        make_for_training: makes it as the policy learns in it.
+        make_for_display: makes the one that is judged with frames for people.
         reward: the reward model, and what goes with it.
         warnings: one line each.
     """
@@ -41,6 +42,7 @@ class ControlSetup:
     recipe: ControlRecipe
     task: Task
     make: EnvMaker
+    make_for_training: EnvMaker
     make_for_display: EnvMaker
     reward: RewardSetup
     warnings: tuple[str, ...]
@@ -94,7 +96,9 @@ def build(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
     _, warning = choose_policy(algorithm_class(recipe.learner), env.observation_space)
     env.close()
     warnings = reward.warnings if warning is None else (*reward.warnings, warning)
-    return ControlSetup(recipe, find_task(recipe.env), make, env_maker(recipe, VIDEO_SIZE), reward, warnings)
+    learned_in = env_maker(recipe, reward.frame_size, render=reward.frames, training=True)
+    shown = env_maker(recipe, VIDEO_SIZE)
+    return ControlSetup(recipe, find_task(recipe.env), make, learned_in, shown, reward, warnings)
 
 
 def _check_replay(folder: str, model: RewardModel) -> None:

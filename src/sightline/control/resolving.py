@@ -27,15 +27,18 @@ from sightline.errors import BadInput, RunFailed, reason_of
 from sightline.rewards.building import resolved_words
 
 
-def env_maker(recipe: ControlRecipe, frame_size: Size | None, render: bool = True) -> EnvMaker:
+def env_maker(recipe: ControlRecipe, frame_size: Size | None, render: bool = True, training: bool = False) -> EnvMaker:
     """Factory of the recipe's environment.
 
     Args:
         frame_size: height and width of the frames that are wanted, None for the environment's own.
         render: False if no frames are needed.
+        training: make it as a policy learns in it, not as it is evaluated in it.
     """
     task = find_task(recipe.env)
     options = task.env_options | recipe.env_options
+    if training:
+        options |= task.training_options if recipe.training_options is None else recipe.training_options
     known = registry.names("env")
     return EnvMaker(
         task.env,
@@ -60,6 +63,8 @@ def resolve(recipe: ControlRecipe) -> ControlRecipe:
     document = recipe.model_dump(mode="json")
     task = find_task(recipe.env)
     document |= resolved_words(recipe, task)
+    if recipe.training_options is None:
+        document["training_options"] = dict(task.training_options)
     frames = recipe.reward.needs_frames
     env = env_maker(recipe, frame_size=None, render=frames)()
     try:

@@ -58,8 +58,9 @@ class ControlTrainer:
         self._reward: RewardModel = setup.reward_model
         self._pace = (time.monotonic(), 0)
         self._open = contextlib.ExitStack()
-        envs = FrameVectorEnv(setup.make, recipe.envs, episode_seeds(recipe.seed), setup.make.render, recipe.workers)
-        self._env = CollectingVecEnv(envs, recipe.learner.chunk, setup.make.render, every, kept_chunks)
+        make = setup.make_for_training
+        envs = FrameVectorEnv(make, recipe.envs, episode_seeds(recipe.seed), make.render, recipe.workers)
+        self._env = CollectingVecEnv(envs, recipe.learner.chunk, make.render, every, kept_chunks)
         self._open.callback(self._env.close)
         self._process = EvaluationProcess(session.run.path) if wants_process(recipe) else None
         if self._process is not None:

@@ -42,8 +42,7 @@ class Task:
         success: an episode succeeds if `info["success"]` is true at `every` step, at `any` step, or at its `end`.
         success_from: what says that a state is a success; None: the infos `success` and `is_success`.
         env_options: keyword arguments for the environment.
-        evaluation_options: keyword arguments for the environment in evaluation, over `env_options`, such as finer
-            physics than it is learned with.
+        training_options: those that differ while a policy on states learns, such as simpler and faster physics.
         measures: further boolean infos, reported as the share of episodes in which they are true by the rule `success`.
         axes: one or two quantities that determine the frame, for the reward landscape.
         state_at: values of the axes -> the environment's `state` attribute.
@@ -65,7 +64,7 @@ class Task:
     success: SuccessRule = "any"
     success_from: StatesSuccess | None = None
     env_options: dict[str, Any] = field(default_factory=dict)
-    evaluation_options: dict[str, Any] = field(default_factory=dict)
+    training_options: dict[str, Any] = field(default_factory=dict)
     measures: tuple[str, ...] = ()
     axes: tuple[Axis, ...] = ()
     state_at: Callable[..., list[float]] | None = None

@@ -221,8 +221,8 @@ TASKS = {
         goal=(pose.goal,),
         baseline=("a humanoid robot",),
         success="end",
-        env_options={"pose": name, "physics": "fast"},
-        evaluation_options={"physics": "true"},
+        env_options={"pose": name},
+        training_options={"physics": "fast"},
         measures=tuple(f"held {other}" for other in POSES),
         summary=f"Gymnasium's humanoid: {pose.goal.removeprefix('a humanoid robot ')}; success: held at the end.",
     )
