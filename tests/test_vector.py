@@ -137,7 +137,7 @@ def test_chunks_of_frames_stay_valid_for_one_more_chunk() -> None:
         _, rewards, *_ = env.step(np.zeros(2, int))
         expected.append(rewards)
         if i % 5 == 4:
-            taken: Any = env.take_clip().frames
+            taken: Any = env.take_chunk().frames
             assert taken.shape == (5, 2, 6, 8, 3)
             chunks.append(taken)
             for past in chunks[-2:]:

@@ -70,7 +70,7 @@ class RunContext:
         goal: the recipe's.
         frame_shape: (H, W, 3) of the rendered frames.
         seed, steps: of the run.
-        visited: gives all states visited so far, [M, …]; None where there are no states but only pictures.
+        visited: gives the states visited so far, [M, …], or the newest of them; None where there are only pictures.
         say: tells the user one line.
     """
 
