@@ -89,8 +89,7 @@ class OnPolicyLearner(LearnerBase):
     """Vector steps from one that is rendered and scored to the next; its reward counts for all of them. A step that
     ends an episode is always scored."""
     standardise_rewards: bool = True
-    """Divide rewards by their standard deviation in the first chunk, and subtract their mean if no episode is
-    terminated."""
+    """Divide rewards by their standard deviation so far, and subtract their mean unless episodes can be terminated."""
     on_policy: Literal[True] = True
 
 

@@ -13,6 +13,7 @@ nothing is kept of a chunk once it was learned from.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -192,42 +193,47 @@ class OnPolicyTrainer(ControlTrainer):
 
 
 class RewardScale:
-    """Scale of rewards, measured on the first chunk in which they differ.
+    """Scale of rewards, measured on all chunks so far.
 
     An advantage does not depend on it, but the value loss and the entropy bonus are weighed against it. Rewards of
     words vary by hundredths around a large mean, which a value function has to learn before it can tell states apart.
 
     Attributes:
-        mean, deviation: of the rewards; they are 0 and 1 before they are measured.
+        count, mean, deviation: of the rewards.
+        terminates: whether an episode was terminated.
     """
 
     def __init__(self) -> None:
-        self.mean, self.deviation, self._measured = 0.0, 1.0, False
+        self.count, self.mean, self.deviation, self.terminates = 0, 0.0, 0.0, False
 
     def standardise(self, rewards: np.ndarray, steps: Clip) -> np.ndarray:
-        """float32[T, N]: the rewards of a chunk, standardised; the first ones are measured.
+        """float32[T, N]: the rewards of a chunk, standardised by those of all chunks up to this one.
 
         Args:
             rewards: float32[T, N].
             steps: the chunk's.
         """
-        deviation = float(rewards.std())
-        if not self._measured and deviation > 1e-6 * max(float(np.abs(rewards).max()), 1e-6):
-            self.mean, self.deviation, self._measured = float(rewards.mean()), deviation, True
+        new, mean, deviation = rewards.size, float(rewards.mean(dtype=np.float64)), float(rewards.std(dtype=np.float64))
+        count = self.count + new
+        between = (mean - self.mean) ** 2 * self.count * new / count
+        squares = self.count * self.deviation**2 + new * deviation**2 + between
+        self.mean += (mean - self.mean) * new / count
+        self.count, self.deviation = count, math.sqrt(squares / count)
         # Where all episodes are of one length, a shift adds the same to every return. Where they can be terminated it
-        # pays for ending them early, or late: the mean is kept from the first chunk on in which one is.
-        if steps.terminated is not None and steps.terminated.any():
-            self.mean = 0.0
-        return np.asarray((rewards - self.mean) / self.deviation, np.float32)
+        # pays for ending them early, or late: nothing is subtracted from the first chunk on in which one is.
+        self.terminates |= steps.terminated is not None and bool(steps.terminated.any())
+        shift = 0.0 if self.terminates else self.mean
+        scale = self.deviation if self.deviation > 1e-6 * max(abs(self.mean), 1e-6) else 1.0
+        return np.asarray((rewards - shift) / scale, np.float32)
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {"mean": self.mean, "deviation": self.deviation, "measured": self._measured}
+        return dict(vars(self))
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` gave."""
+        self.count, self.terminates = int(state["count"]), bool(state["terminates"])
         self.mean, self.deviation = float(state["mean"]), float(state["deviation"])
-        self._measured = bool(state["measured"])
 
 
 class NewestStates:
