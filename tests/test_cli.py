@@ -154,7 +154,7 @@ BAD_TRAINING: list[tuple[list[str], tuple[str, ...]]] = [
     (["cartpole", "--no-such-option"], ("--no-such-option", "--help")),
     ([], ("sightline recipes",)),
     (["steps=10", "cartpole"], ("recipe comes first",)),
-    (["cartpole", "learner.algorithm=PPO"], ("sb3_contrib.TQC",)),
+    (["cartpole", "learner.algorithm=Dreamer"], ("sb3_contrib.TQC",)),
 ]
 
 

@@ -110,7 +110,7 @@ def test_panels_differ_by_all_that_changes_what_is_played_and_how_it_is_judged()
         completed = for_control(load_recipe(recipe, ["reward.kind=ground_truth", *overrides]))
         task = find_task(completed.env)
         make = env_maker(completed, None, render=False)
-        return ControlSetup(completed, task, make, make, RewardSetup(GroundTruthReward()), ()).panel("test", 3)
+        return ControlSetup(completed, task, make, make, make, RewardSetup(GroundTruthReward()), ()).panel("test", 3)
 
     by_env = [panel("cartpole", f"env={task.name}") for task in our_tasks()]
     assert len({one.digest for one in by_env}) == len(our_tasks())

@@ -57,8 +57,8 @@ class OffscreenRenderer:
         model: what is rendered; its size of the picture, field of view and samples are set.
         size: height and width of the pictures in pixels.
         shadows, reflections: draw them, which takes several times as long.
-        samples: samples per pixel that smooth edges; 0 for none.
-        slices: sides of the polygons that round shapes are drawn with.
+        samples: samples per pixel that smooth edges, 0 for none; default: the model's own number.
+        slices: sides of the polygons that round shapes are drawn with; default: the model's own number.
     """
 
     def __init__(
@@ -67,13 +67,14 @@ class OffscreenRenderer:
         size: Size,
         shadows: bool = False,
         reflections: bool = False,
-        samples: int = 0,
+        samples: int | None = None,
         slices: int | None = None,
     ) -> None:
         self._model, self._size = model, (int(size[0]), int(size[1]))
         self._shadows, self._reflections = shadows, reflections
         model.vis.global_.offheight, model.vis.global_.offwidth = self._size
-        model.vis.quality.offsamples = samples
+        if samples is not None:
+            model.vis.quality.offsamples = samples
         if slices is not None:
             model.vis.quality.numslices = slices
         self._renderer: Any = None

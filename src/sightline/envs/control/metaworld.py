@@ -8,7 +8,6 @@ Meta-World puts it, so that the drawer is closed at first; frames are not mirror
 
 from __future__ import annotations
 
-import atexit
 import math
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from gymnasium import spaces
 from sightline.envs import METAWORLD_ID
 from sightline.envs.cameras import View
 from sightline.envs.drawing import Size
+from sightline.envs.rendering import OffscreenRenderer
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput, nearest
 
@@ -91,12 +91,13 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
         self._inner = _simulation(self.task)
         self._random_starts = _one_of("starts", starts, ("random", "fixed")) == "random"
         self._show_goal = show_goal
-        self._shadows = shadows
         self.render_mode = render_mode
         self.render_size = (int(render_size[0]), int(render_size[1]))
         self._camera_name, self._view = _camera(self._inner.model, camera, self.task)
         self._set_appearance(hide_robot=_one_of("robot", robot, ("shown", "hidden")) == "hidden")
-        self._renderer: Any = None
+        # Shadows come with all that is dear: reflections, and edges smoothed by MuJoCo's own number of samples.
+        samples = None if shadows else 0
+        self._renderer = OffscreenRenderer(self._inner.model, self.render_size, shadows, shadows, samples)
         self._placement = np.empty(0)
         self.observation_space = spaces.Box(-np.inf, np.inf, (2 * STATE + 3,), np.float32)
         self.action_space = spaces.Box(-1, 1, (4,), np.float32)
@@ -130,26 +131,11 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
 
     def render(self) -> np.ndarray:
         """Render the present state: uint8[height, width, 3]."""
-        import mujoco
-
-        if self._renderer is None:
-            self._renderer = mujoco.Renderer(self._inner.model, *self.render_size)
-            atexit.register(self.close)  # before OpenGL itself is shut down, which would print errors
-            for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
-                self._renderer.scene.flags[flag] = self._shadows
         view = self._view or _upright_view(self._inner, self._camera_name)
-        camera = mujoco.MjvCamera()
-        camera.lookat[:] = view.look_at
-        camera.distance, camera.azimuth, camera.elevation = view.distance, view.azimuth, view.elevation
-        self._renderer.update_scene(self._inner.data, camera)
-        picture: np.ndarray = self._renderer.render()
-        return picture
+        return self._renderer.render(self._inner.data, view)
 
     def close(self) -> None:
-        if self._renderer is not None:
-            self._renderer.close()
-            self._renderer = None
-            atexit.unregister(self.close)
+        self._renderer.close()
         self._inner.close()
 
     def _placements(self) -> Iterator[np.ndarray]:
@@ -167,7 +153,7 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
         return observation
 
     def _set_appearance(self, hide_robot: bool) -> None:
-        """Set colours, visibility and render settings of the model; its dynamics stay the same."""
+        """Set colours and visibility of the model; its dynamics stay the same."""
         model = self._inner.model
         for name, colour in PAINT.get(self.task, {}).items():
             model.geom(name).matid = -1
@@ -180,11 +166,6 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
             for geom in range(model.ngeom):
                 if model.geom_bodyid[geom] in robot:
                     model.geom_rgba[geom, 3] = 0
-        visual = model.vis
-        visual.global_.offheight, visual.global_.offwidth = self.render_size
-        visual.global_.fovy = self._view.field_of_view if self._view else model.camera(self._camera_name).fovy.item()
-        if not self._shadows:
-            visual.quality.offsamples = 0
 
 
 def _simulation(task: str) -> Any:
@@ -237,7 +218,8 @@ def _upright_view(inner: Any, name: str) -> View:
         level = -np.sign(sight[2]) * up[:2]
     azimuth = math.degrees(math.atan2(level[1], level[0]))
     elevation = math.degrees(math.asin(min(max(sight[2], -1.0), 1.0)))
-    return View(tuple(place.xpos + sight), 1.0, azimuth, elevation)
+    field_of_view = inner.model.camera(name).fovy.item()
+    return View(tuple(place.xpos + sight), 1.0, azimuth, elevation, field_of_view)
 
 
 def _subtree(model: Any, name: str) -> Iterator[int]:
