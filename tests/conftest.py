@@ -55,6 +55,12 @@ def our_games() -> dict[str, str]:
     return {name: task.env for name in BUILT_IN["env"] if (task := find("env", name)).is_game}
 
 
+def result_of(run: Path) -> dict[str, Any]:
+    """The result of a run but for its times."""
+    result: dict[str, Any] = json.loads((run / "result.json").read_text())
+    return {key: value for key, value in result.items() if not key.startswith("seconds")}
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)

@@ -16,7 +16,7 @@ import pytest
 import torch
 from stable_baselines3 import PPO
 
-from conftest import TINY_ON_POLICY, Finished, start_sightline
+from conftest import TINY_ON_POLICY, Finished, result_of, start_sightline
 from sightline.api import Run
 from sightline.config.learners import OtherOnPolicyLearner, PPOLearner, nearest_divisor
 from sightline.config.loading import for_control, load_recipe
@@ -50,11 +50,6 @@ def numbers(run: Path) -> list[dict[str, Any]]:
     left_out = ("time/", "labels/remembered")
     records = read_metrics(run / "metrics.jsonl")
     return [{key: value for key, value in record.items() if not key.startswith(left_out)} for record in records]
-
-
-def result_of(run: Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((run / "result.json").read_text())
-    return {key: value for key, value in result.items() if not key.startswith("seconds")}
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import psutil
 import pytest
 import safetensors.numpy
 
-from conftest import SIZES, TINY, TINY_ON_POLICY, Finished, start_sightline, trained, write_open_clip_encoder
+from conftest import SIZES, TINY, TINY_ON_POLICY, Finished, result_of, start_sightline, trained, write_open_clip_encoder
 from sightline.config.loading import for_control, load_recipe
 from sightline.control.building import build
 from sightline.control.collection import CollectingVecEnv
@@ -62,11 +62,6 @@ def numbers(run: Path) -> list[dict[str, Any]]:
 
 def metrics_of(run: Path) -> Path:
     return run / "metrics.jsonl"
-
-
-def result_of(run: Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((run / "result.json").read_text())
-    return {key: value for key, value in result.items() if not key.startswith("seconds")}
 
 
 @pytest.fixture

@@ -300,8 +300,7 @@ def _arguments(learner: OffPolicyLearner) -> dict[str, Any]:
         }
     if isinstance(learner, SACLearner):
         arguments |= {"ent_coef": learner.ent_coef, "use_sde": learner.use_sde}
-    policy = {"net_arch": list(learner.hidden)} | learner.options.get("policy_kwargs", {})
-    return arguments | learner.options | {"policy_kwargs": policy}
+    return _with_options(learner, arguments, {})
 
 
 def _on_policy_arguments(learner: OnPolicyLearner) -> dict[str, Any]:
@@ -311,7 +310,7 @@ def _on_policy_arguments(learner: OnPolicyLearner) -> dict[str, Any]:
         "gamma": learner.gamma,
         "gae_lambda": learner.gae_lambda,
     }
-    policy: dict[str, Any] = {"net_arch": list(learner.hidden)}
+    policy: dict[str, Any] = {}
     if learner.batch_size is not None:
         arguments["batch_size"] = learner.batch_size
     if isinstance(learner, PPOLearner):
@@ -323,7 +322,13 @@ def _on_policy_arguments(learner: OnPolicyLearner) -> dict[str, Any]:
             "max_grad_norm": learner.max_grad_norm,
         }
         policy["log_std_init"] = math.log(learner.initial_std)
-    return arguments | learner.options | {"policy_kwargs": policy | learner.options.get("policy_kwargs", {})}
+    return _with_options(learner, arguments, policy)
+
+
+def _with_options(learner: LearnerBase, arguments: dict[str, Any], policy: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of the algorithm and of its policy, over which the recipe's `learner.options` count."""
+    policy = {"net_arch": list(learner.hidden)} | policy | learner.options.get("policy_kwargs", {})
+    return arguments | learner.options | {"policy_kwargs": policy}
 
 
 def _schedule(learner: LearnerBase) -> LinearSchedule:
