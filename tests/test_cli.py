@@ -326,6 +326,10 @@ def test_train_evaluate_report(sightline: Sightline, tmp_path: Path) -> None:
     assert other["episodes"] == 5
     assert other["panel"] != result["panel"]
     assert "success" in sightline("evaluate", run, "--episodes", "2").out
+    short = parsed(sightline("evaluate", run, "episode_steps=2", "--episodes", "3", "--json"))
+    assert short["return"] <= 2 < result["return"]
+    assert short["panel"] != result["panel"]
+    check_one_line(sightline("evaluate", run, "learner.gamma=0.5"), 2, "learner.gamma is of the training")
     (run / "report.html").unlink()
     assert sightline("report", run).out.strip() == str(run / "report.html")
     said = parsed(sightline("report", run, "--json"))

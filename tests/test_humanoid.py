@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -281,7 +282,8 @@ def test_unfinished_episodes_of_many_are_restored_exactly() -> None:
     np.testing.assert_array_equal(one.rewards, other.rewards)
 
 
-def test_physics_that_diverges_ends_its_episode_alone() -> None:
+def test_physics_that_diverges_ends_its_episode_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     envs = HumanoidVector(2, "standing", "fast")
     envs.reset(seed=[1, 2])
     envs._simulation.data[0].qvel[:] = 1e12
@@ -291,6 +293,7 @@ def test_physics_that_diverges_ends_its_episode_alone() -> None:
     assert np.isfinite(states).all()
     envs.reset(seed=[3, None], options={"reset_mask": terminated})
     assert not envs.step(np.zeros((2, 17)))[2].any()
+    assert not list(tmp_path.iterdir()), "MuJoCo leaves no log behind"
 
 
 @pytest.mark.parametrize("name", list(TASKS))
@@ -318,6 +321,8 @@ def test_tasks_are_made_with_frames_and_a_time_limit(name: str) -> None:
         ({"look": "raytraced"}, "look='raytraced' is unknown"),
         ({"scene": "moon"}, "scene='moon' is unknown"),
         ({"camera": "frnt"}, "did you mean 'front'"),
+        ({"camera": ["front", "bcak"]}, "camera='bcak' is unknown"),
+        ({"camera": []}, "camera must be a name"),
         ({"camera": {"distance": 3}}, "camera must be a name or have look_at"),
         ({"camera": {"look_at": [0, 0, 1], "distance": 3, "azimuth": 0, "elevation": 0, "roll": 1}}, "camera must be"),
     ],
@@ -382,6 +387,17 @@ def test_the_tracking_camera_follows_the_body() -> None:
         body = orange(env.render())
         assert body.any()
         assert abs(float(np.flatnonzero(body.any(axis=0)).mean()) - 31.5) < 3
+
+
+def test_several_cameras_stand_side_by_side() -> None:
+    cameras: list[str] = ["front", "side"]
+    pictures = []
+    for camera in (*cameras, cameras):
+        env = Humanoid("standing", render_mode="rgb_array", render_size=(48, 64), camera=camera)
+        env.reset(seed=0)
+        pictures.append(env.render())
+    assert np.array_equal(np.concatenate(pictures[:2], axis=1), pictures[2])
+    assert not np.array_equal(pictures[0], pictures[1])
 
 
 def test_a_views_projection_by_hand() -> None:

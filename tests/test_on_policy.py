@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from stable_baselines3 import PPO
 
 from conftest import TINY_ON_POLICY, Finished, result_of, start_sightline
@@ -22,15 +23,17 @@ from sightline.config.learners import OtherOnPolicyLearner, PPOLearner, nearest_
 from sightline.config.loading import for_control, load_recipe
 from sightline.control.collection import CollectingVecEnv
 from sightline.control.learners import build_on_policy_learner, check_learner, reset_values, value_weights
-from sightline.control.on_policy import NewestStates, RewardScale
+from sightline.control.on_policy import NewestStates
 from sightline.control.resolving import env_maker, resolve
 from sightline.control.sizes import describe_size
+from sightline.control.standardisation import RewardScale, StandardisedObservations
 from sightline.control.state import acting_spaces
 from sightline.envs.making import EnvMaker
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import BadInput
 from sightline.rewards.base import Clip
 from sightline.runs.metrics import read_metrics
+from sightline.runs.state import read_state
 from small_learners import Recorded
 from stored import session_of
 
@@ -406,3 +409,27 @@ def test_refusals_come_before_anything_is_loaded(sightline: Sightline, tmp_path:
     )
     assert (done.code, len(done.lines)) == (2, 1)
     assert not (tmp_path / "run").exists()
+
+
+def test_observations_are_standardised_by_all_that_were_seen(train: Callable[..., Path]) -> None:
+    """In chunks as at once; and the policy that is kept has the statistics of its training."""
+    rng = np.random.default_rng(0)
+    seen = rng.normal([3, -200, 0], [2, 50, 0], (40, 4, 3)).astype(np.float32)
+    standard = StandardisedObservations(spaces.Box(-1, 1, (3,)))
+    for chunk in np.split(seen, [1, 7, 30]):
+        standard.take_in(chunk)
+    flat = seen.reshape(-1, 3)
+    np.testing.assert_allclose(standard.mean, flat.mean(axis=0), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(standard.variance, flat.var(axis=0), rtol=1e-3, atol=1e-6)
+    given = standard(torch.as_tensor(flat)).numpy()
+    np.testing.assert_allclose(given.std(axis=0), [1, 1, 0], atol=1e-3)
+    assert float(standard(torch.tensor([[1e6, 0.0, 0.0]]))[0, 0]) == 10
+
+    def policy(run: Path) -> Any:
+        return read_state(next((run / "checkpoints").glob("best-*")) / "policy.safetensors")
+
+    weights = policy(train(*PPO_ON_CLOCK, "learner.standardise_observations=true"))
+    assert float(weights["features_extractor.count"]) > 0
+    assert weights["features_extractor.mean"][0] > 0.5  # a clock's time
+    raw = policy(train(*PPO_ON_CLOCK, name="raw"))
+    assert not any("features_extractor" in name for name in raw)

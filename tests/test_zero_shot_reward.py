@@ -220,6 +220,8 @@ def test_no_baseline_is_none(bundled: Any) -> None:
     [
         ({"aspect": "foo"}, "^aspect: "),
         ({"dtype": "float99"}, "^dtype: "),
+        ({"views": 0}, "^views: "),
+        ({"combine": "median"}, "^combine: "),
         ({"batch_size": 0}, "^batch_size: "),
         ({"batch_size": -1}, "^batch_size: "),
         ({"batch_size": "many"}, "^batch_size: "),
@@ -262,3 +264,18 @@ def test_the_text_tower_can_be_freed(frames_of: Callable[..., np.ndarray]) -> No
     assert np.array_equal(model(frames_of(4)), before)
     with pytest.raises(RuntimeError, match="freed"):
         encoder.embed_texts(["a pole"])
+
+
+@pytest.mark.parametrize(("combine", "by"), [("mean", np.mean), ("min", np.min)])
+def test_views_of_several_cameras_are_scored_each_by_itself(bundled: Any, combine: str, by: Any) -> None:
+    rng = np.random.default_rng(0)
+    left, right = (rng.integers(0, 256, (5, 40, 30, 3), np.uint8) for _ in range(2))
+    alone = ZeroShotReward(*ONE, encoder=bundled)
+    both = ZeroShotReward(*ONE, encoder=bundled, views=2, combine=combine)  # type: ignore[arg-type]
+    expected = by([alone(left), alone(right)], axis=0)
+    np.testing.assert_allclose(both(np.concatenate([left, right], axis=2)), expected, atol=1e-6)
+
+
+def test_a_frame_that_does_not_hold_so_many_views(bundled: Any) -> None:
+    with pytest.raises(BadInput, match="of 64 pixels' width does not hold 3 views"):
+        ZeroShotReward(*ONE, encoder=bundled, views=3)(np.zeros((1, 64, 64, 3), np.uint8))

@@ -141,15 +141,17 @@ def _train_agent(
     return folder, result
 
 
-def evaluate(run: RunFolder, episodes: int, seed: int, trust: bool) -> dict[str, Any]:
-    """Play a panel with what a run has chosen."""
+def evaluate(run: RunFolder, episodes: int, seed: int, trust: bool, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Play a panel with what a run has chosen; see `sightline.control.run_evaluation.evaluate_run`."""
     if isinstance(run.recipe(), AgentRecipe):
         from sightline.agents.run_evaluation import evaluate_run as evaluate_agent
 
+        if overrides:
+            raise BadInput("an agent's run is evaluated as its recipe says; leave out the overrides")
         return evaluate_agent(run, episodes, seed, trust)
     from sightline.control.run_evaluation import evaluate_run as evaluate_control
 
-    return evaluate_control(run, episodes, seed, trust)
+    return evaluate_control(run, episodes, seed, trust, overrides)
 
 
 def evaluate_model(

@@ -160,7 +160,10 @@ def _run_to_resume(arguments: list[str], path: Path | None, trust: bool) -> tupl
 @app.command()
 def evaluate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder; or a game's recipe, with --model.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="Of a recipe.")] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[key.sub=value]...", help="Of a recipe; of a run, episode_steps and env_options."),
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Instead of a run's: a folder, a name, or a hosted one.")] = None,
     provider: Annotated[
         str | None, typer.Option(help="Who hosts it, such as openai (or alike), gemini or anthropic.")
@@ -182,9 +185,7 @@ def evaluate(
     if seed > MAX_SEED:
         raise BadInput(f"--seed {seed} is too large; at most {MAX_SEED}")
     if model is None and (folder := RunFolder(Path(run))).recipe_file.is_file():
-        if overrides:
-            raise BadInput("a run is evaluated as its recipe says; leave out the overrides")
-        numbers = roles.evaluate(folder, episodes, seed, trust)
+        numbers = roles.evaluate(folder, episodes, seed, trust, overrides or [])
     elif model is None and provider is None:
         raise BadInput(f"'{run}' is not a run folder: it has no recipe.yaml; to evaluate a model on a game say --model")
     else:

@@ -90,6 +90,9 @@ class OnPolicyLearner(LearnerBase):
     ends an episode is always scored."""
     standardise_rewards: bool = True
     """Divide rewards by their standard deviation so far, and subtract their mean unless episodes can be terminated."""
+    standardise_observations: bool = False
+    """Give the policy observations less their mean so far, in standard deviations; pictures stay as they are. It helps
+    where small numbers matter beside large ones, and costs short runs: inputs change while the policy learns."""
     on_policy: Literal[True] = True
 
 

@@ -24,6 +24,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sightline.config.learners import DQNLearner, LearnerBase, OffPolicyLearner, OnPolicyLearner, PPOLearner, SACLearner
 from sightline.config.recipe import ControlRecipe
 from sightline.control.replay import CommittedReplayBuffer
+from sightline.control.standardisation import StandardisedObservations
 from sightline.envs.making import is_picture
 from sightline.errors import BadInput, nearest
 from sightline.evaluation.episodes import Policy
@@ -123,14 +124,13 @@ def build_on_policy_learner(recipe: ControlRecipe, env: VecEnv) -> OnPolicyAlgor
     assert isinstance(learner, OnPolicyLearner)
     algorithm: Any = algorithm_class(learner)
     policy, _ = choose_policy(algorithm, env.observation_space)
+    arguments = _on_policy_arguments(learner, env.observation_space)
     try:
         with warnings.catch_warnings():
             # SB3 advises against GPUs, and against minibatches that do not divide a chunk; `device` and
             # `learner.batch_size` are the user's, and checked.
             warnings.simplefilter("ignore", UserWarning)
-            model: OnPolicyAlgorithm = algorithm(
-                policy, env, seed=recipe.seed, device=recipe.device, **_on_policy_arguments(learner)
-            )
+            model: OnPolicyAlgorithm = algorithm(policy, env, seed=recipe.seed, device=recipe.device, **arguments)
     except (TypeError, ValueError, AssertionError) as error:
         raise BadInput(f"learner {learner.algorithm} cannot be built: {' '.join(str(error).split())}") from error
     if type(model.rollout_buffer) is not RolloutBuffer:
@@ -303,7 +303,7 @@ def _arguments(learner: OffPolicyLearner) -> dict[str, Any]:
     return _with_options(learner, arguments, {})
 
 
-def _on_policy_arguments(learner: OnPolicyLearner) -> dict[str, Any]:
+def _on_policy_arguments(learner: OnPolicyLearner, space: spaces.Space[Any] | None = None) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "learning_rate": _schedule(learner),
         "n_steps": learner.chunk,
@@ -311,6 +311,8 @@ def _on_policy_arguments(learner: OnPolicyLearner) -> dict[str, Any]:
         "gae_lambda": learner.gae_lambda,
     }
     policy: dict[str, Any] = {}
+    if learner.standardise_observations and isinstance(space, spaces.Box) and not is_picture(space):
+        policy["features_extractor_class"] = StandardisedObservations
     if learner.batch_size is not None:
         arguments["batch_size"] = learner.batch_size
     if isinstance(learner, PPOLearner):

@@ -13,7 +13,6 @@ nothing is kept of a chunk once it was learned from.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,10 +28,11 @@ from sightline.config.learners import OnPolicyLearner
 from sightline.control.building import ControlSetup
 from sightline.control.collection import Chunk
 from sightline.control.learners import build_on_policy_learner, reset_values, value_weights
+from sightline.control.standardisation import RewardScale, StandardisedObservations
 from sightline.control.state import set_random_state
 from sightline.control.trainer import ControlTrainer
 from sightline.models.device import random_states_kept
-from sightline.rewards.base import Clip, OnlineRewardModel, RewardStream, RewardUpdate
+from sightline.rewards.base import OnlineRewardModel, RewardStream, RewardUpdate
 from sightline.rewards.novelty import AMONG
 from sightline.runs.state import restoring
 from sightline.session import Commit, RunSession
@@ -59,6 +59,7 @@ class OnPolicyTrainer(ControlTrainer):
             self._fill_returns(chunk, rewards)
             self.model._update_current_progress_remaining(self.step, self.setup.recipe.steps)
             self.model.train()
+            self._standardise_observations()
             self._report_chunk(rewards)
         self.between_chunks(last=True)
 
@@ -129,6 +130,15 @@ class OnPolicyTrainer(ControlTrainer):
         with torch.no_grad():
             return self.model.policy.predict_values(obs_as_tensor(states, self.model.device))
 
+    def _standardise_observations(self) -> None:
+        """Take the chunk's observations into the statistics by which the policy standardises them.
+
+        Not before the update: its ratios compare the policy with the one that collected the chunk.
+        """
+        for module in self.model.policy.modules():
+            if isinstance(module, StandardisedObservations):
+                module.take_in(self.model.rollout_buffer.observations)
+
     def _report_chunk(self, rewards: np.ndarray) -> None:
         log = self.model.logger.name_to_value
         if not np.isfinite(log.get("train/explained_variance", 0.0)):
@@ -190,50 +200,6 @@ class OnPolicyTrainer(ControlTrainer):
                 "visited": self._visited.state(),
             },
         )
-
-
-class RewardScale:
-    """Scale of rewards, measured on all chunks so far.
-
-    An advantage does not depend on it, but the value loss and the entropy bonus are weighed against it. Rewards of
-    words vary by hundredths around a large mean, which a value function has to learn before it can tell states apart.
-
-    Attributes:
-        count, mean, deviation: of the rewards.
-        terminates: whether an episode was terminated.
-    """
-
-    def __init__(self) -> None:
-        self.count, self.mean, self.deviation, self.terminates = 0, 0.0, 0.0, False
-
-    def standardise(self, rewards: np.ndarray, steps: Clip) -> np.ndarray:
-        """float32[T, N]: the rewards of a chunk, standardised by those of all chunks up to this one.
-
-        Args:
-            rewards: float32[T, N].
-            steps: the chunk's.
-        """
-        new, mean, deviation = rewards.size, float(rewards.mean(dtype=np.float64)), float(rewards.std(dtype=np.float64))
-        count = self.count + new
-        between = (mean - self.mean) ** 2 * self.count * new / count
-        squares = self.count * self.deviation**2 + new * deviation**2 + between
-        self.mean += (mean - self.mean) * new / count
-        self.count, self.deviation = count, math.sqrt(squares / count)
-        # Where all episodes are of one length, a shift adds the same to every return. Where they can be terminated it
-        # pays for ending them early, or late: nothing is subtracted from the first chunk on in which one is.
-        self.terminates |= steps.terminated is not None and bool(steps.terminated.any())
-        shift = 0.0 if self.terminates else self.mean
-        scale = self.deviation if self.deviation > 1e-6 * max(abs(self.mean), 1e-6) else 1.0
-        return np.asarray((rewards - shift) / scale, np.float32)
-
-    def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return dict(vars(self))
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` gave."""
-        self.count, self.terminates = int(state["count"]), bool(state["terminates"])
-        self.mean, self.deviation = float(state["mean"]), float(state["deviation"])
 
 
 class NewestStates:

@@ -63,6 +63,8 @@ def resolve(recipe: ControlRecipe) -> ControlRecipe:
     document = recipe.model_dump(mode="json")
     task = find_task(recipe.env)
     document |= resolved_words(recipe, task)
+    # Said in full, so that a run goes on in the look that it began with: another picture is another reward.
+    document["env_options"] = task.env_options | recipe.env_options
     if recipe.training_options is None:
         document["training_options"] = dict(task.training_options)
     frames = recipe.reward.needs_frames

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sightline.config.loading import for_control
+from sightline.config.loading import for_control, load_recipe
 from sightline.control.building import ControlSetup, build
 from sightline.control.learners import greedy
 from sightline.control.state import acting_spaces, load_policy
+from sightline.errors import BadInput
 from sightline.rewards.kept import learned_reward
 from sightline.runs.folder import RunFolder
 from sightline.runs.state import restoring
 from sightline.session import chosen_checkpoint
 
+EPISODES = ("episode_steps", "env_options")
+"""Keys of a recipe that say which episodes are played, and nothing of what was learned."""
 
-def evaluate_run(run: RunFolder, episodes: int, seed: int, trust: bool = False) -> dict[str, Any]:
+
+def evaluate_run(
+    run: RunFolder, episodes: int, seed: int, trust: bool = False, overrides: Sequence[str] = ()
+) -> dict[str, Any]:
     """Play a test panel with the run's chosen checkpoint.
 
     Args:
@@ -23,14 +30,16 @@ def evaluate_run(run: RunFolder, episodes: int, seed: int, trust: bool = False) 
         episodes: size of the panel.
         seed: which panel of that size.
         trust: whether code that the run's recipe names may be imported.
+        overrides: of the recipe's `episode_steps` and `env_options`: other episodes than those of the run.
 
     Returns:
         Success rate, returns and reward with intervals (`Episodes.summary`), and `chosen_step`.
 
     Raises:
-        BadInput: the run has no whole checkpoint that was chosen yet, or names code of its own.
+        BadInput: the run has no whole checkpoint that was chosen yet, or names code of its own; or an override is of
+            another key.
     """
-    setup, step, folder = chosen_setup(run, trust)
+    setup, step, folder = chosen_setup(run, trust, overrides)
     learner = load_policy(setup.recipe, folder, acting_spaces(setup.make))
     panel = setup.panel("test", episodes, seed)
     played = setup.play(greedy(learner), panel, setup.judge)
@@ -38,7 +47,7 @@ def evaluate_run(run: RunFolder, episodes: int, seed: int, trust: bool = False) 
     return {"chosen_step": step} | played.summary()
 
 
-def chosen_setup(run: RunFolder, trust: bool = False) -> tuple[ControlSetup, int, Path]:
+def chosen_setup(run: RunFolder, trust: bool = False, overrides: Sequence[str] = ()) -> tuple[ControlSetup, int, Path]:
     """The setup of a run, its reward model as it was when the chosen checkpoint was chosen; that checkpoint's step and
     folder.
 
@@ -46,6 +55,12 @@ def chosen_setup(run: RunFolder, trust: bool = False) -> tuple[ControlSetup, int
         BadInput: the run has no whole checkpoint that was chosen yet, or names code of its own.
     """
     recipe = for_control(run.trusted_recipe(trust, asks=False))
+    for override in overrides:
+        key = override.partition("=")[0]
+        if key.partition(".")[0] not in EPISODES:
+            raise BadInput(f"{key} is of the training; a run is evaluated with other {' and '.join(EPISODES)} alone")
+    if overrides:
+        recipe = for_control(load_recipe(recipe.model_dump(mode="json"), overrides))
     chosen = chosen_checkpoint(run)
     setup = build(recipe, asks=False)
     if setup.reward_model.state_dict():

@@ -47,6 +47,9 @@ def import_mujoco() -> Any:
         import mujoco
     except ImportError as error:
         raise gymnasium.error.DependencyNotInstalled(f"{error}; pip install 'sightline[mujoco]'") from error
+    if mujoco.get_mju_user_warning() is None:
+        # MuJoCo would write each into MUJOCO_LOG.TXT in the working directory. Whoever steps it looks at its counters.
+        mujoco.set_mju_user_warning(lambda text: None)
     return mujoco
 
 

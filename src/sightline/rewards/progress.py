@@ -32,7 +32,7 @@ class ProgressConfig(ZeroShotConfig):
         return ProgressReward
 
     def options(self) -> dict[str, Any]:
-        return {"level": self.level}
+        return super().options() | {"level": self.level}
 
 
 class ProgressReward(ZeroShotReward):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sightline.config.recipe import AgentRecipe, ControlRecipe
 
 DEFAULT_ALPHA = 0.5
+Combine = Literal["mean", "min"]
 
 
 class ZeroShotConfig(RewardConfig):
@@ -50,6 +51,10 @@ class ZeroShotConfig(RewardConfig):
     aspect: Aspect = "crop"
     """Frames that are not square: `crop` leaves them to the model's own transform (CLIP's cuts off both ends of the
     longer side), `pad` adds black bars, `squash` resizes without keeping the ratio."""
+    views: PositiveInt = 1
+    """Views of several cameras in each frame, of equal width, side by side. Each is scored by itself."""
+    combine: Combine = "mean"
+    """The reward of several views: their `mean`, or their `min`, which is high only if all cameras see the goal."""
     keep_embeddings: bool = False
     """Keep every frame's embedding (float16) beside its transition, so that other words need no new frames."""
 
@@ -68,7 +73,7 @@ class ZeroShotConfig(RewardConfig):
     @property
     def feature_bytes(self) -> float | None:
         size = embedding_size(self.encoder) if self.keep_embeddings else 0
-        return None if size is None else 2.0 * size
+        return None if size is None else 2.0 * size * self.views
 
     def check(self, recipe: ControlRecipe | AgentRecipe) -> None:
         check_words(recipe.goal, recipe.baseline, self.alpha, goal_required=False)
@@ -86,7 +91,8 @@ class ZeroShotConfig(RewardConfig):
             model.keeps_features, model.feature_dtype = True, np.float16
         size = (encoder.image_size, encoder.image_size)
         height, width = context.first_seen(size, False).shape[:2]
-        cropped = warn_of_cropping(encoder, height, width, "reward.aspect")
+        check_views(self.views, width)
+        cropped = warn_of_cropping(encoder, height, width // self.views, "reward.aspect")
         return RewardSetup(model, size, encoder=encoder, warnings=(*warnings, cropped) if cropped else warnings)
 
     def reworded(self, goal: Sequence[str], baseline: Sequence[str], alpha: float | None) -> ZeroShotReward:
@@ -99,7 +105,7 @@ class ZeroShotConfig(RewardConfig):
 
     def options(self) -> dict[str, Any]:
         """Further arguments of `reward_class`."""
-        return {}
+        return {"views": self.views, "combine": self.combine}
 
 
 @dataclass(frozen=True)
@@ -148,6 +154,7 @@ class ZeroShotReward(RewardModel):
         alpha: strength of the regularisation in [0, 1]; None is 0.5 with a baseline and nothing without.
         encoder: a name (`bundled`, `Architecture/tag` of open_clip, `hf:owner/name`, `local-dir:/path`), or an encoder
             that is loaded already. Its text tower can be freed afterwards (`encoder.free_text_tower()`).
+        views, combine: of several cameras, side by side in each frame; see `ZeroShotConfig`.
         device, dtype, batch_size, aspect: of an encoder that is given by name; see `ZeroShotConfig`.
 
     Raises:
@@ -161,6 +168,8 @@ class ZeroShotReward(RewardModel):
         baseline: str | Sequence[str] | None = (),
         *,
         alpha: float | None = None,
+        views: int = 1,
+        combine: Combine = "mean",
         encoder: str | Encoder = "bundled",
         device: str = "auto",
         dtype: str = "auto",
@@ -172,7 +181,9 @@ class ZeroShotReward(RewardModel):
             check_words(self.goal, self.baseline, alpha)
         except ValueError as error:
             raise BadInput(str(error)) from error
-        said = checked_block(ZeroShotConfig, {"dtype": dtype, "batch_size": batch_size, "aspect": aspect})
+        settings = {"dtype": dtype, "batch_size": batch_size, "aspect": aspect, "views": views, "combine": combine}
+        said = checked_block(ZeroShotConfig, settings)
+        self.views, self.combine = said.views, said.combine
         if isinstance(encoder, str):
             encoder = load_encoder(encoder, device, said.dtype, said.batch_size, said.aspect)
         elif not hasattr(encoder, "embed_frames"):
@@ -185,15 +196,39 @@ class ZeroShotReward(RewardModel):
         self.head = GoalBaselineHead(embedded, anyway, DEFAULT_ALPHA if alpha is None else alpha)
 
     def embed(self, clip: Clip) -> np.ndarray:
-        """float32[T, N, D] embeddings of the frames."""
+        """float32[T, N, views x D] embeddings of the frames' views.
+
+        Raises:
+            BadInput: frames whose width is no multiple of the number of views.
+        """
         assert clip.frames is not None, "a model that needs frames is given frames"
         frames = to_numpy(clip.frames)
-        embeddings = self.encoder.embed_frames(frames.reshape(-1, *frames.shape[2:]))
-        return embeddings.reshape(*clip.shape, *embeddings.shape[1:])
+        if self.views > 1:
+            frames = split_views(frames, self.views)
+        embeddings = self.encoder.embed_frames(frames.reshape(-1, *frames.shape[-3:]))
+        return embeddings.reshape(*clip.shape, self.views * embeddings.shape[1])
 
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
-        """float32[T, N] from embeddings [T, N, D] of any float type."""
-        return self.head(features.reshape(-1, features.shape[-1])).reshape(clip.shape)
+        """float32[T, N] from embeddings [T, N, views x D] of any float type."""
+        rewards = self.head(features.reshape(-1, features.shape[-1] // self.views)).reshape(*clip.shape, self.views)
+        return np.asarray(rewards.min(axis=2) if self.combine == "min" else rewards.mean(axis=2))
+
+
+def split_views(frames: np.ndarray, views: int) -> np.ndarray:
+    """Frames [..., H, views x W, 3] as [..., views, H, W, 3].
+
+    Raises:
+        BadInput: the width is no multiple of the number of views.
+    """
+    *batch, height, width, channels = frames.shape
+    check_views(views, width)
+    return np.moveaxis(frames.reshape(*batch, height, views, width // views, channels), -3, -4)
+
+
+def check_views(views: int, width: int) -> None:
+    """Check that frames of a width hold so many views side by side."""
+    if width % views:
+        raise BadInput(f"a frame of {width} pixels' width does not hold {views} views side by side (reward.views)")
 
 
 def _sentences(words: Any, name: str) -> tuple[str, ...]:

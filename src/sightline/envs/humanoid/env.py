@@ -25,7 +25,8 @@ from sightline.errors import BadInput, nearest
 
 CAMERAS = {
     "front": View((0.0, 0.0, 1.0), 3.5, 180, -10),
-    "close": View((0.0, 0.0, 0.95), 3.0, 150, -10),
+    "close": View((0.0, 0.0, 0.95), 2.8, 145, -10),
+    "side": View((0.0, 0.0, 0.95), 2.8, 90, -10),
     "track": View((0.0, 0.0, 1.0), 3.5, 180, -10),
 }
 """`front` is where the paper's camera stands. `track` stands there too, but moves sideways and back with the torso."""
@@ -33,6 +34,7 @@ EPISODE_STEPS = 50
 """1.5 seconds, as in the paper."""
 OBSERVATIONS = 48
 NO_LIMIT = 2**62
+Camera = str | View | Mapping[str, Any]
 
 
 class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
@@ -50,7 +52,8 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
         control: `torque` or `position`.
         look: `drawn` by us, or `gl` by MuJoCo's renderer.
         scene: `original`, or `textured` with a sky, a stone floor and a metal body.
-        camera: one of `CAMERAS`, or a :class:`View` (or its fields).
+        camera: one of `CAMERAS`, or a :class:`View` (or its fields); or several, whose views stand side by side in
+            each frame.
         render_mode: `"rgb_array"` or None.
         render_size: height and width of the frames in pixels.
         shadows, reflections, samples, slices: of the look `gl`; see `OffscreenRenderer`.
@@ -71,10 +74,10 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
         num_envs: int = 1,
         pose: str = "kneeling",
         physics: Physics = "true",
-        control: Control = "position",
+        control: Control = "torque",
         look: str = "drawn",
         scene: Scene = "original",
-        camera: str | View | Mapping[str, Any] = "front",
+        camera: Camera | Sequence[Camera] = "front",
         render_mode: str | None = None,
         render_size: Size = (224, 224),
         shadows: bool = False,
@@ -95,7 +98,8 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
         self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, num_envs)
         self.render_mode = render_mode
         self.render_size = (int(render_size[0]), int(render_size[1]))
-        self._view, self._tracks = _view(camera), camera == "track"
+        cameras: list[Any] = list(camera) if isinstance(camera, list | tuple) and camera else [camera]
+        self._views = [(_view(each), each == "track") for each in cameras]
         self._simulation = Simulation(num_envs, physics, control, scene)
         self._look = LOOKS[scene] if look == "drawn" else None
         self._renderer = OffscreenRenderer(
@@ -133,20 +137,20 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
         return self._simulation.observations, rewards, diverged, self._steps >= self._limit, infos
 
     def render(self) -> tuple[np.ndarray, ...]:
-        """Render the present states: N times uint8[height, width, 3]."""
+        """Render the present states: N times uint8[height, width, 3]; several cameras' views side by side."""
+        return tuple(
+            np.concatenate([self._picture(i, view, tracks) for view, tracks in self._views], axis=1)
+            for i in range(self.num_envs)
+        )
+
+    def _picture(self, i: int, view: View, tracks: bool) -> np.ndarray:
         simulation, posture = self._simulation, self._simulation.posture
-        frames = []
-        for i in range(self.num_envs):
-            view = self._view
-            if self._tracks:
-                x, y, _ = posture.torso[i].tolist()
-                view = replace(view, look_at=(x, y, view.look_at[2]))
-            if self._look is not None:
-                radii = simulation.skeleton.radii
-                frames.append(draw_humanoid(posture.ends[i], radii, view, self.render_size, self._look))
-            else:
-                frames.append(self._renderer.render(simulation.placed(i), view))
-        return tuple(frames)
+        if tracks:
+            x, y, _ = posture.torso[i].tolist()
+            view = replace(view, look_at=(x, y, view.look_at[2]))
+        if self._look is not None:
+            return draw_humanoid(posture.ends[i], simulation.skeleton.radii, view, self.render_size, self._look)
+        return self._renderer.render(simulation.placed(i), view)
 
     def close(self, **kwargs: Any) -> None:
         """Release OpenGL."""
@@ -193,7 +197,7 @@ def _check_choice(name: str, value: Any, known: Any) -> None:
         raise BadInput(f"{name}={value!r:.60} is unknown{nearest(str(value), list(known))}")
 
 
-def _view(camera: str | View | Mapping[str, Any]) -> View:
+def _view(camera: Camera) -> View:
     """The view of a preset, or of a user.
 
     Raises:
@@ -221,7 +225,7 @@ TASKS = {
         goal=(pose.goal,),
         baseline=("a humanoid robot",),
         success="end",
-        env_options={"pose": name},
+        env_options={"pose": name, "control": "torque", "look": "drawn", "scene": "original", "camera": "close"},
         training_options={"physics": "fast"},
         measures=tuple(f"held {other}" for other in POSES),
         summary=f"Gymnasium's humanoid: {pose.goal.removeprefix('a humanoid robot ')}; success: held at the end.",
