@@ -28,11 +28,9 @@ SHORT, LONG = 50, 167
 SEEDS = {"search": 10_000, "choice": 20_000, "test": 30_000}
 
 
-def held(
-    pose: str, control: Control, actions: np.ndarray, steps: int, seed: int, physics: Physics = "true"
-) -> np.ndarray:
-    """bool[N], whether each of N humanoids that repeats its action [N, 17] holds the pose at the end."""
-    return play(pose, control, actions, steps, seed, physics)[0]
+def held(pose: str, control: Control, action: np.ndarray, count: int, steps: int, seed: int) -> np.ndarray:
+    """bool[count], whether humanoids that repeat an action [17] hold the pose at the end, in the true physics."""
+    return play(pose, control, np.tile(action, (count, 1)), steps, seed, "true")[0]
 
 
 def play(
@@ -44,7 +42,8 @@ def play(
     """
     envs = HumanoidVector(len(actions), pose, physics, control, max_episode_steps=steps)
     envs.reset(seed=seed)
-    scores, infos = np.zeros(len(actions)), {}
+    scores = np.zeros(len(actions))
+    infos: dict[str, np.ndarray] = {}
     for step in range(steps):
         _, rewards, diverged, _, infos = envs.step(actions)
         scores += rewards / steps + (step >= steps - 20) * infos["in_pose"] / 20
@@ -85,7 +84,7 @@ def best_constant(pose: str, control: Control, generations: int) -> np.ndarray:
     """The constant action [17] that holds the pose in most of 32 starts of the true physics."""
     rng = np.random.default_rng(0)
     found = np.concatenate([search(pose, control, start, generations, rng) for start in starts(pose, control)])
-    shares = [held(pose, control, np.tile(action, (32, 1)), SHORT, SEEDS["choice"]).mean() for action in found]
+    shares = [held(pose, control, action, 32, SHORT, SEEDS["choice"]).mean() for action in found]
     return np.asarray(found[int(np.argmax(shares))])
 
 
@@ -106,7 +105,7 @@ def main() -> None:
             cells, row = [], rows.setdefault(f"{pose}, {control}", {})
             for name, action in (("nothing", np.zeros(17)), ("constant", constant)):
                 for steps in (SHORT, LONG):
-                    each = held(pose, control, np.tile(action, (arguments.episodes, 1)), steps, SEEDS["test"])
+                    each = held(pose, control, action, arguments.episodes, steps, SEEDS["test"])
                     low, high = wilson(int(each.sum()), len(each))
                     row[f"{name}, {steps} steps"] = float(each.mean())
                     cells.append(f"{each.mean():.0%} [{low:.0%}, {high:.0%}]")
