@@ -287,6 +287,31 @@ def test_doctor(sightline: Sightline) -> None:
     assert {"looking at the bundled encoder …", "looking at videos …"} <= set(done.lines)
 
 
+@pytest.mark.parametrize(
+    ("name", "ended", "expected"),
+    [
+        ("egl", (0, "llvmpipe (LLVM 15.0.6, 256 bits)\n", ""), "renders in software, which is slow, by llvmpipe (LLVM"),
+        ("egl", (0, "NVIDIA H100/PCIe/SSE2\n", ""), "renders by NVIDIA H100/PCIe/SSE2; chosen by MUJOCO_GL=egl"),
+        ("osmesa", (1, "", "AttributeError: 'NoneType' object has no attribute 'glGetError'"), "OSMesa is missing"),
+        ("glfw", (1, "", "AttributeError: '_mjr_context'"), "there is no display"),
+        ("egl", (-11, "", ""), "ended with code -11"),
+    ],
+)
+def test_doctor_names_the_renderer(
+    monkeypatch: pytest.MonkeyPatch, name: str, ended: tuple[int, str, str], expected: str
+) -> None:
+    from sightline import doctor
+
+    monkeypatch.delenv("DISPLAY", raising=False)
+    code, out, err = ended
+    done = subprocess.CompletedProcess([], code, out, err)
+    monkeypatch.setattr(doctor.subprocess, "run", lambda *args, **options: done)
+    found = doctor._mujoco_back_end(name)
+    assert expected in found.detail
+    assert found.works == (code == 0)
+    assert found.works or "apt-get install" in found.fix
+
+
 def test_doctor_names_what_an_extra_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is right beside a checkout as well as beside a package from an index."""
     from sightline import doctor

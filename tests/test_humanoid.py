@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from sightline.envs.humanoid.env import CAMERAS, TASKS, Humanoid, HumanoidVector
 from sightline.envs.humanoid.poses import POSES, place
 from sightline.envs.humanoid.simulation import PoseJudge, PoseReward
 from sightline.envs.making import EnvMaker
-from sightline.envs.rendering import import_mujoco
+from sightline.envs.rendering import import_mujoco, is_software
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import BadInput, RunFailed
 
@@ -406,3 +408,23 @@ def test_a_views_projection_by_hand() -> None:
     # Half a metre up, a metre before the camera: its slope is 0.5 of at most 1.
     np.testing.assert_allclose(view.project(np.array([1.0, 0.0, 1.5])), [0.5, 0.25, 1.0], atol=1e-12)
     np.testing.assert_allclose(view.project(np.array([1.0, 0.5, 1.0])), [0.75, 0.5, 1.0], atol=1e-12)
+
+
+def test_software_opengl_is_named() -> None:
+    """By its own name for itself, where MuJoCo has made a context; the drawn look makes none."""
+    script = (
+        "from sightline.envs.humanoid.env import Humanoid\n"
+        "from sightline.envs.rendering import is_software, opengl_renderer\n"
+        "for look in ('drawn', 'gl'):\n"
+        "    env = Humanoid('standing', render_mode='rgb_array', look=look)\n"
+        "    env.reset(seed=0)\n"
+        "    env.render()\n"
+        "    print(opengl_renderer())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no OpenGL here: {done.stderr[-200:]}")
+    drawn, renderer = done.stdout.splitlines()
+    assert drawn == "None"
+    assert renderer != "None"
+    assert is_software("llvmpipe (LLVM 15.0.6, 256 bits)") and not is_software("NVIDIA H100/PCIe/SSE2")

@@ -15,6 +15,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from sightline import registry
+from sightline.envs.rendering import is_software
 from sightline.errors import BadInput
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 _RENDER = (
     "import mujoco; m = mujoco.MjModel.from_xml_string('<mujoco><worldbody><geom size=\".1\"/></worldbody></mujoco>');"
-    "d = mujoco.MjData(m); mujoco.mj_forward(m, d); r = mujoco.Renderer(m, 32, 32); r.update_scene(d); r.render()"
+    "d = mujoco.MjData(m); mujoco.mj_forward(m, d); r = mujoco.Renderer(m, 32, 32); r.update_scene(d); r.render();"
+    "from sightline.envs.rendering import opengl_renderer; print(opengl_renderer()); r.close()"
 )
 _GL_PACKAGES = {"egl": "libegl1 libgl1-mesa-dri", "osmesa": "libosmesa6", "glfw": "libglfw3 (and it needs a display)"}
 _EXTRAS = {
@@ -111,8 +113,14 @@ def _mujoco_back_end(name: str) -> Check:
     except subprocess.TimeoutExpired:
         return Check(f"mujoco with {name}", False, "hung", "use another back end: MUJOCO_GL=osmesa")
     if tried.returncode == 0:
-        return Check(f"mujoco with {name}", True, f"renders; chosen by MUJOCO_GL={name}")
+        renderer = tried.stdout.strip()
+        how = "renders in software, which is slow," if is_software(renderer) else "renders"
+        return Check(f"mujoco with {name}", True, f"{how} by {renderer}; chosen by MUJOCO_GL={name}")
     reason = (tried.stderr.strip().splitlines() or [f"ended with code {tried.returncode}"])[-1][:90]
+    if name == "osmesa" and "NoneType" in reason:  # PyOpenGL finds no library, and goes on with nothing
+        reason = "the library OSMesa is missing"
+    elif name == "glfw" and sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        reason = "there is no display"
     return Check(f"mujoco with {name}", False, reason, f"on Debian or Ubuntu: apt-get install {_GL_PACKAGES[name]}")
 
 

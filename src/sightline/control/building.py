@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 
@@ -14,6 +16,7 @@ from sightline.config.recipe import ControlRecipe
 from sightline.control.learners import algorithm_class, check_learner, choose_policy
 from sightline.control.resolving import env_maker
 from sightline.envs.making import EnvMaker
+from sightline.envs.rendering import is_software, opengl_renderer
 from sightline.envs.tasks import Task, find_task
 from sightline.envs.vector import rgb_frame
 from sightline.errors import BadInput
@@ -94,11 +97,28 @@ def build(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
     make = env_maker(recipe, reward.frame_size, render=reward.frames)
     env = make()
     _, warning = choose_policy(algorithm_class(recipe.learner), env.observation_space)
+    slow = _software_opengl(env) if reward.frames else None
     env.close()
-    warnings = reward.warnings if warning is None else (*reward.warnings, warning)
+    warnings = (*reward.warnings, *(line for line in (warning, slow) if line is not None))
     learned_in = env_maker(recipe, reward.frame_size, render=reward.frames, training=True)
     shown = env_maker(recipe, VIDEO_SIZE)
     return ControlSetup(recipe, find_task(recipe.env), make, learned_in, shown, reward, warnings)
+
+
+def _software_opengl(env: gymnasium.Env[Any, Any]) -> str | None:
+    """Warning in one line if an environment's pictures are made by OpenGL on the processor.
+
+    EGL does so without a word where a GPU's driver does not offer it.
+    """
+    env.reset(seed=0)
+    env.render()
+    renderer = opengl_renderer()
+    if renderer is None or not is_software(renderer):
+        return None
+    return (
+        f"pictures are made by OpenGL in software ({renderer}), which is slow; on a machine with a GPU its driver's EGL "
+        "is missing"
+    )
 
 
 def _check_replay(folder: str, model: RewardModel) -> None:

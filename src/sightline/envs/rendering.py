@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     import mujoco
 
 
+SOFTWARE = ("llvmpipe", "softpipe", "swrast", "swiftshader")
+
+
 def prepare_rendering(render: bool = True) -> None:
     """Set up OpenGL for MuJoCo, before it is imported.
 
@@ -51,6 +54,24 @@ def import_mujoco() -> Any:
         # MuJoCo would write each into MUJOCO_LOG.TXT in the working directory. Whoever steps it looks at its counters.
         mujoco.set_mju_user_warning(lambda text: None)
     return mujoco
+
+
+def opengl_renderer() -> str | None:
+    """What draws in this process's OpenGL context, such as `llvmpipe (LLVM 15.0.6, 256 bits)`; None without a context
+    that MuJoCo has made."""
+    if not {"mujoco.egl", "mujoco.osmesa", "mujoco.glfw"} & sys.modules.keys():
+        return None
+    with contextlib.suppress(Exception):  # PyOpenGL has many ways to say that there is no context
+        from OpenGL import GL
+
+        name = GL.glGetString(GL.GL_RENDERER)
+        return name.decode() if name else None
+    return None
+
+
+def is_software(renderer: str) -> bool:
+    """Whether an OpenGL renderer is known to run on the processor."""
+    return any(name in renderer.lower() for name in SOFTWARE)
 
 
 class OffscreenRenderer:
