@@ -115,10 +115,8 @@ def _software_opengl(env: gymnasium.Env[Any, Any]) -> str | None:
     renderer = opengl_renderer()
     if renderer is None or not is_software(renderer):
         return None
-    return (
-        f"pictures are made by OpenGL in software ({renderer}), which is slow; on a machine with a GPU its driver's EGL "
-        "is missing"
-    )
+    slow = f"pictures are made by OpenGL in software ({renderer}), which is slow"
+    return f"{slow}; on a machine with a GPU, the EGL of its driver is missing"
 
 
 def _check_replay(folder: str, model: RewardModel) -> None:
