@@ -60,6 +60,18 @@ class Wide(Clock):
         super().__init__(render_mode, (20, 30))
 
 
+class Diverging(Clock):
+    """Its physics diverges at its second step, in every other episode."""
+
+    episodes = 0
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        state, reward, ended, truncated, info = super().step(action)
+        diverged = self.time == 2 and self.episodes % 2 == 0
+        self.episodes += int(ended or diverged)
+        return state, reward, ended or diverged, truncated, info | {"diverged": diverged}
+
+
 class Raising(Clock):
     """Breaks at its third step."""
 

@@ -411,6 +411,16 @@ def test_refusals_come_before_anything_is_loaded(sightline: Sightline, tmp_path:
     assert not (tmp_path / "run").exists()
 
 
+def test_physics_that_diverges_is_counted_and_said(train: Callable[..., Path]) -> None:
+    run = train("env=small_envs:Diverging", "reward.kind=ground_truth", "learner.algorithm=PPO")
+    counts = [record["rollout/diverged"] for record in numbers(run) if "rollout/diverged" in record]
+    assert len(counts) > 2 and all(count >= 1 for count in counts)
+    (warning,) = json.loads((run / "warnings.json").read_text())["warnings"]
+    assert "physics diverged" in warning
+    quiet = train(*PPO_ON_CLOCK, name="quiet")
+    assert not any("rollout/diverged" in record for record in numbers(quiet))
+
+
 def test_observations_are_standardised_by_all_that_were_seen(train: Callable[..., Path]) -> None:
     """In chunks as at once; and the policy that is kept has the statistics of its training."""
     rng = np.random.default_rng(0)

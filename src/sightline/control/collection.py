@@ -109,6 +109,7 @@ class CollectingVecEnv(SpacesVecEnv):
         self.envs = envs
         self.stats = EpisodeStats(envs.count)
         self.finished: list[dict[str, float]] = []
+        self.diverged = 0
         self._every = every
         # Rows that are not scored are never touched, and take no memory.
         self._frames = (
@@ -133,6 +134,8 @@ class CollectingVecEnv(SpacesVecEnv):
         self._steps.append({name: array for name, array in step_clip(step).items() if name != "frames"})
         self.stats.add(self._every_env, step.rewards, step.success)
         self.finished += self.stats.take(np.flatnonzero(step.ended))
+        diverged = step.flag("diverged")
+        self.diverged += 0 if diverged is None else int(diverged.sum())
         return step
 
     def take_chunk(self) -> Chunk:
@@ -149,6 +152,11 @@ class CollectingVecEnv(SpacesVecEnv):
         """The episodes that ended since the last call."""
         finished, self.finished = self.finished, []
         return finished
+
+    def take_diverged(self) -> int:
+        """The number of episodes since the last call that ended because the environment's info `diverged` said so."""
+        diverged, self.diverged = self.diverged, 0
+        return diverged
 
     def reset(self) -> np.ndarray:
         return self.envs.reset()

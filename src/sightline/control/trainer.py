@@ -285,11 +285,16 @@ class ControlTrainer:
             if knows_success
             else None,
             "rollout/length": _mean([episode["length"] for episode in finished]),
+            "rollout/diverged": self._env.take_diverged() or None,
             "time/steps_per_second": (step - self._pace[1]) / (now - self._pace[0]) if step > self._pace[1] else None,
         }
         logged = self.model.logger.name_to_value
         values |= {name: float(value) for name, value in logged.items() if name.startswith("train/")}
         self._pace = (now, step)
+        if values["rollout/diverged"]:
+            self.session.warn(
+                "the physics diverged in training, which ended those episodes; rollout/diverged counts them"
+            )
         self.session.log(step, values)
         self.session.progress.update(step, values)
 

@@ -227,7 +227,7 @@ TASKS = {
         success="end",
         env_options={"pose": name, "control": "torque", "look": "drawn", "scene": "original", "camera": "close"},
         training_options={"physics": "fast"},
-        measures=tuple(f"held {other}" for other in POSES),
+        measures=(*(f"held {other}" for other in POSES), "diverged"),
         summary=f"Gymnasium's humanoid: {pose.goal.removeprefix('a humanoid robot ')}; success: held at the end.",
     )
     for name, pose in POSES.items()
