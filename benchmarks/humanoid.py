@@ -17,14 +17,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from running import keep
-from sightline.envs.humanoid.body import ROOT, Control, Physics, Skeleton, make_model
+from sightline.envs.humanoid.body import CONTROL_STEP, ROOT, Control, Physics, Skeleton, make_model
 from sightline.envs.humanoid.env import HumanoidVector
 from sightline.envs.humanoid.poses import POSES, place
+from sightline.envs.humanoid.simulation import HELD_SECONDS
 from sightline.evaluation.statistics import wilson
 
 CANDIDATES, ELITE, LEAST_STD = 64, 8, 0.05
-SHORT, LONG = 50, 167
-"""Control steps of 1.5 s and of 5 s."""
+SHORT, LONG, LAST = 50, 167, round(HELD_SECONDS / CONTROL_STEP)
+"""Control steps of 1.5 s, of 5 s, and of the time at the end in which a pose must be held."""
 SEEDS = {"search": 10_000, "choice": 20_000, "test": 30_000}
 
 
@@ -42,15 +43,16 @@ def play(
     """
     envs = HumanoidVector(len(actions), pose, physics, control, max_episode_steps=steps)
     envs.reset(seed=seed)
-    scores = np.zeros(len(actions))
+    scores, ever_diverged = np.zeros(len(actions)), np.zeros(len(actions), bool)
     infos: dict[str, np.ndarray] = {}
     for step in range(steps):
         _, rewards, diverged, _, infos = envs.step(actions)
-        scores += rewards / steps + (step >= steps - 20) * infos["in_pose"] / 20
+        scores += rewards / steps + (step >= steps - LAST) * infos["in_pose"] / LAST
+        ever_diverged |= diverged  # what is begun anew in its place counts as failed
         if diverged.any():
             envs.reset(seed=seed, options={"reset_mask": diverged})
     envs.close()
-    return infos["success"], scores
+    return infos["success"] & ~ever_diverged, scores
 
 
 def search(pose: str, control: Control, start: np.ndarray, generations: int, rng: np.random.Generator) -> np.ndarray:
