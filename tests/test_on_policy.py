@@ -443,3 +443,13 @@ def test_observations_are_standardised_by_all_that_were_seen(train: Callable[...
     assert weights["features_extractor.mean"][0] > 0.5  # a clock's time
     raw = policy(train(*PPO_ON_CLOCK, name="raw"))
     assert not any("features_extractor" in name for name in raw)
+
+
+def test_a_run_goes_on_in_the_look_that_it_began_with(train: Callable[..., Path], sightline: Sightline) -> None:
+    """Another picture is another reward; so the resolved recipe says the task's own options."""
+    run = train("env=humanoid-kneeling", "reward.kind=ground_truth", "learner.algorithm=PPO", "episode_steps=8")
+    recipe = for_control(load_recipe(str(run / "recipe.yaml")))
+    assert (recipe.env_options["look"], recipe.env_options["scene"]) == ("drawn", "original")
+    done = sightline("train", run / "recipe.yaml", "env_options.look=gl", "--run-dir", run, "--resume")
+    assert (done.code, len(done.lines)) == (2, 1)
+    assert "env_options.look='drawn', not 'gl'" in done.err
