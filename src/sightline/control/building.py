@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,8 @@ def _software_opengl(env: gymnasium.Env[Any, Any]) -> str | None:
 
     EGL does so without a word where a GPU's driver does not offer it.
     """
+    if "mujoco" not in sys.modules:
+        return None  # nothing to be asked, so no frame is rendered for it
     env.reset(seed=0)
     env.render()
     renderer = opengl_renderer()
