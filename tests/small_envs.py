@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import gymnasium
@@ -240,3 +241,19 @@ def clock_by_function(render_mode: str | None = None, longest: int = 5) -> Clock
 
 def no_environment() -> str:
     return "this is text"
+
+
+class Deadly(Clock):
+    """Its process ends with the second step."""
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if self.time == 1:
+            os._exit(1)
+        return super().step(action)
+
+
+class Unrepeatable(Clock):
+    """Its states hold a number that no seed decides."""
+
+    def _state(self) -> np.ndarray:
+        return np.array([self.time, self.length, int.from_bytes(os.urandom(3))], np.float32)

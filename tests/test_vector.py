@@ -301,3 +301,60 @@ def test_workers_are_spawned_not_forked() -> None:
     commands = [" ".join(child.cmdline()) for child in psutil.Process().children()]
     envs.close()
     assert any("multiprocessing.spawn" in command for command in commands)
+
+
+@pytest.mark.parametrize("frames", [True, False])
+def test_a_worker_that_dies_changes_nothing(frames: bool) -> None:
+    """Its episode and those of the others go on where they were, and the step is repeated."""
+    both = [FrameVectorEnv(CLOCK, 3, episode_seeds(0), workers=workers) for workers in ("inline", "processes")]  # type: ignore[arg-type]
+    try:
+        for envs in both:
+            envs.reset()
+        for step in range(12):
+            if step in (4, 9):
+                kill(both[1], step % 3)
+            expected, seen = (envs.step(np.array([1, 0, step % 2]), frames) for envs in both)
+            for name in ("states", "final_states", "rewards", "terminated", "truncated", "first", "success"):
+                assert np.array_equal(getattr(seen, name), getattr(expected, name)), (step, name)
+            assert (seen.frames is None) == (expected.frames is None)
+            if seen.frames is not None and expected.frames is not None:
+                assert np.array_equal(seen.frames, expected.frames)
+        assert both[0].restarts == 0
+        assert both[1].restarts == 2
+        assert both[0].episodes == both[1].episodes
+        assert both[0].actions == both[1].actions
+    finally:
+        for envs in both:
+            envs.close()
+
+
+def test_workers_that_die_again_and_again_end_the_run() -> None:
+    envs = FrameVectorEnv(EnvMaker("small_envs:Deadly"), 1, episode_seeds(0), workers="processes")
+    try:
+        envs.reset()
+        envs.step(np.array([0]))
+        with pytest.raises(RunFailed, match="died 4 times within 1000 steps") as failure:
+            envs.step(np.array([0]))
+        assert envs.restarts == 3
+        assert "\n" not in str(failure.value)
+    finally:
+        envs.close()
+
+
+def test_an_environment_that_repeats_nothing_cannot_be_restored() -> None:
+    envs = FrameVectorEnv(EnvMaker("small_envs:Unrepeatable"), 1, episode_seeds(0), workers="processes")
+    try:
+        envs.reset()
+        envs.step(np.array([0]))
+        kill(envs, 0)
+        with pytest.raises(RunFailed, match="does not repeat itself"):
+            envs.step(np.array([0]))
+    finally:
+        envs.close()
+
+
+def kill(envs: FrameVectorEnv, worker: int) -> None:
+    """Kill a worker process, as the system does where memory runs out."""
+    process = envs._envs.processes[worker]
+    process.kill()
+    process.join()

@@ -286,6 +286,7 @@ class ControlTrainer:
             else None,
             "rollout/length": _mean([episode["length"] for episode in finished]),
             "rollout/diverged": self._env.take_diverged() or None,
+            "rollout/restarts": self._env.envs.restarts or None,
             "time/steps_per_second": (step - self._pace[1]) / (now - self._pace[0]) if step > self._pace[1] else None,
         }
         logged = self.model.logger.name_to_value
@@ -294,6 +295,11 @@ class ControlTrainer:
         if values["rollout/diverged"]:
             self.session.warn(
                 "the physics diverged in training, which ended those episodes; rollout/diverged counts them"
+            )
+        if values["rollout/restarts"]:
+            self.session.warn(
+                "the process of an environment died (out of memory?); all were started again where they had been, and "
+                "rollout/restarts counts it"
             )
         self.session.log(step, values)
         self.session.progress.update(step, values)

@@ -18,6 +18,7 @@ import contextlib
 import math
 import multiprocessing
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -29,6 +30,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from sightline.errors import BadInput, RunFailed, reason_of
 
+DEAD = (EOFError, ConnectionError)
+"""What is raised by the pipe to a process that died."""
+DEATHS, WITHIN = 4, 1_000
+"""So many deaths of processes within so many steps are too many."""
 MakeEnv = Callable[[], "gymnasium.Env[Any, Any]"]
 EpisodeSeed = Callable[[int, int], int]
 """(environment index, number of its episodes before this one) -> seed of the episode."""
@@ -246,12 +251,16 @@ class Transitions:
 class FrameVectorEnv:
     """Vector environment that renders every state reached and resets finished episodes itself.
 
+    A worker process that dies, of too little memory or a fault in a simulator, does not end the run: all workers are
+    started again, their episodes are restored, and the step is repeated.
+
     Attributes:
         count: number of environments, N.
         state_space: observation space of one environment.
         action_space: action space of one environment.
         episodes: index of the present episode of each environment; -1 before the first reset.
         actions: actions of the present episode of each environment, for `restore`.
+        restarts: how often workers were started again.
 
     Args:
         make: function that makes one environment; must be picklable for `workers="processes"`.
@@ -262,7 +271,8 @@ class FrameVectorEnv:
             `processes` each in a spawned process of its own, with observations in shared memory.
 
     Raises:
-        RunFailed: an environment failed, or its process died; see `FrameAndState`.
+        RunFailed: an environment failed; see `FrameAndState`. Or processes died again and again, or one did whose
+            environment does not repeat itself.
     """
 
     def __init__(
@@ -275,24 +285,34 @@ class FrameVectorEnv:
     ) -> None:
         self.count = count
         self._episode_seed = episode_seed
-        factories = [_EnvFactory(make, frames, i, count) for i in range(count)]
+        self._factories = [_EnvFactory(make, frames, i, count) for i in range(count)]
         # Some environments simulate many of themselves at once; see `sightline.envs.vectorised`.
         vectorised = None if workers == "processes" else getattr(make, "vectorised", lambda *_: None)(count, frames)
         if vectorised is not None:
             self._envs: Any = vectorised
         elif workers == "processes":
-            # Spawned, not forked: OpenGL and torch's threads do not survive a fork. Without copies, observations are
-            # views of the shared memory, which the next step overwrites; `step` copies what has to last.
-            self._envs = AsyncVectorEnv(factories, context="spawn", copy=False, autoreset_mode=AutoresetMode.DISABLED)
-            # Before multiprocessing's own clean-up, which would wait for workers that ignore SIGTERM.
-            atexit.register(self.close)
+            self._start_workers()
         else:
-            self._envs = SyncVectorEnv(factories, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+            self._envs = SyncVectorEnv(self._factories, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+        self.restarts = 0
+        self._deaths: deque[int] = deque(maxlen=DEATHS)
+        self._steps = 0
         self.state_space: spaces.Box = self._envs.single_observation_space["state"]
         self.action_space: spaces.Space[Any] = self._envs.single_action_space
         self.episodes = [-1] * count
         self.actions: list[list[Any]] = [[] for _ in range(count)]
         self._has_frames = self._renders = frames
+        self._states = np.empty(0)
+
+    def _start_workers(self) -> None:
+        # Spawned, not forked: OpenGL and torch's threads do not survive a fork. Without copies, observations are views
+        # of the shared memory, which the next step overwrites; `step` copies what has to last.
+        with _report_dead_workers():
+            self._envs = AsyncVectorEnv(
+                self._factories, context="spawn", copy=False, autoreset_mode=AutoresetMode.DISABLED
+            )
+        # Before multiprocessing's own clean-up, which would wait for workers that ignore SIGTERM.
+        atexit.register(self.close)
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:
@@ -306,7 +326,9 @@ class FrameVectorEnv:
 
     def reset(self) -> np.ndarray:
         """Reset every environment to a new episode; returns the states, [N, …]."""
-        return self._begin_episodes(np.ones(self.count, bool))
+        with _report_dead_workers():
+            self._states = self._begin_episodes(np.ones(self.count, bool))
+        return self._states
 
     def step(self, actions: np.ndarray, frames: bool = True) -> Transitions:
         """Step every environment, then reset those whose episode ended.
@@ -315,14 +337,22 @@ class FrameVectorEnv:
             actions: [N, …], one action per environment.
             frames: False renders only if an episode ends with this step, since its last state cannot be seen later.
         """
+        episodes, histories = list(self.episodes), [(history, len(history)) for history in self.actions]
+        self._steps += 1
+        while True:
+            try:
+                return self._step(actions, frames)
+            except DEAD as error:
+                self._restart(episodes, [history[:length] for history, length in histories], error)
+
+    def _step(self, actions: np.ndarray, frames: bool) -> Transitions:
         first = np.array([not history for history in self.actions])
         for history, action in zip(self.actions, actions, strict=True):
             history.append(action)
-        with _report_dead_workers():
-            if self._renders != (frames and self._has_frames):
-                self._renders = not self._renders
-                self._envs.set_attr("renders", self._renders)
-            observation, rewards, terminated, truncated, info = self._envs.step(actions)
+        if self._renders != (frames and self._has_frames):
+            self._renders = not self._renders
+            self._envs.set_attr("renders", self._renders)
+        observation, rewards, terminated, truncated, info = self._envs.step(actions)
         # Both are of the states reached: the frame was rendered inside of the step (`FrameAndState.step`), and no reset
         # has happened yet.
         final_states = observation["state"].copy()
@@ -334,9 +364,9 @@ class FrameVectorEnv:
                 # The reset writes black frames into the same memory, over the last frames of the episodes that ended.
                 shown = observation["frame"].copy()
             elif self._has_frames:
-                with _report_dead_workers():
-                    shown = np.stack(self._envs.call("frame"))
+                shown = np.stack(self._envs.call("frame"))
             states = self._begin_episodes(ended)
+        self._states = states
         return Transitions(
             states, final_states, shown, rewards.copy(), terminated.copy(), truncated.copy(), info, first
         )
@@ -351,8 +381,7 @@ class FrameVectorEnv:
     def _reset_where(self, mask: np.ndarray, options: dict[str, Any]) -> np.ndarray:
         # Gymnasium's own way to reset some environments: `reset_mask`. The others keep their observations.
         seeds = [self._episode_seed(i, episode) if mask[i] else None for i, episode in enumerate(self.episodes)]
-        with _report_dead_workers():
-            observation, _ = self._envs.reset(seed=seeds, options={"reset_mask": mask.copy(), **options})
+        observation, _ = self._envs.reset(seed=seeds, options={"reset_mask": mask.copy(), **options})
         states: np.ndarray = observation["state"].copy()
         return states
 
@@ -366,6 +395,11 @@ class FrameVectorEnv:
         Returns:
             The states reached, [N, …]. If the environments are deterministic, they equal those before.
         """
+        with _report_dead_workers():
+            self._states = self._replay(episodes, actions)
+        return self._states
+
+    def _replay(self, episodes: Sequence[int], actions: Sequence[Sequence[Any]]) -> np.ndarray:
         self.episodes = list(episodes)
         self.actions = [list(history) for history in actions]
         if hasattr(self._envs, "replay"):
@@ -378,6 +412,27 @@ class FrameVectorEnv:
             mask[i] = True
             states = self._reset_where(mask, {"replay": self.actions[i]})
         return states
+
+    def _restart(self, episodes: Sequence[int], actions: Sequence[Sequence[Any]], error: Exception) -> None:
+        """Start the workers again, after one died, with their episodes as they were before the present step."""
+        self._deaths.append(self._steps)
+        if len(self._deaths) == DEATHS and self._steps - self._deaths[0] < WITHIN:
+            raise RunFailed(
+                f"the process of an environment died {DEATHS} times within {WITHIN} steps (out of memory?); "
+                "resume from the last checkpoint with --resume, with fewer environments"
+            ) from error
+        self.restarts += 1
+        self.close()
+        self._start_workers()
+        self._renders = self._has_frames
+        before = self._states
+        with _report_dead_workers():
+            states = self._replay(episodes, actions)
+        if not np.array_equal(states, before, equal_nan=True):
+            raise RunFailed(
+                "the process of an environment died (out of memory?), and the environment does not repeat itself from "
+                "its seed; resume from the last checkpoint with --resume"
+            ) from error
 
     def close(self) -> None:
         """Close the environments and end their processes; calling it again does nothing."""
@@ -397,7 +452,7 @@ class FrameVectorEnv:
 def _report_dead_workers() -> Iterator[None]:
     try:
         yield
-    except (EOFError, ConnectionError) as error:
+    except DEAD as error:
         raise RunFailed(
             "the process of an environment died (out of memory?); resume from the last checkpoint with --resume"
         ) from error
