@@ -17,21 +17,21 @@ from collections.abc import Iterator
 import numpy as np
 
 from running import keep
-from sightline.envs.humanoid.body import CONTROL_STEP, ROOT, Control, Physics, Skeleton, make_model
+from sightline.envs.humanoid.body import ACTION_SECONDS, ROOT, Control, Physics, Skeleton, make_model
 from sightline.envs.humanoid.env import HumanoidVector
 from sightline.envs.humanoid.poses import POSES, place
 from sightline.envs.humanoid.simulation import HELD_SECONDS
 from sightline.evaluation.statistics import wilson
 
 CANDIDATES, ELITE, LEAST_STD = 64, 8, 0.05
-SHORT, LONG, LAST = 50, 167, round(HELD_SECONDS / CONTROL_STEP)
+SHORT, LONG, LAST = 50, 167, round(HELD_SECONDS / ACTION_SECONDS)
 """Control steps of 1.5 s, of 5 s, and of the time at the end in which a pose must be held."""
 SEEDS = {"search": 10_000, "choice": 20_000, "test": 30_000}
 
 
 def held(pose: str, control: Control, action: np.ndarray, count: int, steps: int, seed: int) -> np.ndarray:
     """bool[count], whether humanoids that repeat an action [17] hold the pose at the end, in the true physics."""
-    return play(pose, control, np.tile(action, (count, 1)), steps, seed, "true")[0]
+    return play(pose, control, np.tile(action, (count, 1)), steps, seed, "gymnasium")[0]
 
 
 def play(
@@ -75,7 +75,7 @@ def starts(pose: str, control: Control) -> Iterator[np.ndarray]:
     """Actions that a search begins with."""
     yield np.zeros(17)
     if control == "position":
-        model = make_model("true", control)
+        model = make_model("gymnasium", control)
         angles = place(Skeleton(model), POSES[pose].angles)[ROOT:][model.actuator_trnid[:, 0] - 1]
         low, high = model.actuator_ctrlrange.T
         targets = np.clip(angles, low, high)

@@ -239,7 +239,7 @@ CHOICES: dict[str, dict[str, Any]] = {
 
 def states(count: int) -> tuple[np.ndarray, np.ndarray]:
     """States `qpos` [8 count, 24] around the examples of the poses, by 8 degrees a joint, and which pose each is."""
-    rng, skeleton = np.random.default_rng(0), Skeleton(make_model("true", "position"))
+    rng, skeleton = np.random.default_rng(0), Skeleton(make_model("gymnasium", "position"))
     found = []
     for pose in POSES.values():
         for _ in range(count):
@@ -254,7 +254,7 @@ def pictures(qpos: np.ndarray, scene: Any, camera: str, choice: dict[str, Any]) 
     """Pictures uint8[N, H, W, 3] of states, and how many are made a second."""
     choice = dict(choice)
     size, view = choice.pop("render_size"), CAMERAS[camera]
-    model = make_model("true", "position", scene)
+    model = make_model("gymnasium", "position", scene)
     if choice.pop("look", "gl") == "drawn":
         skeleton = Skeleton(model)
         ends = skeleton.posture(qpos).ends

@@ -43,10 +43,10 @@ POLICIES = tuple(name for name in bundled_recipes() if name not in AGENTS)
 def test_every_bundled_recipe_is_complete_and_survives_yaml(name: str) -> None:
     recipe = for_control(load_recipe(name))
     assert recipe.description
-    assert recipe.goal
     assert recipe.env in {task.name for task in our_tasks()}
     skip_without_simulator(recipe.env)
     completed = resolve(recipe)
+    assert completed.goal
     assert completed.learner is not None
     assert completed.evaluation.every
     assert completed.checkpoints.every

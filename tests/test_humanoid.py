@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -14,9 +15,9 @@ import pytest
 import sightline.envs
 from sightline.envs.cameras import View
 from sightline.envs.humanoid.body import (
-    CONTROL_STEP,
+    ACTION_SECONDS,
     ROOT,
-    STEPS_OF_PHYSICS,
+    TIMESTEP,
     Skeleton,
     make_model,
     observe,
@@ -36,7 +37,7 @@ mujoco = import_mujoco()
 
 @pytest.fixture(scope="module")
 def skeleton() -> Skeleton:
-    return Skeleton(make_model("true", "position"))
+    return Skeleton(make_model("gymnasium", "position"))
 
 
 # -- body --------------------------------------------------------------------------------------------------------------
@@ -46,7 +47,7 @@ def test_true_physics_with_torques_is_gymnasiums() -> None:
     """The same actions lead Gymnasium's Humanoid-v5 and ours through the same states."""
     reference = gymnasium.make("Humanoid-v5", terminate_when_unhealthy=False, frame_skip=10).unwrapped
     reference.reset(seed=3)
-    ours = Humanoid(physics="true", control="torque")
+    ours = Humanoid(physics="gymnasium", control="torque")
     ours.reset(seed=0)
     data = ours._one._simulation.data[0]
     data.qpos[:], data.qvel[:] = reference.data.qpos, reference.data.qvel
@@ -59,8 +60,39 @@ def test_true_physics_with_torques_is_gymnasiums() -> None:
 
 
 def test_both_kinds_of_physics_take_the_same_control_step() -> None:
-    for physics, steps in STEPS_OF_PHYSICS.items():
-        assert steps * make_model(physics, "torque").opt.timestep == pytest.approx(CONTROL_STEP)
+    for physics, steps in (("gymnasium", 10), ("fast", 4)):
+        assert steps * make_model(physics, "torque").opt.timestep == pytest.approx(ACTION_SECONDS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("physics", list(TIMESTEP))
+def test_two_short_actions_are_one_long_one(physics: Any) -> None:
+    long, short = (HumanoidVector(2, physics=physics, action_seconds=seconds) for seconds in (0.03, 0.015))
+    assert (long.metadata["render_fps"], short.metadata["render_fps"]) == (33, 67)
+    for env in (long, short):
+        env.reset(seed=0)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        actions = rng.uniform(-1, 1, (2, 17))
+        short.step(actions)
+        assert np.array_equal(long.step(actions)[0], short.step(actions)[0])
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.0, -0.03, "fast", float("nan"), 0.01])
+def test_actions_last_whole_steps_of_physics(seconds: Any) -> None:
+    with pytest.raises(BadInput, match="multiple of the physics' steps") as refused:
+        HumanoidVector(1, physics="fast", action_seconds=seconds)
+    assert "\n" not in str(refused.value)
+
+
+def test_mixed_starts_are_in_any_posture_and_repeat() -> None:
+    standing, mixed, again = (HumanoidVector(64, starts=starts) for starts in ("standing", "mixed", "mixed"))  # type: ignore[arg-type]
+    first = {name: env.reset(seed=5)[0] for name, env in (("standing", standing), ("mixed", mixed), ("again", again))}
+    assert np.array_equal(first["mixed"], first["again"])
+    bent = np.abs(first["mixed"][:, 8:25] - first["standing"][:, 8:25]).max(axis=1) > 0.1
+    assert 16 < bent.sum() < 48
+    heights = mixed._simulation.posture.clearance.min(axis=1)[bent]
+    assert np.abs(heights).max() < 0.03  # they are put on the floor, but for the noise of every start
+    assert not np.any([mixed.step(np.zeros((64, 17)))[2] for _ in range(50)])
 
 
 def test_position_control_goes_from_one_limit_over_the_neutral_angle_to_the_other() -> None:
@@ -88,7 +120,7 @@ def test_position_control_is_as_strong_as_the_motors() -> None:
 
 def test_observations_by_mujoco(skeleton: Skeleton) -> None:
     """Directions and velocities in the torso's frame are those that MuJoCo computes."""
-    model = make_model("true", "torque")
+    model = make_model("gymnasium", "torque")
     data = mujoco.MjData(model)
     rng = np.random.default_rng(2)
     data.qpos[:] = rng.normal(0, 0.5, 24)

@@ -217,6 +217,23 @@ def test_how_much_noise_there_is_on_actions(arguments: tuple[str, ...], sigma: f
         assert drawn.std() == pytest.approx(sigma, rel=0.05)
 
 
+def test_noise_that_drifts() -> None:
+    """As in the process's formula: x + theta (mean - x) dt + sigma sqrt(dt) noise."""
+    block = "learner.action_noise={kind: ornstein_uhlenbeck, sigma: 0.4, mean: 0.5, theta: 2, dt: 0.04}"
+    overrides = ["env=Pendulum-v1", "reward.kind=ground_truth", "learner.algorithm=SAC", block]
+    recipe = resolve(for_control(load_recipe(None, overrides)))
+    envs = FrameVectorEnv(env_maker(recipe, None, render=False), 2, episode_seeds(0), frames=False)
+    model = build_learner(recipe, CollectingVecEnv(envs, 4, frames=False), None, None)
+    envs.close()
+    noise: Any = model.action_noise
+    np.random.seed(0)
+    drawn = np.array([noise() for _ in range(20_000)])[:, 0]
+    steps = np.diff(drawn) - 2 * (0.5 - drawn[:-1]) * 0.04
+    assert steps.std() == pytest.approx(0.4 * 0.2, rel=0.03)
+    assert abs(np.corrcoef(steps[:-1], steps[1:])[0, 1]) < 0.03
+    assert drawn.mean() == pytest.approx(0.5, abs=0.08)
+
+
 @pytest.mark.parametrize(
     ("override", "said"),
     [
@@ -535,11 +552,15 @@ def test_signals_save_and_leave_in_seconds(
     check_resumed(sightline, run, uninterrupted)
 
 
-def test_resume_is_exact_with_state_dependent_exploration(
-    train: Callable[..., Path], sightline: Sightline, tmp_path: Path
+DRIFTING = ("learner.use_sde=false", "learner.action_noise={kind: ornstein_uhlenbeck, sigma: 0.3}")
+
+
+@pytest.mark.parametrize("exploration", [(), DRIFTING], ids=["state-dependent", "drifting"])
+def test_resume_is_exact_with_noise_that_goes_on(
+    train: Callable[..., Path], sightline: Sightline, tmp_path: Path, exploration: tuple[str, ...]
 ) -> None:
-    """gSDE draws its noise once for a chunk, before the place where runs are saved."""
-    whole = train("mountain-car", "envs=2", "steps=512", "checkpoints.keep=20", name="whole")
+    """gSDE draws its noise once for a chunk, before the place where runs are saved; a drift goes on from its value."""
+    whole = train("mountain-car", "envs=2", "steps=512", "checkpoints.keep=20", *exploration, name="whole")
     part = Path(shutil.copytree(whole, tmp_path / "part"))
     *_, newest = saved = sorted((part / "checkpoints").glob("step-*"))
     for checkpoint in [path for path in saved if path > saved[len(saved) // 2]]:

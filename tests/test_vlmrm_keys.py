@@ -1,17 +1,26 @@
-"""Configurations of vlmrm: each of their keys is answered with ours."""
+"""Configurations of vlmrm: a whole one becomes a recipe, and each of their keys is answered with ours."""
 
 from __future__ import annotations
 
+import copy
+import json
 import re
 import shlex
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from sightline.config.loading import _block_at, load_recipe
-from sightline.config.recipe import ControlRecipe
-from sightline.config.vlmrm import COUNTERPARTS
+from conftest import Finished
+from sightline import roles
+from sightline.config.learners import ActionNoise, DQNLearner, SACLearner
+from sightline.config.loading import _block_at, leaves, load_recipe
+from sightline.config.recipe import ControlRecipe, Recipe
+from sightline.config.vlmrm import COUNTERPARTS, convert
+from sightline.envs.cameras import View
+from sightline.envs.humanoid.env import CAMERAS
 from sightline.errors import BadInput
 
 THEIRS = """
@@ -125,3 +134,126 @@ def test_other_unknown_keys_are_told_of_as_before() -> None:
         load_recipe("cartpole", ["rl.nonsense=3"])
     with pytest.raises(BadInput, match="unknown key 'logging'"):
         load_recipe("cartpole", ["logging=3"])
+
+
+# -- whole configurations ----------------------------------------------------------------------------------------------
+
+KNEELING: dict[str, Any] = {
+    "env_name": "Humanoid-v4",
+    "base_path": "/data/runs",
+    "seed": 42,
+    "description": "Humanoid kneeling",
+    "tags": ["kneeling", "clip"],
+    "reward": {
+        "name": "clip",
+        "pretrained_model": "ViT-bigG-14/laion2b_s39b_b160k",
+        "batch_size": 3200,
+        "alpha": 0.0,
+        "target_prompts": ["a humanoid robot kneeling"],
+        "baseline_prompts": ["a humanoid robot"],
+        "cache_dir": "/data/cache",
+        "camera_config": {
+            "trackbodyid": 1,
+            "distance": 3.5,
+            "lookat": [0.0, 0.0, 1.0],
+            "elevation": -10.0,
+            "azimuth": 180.0,
+        },
+    },
+    "rl": {
+        "policy_name": "MlpPolicy",
+        "n_steps": 10_000_000,
+        "n_envs_per_worker": 8,
+        "episode_length": 100,
+        "learning_starts": 50_000,
+        "train_freq": 100,
+        "batch_size": 512,
+        "gradient_steps": 100,
+        "tau": 0.005,
+        "gamma": 0.95,
+        "learning_rate": 6e-4,
+    },
+    "logging": {"checkpoint_freq": 128_000, "video_freq": 128_000},
+}
+"""The published settings of the humanoid's kneeling."""
+
+
+def converted(document: dict[str, Any]) -> Recipe:
+    recipe, notes = convert(document)
+    assert all("\n" not in note for note in notes)
+    return load_recipe(recipe)
+
+
+def test_the_published_humanoid_is_our_recipe_of_that_name() -> None:
+    """Ours says how many environments there were on four GPUs, and that they have processes of their own."""
+    theirs, ours = (roles.complete(recipe) for recipe in (converted(KNEELING), load_recipe("humanoid-kneeling-vlmrm")))
+    first, second = leaves(theirs), leaves(ours)
+    different = {key for key in {*first, *second} if first.get(key) != second.get(key)}
+    camera = {key for key in different if key.startswith("env_options.camera")}
+    assert different == {"description", "envs", "workers"} | camera
+    view = {"look_at": [0.0, 0.0, 1.0], "distance": 3.5, "azimuth": 180.0, "elevation": -10.0}
+    assert theirs.env_options["camera"] == view
+    assert CAMERAS[ours.env_options["camera"]] == View((0.0, 0.0, 1.0), 3.5, 180, -10)
+
+
+def test_a_configuration_of_cartpole() -> None:
+    recipe = converted(yaml.safe_load(THEIRS))
+    assert isinstance(recipe, ControlRecipe) and isinstance(recipe.learner, DQNLearner)
+    assert (recipe.env, recipe.steps, recipe.envs, recipe.episode_steps) == ("cartpole", 3_000_000, 2, 200)
+    assert (recipe.learner.exploration_fraction, recipe.learner.target_update_interval) == (0.2, 10)
+    assert recipe.learner.action_noise is None  # theirs ignores it for DQN
+    assert recipe.description == "A published kind of configuration (training, CartPole-v1, CLIP)"
+
+
+def test_what_holds_there_without_being_said_holds_in_the_recipe() -> None:
+    document = yaml.safe_load(THEIRS) | {"env_name": "MountainCarContinuous-v0"}
+    document["rl"] = {key: document["rl"][key] for key in ("n_steps", "n_envs_per_worker", "episode_length")}
+    document["rl"] |= {"learning_starts": 100, "train_freq": 200, "batch_size": 64, "gradient_steps": 1}
+    del document["reward"]["textured"]
+    recipe = converted(document)
+    assert isinstance(recipe, ControlRecipe) and isinstance(recipe.learner, SACLearner)
+    assert recipe.env == "mountain-car-textured"
+    assert (recipe.learner.tau, recipe.learner.gamma, recipe.learner.learning_rate) == (0.005, 0.99, 3e-4)
+    assert (recipe.learner.buffer_size, recipe.learner.ent_coef) == (1_000_000, "auto")
+    assert recipe.learner.hidden == (256, 256)
+
+
+def test_their_noises() -> None:
+    document = copy.deepcopy(KNEELING)
+    drift = {"name": "OrnsteinUhlenbeckActionNoise", "mean": 0.1, "sigma": 0.2, "theta": 0.3, "dt": 0.01}
+    for theirs, ours in (
+        (drift, ActionNoise(kind="ornstein_uhlenbeck", mean=0.1, sigma=0.2, theta=0.3, dt=0.01)),
+        ({"name": "NormalActionNoise", "mean": 0.0, "sigma": 0.2}, 0.2),
+        ({"name": "NormalActionNoise", "mean": 0.1, "sigma": 0.2}, ActionNoise(mean=0.1, sigma=0.2)),
+    ):
+        document["rl"]["action_noise"] = theirs
+        recipe = converted(document)
+        assert isinstance(recipe, ControlRecipe) and isinstance(recipe.learner, SACLearner)
+        assert recipe.learner.action_noise == ours
+
+
+def test_a_humanoid_that_does_something_else() -> None:
+    document = copy.deepcopy(KNEELING)
+    document["reward"]["target_prompts"] = ["a humanoid robot dancing"]
+    recipe, notes = convert(document)
+    assert load_recipe(recipe).env == "Humanoid-v5"
+    assert recipe["env_options"]["default_camera_config"]["distance"] == 3.5
+    assert any("success is unknown" in note for note in notes)
+    assert any("multiply envs" in note for note in notes)
+
+
+def test_converting_on_the_command_line(sightline: Callable[..., Finished], tmp_path: Path) -> None:
+    theirs, ours = tmp_path / "theirs.json", tmp_path / "ours.yaml"
+    theirs.write_text(json.dumps(KNEELING))
+    refused = sightline("train", theirs)
+    assert refused.code == 2 and "'sightline convert'" in refused.err
+    done = sightline("convert", theirs)
+    assert done.code == 0, done.err
+    assert "note: envs=8" in done.err
+    ours.write_text(done.out)
+    tried = sightline("train", ours, "--dry-run")
+    assert tried.code == 0, tried.err
+    for text, said in (("env: cartpole", "no configuration of vlmrm"), ("[1]", "must be a YAML map")):
+        theirs.write_text(text)
+        wrong = sightline("convert", theirs)
+        assert wrong.code == 2 and said in wrong.err and len(wrong.lines) == 1

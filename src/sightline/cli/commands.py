@@ -158,6 +158,26 @@ def _run_to_resume(arguments: list[str], path: Path | None, trust: bool) -> tupl
 
 
 @app.command()
+def convert(
+    config: Annotated[str, typer.Argument(help="A configuration of vlmrm: a YAML or JSON file, or - for stdin.")],
+) -> None:
+    """Print a configuration of vlmrm as a recipe of ours: sightline convert theirs.yaml > ours.yaml."""
+    import yaml
+
+    from sightline.config.loading import read_document, validate_recipe
+    from sightline.config.vlmrm import convert, is_vlmrm
+
+    document = read_document(config)
+    if not is_vlmrm(document):
+        raise BadInput(f"{config} is no configuration of vlmrm: those have env_name, reward, rl and logging")
+    recipe, notes = convert(document)
+    validate_recipe(recipe)
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+    typer.echo(yaml.safe_dump(recipe, sort_keys=False), nl=False)
+
+
+@app.command()
 def evaluate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder; or a game's recipe, with --model.")],
     overrides: Annotated[

@@ -11,6 +11,23 @@ from pydantic import AfterValidator, Discriminator, Field, NonNegativeInt, Posit
 from sightline.config.basics import Strict, tag_of
 
 
+class ActionNoise(Strict):
+    """Noise on continuous actions, scaled to [-1, 1], while exploring.
+
+    `normal` is drawn anew for every step. `ornstein_uhlenbeck` (Uhlenbeck and Ornstein, 1930; in RL: Lillicrap et al.,
+    ICLR 2016) drifts from step to step, so that it moves a body farther; it begins anew with every episode.
+    """
+
+    kind: Literal["normal", "ornstein_uhlenbeck"] = "normal"
+    sigma: float = Field(ge=0, allow_inf_nan=False)
+    """Standard deviation, or of the drift: per square root of `dt`."""
+    mean: float = 0.0
+    theta: float = Field(default=0.15, ge=0)
+    """Of the drift: how fast it returns to the mean."""
+    dt: float = Field(default=0.01, gt=0)
+    """Of the drift: what counts as the time between two steps."""
+
+
 class LearnerBase(Strict):
     """Base of all learners: the keys that they share.
 
@@ -39,8 +56,8 @@ class OffPolicyLearner(LearnerBase):
     learning_starts: NonNegativeInt = 2_000
     gradient_steps: PositiveInt = 64
     """Updates in a round."""
-    action_noise: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Standard deviation of the Gaussian noise on continuous actions (scaled to [-1, 1]) while exploring; default: 0.1
+    action_noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] | ActionNoise | None = None
+    """Noise on continuous actions while exploring: the standard deviation of Gaussian noise, or a block; default: 0.1
     for TD3 and DDPG, as in their papers, and none for others, which explore by themselves."""
 
 

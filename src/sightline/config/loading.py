@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from sightline import registry
 from sightline.config.blocks import Plugin, unknown_kind
 from sightline.config.recipe import AgentRecipe, CheckedRecipe, ControlRecipe, Recipe
-from sightline.config.vlmrm import translations
+from sightline.config.vlmrm import is_vlmrm, translations
 from sightline.config.yaml import MAX_CHARACTERS, read_yaml
 from sightline.errors import BadInput, nearest
 
@@ -42,13 +42,14 @@ def load_recipe(recipe: str | Mapping[str, Any] | None, overrides: Sequence[str]
     Raises:
         BadInput: in one line, with the nearest valid name where a name is unknown.
     """
-    document = copy.deepcopy(dict(recipe)) if isinstance(recipe, Mapping) else _read(recipe) if recipe else {}
+    document = copy.deepcopy(dict(recipe)) if isinstance(recipe, Mapping) else read_document(recipe) if recipe else {}
     said = overrides.items() if isinstance(overrides, Mapping) else map(parse_override, overrides)
     # What a block is comes first, for it decides which of its keys there are.
     for key, value in sorted(said, key=lambda pair: _names_a_kind_last(pair[0])):
         _apply(document, key, copy.deepcopy(value))
     if foreign := list(translations(document, lambda key: _has_key(document, key))):
-        raise BadInput(f"these keys are vlmrm's: {'; '.join(foreign)}")
+        whole = "; 'sightline convert' makes a recipe of the whole" if is_vlmrm(document) else ""
+        raise BadInput(f"these keys are vlmrm's: {'; '.join(foreign)}{whole}")
     if outdated := _outdated_keys(document):
         raise BadInput("; ".join(f"{key} is called {RENAMED[key]} now" for key in outdated))
     if "env" not in document:
@@ -154,7 +155,7 @@ def is_yaml_text(argument: str) -> bool:
     return is_text and not re.match(r"[\w.]+=", argument) and not os.path.isfile(argument)
 
 
-def _read(name_or_path: str) -> dict[str, Any]:
+def read_document(name_or_path: str) -> dict[str, Any]:
     name = name_or_path
     if name_or_path == "-":
         name = "the recipe on stdin"

@@ -1,4 +1,4 @@
-"""Keys of vlmrm's configurations (Rocamonde et al., ICLR 2024), and their counterparts in our recipes."""
+"""Configurations of vlmrm (Rocamonde et al., ICLR 2024): a whole one as a recipe, and each key's counterpart."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from sightline import registry
 
 _ENVS = {
     "CartPole-v1": "cartpole",
@@ -37,8 +39,14 @@ def _from_table(table: dict[str, str]) -> Callable[[Any], Any]:
     return lambda value: table.get(str(value))
 
 
-def _deviation(noise: Any) -> Any:
-    return noise.get("sigma") if isinstance(noise, dict) else None
+def _noise(noise: Any) -> Any:
+    """Their noise on actions as ours: a deviation where that says it all."""
+    if not isinstance(noise, dict):
+        return None
+    if noise.get("name") == "OrnsteinUhlenbeckActionNoise":
+        named = {key: noise[key] for key in ("sigma", "mean", "theta", "dt") if noise.get(key) is not None}
+        return {"kind": "ornstein_uhlenbeck", **named}
+    return {"sigma": noise.get("sigma"), "mean": noise["mean"]} if noise.get("mean") else noise.get("sigma")
 
 
 def _layers(options: Any) -> Any:
@@ -77,7 +85,7 @@ COUNTERPARTS: dict[str, Counterpart] = {
     "rl.train_freq": Counterpart("learner.chunk", "vector steps, which need not be whole episodes", _same),
     "rl.batch_size": Counterpart("learner.batch_size", value=_same),
     "rl.gradient_steps": Counterpart("learner.gradient_steps", value=_same),
-    "rl.action_noise": Counterpart("learner.action_noise", "the deviation of Gaussian noise", _deviation),
+    "rl.action_noise": Counterpart("learner.action_noise", "a deviation, or a block", _noise),
     "rl.tau": Counterpart("learner.tau", value=_same),
     "rl.gamma": Counterpart("learner.gamma", value=_same),
     "rl.learning_rate": Counterpart("learner.learning_rate", value=_same),
@@ -93,6 +101,129 @@ COUNTERPARTS: dict[str, Counterpart] = {
 }
 """Key of vlmrm's `train`, or of the configuration that it writes into its run -> ours. Keys that mean the same in both
 (seed, description, reward.alpha, reward.batch_size) are not listed."""
+
+
+HUMANOID = "Humanoid-v4"
+DEFAULTS: dict[str, Any] = {
+    "reward.textured": True,
+    "rl.tau": 0.005,
+    "rl.gamma": 0.99,
+    "rl.learning_rate": 3e-4,
+    "rl.buffer_size": 1_000_000,
+    "rl.ent_coef": "auto",
+    "rl.use_sde": False,
+    "rl.target_update_interval": 1,
+}
+"""What holds in vlmrm where a configuration says nothing, and something else in ours."""
+WIDTHS = {"DQN": [64, 64], "SAC": [256, 256]}
+"""Of Stable-Baselines3's `MlpPolicy`."""
+_SHARED = ("seed", "description", "reward.alpha", "reward.batch_size")
+
+
+def is_vlmrm(document: Any) -> bool:
+    """Whether a document is a whole configuration of vlmrm."""
+    return isinstance(document, dict) and "env_name" in document and isinstance(document.get("rl"), dict)
+
+
+def convert(document: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Convert a whole configuration of vlmrm.
+
+    Args:
+        document: what `vlmrm train` takes, or what it wrote into its run.
+
+    Returns:
+        A recipe as plain data, and notes on what could not be taken over as it is.
+    """
+    flat = DEFAULTS | _flat(document)
+    algorithm = "DQN" if flat.get("env_name") == "CartPole-v1" else "SAC"
+    recipe: dict[str, Any] = {"description": str(flat.get("description", "")), "env": ""}
+    notes: list[str] = []
+    only = {"rl.ent_coef": "SAC", "rl.use_sde": "SAC", "rl.action_noise": "SAC", "rl.target_update_interval": "DQN"}
+    for key, value in flat.items():
+        counterpart = Counterpart(key, value=_same) if key in _SHARED else COUNTERPARTS.get(key)
+        if counterpart is None:
+            notes.append(f"{key} is no key of vlmrm and was left out")
+        elif only.get(key, algorithm) != algorithm or value is None:
+            continue
+        elif counterpart.value is not None and (ours := counterpart.value(value)) is not None:
+            _put(recipe, counterpart.key, ours)
+    recipe.setdefault("learner", {})["algorithm"] = algorithm
+    recipe["learner"].setdefault("hidden", WIDTHS[algorithm])
+    _take_over_options(recipe, flat)
+    _take_over_env(recipe, flat, notes)
+    if "rl.n_envs_per_worker" in flat and "rl.n_envs" not in flat:
+        notes.append(f"envs={recipe['envs']} for each GPU that vlmrm used: multiply envs by their number")
+    return recipe, notes
+
+
+def _flat(document: dict[str, Any]) -> dict[str, Any]:
+    """Keys of a configuration as `block.key`."""
+    flat: dict[str, Any] = {}
+    for name, value in document.items():
+        blocks = name in ("reward", "rl", "logging") and isinstance(value, dict)
+        flat |= {f"{name}.{key}": inner for key, inner in value.items()} if blocks else {str(name): value}
+    return flat
+
+
+def _put(recipe: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        recipe = recipe.setdefault(part, {})
+    recipe[last] = value
+
+
+def _take_over_options(recipe: dict[str, Any], flat: dict[str, Any]) -> None:
+    """Arguments that vlmrm passes through to the algorithm and to its network."""
+    known = ("exploration_fraction", "exploration_final_eps", "target_update_interval")
+    options = dict(flat.get("rl.rl_kwargs") or {})
+    for name in known:
+        if name in options and recipe["learner"]["algorithm"] == "DQN":
+            recipe["learner"][name] = options.pop(name)
+    network = {name: value for name, value in (flat.get("rl.policy_kwargs") or {}).items() if name != "net_arch"}
+    recipe["learner"]["options"] = options | ({"policy_kwargs": network} if network else {})
+    if not recipe["learner"]["options"]:
+        del recipe["learner"]["options"]
+    tags = flat.get("tags")
+    if tags:
+        recipe["description"] += f" ({', '.join(map(str, tags))})"
+
+
+def _take_over_env(recipe: dict[str, Any], flat: dict[str, Any], notes: list[str]) -> None:
+    """The environment with its camera and look."""
+    textured, camera = bool(flat["reward.textured"]), flat.get("reward.camera_config")
+    name = flat.get("env_name")
+    if name == "MountainCarContinuous-v0" and textured:
+        recipe["env"] = "mountain-car-textured"
+    recipe.pop("env_options", None)
+    if name != HUMANOID:
+        return
+    # Every pose of the paper is a task of ours, with a check; for other sentences there is Gymnasium's humanoid.
+    goals = list(flat.get("reward.target_prompts") or ())
+    task = next((task for task, goal in _poses().items() if goals == [goal]), None)
+    if task is None:
+        recipe["env"] = "Humanoid-v5"
+        recipe["env_options"] = {"terminate_when_unhealthy": False}
+        if camera:
+            recipe["env_options"]["default_camera_config"] = {k: v for k, v in camera.items() if k != "trackbodyid"}
+        notes.append("no task of ours has this sentence, so success is unknown; 'sightline tasks' lists those that do")
+        return
+    recipe["env"] = task
+    recipe["env_options"] = {"look": "gl", "scene": "textured" if textured else "original", "action_seconds": 0.015}
+    recipe["training_options"] = {"physics": "gymnasium"}
+    if camera:
+        place = {"look_at": "lookat", "distance": "distance", "azimuth": "azimuth", "elevation": "elevation"}
+        assumed = {"lookat": [0.0, 0.0, 1.0], "distance": 4.0, "azimuth": 90.0, "elevation": -45.0}
+        recipe["env_options"]["camera"] = {ours: camera.get(theirs, assumed[theirs]) for ours, theirs in place.items()}
+    else:
+        recipe["env_options"]["camera"] = "side"
+        notes.append("without camera_config vlmrm's camera went with the body, from its side; camera=side stands still")
+    notes.append("observations are our 48 numbers, not the 376 of Humanoid-v4")
+
+
+def _poses() -> dict[str, str]:
+    """Our tasks of the humanoid with their sentences."""
+    names = [name for name in registry.names("env") if name.startswith("humanoid-")]
+    return {name: registry.find("env", name).goal[0] for name in names}
 
 
 def translations(document: dict[str, Any], is_ours: Callable[[str], bool] = lambda key: False) -> Iterator[str]:

@@ -15,13 +15,21 @@ from stable_baselines3 import TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.logger import Logger
-from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from sightline.config.learners import DQNLearner, LearnerBase, OffPolicyLearner, OnPolicyLearner, PPOLearner, SACLearner
+from sightline.config.learners import (
+    ActionNoise,
+    DQNLearner,
+    LearnerBase,
+    OffPolicyLearner,
+    OnPolicyLearner,
+    PPOLearner,
+    SACLearner,
+)
 from sightline.config.recipe import ControlRecipe
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.standardisation import StandardisedObservations
@@ -178,13 +186,17 @@ def choose_policy(algorithm: type[BaseAlgorithm], space: spaces.Space[Any]) -> t
 
 def _noise(learner: OffPolicyLearner, algorithm: type[BaseAlgorithm], actions: spaces.Space[Any]) -> dict[str, Any]:
     """The noise on actions as an argument, if there is any. It is drawn from NumPy's generator, which is in every
-    checkpoint, and keeps nothing of its own."""
-    deviation = learner.action_noise
-    if deviation is None and isinstance(algorithm, type) and issubclass(algorithm, TD3):
-        deviation = NOISE_OF_TD3
-    if not deviation or not isinstance(actions, spaces.Box):
+    checkpoint; what drifts is kept there too (`sightline.control.state`)."""
+    wanted = learner.action_noise
+    if wanted is None and isinstance(algorithm, type) and issubclass(algorithm, TD3):
+        wanted = NOISE_OF_TD3
+    noise = wanted if isinstance(wanted, ActionNoise) else ActionNoise(sigma=wanted or 0.0)
+    if not noise.sigma or not isinstance(actions, spaces.Box):
         return {}
-    return {"action_noise": NormalActionNoise(np.zeros(actions.shape), np.full(actions.shape, deviation))}
+    mean, sigma = (np.full(actions.shape, value) for value in (noise.mean, noise.sigma))
+    if noise.kind == "normal":
+        return {"action_noise": NormalActionNoise(mean, sigma)}
+    return {"action_noise": OrnsteinUhlenbeckActionNoise(mean, sigma, theta=noise.theta, dt=noise.dt)}
 
 
 def reset_critic(model: OffPolicyAlgorithm) -> None:

@@ -22,6 +22,7 @@ import gymnasium
 import numpy as np
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.noise import OrnsteinUhlenbeckActionNoise, VectorizedActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.save_util import recursive_getattr
 from stable_baselines3.common.vec_env import VecEnv
@@ -257,6 +258,8 @@ def _random_state(model: BaseAlgorithm) -> dict[str, Any]:
         # The exploration noise of this chunk was drawn already, just before SB3's callback.
         noise = _exploration(model)
         state["noise"] = noise.exploration_mat.detach(), noise.exploration_matrices.detach()
+    if drifting := _drifting_noise(model):
+        state["drift"] = [noise.noise_prev for noise in drifting]
     return state
 
 
@@ -271,11 +274,20 @@ def set_random_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
     if "noise" in state:
         noise = _exploration(model)
         noise.exploration_mat, noise.exploration_matrices = (part.to(model.device) for part in state["noise"])
+    for each, value in zip(_drifting_noise(model), state.get("drift", ()), strict=True):
+        each.noise_prev = value.copy()
 
 
 def _has_noise(model: BaseAlgorithm) -> bool:
     """True for state-dependent exploration whose noise outlives a chunk; on-policy trainers draw it anew for each."""
     return isinstance(model, OffPolicyAlgorithm) and bool(getattr(model, "use_sde", False))
+
+
+def _drifting_noise(model: BaseAlgorithm) -> list[OrnsteinUhlenbeckActionNoise]:
+    """The noise on the actions of each environment, if it is of the kind that goes on from its last value."""
+    noise = getattr(model, "action_noise", None)
+    each = noise.noises if isinstance(noise, VectorizedActionNoise) else [noise]
+    return [one for one in each if isinstance(one, OrnsteinUhlenbeckActionNoise)]
 
 
 def _exploration(model: BaseAlgorithm) -> Any:

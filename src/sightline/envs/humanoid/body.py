@@ -2,11 +2,11 @@
 
 The model is Gymnasium's `humanoid.xml` (Tassa, Erez and Todorov, IROS 2012). Two kinds of physics integrate it:
 
-    true    as Gymnasium has it: Runge-Kutta of fourth order (RK4), steps of 3 ms, projected Gauss-Seidel. Results are
-            reported with it.
-    fast    implicit integration with steps of 7.5 ms and a few Newton iterations: about five times as many steps per
-            second. Policies are learned with it. (Steps of 15 ms would give 1.4 times as many, but what balances there
-            falls in the true physics.)
+    gymnasium   as Gymnasium has it: Runge-Kutta of fourth order (RK4), steps of 3 ms, projected Gauss-Seidel. This is
+                the true physics: results are reported with it.
+    fast        implicit integration with steps of 7.5 ms and a few Newton iterations: about five times as many steps
+                per second. Policies are learned with it. (Steps of 15 ms would give 1.4 times as many, but what
+                balances there falls in the true physics.)
 
 Two kinds of control act on its 17 joints, with the same greatest torques (0.4 of each motor's gear):
 
@@ -27,12 +27,13 @@ from sightline.envs.rendering import import_mujoco
 if TYPE_CHECKING:
     import mujoco
 
-Physics = Literal["true", "fast"]
+Physics = Literal["gymnasium", "fast"]
 Control = Literal["torque", "position"]
 
-CONTROL_STEP = 0.03
-"""Seconds between two actions."""
-STEPS_OF_PHYSICS: dict[Physics, int] = {"true": 10, "fast": 4}
+ACTION_SECONDS = 0.03
+"""Seconds between two actions, if nothing else is said. In Gymnasium they are half as many."""
+TIMESTEP: dict[Physics, float] = {"gymnasium": 0.003, "fast": 0.0075}
+"""Seconds of one step of physics."""
 TORQUE = 0.4
 """Greatest torque, as a share of a motor's gear."""
 STIFFNESS = 6.0
@@ -53,7 +54,7 @@ def make_model(physics: Physics, control: Control, scene: Scene = "original") ->
         model.opt.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
         model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
         model.opt.iterations = 4
-    model.opt.timestep = CONTROL_STEP / STEPS_OF_PHYSICS[physics]
+    model.opt.timestep = TIMESTEP[physics]
     if control == "position":
         # The motors become springs with dampers (MuJoCo's position actuators) of the same strength.
         limits = TORQUE * model.actuator_gear[:, 0]

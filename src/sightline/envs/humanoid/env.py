@@ -14,11 +14,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from sightline.envs import HUMANOID_ID
 from sightline.envs.cameras import View
 from sightline.envs.drawing import Size
-from sightline.envs.humanoid.body import CONTROL_STEP, JOINTS, Control, Physics
+from sightline.envs.humanoid.body import ACTION_SECONDS, JOINTS, TIMESTEP, Control, Physics
 from sightline.envs.humanoid.drawing import LOOKS, draw_humanoid
 from sightline.envs.humanoid.poses import POSES
 from sightline.envs.humanoid.scene import Scene
-from sightline.envs.humanoid.simulation import PoseJudge, PoseReward, Simulation
+from sightline.envs.humanoid.simulation import PoseJudge, PoseReward, Simulation, Starts
 from sightline.envs.rendering import OffscreenRenderer
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput, nearest
@@ -48,8 +48,10 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
     Args:
         num_envs: N.
         pose: one of `POSES`.
-        physics: `true` or `fast`; see `sightline.envs.humanoid.body`.
+        physics: `gymnasium` or `fast`; see `sightline.envs.humanoid.body`.
         control: `torque` or `position`.
+        starts: how episodes begin: `standing`; or `mixed`, half of them in any posture, for training.
+        action_seconds: from one action to the next; a multiple of the steps of the physics (3 ms, or 7.5 ms).
         look: `drawn` by us, or `gl` by MuJoCo's renderer.
         scene: `original`, or `textured` with a sky, a stone floor and a metal body.
         camera: one of `CAMERAS`, or a :class:`View` (or its fields); or several, whose views stand side by side in
@@ -57,7 +59,7 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
         render_mode: `"rgb_array"` or None.
         render_size: height and width of the frames in pixels.
         shadows, reflections, samples, slices: of the look `gl`; see `OffscreenRenderer`.
-        max_episode_steps: time limit in control steps of 30 ms.
+        max_episode_steps: time limit in actions.
 
     Raises:
         BadInput: an unknown pose, camera or choice.
@@ -65,7 +67,7 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
 
     metadata = {
         "render_modes": ["rgb_array"],
-        "render_fps": round(1 / CONTROL_STEP),
+        "render_fps": round(1 / ACTION_SECONDS),
         "autoreset_mode": AutoresetMode.DISABLED,
     }
 
@@ -73,8 +75,10 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
         self,
         num_envs: int = 1,
         pose: str = "kneeling",
-        physics: Physics = "true",
+        physics: Physics = "gymnasium",
         control: Control = "torque",
+        starts: Starts = "standing",
+        action_seconds: float = ACTION_SECONDS,
         look: str = "drawn",
         scene: Scene = "original",
         camera: Camera | Sequence[Camera] = "front",
@@ -89,9 +93,12 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
         _check_choice("pose", pose, POSES)
         _check_choice("physics", physics, get_args(Physics))
         _check_choice("control", control, get_args(Control))
+        _check_choice("starts", starts, get_args(Starts))
         _check_choice("look", look, ("drawn", "gl"))
         _check_choice("scene", scene, get_args(Scene))
+        _check_action_seconds(action_seconds, physics)
         self.num_envs = num_envs
+        self.metadata = type(self).metadata | {"render_fps": round(1 / action_seconds)}
         self.single_observation_space = spaces.Box(-np.inf, np.inf, (OBSERVATIONS,), np.float32)
         self.single_action_space = spaces.Box(-1, 1, (JOINTS,), np.float32)
         self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, num_envs)
@@ -100,13 +107,13 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
         self.render_size = (int(render_size[0]), int(render_size[1]))
         cameras: list[Any] = list(camera) if isinstance(camera, list | tuple) and camera else [camera]
         self._views = [(_view(each), each == "track") for each in cameras]
-        self._simulation = Simulation(num_envs, physics, control, scene)
+        self._simulation = Simulation(num_envs, physics, control, scene, starts, action_seconds)
         self._look = LOOKS[scene] if look == "drawn" else None
         self._renderer = OffscreenRenderer(
             self._simulation.model, self.render_size, shadows, reflections, samples, slices
         )
         skeleton = self._simulation.skeleton
-        self._judge, self._reward = PoseJudge(num_envs, skeleton), PoseReward(POSES[pose], skeleton)
+        self._judge, self._reward = PoseJudge(num_envs, skeleton, action_seconds), PoseReward(POSES[pose], skeleton)
         self._pose = list(POSES).index(pose)
         self._limit, self._steps = max_episode_steps, np.zeros(num_envs, int)
         self._generators = [np.random.default_rng() for _ in range(num_envs)]
@@ -161,7 +168,7 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
 class Humanoid(gymnasium.Env[np.ndarray, np.ndarray]):
     """One humanoid; see :class:`HumanoidVector` for what it sees, does and is told, and for all options."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": round(1 / CONTROL_STEP)}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": round(1 / ACTION_SECONDS)}
 
     def __init__(
         self, pose: str = "kneeling", render_mode: str | None = None, render_size: Size = (224, 224), **options: Any
@@ -170,7 +177,7 @@ class Humanoid(gymnasium.Env[np.ndarray, np.ndarray]):
         options["max_episode_steps"] = NO_LIMIT
         self._one = HumanoidVector(1, pose, render_mode=render_mode, render_size=render_size, **options)
         self.observation_space, self.action_space = self._one.single_observation_space, self._one.single_action_space
-        self.render_mode = render_mode
+        self.render_mode, self.metadata = render_mode, self._one.metadata
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -195,6 +202,15 @@ class Humanoid(gymnasium.Env[np.ndarray, np.ndarray]):
 def _check_choice(name: str, value: Any, known: Any) -> None:
     if value not in known:
         raise BadInput(f"{name}={value!r:.60} is unknown{nearest(str(value), list(known))}")
+
+
+def _check_action_seconds(action_seconds: float, physics: Physics) -> None:
+    steps = action_seconds / TIMESTEP[physics] if isinstance(action_seconds, int | float) else 0.0
+    if not (0.5 < steps <= 1000 and abs(steps - round(steps)) < 1e-6):
+        raise BadInput(
+            f"action_seconds={action_seconds!r:.60} must be a multiple of the physics' steps of {TIMESTEP[physics]} s, "
+            "such as 0.015 (Gymnasium's) or 0.03"
+        )
 
 
 def _view(camera: Camera) -> View:

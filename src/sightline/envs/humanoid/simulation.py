@@ -9,13 +9,14 @@ the physics does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from sightline.envs.humanoid.body import (
-    CONTROL_STEP,
-    STEPS_OF_PHYSICS,
+    ACTION_SECONDS,
+    ROOT,
+    TIMESTEP,
     Control,
     Physics,
     Posture,
@@ -31,6 +32,7 @@ from sightline.envs.rendering import import_mujoco
 if TYPE_CHECKING:
     import mujoco
 
+Starts = Literal["standing", "mixed"]
 NOISE = 0.01
 """Greatest deviation of a start from Gymnasium's first state, in every number (as there)."""
 HELD_SECONDS, HELD_SHARE = 0.6, 0.8
@@ -49,14 +51,25 @@ class Simulation:
 
     Args:
         scene: what renderers show around them.
+        action_seconds: between two actions; a multiple of the physics' steps.
+        starts: `standing`, as Gymnasium has it; or `mixed`, half of them in any posture; see `random_posture`.
     """
 
-    def __init__(self, count: int, physics: Physics, control: Control, scene: Scene = "original") -> None:
+    def __init__(
+        self,
+        count: int,
+        physics: Physics,
+        control: Control,
+        scene: Scene = "original",
+        starts: Starts = "standing",
+        action_seconds: float = ACTION_SECONDS,
+    ) -> None:
         self._mujoco = import_mujoco()
         self.model = make_model(physics, control, scene)
         self.data = [self._mujoco.MjData(self.model) for _ in range(count)]
         self.skeleton = Skeleton(self.model)
-        self._substeps = STEPS_OF_PHYSICS[physics]
+        self._substeps = round(action_seconds / TIMESTEP[physics])
+        self._mixed = starts == "mixed"
         self.qpos = np.tile(self.model.qpos0, (count, 1))
         self.qvel = np.zeros((count, self.model.nv))
         self.posture: Posture = self.skeleton.posture(self.qpos)
@@ -66,6 +79,8 @@ class Simulation:
         for i, generator in zip(chosen, generators, strict=True):
             data = self.data[i]
             self._mujoco.mj_resetData(self.model, data)
+            if self._mixed and generator.random() < 0.5:
+                data.qpos[:] = random_posture(self.model, self.skeleton, generator)
             data.qpos += generator.uniform(-NOISE, NOISE, self.model.nq)
             data.qvel += generator.uniform(-NOISE, NOISE, self.model.nv)
             # A quaternion of another length than 1 is normalised by the first step; here, what is observed is too.
@@ -105,16 +120,42 @@ class Simulation:
         return observe(self.qpos, self.qvel)
 
 
+def random_posture(model: mujoco.MjModel, skeleton: Skeleton, generator: np.random.Generator) -> np.ndarray:
+    """State `qpos` [24] in any posture: bent at random, leaning by up to 45 degrees, any part of it on the floor.
+
+    Who begins only upright must fall before it learns what it can do on the floor, and a policy that has learned to
+    stand falls no more: that is why sitting poses are not found. Nothing of any pose is told here.
+    """
+    qpos = skeleton.rest()
+    low, high = model.jnt_range[1:].T
+    # All joints between straight and their limits, by a common share: from upright to folded up.
+    qpos[ROOT:] = np.sqrt(generator.random()) * generator.uniform(low, high)
+    lean, towards, yaw = generator.uniform(0, np.pi / 4), generator.uniform(0, 2 * np.pi), generator.normal(0, 0.3)
+    c, s = np.cos(lean / 2), np.sin(lean / 2)
+    tilt = np.array([c, -s * np.sin(towards), s * np.cos(towards), 0.0])
+    turn = np.array([np.cos(yaw / 2), 0.0, 0.0, np.sin(yaw / 2)])
+    w, x, y, z = tilt
+    qpos[3:ROOT] = (
+        turn[0] * w - turn[3] * z,
+        turn[0] * x - turn[3] * y,
+        turn[0] * y + turn[3] * x,
+        turn[0] * z + turn[3] * w,
+    )
+    qpos[2] -= skeleton.posture(qpos[None]).clearance.min()
+    return qpos
+
+
 class PoseJudge:
     """Judge of which poses N humanoids hold: true in 80 % of the last 0.6 seconds, and now.
 
     Args:
         skeleton: of the humanoids.
+        action_seconds: between two states that are judged.
     """
 
-    def __init__(self, count: int, skeleton: Skeleton) -> None:
+    def __init__(self, count: int, skeleton: Skeleton, action_seconds: float = ACTION_SECONDS) -> None:
         self._skeleton = skeleton
-        self._steps = round(HELD_SECONDS / CONTROL_STEP)
+        self._steps = round(HELD_SECONDS / action_seconds)
         self._past = np.zeros((self._steps, count, len(POSES)), bool)
         self._time = 0
 
