@@ -84,6 +84,14 @@ def test_actions_last_whole_steps_of_physics(seconds: Any) -> None:
     assert "\n" not in str(refused.value)
 
 
+def test_blank_pictures_show_nothing() -> None:
+    env = HumanoidVector(2, look="blank", camera=["close", "side"], render_mode="rgb_array", render_size=(8, 8))
+    env.reset(seed=0)
+    frames = np.stack(env.render())
+    assert frames.shape == (2, 8, 16, 3)
+    assert not frames.any()
+
+
 def test_mixed_starts_are_in_any_posture_and_repeat() -> None:
     standing, mixed, again = (HumanoidVector(64, starts=starts) for starts in ("standing", "mixed", "mixed"))  # type: ignore[arg-type]
     first = {name: env.reset(seed=5)[0] for name, env in (("standing", standing), ("mixed", mixed), ("again", again))}

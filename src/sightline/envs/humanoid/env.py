@@ -52,7 +52,7 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
         control: `torque` or `position`.
         starts: how episodes begin: `standing`; or `mixed`, half of them in any posture, for training.
         action_seconds: from one action to the next; a multiple of the steps of the physics (3 ms, or 7.5 ms).
-        look: `drawn` by us, or `gl` by MuJoCo's renderer.
+        look: `drawn` by us, `gl` by MuJoCo's renderer, or `blank`: black pictures, for controls.
         scene: `original`, or `textured` with a sky, a stone floor and a metal body.
         camera: one of `CAMERAS`, or a :class:`View` (or its fields); or several, whose views stand side by side in
             each frame.
@@ -94,7 +94,7 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
         _check_choice("physics", physics, get_args(Physics))
         _check_choice("control", control, get_args(Control))
         _check_choice("starts", starts, get_args(Starts))
-        _check_choice("look", look, ("drawn", "gl"))
+        _check_choice("look", look, ("drawn", "gl", "blank"))
         _check_choice("scene", scene, get_args(Scene))
         _check_action_seconds(action_seconds, physics)
         self.num_envs = num_envs
@@ -109,6 +109,7 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
         self._views = [(_view(each), each == "track") for each in cameras]
         self._simulation = Simulation(num_envs, physics, control, scene, starts, action_seconds)
         self._look = LOOKS[scene] if look == "drawn" else None
+        self._blank = look == "blank"
         self._renderer = OffscreenRenderer(
             self._simulation.model, self.render_size, shadows, reflections, samples, slices
         )
@@ -152,6 +153,8 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
 
     def _picture(self, i: int, view: View, tracks: bool) -> np.ndarray:
         simulation, posture = self._simulation, self._simulation.posture
+        if self._blank:
+            return np.zeros((*self.render_size, 3), np.uint8)
         if tracks:
             x, y, _ = posture.torso[i].tolist()
             view = replace(view, look_at=(x, y, view.look_at[2]))

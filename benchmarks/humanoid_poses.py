@@ -1,0 +1,148 @@
+"""Does the humanoid do what one sentence says? Every claim of docs/results.md about its poses.
+
+    PYTHONPATH=tools python benchmarks/humanoid_poses.py words --folder runs/humanoid [--poses kneeling standing]
+    PYTHONPATH=tools python benchmarks/humanoid_poses.py truth | controls | ablation --folder runs/humanoid
+
+- `words`: each recipe `humanoid-…` with three seeds; `truth`: the same paid by the ground truth, which is what the
+  learner can do; `controls`: a nonsense sentence, the baseline's words as the goal, an untrained encoder, and blank
+  pictures, three seeds each for kneeling and raised arms; elsewhere nonsense with one seed.
+- `ablation`: kneeling, as the paper's: plain or textured scene, three cameras, the bundled encoder or one of half the
+  width (`--half FOLDER`, made by `python -m pretraining.encoder.train --width 6`).
+
+All are `sightline sweep`s: runs of before are kept, those cut off are resumed. A pose is held if its check was true in
+80 % of the last 0.6 s and at the end, over 100 fresh starts in the true physics: at the recipe's 1.5 s, and by
+`sightline evaluate RUN episode_steps=167` at 5 s. Numbers go to benchmarks/results/humanoid_poses.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from pretraining.encoder.card import NONSENSE
+from running import RESULTS, keep
+from sightline.models.device import available_cores
+
+FILE = "humanoid_poses.json"
+POSES = ("kneeling", "standing", "arms-raised", "hands-on-hips", "lotus", "splits", "arms-crossed", "one-leg")
+CONTROLLED = ("kneeling", "arms-raised")
+"""Poses with all four controls; the others have one."""
+SEEDS, FIVE_SECONDS = "seed=0..2", 167
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: a sweep over training seeds."""
+
+    name: str
+    arguments: tuple[str, ...]
+
+
+def rows(part: str, poses: Sequence[str], untrained: Path, half: Path | None) -> Iterator[Row]:
+    for pose in poses:
+        recipe = f"humanoid-{pose}"
+        if part == "words":
+            yield Row(pose, (recipe, SEEDS))
+            if pose in ("kneeling", "standing"):
+                yield Row(f"{pose}, target angles", (recipe, SEEDS, "env_options.control=position"))
+        elif part == "truth":
+            yield Row(f"{pose}, ground truth", (recipe, SEEDS, "reward.kind=ground_truth"))
+        elif part == "controls":
+            fully = pose in CONTROLLED
+            seeds = SEEDS if fully else "seed=0"
+            yield Row(f"{pose}, nonsense", (recipe, seeds, f"goal='{NONSENSE[0]}'"))
+            if fully:
+                words = ("goal='a humanoid robot'", "baseline=[]", "reward.alpha=null")
+                yield Row(f"{pose}, the baseline's words", (recipe, seeds, *words))
+                yield Row(f"{pose}, untrained encoder", (recipe, seeds, f"reward.encoder=local-dir:{untrained}"))
+                yield Row(f"{pose}, blank pictures", (recipe, seeds, "env_options.look=blank"))
+    if part == "ablation":
+        encoders = "bundled" if half is None else f"bundled,local-dir:{half}"
+        grid = ("env_options.scene=original,textured", "env_options.camera=front,close,track")
+        one = ("reward.views=1", "seed=0", "evaluation.test_episodes=50")
+        yield Row("kneeling", ("humanoid-kneeling", *grid, f"reward.encoder={encoders}", *one))
+
+
+def command(*arguments: str) -> Any:
+    """Output of `sightline … --json`."""
+    line = [sys.executable, "-m", "sightline", *arguments, "--json"]
+    return json.loads(subprocess.run(line, stdout=subprocess.PIPE, check=True).stdout)
+
+
+def measure(row: Row, folder: Path) -> dict[str, Any]:
+    """Train a row's runs, and play their policies for five seconds as well."""
+    place = folder / row.name.replace(" ", "-").replace(",", "").replace("'", "")
+    found: dict[str, Any] = {}
+    for cell in command("sweep", *row.arguments, "--run-dir", str(place))["cells"]:
+        run = Path(cell["run"])
+        result = json.loads((run / "result.json").read_text())
+        longer = run / "five-seconds.json"
+        if not longer.is_file():
+            longer.write_text(json.dumps(command("evaluate", str(run), f"episode_steps={FIVE_SECONDS}")))
+        after = json.loads(longer.read_text())
+        found[cell["cell"]] = {
+            "held": result["success_rate"],
+            "interval": [result["ci_low"], result["ci_high"]],
+            "held after 5 s": after["success_rate"],
+            "interval after 5 s": [after["ci_low"], after["ci_high"]],
+            "checks": {name.removeprefix("held "): value for name, value in result["measures"].items()},
+            "reward": result["reward"],
+            "step": result["step"],
+            "seconds": round(result["seconds"]),
+        }
+    return found
+
+
+def table(measured: dict[str, Any]) -> str:
+    """One line for each row, the cells of its seeds beside each other."""
+    lines = ["| run | held after 1.5 s, % | after 5 s, % | seconds |", "|---|---|---|---|"]
+    for name, cells in measured.items():
+        # Seeds stand beside each other; each combination of a grid has a line of its own.
+        is_grid = len(cells) > 3
+        parts = {f"{name}: {cell}": [found] for cell, found in cells.items()} if is_grid else {name: [*cells.values()]}
+        for label, part in parts.items():
+            seconds = sorted(each["seconds"] for each in part)
+            shown = [_shares(part, "held", "interval"), _shares(part, "held after 5 s", "interval after 5 s")]
+            lines.append(f"| {label} | {' | '.join(shown)} | {seconds[0]}–{seconds[-1]} |")
+    return "\n".join(lines)
+
+
+def _shares(part: Sequence[dict[str, Any]], key: str, interval: str) -> str:
+    """Percentages of some runs with the widest bounds of their intervals."""
+    low, high = min(each[interval][0] for each in part), max(each[interval][1] for each in part)
+    return f"{' '.join(f'{100 * each[key]:.0f}' for each in part)} [{100 * low:.0f}, {100 * high:.0f}]"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["words", "truth", "controls", "ablation"])
+    parser.add_argument("--folder", type=Path, default=Path("runs/humanoid"), help="where the runs go")
+    parser.add_argument("--poses", nargs="+", choices=POSES, default=POSES)
+    parser.add_argument("--half", type=Path, help="an encoder of half the width")
+    given = parser.parse_args()
+    untrained = (given.folder / "untrained-encoder").resolve()
+    if given.part == "controls" and not (untrained / "open_clip_config.json").is_file():
+        # The weights before the first update.
+        making = [sys.executable, "-m", "pretraining.encoder.train", "--out", str(untrained), "--updates", "0"]
+        subprocess.run(making, check=True)
+    kept = RESULTS / FILE
+    before = json.loads(kept.read_text()).get(given.part, {}) if kept.is_file() else {}
+    measured: dict[str, Any] = dict(before.get("result", {}))
+    for row in rows(given.part, given.poses, untrained, given.half and given.half.resolve()):
+        measured[row.name] = measure(row, given.folder / given.part)
+        keep(FILE, given.part, measured, jobs=available_cores())
+        print(table({row.name: measured[row.name]}), flush=True)
+    print(table(measured))
+
+
+if __name__ == "__main__":
+    main()
