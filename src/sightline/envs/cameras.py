@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -26,16 +27,16 @@ class View:
     elevation: float
     field_of_view: float = 45.0
 
-    @property
+    @cached_property
     def axes(self) -> np.ndarray:
         """float64[3, 3], rows: the picture's right, its up, and the direction of sight."""
         azimuth, elevation = math.radians(self.azimuth), math.radians(self.elevation)
         level = math.cos(elevation)
         sight = np.array([level * math.cos(azimuth), level * math.sin(azimuth), math.sin(elevation)])
         right = np.array([math.sin(azimuth), -math.cos(azimuth), 0.0])
-        return np.asarray(np.stack([right, np.cross(right, sight), sight]))
+        return np.stack([right, np.cross(right, sight), sight])
 
-    @property
+    @cached_property
     def place(self) -> np.ndarray:
         """float64[3], where the camera is, in metres."""
         return np.asarray(np.asarray(self.look_at) - self.distance * self.axes[2])

@@ -1,7 +1,7 @@
 """Drawn look of the humanoid: shaded limbs in perspective, by Pillow, without OpenGL.
 
-The camera is that of MuJoCo's renderer. A frame takes about a millisecond, a hundredth of what software OpenGL needs
-with shadows and reflections.
+The camera is that of MuJoCo's renderer. A frame of 64 pixels takes about half a millisecond; software OpenGL needs a
+hundred of them with shadows and reflections.
 """
 
 from __future__ import annotations
@@ -66,37 +66,45 @@ def draw_humanoid(ends: np.ndarray, radii: np.ndarray, view: View, size: Size, l
     draw = ImageDraw.Draw(image)
     focal = height / (2 * math.tan(math.radians(view.field_of_view) / 2))  # pixels per metre at a metre's distance
 
-    def pixels(points: np.ndarray) -> np.ndarray:
-        seen = view.project(points)
-        seen[..., 0] = (seen[..., 0] - 0.5) * height + width / 2
-        seen[..., 1] *= height
-        return seen
-
-    on_floor = ends * np.array([1.0, 1.0, 0.0])
-    floor = look.tiles[0]
-    for shadow, radius in zip(pixels(on_floor), radii, strict=True):
-        if shadow[:, 2].min() > 0.1:
-            _limb(draw, shadow, 0.8 * radius * focal / shadow[:, 2].mean(), _scaled(floor, 0.6), flat=0.4)
-    seen = pixels(ends)
-    for geom in np.argsort(-seen[..., 2].mean(axis=1)):  # the farthest first: nearer limbs are drawn over it
-        limb = seen[geom]
-        if limb[:, 2].min() <= 0.1:
-            continue  # behind the camera, or in it
-        radius = radii[geom] * focal / limb[:, 2].mean()
-        for share, light in ((1.0, 0.55), (0.78, 0.85), (0.42, 1.0 + look.shine)):
-            # Lit from above: the lighter parts of a limb are nearer to its upper edge.
-            lit = limb - np.array([0.0, (1 - share) * radius * 0.5, 0.0])
-            _limb(draw, lit, share * radius, _scaled(look.body, light))
+    # Shadows on the floor and limbs, in one go: NumPy's calls would take longer than the drawing.
+    seen = view.project(np.stack([ends * np.array([1.0, 1.0, 0.0]), ends]))
+    seen[..., 0] = (seen[..., 0] - 0.5) * height + width / 2
+    seen[..., 1] *= height
+    depths = seen[..., 2].mean(axis=2)
+    thick = (radii * focal / depths).tolist()
+    # What is behind the camera, or in it, cannot be drawn.
+    drawn = (seen[..., 2].min(axis=2) > 0.1).tolist()
+    shadows, limbs = seen[..., :2].tolist()
+    dark = _scaled(look.tiles[0], 0.6)
+    for geom, shadow in enumerate(shadows):
+        if drawn[0][geom]:
+            _limb(draw, shadow, 0.8 * thick[0][geom], dark, 0.0, flat=0.4)
+    # Lit from above: the lighter parts of a limb are nearer to its upper edge.
+    lights = ((1.0, 0.55), (0.78, 0.85), (0.42, 1.0 + look.shine))
+    colours = [(share, _scaled(look.body, light)) for share, light in lights]
+    for geom in np.argsort(-depths[1]).tolist():  # the farthest first: nearer limbs are drawn over it
+        if drawn[1][geom]:
+            radius = thick[1][geom]
+            for share, colour in colours:
+                _limb(draw, limbs[geom], share * radius, colour, (1 - share) * radius * 0.5)
     return np.asarray(image.reduce(OVERSAMPLING), np.uint8)
 
 
-def _limb(draw: ImageDraw.ImageDraw, ends: np.ndarray, radius: float, colour: Colour, flat: float = 1.0) -> None:
-    """Draw a capsule of one colour; `flat` squeezes its ends vertically, as of a shadow on the floor."""
-    (x0, y0, _), (x1, y1, _) = ends.tolist()
+def _limb(
+    draw: ImageDraw.ImageDraw,
+    ends: list[list[float]],
+    radius: float,
+    colour: Colour,
+    raised: float,
+    flat: float = 1.0,
+) -> None:
+    """Draw a capsule of one colour, some pixels higher; `flat` squeezes its ends vertically, as of a shadow."""
+    (x0, y0), (x1, y1) = ends
+    y0, y1 = y0 - raised, y1 - raised
     if abs(x0 - x1) + abs(y0 - y1) > 0.5:
         draw.line((x0, y0, x1, y1), fill=colour, width=max(1, round(2 * radius * flat)))
-    for x, y in ((x0, y0), (x1, y1)):
-        draw.ellipse((x - radius, y - radius * flat, x + radius, y + radius * flat), fill=colour)
+        draw.ellipse((x1 - radius, y1 - radius * flat, x1 + radius, y1 + radius * flat), fill=colour)
+    draw.ellipse((x0 - radius, y0 - radius * flat, x0 + radius, y0 + radius * flat), fill=colour)
 
 
 def _scaled(colour: Colour, light: float) -> Colour:
