@@ -16,7 +16,7 @@ from sightline.control.collection import CollectingVecEnv
 from sightline.envs import CARTPOLE_ID, MOUNTAIN_CAR_ID
 from sightline.envs.making import EnvMaker
 from sightline.envs.vector import FrameVectorEnv, Transitions, episode_seeds
-from sightline.errors import RunFailed
+from sightline.errors import BadInput, RunFailed
 
 CLOCK = EnvMaker("small_envs:Clock", frame_size=(6, 8))
 
@@ -301,6 +301,21 @@ def test_workers_are_spawned_not_forked() -> None:
     commands = [" ".join(child.cmdline()) for child in psutil.Process().children()]
     envs.close()
     assert any("multiprocessing.spawn" in command for command in commands)
+
+
+@pytest.mark.parametrize("workers", ["inline", "processes"])
+def test_an_id_that_a_module_registers_is_known_in_every_process(workers: Any) -> None:
+    envs = FrameVectorEnv(EnvMaker("registers_clock:registered/Clock-v0"), 2, episode_seeds(0), workers=workers)
+    try:
+        envs.reset()
+        assert envs.step(np.array([0, 1])).final_states[:, 0].tolist() == [1, 1]
+    finally:
+        envs.close()
+
+
+def test_an_id_that_the_module_does_not_register() -> None:
+    with pytest.raises(BadInput, match="module 'registers_clock' has no 'registered/Clock-v7'"):
+        EnvMaker("registers_clock:registered/Clock-v7")()
 
 
 @pytest.mark.parametrize("frames", [True, False])

@@ -9,7 +9,7 @@ import os
 import sys
 import typing
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium
@@ -32,7 +32,8 @@ class EnvMaker:
     """Environment factory without arguments; it can be pickled, so worker processes can use it.
 
     Attributes:
-        env_id: a Gymnasium id, or `module:attribute` of a class or function that returns an environment.
+        env_id: a Gymnasium id; `module:id` for an id that a module registers; or `module:attribute` of a class or
+            function that returns an environment.
         options: keyword arguments for the environment.
         episode_steps: time limit in steps, instead of the environment's own.
         frame_size: requested height and width of frames in pixels. It is passed on as `render_size`, or as `width` and
@@ -297,6 +298,8 @@ def _make_from_module(maker: EnvMaker) -> gymnasium.Env[Any, Any]:
     except ModuleNotFoundError as error:
         raise BadInput(f"cannot import '{module_name}' ({error}); run from the folder that holds it") from error
     build = getattr(module, attribute, None)
+    if build is None and attribute in gymnasium.registry:  # Gymnasium's way to say which module registers an id
+        return _make_registered(replace(maker, env_id=attribute))
     if build is None:
         public = [name for name in vars(module) if not name.startswith("_")]
         raise BadInput(f"module '{module_name}' has no '{attribute}'{nearest(attribute, public)}")
