@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+import psutil
 import pytest
 
 import sightline.envs
@@ -468,3 +473,44 @@ def test_software_opengl_is_named() -> None:
     assert drawn == "None"
     assert renderer != "None"
     assert is_software("llvmpipe (LLVM 15.0.6, 256 bits)") and not is_software("NVIDIA H100/PCIe/SSE2")
+
+
+# -- what is left behind -----------------------------------------------------------------------------------------------
+
+RENDERING = (
+    *("env=humanoid-kneeling", "env_options.look=gl", "workers=processes", "envs=2", "goal=a pole", "baseline=[]"),
+    *("reward.alpha=null", "learner.algorithm=PPO", "learner.chunk=8", "learner.batch_size=16", "episode_steps=10"),
+    *("evaluation.episodes=1", "evaluation.test_episodes=1", "videos=false", "tensorboard=false"),
+)
+
+
+@pytest.mark.parametrize("how", ["end", "interrupt", "crash"])
+def test_nothing_is_left_of_a_run_that_renders(sightline_process: Callable[..., Any], tmp_path: Path, how: str) -> None:
+    """No process, no shared memory, no temporary file; an OpenGL context ends with the process that has it."""
+    temporary, run = tmp_path / "temporary", tmp_path / "run"
+    temporary.mkdir()
+    shared = {path.name for path in Path("/dev/shm").iterdir()} if Path("/dev/shm").is_dir() else set()
+    steps = "steps=32" if how == "end" else "steps=100000"
+    process = sightline_process("train", *RENDERING, steps, "--run-dir", run, TMPDIR=str(temporary))
+    children: dict[int, psutil.Process] = {}
+    while process.poll() is None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children |= {child.pid: child for child in psutil.Process(process.pid).children(recursive=True)}
+        metrics = run / "metrics.jsonl"
+        if how != "end" and metrics.is_file() and metrics.read_text().count("rollout/reward") >= 2:
+            # Ctrl-C reaches the whole group; a crash only the process itself.
+            os.killpg(process.pid, signal.SIGINT) if how == "interrupt" else process.kill()
+            break
+        time.sleep(0.05)
+    _, err = process.communicate(timeout=60)
+    if "could not render" in err:
+        pytest.skip(f"no OpenGL here: {err[-200:]}")
+    assert process.returncode == {"end": 0, "interrupt": 130, "crash": -signal.SIGKILL}[how], err
+    assert len(children) >= 2
+    _, alive = psutil.wait_procs(children.values(), timeout=30)
+    assert not alive
+    if shared:
+        assert {path.name for path in Path("/dev/shm").iterdir()} <= shared
+    if how != "crash":
+        assert "Traceback" not in err and "Error" not in err
+        assert not [path for path in temporary.iterdir() if not path.name.startswith("torchinductor")]  # torch's cache
