@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from running import keep
-from sightline.envs.humanoid.body import ACTION_SECONDS, ROOT, Control, Physics, Skeleton, make_model
+from sightline.envs.humanoid.body import ACTION_SECONDS, ROOT, Control, Physics, Skeleton, make_model, to_actions
 from sightline.envs.humanoid.env import HumanoidVector
 from sightline.envs.humanoid.poses import POSES, place
 from sightline.envs.humanoid.simulation import HELD_SECONDS
@@ -77,9 +77,7 @@ def starts(pose: str, control: Control) -> Iterator[np.ndarray]:
     if control == "position":
         model = make_model("gymnasium", control)
         angles = place(Skeleton(model), POSES[pose].angles)[ROOT:][model.actuator_trnid[:, 0] - 1]
-        low, high = model.actuator_ctrlrange.T
-        targets = np.clip(angles, low, high)
-        yield np.where(targets > 0, targets / np.maximum(high, 1e-6), targets / np.maximum(-low, 1e-6))
+        yield to_actions(model, angles)
 
 
 def best_constant(pose: str, control: Control, generations: int) -> np.ndarray:
