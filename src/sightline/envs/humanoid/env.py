@@ -25,7 +25,7 @@ from sightline.errors import BadInput, nearest
 
 CAMERAS = {
     "front": View((0.0, 0.0, 1.0), 3.5, 180, -10),
-    "close": View((0.0, 0.0, 0.95), 2.8, 145, -10),
+    "close": View((0.0, 0.0, 0.95), 2.8, 135, -10),
     "side": View((0.0, 0.0, 0.95), 2.8, 90, -10),
     "track": View((0.0, 0.0, 1.0), 3.5, 180, -10),
 }
