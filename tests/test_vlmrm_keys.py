@@ -125,7 +125,8 @@ def test_values_are_translated_and_what_is_said_can_be_trained() -> None:
     assert recipe.goal == ("pole vertically upright", "on top of the cart")
     assert recipe.baseline == ("pole and cart",)
     assert recipe.reward.kind == "zero_shot" and recipe.reward.encoder == "ViT-g-14/laion2b_s34b_b88k"
-    assert (recipe.learner.chunk, recipe.learner.hidden, recipe.learner.action_noise) == (200, (64, 64), 0.2)
+    assert (recipe.learner.chunk, recipe.learner.hidden) == (200, (64, 64))
+    assert recipe.learner.action_noise == ActionNoise(sigma=0.2)
     assert recipe.checkpoints.every == 10_000
 
 
@@ -223,7 +224,7 @@ def test_their_noises() -> None:
     drift = {"name": "OrnsteinUhlenbeckActionNoise", "mean": 0.1, "sigma": 0.2, "theta": 0.3, "dt": 0.01}
     for theirs, ours in (
         (drift, ActionNoise(kind="ornstein_uhlenbeck", mean=0.1, sigma=0.2, theta=0.3, dt=0.01)),
-        ({"name": "NormalActionNoise", "mean": 0.0, "sigma": 0.2}, 0.2),
+        ({"name": "NormalActionNoise", "mean": 0.0, "sigma": 0.2}, ActionNoise(sigma=0.2)),
         ({"name": "NormalActionNoise", "mean": 0.1, "sigma": 0.2}, ActionNoise(mean=0.1, sigma=0.2)),
     ):
         document["rl"]["action_noise"] = theirs
@@ -253,7 +254,14 @@ def test_converting_on_the_command_line(sightline: Callable[..., Finished], tmp_
     ours.write_text(done.out)
     tried = sightline("train", ours, "--dry-run")
     assert tried.code == 0, tried.err
-    for text, said in (("env: cartpole", "no configuration of vlmrm"), ("[1]", "must be a YAML map")):
+    broken = [KNEELING | {"reward": KNEELING["reward"] | {"camera_config": "front"}}]
+    broken += [KNEELING | {"rl": KNEELING["rl"] | {key: "x"}} for key in ("rl_kwargs", "policy_kwargs")]
+    broken += [KNEELING | {"rl": KNEELING["rl"] | {"n_envs_per_worker": None}}, KNEELING | {"env_name": None}]
+    said_of_broken = ("camera_config", "rl_kwargs", "policy_kwargs", "n_envs_per_worker", "env_name")
+    for text, said in (
+        *(("env: cartpole", "no configuration of vlmrm"), ("[1]", "must be a YAML map")),
+        *zip(map(json.dumps, broken), said_of_broken, strict=True),
+    ):
         theirs.write_text(text)
         wrong = sightline("convert", theirs)
         assert wrong.code == 2 and said in wrong.err and len(wrong.lines) == 1

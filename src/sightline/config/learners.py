@@ -6,7 +6,7 @@ import math
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, NonNegativeInt, PositiveInt, Tag
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, NonNegativeInt, PositiveInt, Tag
 
 from sightline.config.basics import Strict, tag_of
 
@@ -26,6 +26,14 @@ class ActionNoise(Strict):
     """Of the drift: how fast it returns to the mean."""
     dt: float = Field(default=0.01, gt=0)
     """Of the drift: what counts as the time between two steps."""
+
+
+def _noise(value: Any) -> Any:
+    """`action_noise=0.1` is Gaussian noise of that deviation."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number or value is None or isinstance(value, dict | ActionNoise)):
+        raise ValueError("must be a standard deviation, or a map with sigma and kind")
+    return {"sigma": value} if is_number else value
 
 
 class LearnerBase(Strict):
@@ -56,7 +64,7 @@ class OffPolicyLearner(LearnerBase):
     learning_starts: NonNegativeInt = 2_000
     gradient_steps: PositiveInt = 64
     """Updates in a round."""
-    action_noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] | ActionNoise | None = None
+    action_noise: Annotated[ActionNoise | None, BeforeValidator(_noise)] = None
     """Noise on continuous actions while exploring: the standard deviation of Gaussian noise, or a block; default: 0.1
     for TD3 and DDPG, as in their papers, and none for others, which explore by themselves."""
 

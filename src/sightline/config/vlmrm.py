@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sightline import registry
+from sightline.errors import BadInput
 
 _ENVS = {
     "CartPole-v1": "cartpole",
@@ -133,8 +134,18 @@ def convert(document: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
     Returns:
         A recipe as plain data, and notes on what could not be taken over as it is.
+
+    Raises:
+        BadInput: a value that is needed is missing, or is not of the kind that vlmrm takes.
     """
     flat = DEFAULTS | _flat(document)
+    if not isinstance(flat["env_name"], str):
+        raise BadInput("env_name must be the name of an environment")
+    if not isinstance(flat.get("rl.n_envs", flat.get("rl.n_envs_per_worker")), int):
+        raise BadInput("rl.n_envs_per_worker must be a whole number")
+    for key in ("reward.camera_config", "rl.rl_kwargs", "rl.policy_kwargs"):
+        if not isinstance(flat.get(key) or {}, dict):
+            raise BadInput(f"{key} must be a map of keys and values, or null")
     algorithm = "DQN" if flat.get("env_name") == "CartPole-v1" else "SAC"
     recipe: dict[str, Any] = {"description": str(flat.get("description", "")), "env": ""}
     notes: list[str] = []

@@ -187,11 +187,10 @@ def choose_policy(algorithm: type[BaseAlgorithm], space: spaces.Space[Any]) -> t
 def _noise(learner: OffPolicyLearner, algorithm: type[BaseAlgorithm], actions: spaces.Space[Any]) -> dict[str, Any]:
     """The noise on actions as an argument, if there is any. It is drawn from NumPy's generator, which is in every
     checkpoint; what drifts is kept there too (`sightline.control.state`)."""
-    wanted = learner.action_noise
-    if wanted is None and isinstance(algorithm, type) and issubclass(algorithm, TD3):
-        wanted = NOISE_OF_TD3
-    noise = wanted if isinstance(wanted, ActionNoise) else ActionNoise(sigma=wanted or 0.0)
-    if not noise.sigma or not isinstance(actions, spaces.Box):
+    noise = learner.action_noise
+    if noise is None and isinstance(algorithm, type) and issubclass(algorithm, TD3):
+        noise = ActionNoise(sigma=NOISE_OF_TD3)
+    if noise is None or not noise.sigma or not isinstance(actions, spaces.Box):
         return {}
     mean, sigma = (np.full(actions.shape, value) for value in (noise.mean, noise.sigma))
     if noise.kind == "normal":
