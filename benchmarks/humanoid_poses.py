@@ -5,7 +5,7 @@
 
 - `words`: each recipe `humanoid-…` with three seeds; `truth`: the same paid by the ground truth, which is what the
   learner can do; `controls`: a nonsense sentence, the baseline's words as the goal, an untrained encoder, and blank
-  pictures, three seeds each for kneeling; elsewhere nonsense with one seed.
+  pictures, three seeds each for kneeling and raised arms; elsewhere nonsense with one seed.
 - `ablation`: kneeling, as the paper's: plain or textured scene, three cameras, the bundled encoder or one of half the
   width (`--half FOLDER`, made by `python -m pretraining.encoder.train --width 6`).
 
@@ -33,9 +33,8 @@ from running import RESULTS, keep
 from sightline.models.device import available_cores
 
 FILE = "humanoid_poses.json"
-POSES = ("kneeling", "standing")
-"""Poses with a recipe."""
-CONTROLLED = ("kneeling",)
+POSES = ("kneeling", "standing", "arms-raised", "hands-on-hips", "lotus", "splits", "arms-crossed", "one-leg")
+CONTROLLED = ("kneeling", "arms-raised")
 """Poses with all four controls; the others have one."""
 SEEDS, FIVE_SECONDS = "seed=0..2", 167
 
