@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from running import keep
-from sightline.envs.humanoid.body import ACTION_SECONDS, ROOT, Control, Physics, Skeleton, make_model, to_actions
+from sightline.envs.humanoid.body import ACTION_SECONDS, ROOT, Control, Physics, Skeleton, make_model
 from sightline.envs.humanoid.env import HumanoidVector
 from sightline.envs.humanoid.poses import POSES, place
 from sightline.envs.humanoid.simulation import HELD_SECONDS
@@ -69,6 +70,15 @@ def search(pose: str, control: Control, start: np.ndarray, generations: int, rng
         std = np.maximum(0.7 * std + 0.3 * candidates[order].std(axis=0), LEAST_STD)
     best.sort(key=lambda each: -each[0])
     return np.stack([mean, *(candidate for _, candidate in best[: ELITE - 1])])
+
+
+def to_actions(model: Any, controls: np.ndarray) -> np.ndarray:
+    """Inverse of `to_control` for position control: the actions [..., 17] that ask for target angles in radians, in the
+    order of the model's actuators; targets beyond a joint's limits become its limits."""
+    low, high = model.actuator_ctrlrange.T
+    neutral = np.clip(0.0, low, high)
+    beyond = np.clip(controls, low, high) - neutral
+    return np.asarray(np.where(beyond > 0, beyond / np.maximum(high - neutral, 1e-6), beyond / (neutral - low)))
 
 
 def starts(pose: str, control: Control) -> Iterator[np.ndarray]:

@@ -26,7 +26,6 @@ from sightline.envs.humanoid.body import (
     Skeleton,
     make_model,
     observe,
-    to_actions,
     to_control,
 )
 from sightline.envs.humanoid.drawing import LOOKS, draw_humanoid
@@ -107,14 +106,6 @@ def test_mixed_starts_are_in_any_posture_and_repeat() -> None:
     heights = mixed._simulation.posture.clearance.min(axis=1)[bent]
     assert np.abs(heights).max() < 0.03  # they are put on the floor, but for the noise of every start
     assert not np.any([mixed.step(np.zeros((64, 17)))[2] for _ in range(50)])
-
-
-def test_actions_that_ask_for_angles() -> None:
-    model = make_model("fast", "position")
-    low, high = model.actuator_ctrlrange.T
-    angles = np.random.default_rng(0).uniform(low, np.clip(high, -0.1, None))
-    np.testing.assert_allclose(to_control(model, to_actions(model, angles)), np.clip(angles, low, high), atol=1e-12)
-    assert np.abs(to_actions(model, np.full(17, 9.0))).max() == 1
 
 
 def test_position_control_goes_from_one_limit_over_the_neutral_angle_to_the_other() -> None:

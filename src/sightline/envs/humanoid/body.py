@@ -78,15 +78,6 @@ def to_control(model: mujoco.MjModel, actions: np.ndarray) -> np.ndarray:
     return np.asarray(neutral + np.where(actions > 0, actions * (high - neutral), actions * (neutral - low)))
 
 
-def to_actions(model: mujoco.MjModel, controls: np.ndarray) -> np.ndarray:
-    """Inverse of `to_control` for position control: the actions [..., 17] that ask for target angles in radians, in the
-    order of the model's actuators; targets beyond a joint's limits become its limits."""
-    low, high = model.actuator_ctrlrange.T
-    neutral = np.clip(0.0, low, high)
-    beyond = np.clip(controls, low, high) - neutral
-    return np.asarray(np.where(beyond > 0, beyond / np.maximum(high - neutral, 1e-6), beyond / (neutral - low)))
-
-
 @dataclass(frozen=True)
 class Posture:
     """Where the limbs of N humanoids are. Metres; x is forward, y to the left, z up, where the world says so.
