@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--generations", type=int, default=40)
     parser.add_argument("--episodes", type=int, default=100)
     arguments = parser.parse_args()
-    rows: dict[str, dict[str, float]] = {}
+    rows: dict[str, dict[str, dict[str, float]]] = {}
     print("| pose | control | nothing, 1.5 s | nothing, 5 s | best constant, 1.5 s | best constant, 5 s |")
     print("|---|---|---|---|---|---|")
     for pose in arguments.poses:
@@ -117,7 +117,7 @@ def main() -> None:
                 for steps in (SHORT, LONG):
                     each = held(pose, control, action, arguments.episodes, steps, SEEDS["test"])
                     low, high = wilson(int(each.sum()), len(each))
-                    row[f"{name}, {steps} steps"] = float(each.mean())
+                    row[f"{name}, {steps} steps"] = {"held": float(each.mean()), "ci_low": low, "ci_high": high}
                     cells.append(f"{each.mean():.0%} [{low:.0%}, {high:.0%}]")
             print(f"| {pose} | {control} | {' | '.join(cells)} |", flush=True)
             keep("humanoid.json", "constants", rows | {"episodes": arguments.episodes})
