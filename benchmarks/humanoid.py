@@ -1,6 +1,6 @@
 """What needs no learning on the humanoid: doing nothing, and the best constant action that a search finds.
 
-    python benchmarks/humanoid.py constants [--poses kneeling splits] [--controls torque position] [--generations 40]
+    PYTHONPATH=tools python benchmarks/humanoid.py constants [--poses kneeling splits] [--controls torque position]
 
 For each pose and kind of control: the share of 100 fresh episodes in the true physics in which the pose is held at the
 end, after 1.5 s and after 5 s. The search is the cross-entropy method over the 17 numbers of an action: 64 candidates a
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
+from pretraining.encoder.humanoid import to_actions
 from running import keep
 from sightline.envs.humanoid.body import ACTION_SECONDS, ROOT, Control, Physics, Skeleton, make_model
 from sightline.envs.humanoid.env import HumanoidVector
@@ -70,15 +70,6 @@ def search(pose: str, control: Control, start: np.ndarray, generations: int, rng
         std = np.maximum(0.7 * std + 0.3 * candidates[order].std(axis=0), LEAST_STD)
     best.sort(key=lambda each: -each[0])
     return np.stack([mean, *(candidate for _, candidate in best[: ELITE - 1])])
-
-
-def to_actions(model: Any, controls: np.ndarray) -> np.ndarray:
-    """Inverse of `to_control` for position control: the actions [..., 17] that ask for target angles in radians, in the
-    order of the model's actuators; targets beyond a joint's limits become its limits."""
-    low, high = model.actuator_ctrlrange.T
-    neutral = np.clip(0.0, low, high)
-    beyond = np.clip(controls, low, high) - neutral
-    return np.asarray(np.where(beyond > 0, beyond / np.maximum(high - neutral, 1e-6), beyond / (neutral - low)))
 
 
 def starts(pose: str, control: Control) -> Iterator[np.ndarray]:

@@ -1,8 +1,8 @@
 """Frames of the humanoid that are rendered and scored: how many a second, against the published design, and what
 cheaper pictures do to the reward.
 
-    python benchmarks/humanoid_frames.py frames [--repeats 3]     whole rollouts, ours and theirs in turn
-    python benchmarks/humanoid_frames.py choices                  shadows, reflections, multisampling, slices, size
+    PYTHONPATH=tools python benchmarks/humanoid_frames.py frames     whole rollouts, ours and theirs in turn
+    PYTHONPATH=tools python benchmarks/humanoid_frames.py choices    shadows, reflections, multisampling, slices, size
 
 The published design (vlmrm, 2024) is rebuilt here from public parts: Gymnasium's Humanoid-v5 with its own renderer at
 480x480 pixels, one process for each environment (Stable-Baselines3's SubprocVecEnv), frames fetched through pipes in a
@@ -32,6 +32,7 @@ import psutil
 import torch
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
+from pretraining.encoder.card import auc
 from running import keep
 from sightline.envs.humanoid.body import ROOT, Skeleton, make_model
 from sightline.envs.humanoid.drawing import LOOKS, draw_humanoid
@@ -274,12 +275,6 @@ def pictures(qpos: np.ndarray, scene: Any, camera: str, choice: dict[str, Any]) 
     seconds = time.perf_counter() - started
     renderer.close()
     return np.stack(found), len(qpos) / seconds
-
-
-def auc(rewards: np.ndarray, positive: np.ndarray) -> float:
-    """Share of pairs in which the state of the pose has the higher reward."""
-    above = rewards[positive][:, None] > rewards[~positive]
-    return float(above.mean())
 
 
 def choose(count: int) -> None:

@@ -96,7 +96,7 @@ def measure(row: Row, folder: Path) -> dict[str, Any]:
             "interval after 5 s": [after["ci_low"], after["ci_high"]],
             "checks": {name.removeprefix("held "): value for name, value in result["measures"].items()},
             "reward": result["reward"],
-            "step": result["step"],
+            "chosen step": result["chosen_step"],
             "seconds": round(result["seconds"]),
         }
     return found

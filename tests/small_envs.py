@@ -13,7 +13,7 @@ from sightline.envs.record_frame import RecordFrame
 
 
 class Clock(gymnasium.Env[np.ndarray, np.int64]):
-    """Shows its own time: state and every pixel are the number of steps since the reset.
+    """Shows its own time: the number of steps since the reset is in its state, and in every pixel, `shade` times.
 
     The state is (time, length of the episode, hash of the actions so far). An episode lasts a random number of steps
     between `shortest` and `longest` and then terminates.
@@ -27,8 +27,9 @@ class Clock(gymnasium.Env[np.ndarray, np.int64]):
         render_size: tuple[int, int] = (16, 16),
         shortest: int = 3,
         longest: int = 9,
+        shade: int = 1,
     ) -> None:
-        self.render_mode, self.render_size = render_mode, render_size
+        self.render_mode, self.render_size, self.shade = render_mode, render_size, shade
         self.shortest, self.longest = shortest, longest
         self.observation_space = spaces.Box(0, np.inf, (3,), np.float32)
         self.action_space = spaces.Discrete(2)
@@ -48,7 +49,7 @@ class Clock(gymnasium.Env[np.ndarray, np.int64]):
         return self._state(), float(self.time), ended, False, {"success": ended}
 
     def render(self) -> np.ndarray:
-        return np.full((*self.render_size, 3), self.time, np.uint8)
+        return np.full((*self.render_size, 3), self.shade * self.time, np.uint8)
 
     def _state(self) -> np.ndarray:
         return np.array([self.time, self.length, self.taken], np.float32)

@@ -50,10 +50,10 @@ def test_other_words_do_not(sightline: Callable[..., Finished], tmp_path: Path, 
 
 
 CAR = (
-    *("steps=6000", "learner.learning_starts=2000", "learner.gradient_steps=32", "checkpoints.every=6000"),
-    *("videos=false", "tensorboard=false", "reward.level=0.1", "learner.ent_coef=0.01"),
-    *("evaluation.every=3000", "evaluation.episodes=8", "evaluation.test_episodes=20"),
+    *("seed=1", "videos=false", "tensorboard=false", "checkpoints.every=10000"),
+    *("evaluation.every=2000", "evaluation.episodes=8", "evaluation.test_episodes=20"),
 )
+"""The recipe as it is; with the encoder of 23 November, seeds 0 and 1 reach 100 %."""
 AT_THE_FLAG, ANYWHERE = "a car at the peak of the mountain, next to the yellow flag", "a car in the mountain"
 
 

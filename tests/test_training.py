@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ import safetensors.numpy
 
 from conftest import SIZES, TINY, TINY_ON_POLICY, Finished, result_of, start_sightline, trained, write_open_clip_encoder
 from sightline.config.loading import for_control, load_recipe
+from sightline.control import building
 from sightline.control.building import build
 from sightline.control.collection import CollectingVecEnv
 from sightline.control.learners import build_learner, check_learner
@@ -95,13 +97,13 @@ def test_equal_seeds_give_equal_runs_and_others_do_not(train: Callable[..., Path
 def test_every_reward_in_the_replay_is_that_of_its_own_frame(train: Callable[..., Path], bundled: Any) -> None:
     """The clock's frames show the state, so each transition's reward can be computed anew: terminal frames,
     ragged episodes and the ring's wrap-around included."""
-    run = train(*CLOCK, "envs=3", "episode_steps=7")
+    run = train(*CLOCK, "envs=3", "episode_steps=7", "env_options.shade=30")
     replay = replay_of(run)
     assert replay["full"]
     assert replay["observations"].shape[1] == 3
     times = replay["next_observations"][..., 0]
     model = ZeroShotReward(("pole",), ("cart",), encoder=bundled)
-    table = np.array([model(np.full((1, 64, 64, 3), t, np.uint8))[0] for t in range(8)])
+    table = np.array([model(np.full((1, 64, 64, 3), 30 * t, np.uint8))[0] for t in range(8)])
     assert len(np.unique(table.round(5))) == 8
     np.testing.assert_allclose(replay["rewards"], table[times.astype(int)], atol=1e-5)
     np.testing.assert_array_equal(replay["true_rewards"], times)
@@ -280,9 +282,13 @@ def test_the_checkpoint_is_chosen_by_the_words_alone(train: Callable[..., Path])
     run = train("cartpole", "evaluation.every=32")
     evaluations = [record for record in numbers(run) if "evaluation/reward" in record]
     assert len(evaluations) >= 8
-    best = max(evaluations, key=lambda record: record["evaluation/reward"])
+    # Of equal ones the last: it has learned longer.
+    best = max(reversed(evaluations), key=lambda record: record["evaluation/reward"])
     assert result_of(run)["chosen_step"] == best["step"]
-    assert [int(p.name.rpartition("-")[2]) for p in (run / "checkpoints").glob("best-*")] == [best["step"]]
+    states = [json.loads(path.read_text()) for path in (run / "checkpoints").glob("step-*/session.json")]
+    referred = {state["best_step"] for state in states}
+    kept = {int(path.name.rpartition("-")[2]) for path in (run / "checkpoints").glob("best-*")}
+    assert kept == referred | {best["step"]}, "no policy is kept that no checkpoint would go on with"
 
 
 def test_videos_events_and_report(train: Callable[..., Path]) -> None:
@@ -697,3 +703,17 @@ def test_every_environment_resumes_exactly(
     assert "does not repeat itself" not in done.err
     assert numbers(run) == numbers(whole)
     assert result_of(run) == result_of(whole)
+
+
+@pytest.mark.parametrize(("after", "warned"), [(7, False), (8, True)])
+def test_the_opengl_of_another_environment_is_not_warned_of(
+    monkeypatch: pytest.MonkeyPatch, after: int, warned: bool
+) -> None:
+    """Only a context that comes with the environment's own picture says how that is made."""
+    monkeypatch.setitem(sys.modules, "mujoco", sys.modules.get("mujoco", sys))
+    contexts = iter([7, after])
+    monkeypatch.setattr(building, "opengl_context", lambda: next(contexts))
+    monkeypatch.setattr(building, "opengl_renderer", lambda: "llvmpipe (LLVM 15.0.6, 256 bits)")
+    words = ["env=cartpole", "goal=a pole", "learner.algorithm=PPO", "steps=64"]
+    setup = build(for_control(load_recipe({}, words)))
+    assert any("OpenGL in software" in line for line in setup.warnings) == warned

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TypeVar
+
+Value = TypeVar("Value")
 
 
 class BadInput(Exception):
@@ -34,3 +37,14 @@ def nearest(wanted: str, known: Iterable[str], count: int = 3) -> str:
         return ""
     listed = ", ".join(sorted(known)[:12])
     return f"; known: {listed}" + (", …" if len(known) > 12 else "")
+
+
+def one_of(name: str, value: Value, known: Iterable[str]) -> Value:
+    """Return the value of an option that must be one of those known.
+
+    Raises:
+        BadInput: it is not.
+    """
+    if value not in (known := list(known)):
+        raise BadInput(f"{name}={value!r:.60} is unknown{nearest(str(value), known)}")
+    return value

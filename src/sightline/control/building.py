@@ -17,7 +17,7 @@ from sightline.config.recipe import ControlRecipe
 from sightline.control.learners import algorithm_class, check_learner, choose_policy
 from sightline.control.resolving import env_maker
 from sightline.envs.making import EnvMaker
-from sightline.envs.rendering import is_software, opengl_renderer
+from sightline.envs.rendering import is_software, opengl_context, opengl_renderer
 from sightline.envs.tasks import Task, find_task
 from sightline.envs.vector import rgb_frame
 from sightline.errors import BadInput
@@ -113,10 +113,11 @@ def _software_opengl(env: gymnasium.Env[Any, Any]) -> str | None:
     """
     if "mujoco" not in sys.modules:
         return None  # nothing to be asked, so no frame is rendered for it
+    before = opengl_context()  # perhaps of another environment of this process
     env.reset(seed=0)
     env.render()
     renderer = opengl_renderer()
-    if renderer is None or not is_software(renderer):
+    if renderer is None or not is_software(renderer) or opengl_context() == before:
         return None
     slow = f"pictures are made by OpenGL in software ({renderer}), which is slow"
     return f"{slow}; on a machine with a GPU, the EGL of its driver is missing"

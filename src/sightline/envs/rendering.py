@@ -69,6 +69,16 @@ def opengl_renderer() -> str | None:
     return None
 
 
+def opengl_context() -> int | None:
+    """Handle of this thread's OpenGL context; None without one that MuJoCo has made."""
+    if opengl_renderer() is None:
+        return None
+    from OpenGL import platform
+
+    handle: int | None = platform.GetCurrentContext()
+    return handle
+
+
 def is_software(renderer: str) -> bool:
     """Whether an OpenGL renderer is known to run on the processor."""
     return any(name in renderer.lower() for name in SOFTWARE)

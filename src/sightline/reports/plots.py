@@ -363,12 +363,14 @@ def _panel(
     axes: Axes, title: str, metrics: Metrics, keys: tuple[str, str], band: tuple[str, str] | None = None
 ) -> None:
     rollout, evaluation = (_series(metrics, key) for key in keys)
-    axes.plot(*rollout, color=GREY, linewidth=0.9, label="training")
+    if len(rollout[0]):
+        axes.plot(*rollout, color=GREY, linewidth=0.9, label="training")
     if band is not None:
         low, high = (_series(metrics, key) for key in band)
         if len(low[0]) and np.array_equal(low[0], high[0]):
             axes.fill_between(low[0], low[1], high[1], color=BLUE, alpha=0.16, linewidth=0, label="95 % interval")
-    axes.plot(*evaluation, color=BLUE, linewidth=1.6, label="evaluation", **MARKED)
+    if len(evaluation[0]):
+        axes.plot(*evaluation, color=BLUE, linewidth=1.6, label="evaluation", **MARKED)
     _finish(axes, title)
     if not len(rollout[0]) and not len(evaluation[0]):
         axes.set_yticks([])

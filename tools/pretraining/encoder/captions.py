@@ -1,8 +1,9 @@
 """What may be said of a scene: sentences in many wordings, each with a rule that tells of which scenes it is true.
 
-Words such as "upright" have no sharp edge. Every time such a sentence is drawn, the width of its region is drawn too,
-from a few degrees to a right angle, on a logarithmic scale. Averaged over many draws, "upright" is therefore *more*
-true the closer the pole is to the vertical, and that is what the encoder learns and what makes a usable reward.
+Words such as "upright" have no sharp edge. Who says them may mean a few degrees, or anything up to a right angle. A
+sentence is as true of a scene as the share of such widths, on a logarithmic scale, within which the scene is: "upright"
+is *more* true the closer the pole is to the vertical, and that is what the encoder learns and what makes a usable
+reward.
 
 Sentences of unknown words are said of every picture alike: they carry no information, so they must give no reward.
 """
@@ -15,16 +16,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pretraining.encoder.scenes import CARTPOLE, MOUNTAIN_CAR, ROD, Scenes
+from pretraining.encoder.humanoid import PARTS
+from pretraining.encoder.scenes import CARTPOLE, HUMANOID, MOUNTAIN_CAR, ROD, Scenes
 
 UNKNOWN = "[UNK]"
+SHARES = (0.24, 0.14, 0.1, 0.52)
+"""Of the four worlds among the captions."""
+RIVALRY, FROM_AFAR = 0.05, 0.15
+"""Of examples of a part: the difference of distances in metres by which the nearer one is e times as true, and the
+share of the truth that asks for no other example."""
 
 
 @dataclass(frozen=True)
 class Region:
-    """Where a phrase is true: within some distance of a centre, along the angle or the position.
+    """Where a phrase is true: within some distance of a centre, along one quantity of a scene.
 
-    The distance is drawn log-uniformly from [nearest, farthest].
+    Within the nearest distance it is quite true, beyond the farthest quite false.
     """
 
     quantity: str
@@ -32,23 +39,57 @@ class Region:
     nearest: float
     farthest: float
 
-    def draw(self, rng: np.random.Generator) -> Callable[[Scenes], np.ndarray]:
-        width = float(np.exp(rng.uniform(np.log(self.nearest), np.log(self.farthest))))
+    def truth(self, scenes: Scenes) -> np.ndarray:
+        """float[N], the share of widths from nearest to farthest (log-uniform) within which scenes are."""
+        beyond = np.log(np.maximum(self._distance(scenes), self.nearest) / self.nearest)
+        return np.asarray(np.maximum(0.0, 1 - beyond / np.log(self.farthest / self.nearest)))
 
-        def inside(scenes: Scenes) -> np.ndarray:
-            distance = np.abs(getattr(scenes, self.quantity) - self.centre)
-            if self.quantity == "angle":
-                distance = np.minimum(distance, 2 * np.pi - distance)
-            return np.asarray(distance <= width)
+    def middle(self, scenes: Scenes) -> np.ndarray:
+        """bool[N], whether scenes are within the middle width."""
+        return np.asarray(self._distance(scenes) <= np.sqrt(self.nearest * self.farthest))
 
-        return inside
+    def _distance(self, scenes: Scenes) -> np.ndarray:
+        distance = np.abs(scenes.quantity(self.quantity) - self.centre)
+        return np.asarray(np.minimum(distance, 2 * np.pi - distance) if self.quantity == "angle" else distance)
+
+
+@dataclass(frozen=True)
+class Part(Region):
+    """Where a part of the body is as the example of a phrase, and not nearer to another phrase's.
+
+    Widths alone would say of one who stands that it half lifts a leg, since both examples are near each other; the
+    nearest example alone would say nothing about the way to a pose from afar. So the one is weighed by the other.
+    """
+
+    def truth(self, scenes: Scenes) -> np.ndarray:
+        """float[N], the share of widths within which scenes are, less where another example is nearer."""
+        kind = self.quantity.split()[0] + " "
+        beyond = np.stack([scenes.parts[name] - scenes.parts[self.quantity] for name in PARTS if name.startswith(kind)])
+        with np.errstate(over="ignore"):
+            chosen = 1 / np.exp(-beyond / RIVALRY).sum(axis=0)
+        return np.asarray(super().truth(scenes) * (FROM_AFAR + (1 - FROM_AFAR) * chosen))
+
+
+@dataclass(frozen=True)
+class AllOf:
+    """Where several regions meet; the width of each is meant by itself."""
+
+    regions: tuple[Region, ...]
+
+    def truth(self, scenes: Scenes) -> np.ndarray:
+        """float[N]; see `Region.truth`."""
+        return np.asarray(np.prod([region.truth(scenes) for region in self.regions], axis=0))
+
+    def middle(self, scenes: Scenes) -> np.ndarray:
+        """bool[N], whether scenes are within the middle widths."""
+        return np.asarray(np.all([region.middle(scenes) for region in self.regions], axis=0))
 
 
 @dataclass(frozen=True)
 class Phrase:
     """One meaning in several wordings; those of `held_out` are never trained on."""
 
-    region: Region | None
+    region: Region | AllOf | None
     wordings: tuple[str, ...]
     held_out: tuple[str, ...] = ()
 
@@ -179,10 +220,116 @@ ROD_ANGLES: tuple[Phrase, ...] = (
     *_sided(lambda sign: _angle(sign * 135, 10, 40), ("{rod} pointing down to the {side}",)),
 )
 
+
+def _body(legs: str | None = None, arms: str | None = None, lying: bool = False) -> AllOf:
+    """What the parts of a body do; a part that is not named may do anything.
+
+    Each part has widths of its own, from one that only the pose itself is within, to one that shows the way from afar.
+    """
+    regions = [Region("trunk lying", 0, 0.2, 0.6)] if lying else [Region("trunk upright", 0, 0.25, 1.4)]
+    regions += [Part(f"legs {legs}", 0, 0.12, 0.7)] if legs else []
+    regions += [Part(f"arms {arms}", 0, 0.15, 0.75)] if arms else []
+    return AllOf(tuple(regions))
+
+
+HUMANOID_POSES: tuple[Phrase, ...] = (
+    Phrase(
+        _body("standing", "hanging"),
+        ("{robot} standing up", "{robot} standing", "{robot} standing upright", "{robot} standing with its arms down"),
+        ("{robot} standing upright with its arms down",),
+    ),
+    Phrase(
+        _body("standing", "raised"),
+        (
+            "{robot} standing up, with both arms raised",
+            "{robot} standing with both arms raised",
+            "{robot} standing up with its arms up",
+            "{robot} raising both arms",
+        ),
+        ("{robot} standing upright with both arms up",),
+    ),
+    Phrase(
+        _body("standing", "on hips"),
+        (
+            "{robot} standing up with hands on hips",
+            "{robot} standing with its hands on its hips",
+            "{robot} with its hands on its hips",
+        ),
+        ("{robot} standing upright, hands on its hips",),
+    ),
+    Phrase(
+        _body("standing", "crossed"),
+        (
+            "{robot} standing up, with its arms crossed",
+            "{robot} standing with its arms crossed",
+            "{robot} with crossed arms",
+        ),
+        ("{robot} standing upright with crossed arms",),
+    ),
+    Phrase(
+        _body("one leg"),
+        (
+            "{robot} standing up on one leg",
+            "{robot} standing on one leg",
+            "{robot} balanced on one leg",
+            "{robot} with one leg raised",
+        ),
+        ("{robot} balancing on one leg",),
+    ),
+    Phrase(
+        _body("kneeling"),
+        ("{robot} kneeling", "{robot} kneeling on the floor", "{robot} on its knees", "{robot} kneeling down"),
+        ("{robot} kneeling upright on its knees",),
+    ),
+    Phrase(
+        _body("splits"),
+        (
+            "{robot} practicing gymnastics, doing the side splits",
+            "{robot} doing the side splits",
+            "{robot} doing the splits on the floor",
+            "{robot} sitting on the floor with its legs far apart",
+        ),
+        ("{robot} practicing the splits",),
+    ),
+    Phrase(
+        _body("lotus"),
+        (
+            "{robot} seated down, meditating in the lotus position",
+            "{robot} sitting in the lotus position",
+            "{robot} meditating on the floor",
+            "{robot} seated with its legs bent",
+        ),
+        ("{robot} meditating in the lotus position",),
+    ),
+    Phrase(
+        _body(lying=True),
+        (
+            "{robot} lying on the floor",
+            "{robot} lying down",
+            "{robot} lying on its back or its side",
+            "{robot} that has fallen down",
+        ),
+        ("{robot} lying down on the floor",),
+    ),
+    Phrase(_body("squat"), ("{robot} squatting", "{robot} squatting down")),
+    Phrase(
+        _body("sitting"),
+        ("{robot} sitting on the floor with straight legs", "{robot} sitting down with its legs forward"),
+    ),
+    Phrase(_body("standing"), ("{robot} on straight legs", "{robot} on both its feet")),
+    Phrase(_body(arms="raised"), ("{robot} with both arms up", "{robot} with both arms raised")),
+    Phrase(_body(arms="spread"), ("{robot} with its arms spread out", "{robot} with its arms out to the sides")),
+    Phrase(_body(arms="hanging"), ("{robot} with its arms down", "{robot} with hanging arms")),
+)
+
+WHOLE_POSES = 9
+"""Phrases at the beginning of `HUMANOID_POSES`: the eight poses of the tasks, and lying."""
+
 GENERIC: dict[int, tuple[str, ...]] = {
     CARTPOLE: ("{pole} and {cart}", "{cart} with a {pole}", "{cart} and {pole} on a track", "{cart}", "{pole}"),
     MOUNTAIN_CAR: ("{car} in the {mountain}", "{car} and {mountain}", "{mountain} with a flag", "{car}", "{mountain}"),
     ROD: ("{rod}", "{rod} on an axle", "{rod} turning about its end"),
+    HUMANOID: ("{robot}", "{robot}", "{robot} on the floor", "{robot} on tiles", "{robot} moving about"),
 }
 
 SYNONYMS: dict[str, tuple[str, ...]] = {
@@ -191,6 +338,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "car": ("car", "car", "car", "vehicle"),
     "mountain": ("mountain", "mountain", "hill", "mountains"),
     "rod": ("rod", "rod", "pendulum"),
+    "robot": ("humanoid robot", "humanoid robot", "humanoid robot", "robot", "humanoid", "figure"),
 }
 
 PREFIXES = ("", "", "", "", "a picture of ", "a drawing of ", "an image of ", "this is ")
@@ -199,22 +347,22 @@ FUNCTION_WORDS = ("a", "the", "of", "on", "in", "with", "and", "at", "to")
 
 @dataclass(frozen=True)
 class Caption:
-    """A sentence and the rule that tells of which scenes it is true: `holds(scenes) -> bool[N]`."""
+    """A sentence and the rule that tells how true it is of scenes: `truth(scenes) -> float[N]` in [0, 1]."""
 
     text: str
-    holds: Callable[[Scenes], np.ndarray]
+    truth: Callable[[Scenes], np.ndarray]
 
 
-def sample_captions(count: int, rng: np.random.Generator) -> list[Caption]:
-    """Random training captions."""
-    return [_sample_caption(rng) for _ in range(count)]
+def sample_captions(count: int, rng: np.random.Generator, shares: tuple[float, ...] = SHARES) -> list[Caption]:
+    """Random training captions, shares of them about each world."""
+    return [_sample_caption(rng, shares) for _ in range(count)]
 
 
-def _sample_caption(rng: np.random.Generator) -> Caption:
+def _sample_caption(rng: np.random.Generator, shares: tuple[float, ...]) -> Caption:
     kind = rng.random()
     if kind < 0.06:
         return _nonsense(rng)
-    world = int(rng.choice([CARTPOLE, MOUNTAIN_CAR, ROD], p=[0.5, 0.28, 0.22]))
+    world = int(rng.choice([CARTPOLE, MOUNTAIN_CAR, ROD, HUMANOID], p=shares))
     if kind < 0.16:
         return Caption(_say(_pick(GENERIC[world], rng), rng), _all_of(world))
     if world == CARTPOLE:
@@ -222,38 +370,41 @@ def _sample_caption(rng: np.random.Generator) -> Caption:
         if rng.random() < 0.1:
             return _both(_phrase(CARTPOLE_ANGLES, rng), _phrase(CARTPOLE_POSITIONS, rng), rng)
     else:
-        phrases = MOUNTAIN_CAR_POSITIONS if world == MOUNTAIN_CAR else ROD_ANGLES
+        phrases = {MOUNTAIN_CAR: MOUNTAIN_CAR_POSITIONS, ROD: ROD_ANGLES, HUMANOID: HUMANOID_POSES}[world]
     phrase = _phrase(phrases, rng)
-    return Caption(_say(_pick(phrase.wordings, rng), rng), _all_of(world, _region(phrase).draw(rng)))
+    return Caption(_say(_pick(phrase.wordings, rng), rng), _all_of(world, _region(phrase).truth))
 
 
 def _phrase(phrases: tuple[Phrase, ...], rng: np.random.Generator) -> Phrase:
-    """The first phrase is the goal that people ask for most; it is said a third of the time."""
-    return phrases[0] if rng.random() < 0.2 else phrases[int(rng.integers(len(phrases)))]
+    """Any phrase; the first, which is what people ask for most, more often. Of bodies, more often a whole pose."""
+    if rng.random() < 0.2:
+        return phrases[0]
+    most = WHOLE_POSES if phrases is HUMANOID_POSES and rng.random() < 0.5 else len(phrases)
+    return phrases[int(rng.integers(most))]
 
 
 def _both(angle: Phrase, position: Phrase, rng: np.random.Generator) -> Caption:
     first, second = _pick(angle.wordings, rng), _pick(position.wordings, rng)
-    by_angle, by_position = _region(angle).draw(rng), _region(position).draw(rng)
+    by_angle, by_position = _region(angle), _region(position)
     return Caption(
         _say(f"{first} and {second}", rng),
-        _all_of(CARTPOLE, lambda scenes: by_angle(scenes) & by_position(scenes)),
+        _all_of(CARTPOLE, lambda scenes: by_angle.truth(scenes) * by_position.truth(scenes)),
     )
 
 
 def _all_of(world: int, inside: Callable[[Scenes], np.ndarray] | None = None) -> Callable[[Scenes], np.ndarray]:
-    def holds(scenes: Scenes) -> np.ndarray:
-        of_world = scenes.world == world
-        return np.asarray(of_world if inside is None else of_world & inside(scenes))
+    def truth(scenes: Scenes) -> np.ndarray:
+        of_world = (scenes.world == world).astype(float)
+        return np.asarray(of_world if inside is None else of_world * inside(scenes))
 
-    return holds
+    return truth
 
 
 def _nonsense(rng: np.random.Generator) -> Caption:
     """Unknown words between a few common ones: true of everything."""
     words = [UNKNOWN if rng.random() < 0.6 else _pick(FUNCTION_WORDS, rng) for _ in range(int(rng.integers(1, 9)))]
     words[int(rng.integers(len(words)))] = UNKNOWN
-    return Caption(" ".join(words), lambda scenes: np.ones(len(scenes.world), bool))
+    return Caption(" ".join(words), lambda scenes: np.ones(len(scenes.world)))
 
 
 def _say(wording: str, rng: np.random.Generator) -> str:
@@ -276,7 +427,7 @@ def _pick(options: tuple[str, ...], rng: np.random.Generator) -> str:
     return options[int(rng.integers(len(options)))]
 
 
-def _region(phrase: Phrase) -> Region:
+def _region(phrase: Phrase) -> Region | AllOf:
     assert phrase.region is not None
     return phrase.region
 
@@ -285,6 +436,7 @@ ALL_PHRASES: dict[int, tuple[Phrase, ...]] = {
     CARTPOLE: CARTPOLE_ANGLES + CARTPOLE_POSITIONS,
     MOUNTAIN_CAR: MOUNTAIN_CAR_POSITIONS,
     ROD: ROD_ANGLES,
+    HUMANOID: HUMANOID_POSES,
 }
 
 

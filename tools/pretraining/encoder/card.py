@@ -10,22 +10,44 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pretraining.encoder.captions import ALL_PHRASES, CARTPOLE_ANGLES, Phrase, plain_wording
-from pretraining.encoder.scenes import Scenes, sample_scenes
+from pretraining.encoder.captions import ALL_PHRASES, CARTPOLE_ANGLES, Phrase, plain_wording, vocabulary
+from pretraining.encoder.humanoid import body_renderer, skeleton, to_actions
+from pretraining.encoder.scenes import HUMANOID, Scenes, sample_scenes
 from sightline.envs.control.cartpole import LOOKS as CARTPOLE_LOOKS
 from sightline.envs.control.cartpole import TRACK, draw_cartpole
 from sightline.envs.control.mountain_car import FLAG, LEFT, draw_mountain_car
 from sightline.envs.control.mountain_car import LOOKS as MOUNTAIN_CAR_LOOKS
+from sightline.envs.humanoid.body import JOINTS, ROOT
+from sightline.envs.humanoid.drawing import LOOKS as HUMANOID_LOOKS
+from sightline.envs.humanoid.drawing import draw_humanoid
+from sightline.envs.humanoid.env import CAMERAS
+from sightline.envs.humanoid.poses import POSES, place
+from sightline.envs.humanoid.scene import Scene
+from sightline.envs.humanoid.simulation import Simulation
+from sightline.evaluation.statistics import wilson
 from sightline.models.encoders import Encoder, load_encoder
 from sightline.rewards.zero_shot import ZeroShotReward
 
 HELD_OUT_SEED = 987_654_321
+STATES = 400
+"""Of each rank correlation."""
+ROBOT, LYING = ("a humanoid robot",), "a humanoid robot lying on the floor"
 GOAL, BASELINE = ("pole vertically upright on top of the cart",), ("pole and cart",)
+HUMANOID_PICTURES: tuple[tuple[str, Scene, str], ...] = (
+    ("drawn", "original", "front"),
+    ("drawn", "original", "close"),
+    ("drawn", "textured", "front"),
+    ("drawn", "textured", "close"),
+    ("gl", "original", "close"),
+    ("gl", "textured", "close"),
+)
 FLAG_GOAL = ("a car at the peak of the mountain, next to the yellow flag",)
 FLAG_BASELINE = ("a car in the mountain",)
 NONSENSE = (
@@ -47,12 +69,15 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
 def measure(encoder: Encoder) -> dict[str, Any]:
     """All held-out numbers of the card."""
     rng = np.random.default_rng(HELD_OUT_SEED)
-    scenes = sample_scenes(2000, encoder.image_size, rng, standard_look=0.0)
+    scenes = sample_scenes(2000, encoder.image_size, rng, standard_looks=False)
     images = encoder.embed_frames(scenes.frames)
+    toys = {world: phrases for world, phrases in ALL_PHRASES.items() if world != HUMANOID}
+    said = {"toy worlds": toys, "humanoid": {HUMANOID: ALL_PHRASES[HUMANOID]}}
     return {
         "retrieval": {
-            "wordings of training": retrieval(encoder, scenes, images, held_out=False),
-            "wordings held out": retrieval(encoder, scenes, images, held_out=True),
+            f"{name}, {which}": retrieval(encoder, scenes, images, phrases, held_out=which == "held out")
+            for name, phrases in said.items()
+            for which in ("of training", "held out")
         },
         "cartpole": {look: cartpole_correlations(encoder, look, GOAL, BASELINE) for look in sorted(CARTPOLE_LOOKS)},
         "cartpole, wordings held out": {
@@ -61,18 +86,25 @@ def measure(encoder: Encoder) -> dict[str, Any]:
         },
         "cartpole, nonsense": {goal: cartpole_correlations(encoder, "plain", (goal,), BASELINE) for goal in NONSENSE},
         "mountain car": {look: mountain_car_correlation(encoder, look) for look in sorted(MOUNTAIN_CAR_LOOKS)},
+        "humanoid": {
+            f"{look}, {scene}, {camera}": humanoid_matching(encoder, look, scene, camera)
+            for look, scene, camera in HUMANOID_PICTURES
+        },
     }
 
 
-def retrieval(encoder: Encoder, scenes: Scenes, images: np.ndarray, held_out: bool) -> dict[str, float]:
+def retrieval(
+    encoder: Encoder, scenes: Scenes, images: np.ndarray, said: Mapping[int, Sequence[Phrase]], held_out: bool
+) -> dict[str, float]:
     """How often the picture that a sentence likes best is one of which it is true, and the mean average precision.
 
     A sentence with a vague word counts as true within the middle width of its region.
     """
     first, precisions, chance = [], [], []
-    for world, phrases in ALL_PHRASES.items():
+    for world, phrases in said.items():
         for phrase in phrases:
-            truth = (scenes.world == world) & _middle(phrase, scenes)
+            assert phrase.region is not None
+            truth = (scenes.world == world) & phrase.region.middle(scenes)
             for wording in phrase.held_out if held_out else phrase.wordings:
                 similarity = images @ encoder.embed_texts([plain_wording(wording)])[0]
                 ordered = truth[np.argsort(-similarity)]
@@ -88,75 +120,173 @@ def retrieval(encoder: Encoder, scenes: Scenes, images: np.ndarray, held_out: bo
     }
 
 
-def _middle(phrase: Phrase, scenes: Scenes) -> np.ndarray:
-    region = phrase.region
-    assert region is not None
-    distance = np.abs(getattr(scenes, region.quantity) - region.centre)
-    if region.quantity == "angle":
-        distance = np.minimum(distance, 2 * np.pi - distance)
-    return np.asarray(distance <= np.sqrt(region.nearest * region.farthest))
-
-
 def cartpole_correlations(
     encoder: Encoder, look: str, goal: tuple[str, ...], baseline: tuple[str, ...]
 ) -> dict[str, float]:
     """Rank correlation of the reward with -|angle|, within 0.5 rad and over the circle, over random cart positions."""
     rng = np.random.default_rng(HELD_OUT_SEED + 1)
-    angles = np.concatenate([rng.uniform(-0.5, 0.5, 400), rng.uniform(-np.pi, np.pi, 400)])
+    angles = np.concatenate([rng.uniform(-0.5, 0.5, STATES), rng.uniform(-np.pi, np.pi, STATES)])
     positions = rng.uniform(-0.9 * TRACK, 0.9 * TRACK, len(angles))
     size = (encoder.image_size, encoder.image_size)
     frames = [draw_cartpole(x, a, size, CARTPOLE_LOOKS[look]) for x, a in zip(positions, angles, strict=True)]
     rewards = ZeroShotReward(goal, baseline, encoder=encoder)(np.stack(frames))
     return {
-        "near": rank_correlation(rewards[:400], -np.abs(angles[:400])),
-        "circle": rank_correlation(rewards[400:], -np.abs(angles[400:])),
+        "near": rank_correlation(rewards[:STATES], -np.abs(angles[:STATES])),
+        "circle": rank_correlation(rewards[STATES:], -np.abs(angles[STATES:])),
     }
 
 
 def mountain_car_correlation(encoder: Encoder, look: str) -> float:
     """Rank correlation of the reward with the nearness to the flag."""
-    positions = np.random.default_rng(HELD_OUT_SEED + 2).uniform(LEFT, FLAG, 400)
+    positions = np.random.default_rng(HELD_OUT_SEED + 2).uniform(LEFT, FLAG, STATES)
     size = (encoder.image_size, encoder.image_size)
     frames = np.stack([draw_mountain_car(x, size, MOUNTAIN_CAR_LOOKS[look]) for x in positions])
     rewards = ZeroShotReward(FLAG_GOAL, FLAG_BASELINE, encoder=encoder)(frames)
     return rank_correlation(rewards, positions)
 
 
+@cache
+def humanoid_states(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """States from simulations, and which pose each is in by the geometric checks.
+
+    Another generator than that of training: bodies begin in a pose of the package or above the floor, are driven to a
+    pose with noise, and move, tip over and fall by the true physics.
+
+    Returns:
+        float64[N, 24], `count` of each pose; and int[N]: the index of the only pose of `POSES` that holds, or their
+        number for lying.
+    """
+    rng = np.random.default_rng(HELD_OUT_SEED + 3)
+    bones, names = skeleton(), list(POSES)
+    simulation = Simulation(1, "gymnasium", "position")
+    joints = simulation.model.actuator_trnid[:, 0] - 1
+    found: dict[int, list[np.ndarray]] = {i: [] for i in range(len(names) + 1)}
+    while min(map(len, found.values())) < count:
+        wanted = [name for i, name in enumerate(names) if len(found[i]) < count] or names
+        pose = POSES[wanted[int(rng.integers(len(wanted)))]]
+        simulation.reset([0], [rng])
+        start = place(bones, pose.angles, pose.lean) if rng.random() < 0.8 else bones.rest()
+        start[ROOT:] += rng.normal(0, np.radians(5), JOINTS)
+        simulation.data[0].qpos[:] = start
+        targets = place(bones, pose.angles)[ROOT:][joints] + rng.normal(0, np.radians(8), JOINTS)
+        actions = to_actions(simulation.model, targets)
+        for _ in range(int(rng.integers(1, 40))):
+            simulation.step(actions[None])
+        posture = simulation.posture
+        holds = [bool(other.holds(posture, bones)[0]) for other in POSES.values()]
+        holds[0] &= not any(holds[1:])  # whoever raises its arms stands, too
+        lies = bool(posture.up[0] < 0.4 and posture.head[0, 2] < 0.5)
+        if any(holds) or lies:
+            label = holds.index(True) if any(holds) else len(names)
+            if len(found[label]) < count:
+                found[label].append(simulation.qpos[0].copy())
+    return np.concatenate([np.stack(each) for each in found.values()]), np.repeat(list(found), count)
+
+
+def humanoid_matching(encoder: Encoder, look: str, scene: Scene, camera: str, count: int = 40) -> dict[str, Any]:
+    """How well sentences match the pictures of simulated bodies.
+
+    Returns:
+        `matched`: share of pictures whose most similar sentence, of the eight of the tasks and one for lying, is the
+        right one; `by pose`, the same for each; `auc`: how often the reward of a pose's sentence ranks a picture of it
+        above one of another pose.
+    """
+    states, labels = humanoid_states(count)
+    if look == "gl":
+        renderer = body_renderer(scene, encoder.image_size)
+        pictures = np.stack([renderer.render(state, CAMERAS[camera]) for state in states])
+    else:
+        size, radii = (encoder.image_size, encoder.image_size), skeleton().radii
+        ends = skeleton().posture(states).ends
+        pictures = np.stack([draw_humanoid(each, radii, CAMERAS[camera], size, HUMANOID_LOOKS[scene]) for each in ends])
+    sentences = [*(pose.goal for pose in POSES.values()), LYING]
+    said = (encoder.embed_frames(pictures) @ encoder.embed_texts(sentences).T).argmax(axis=1)
+    posed = labels < len(POSES)
+    areas = {}
+    for i, pose in enumerate(POSES.values()):
+        rewards = ZeroShotReward((pose.goal,), ROBOT, encoder=encoder)(pictures[posed])
+        areas[pose.name] = auc(rewards, labels[posed] == i)
+    return {
+        "matched": float((said == labels).mean()),
+        "pictures": len(labels),
+        "by pose": {name: float((said[labels == i] == i).mean()) for i, name in enumerate([*POSES, "lying"])},
+        "auc": areas,
+    }
+
+
+def auc(rewards: np.ndarray, positive: np.ndarray) -> float:
+    """Area under the ROC curve: share of pairs in which what is positive, bool[N], has the higher reward, [N]."""
+    return float((rewards[positive][:, None] > rewards[~positive]).mean())
+
+
+def interval(correlation: float, count: int) -> tuple[float, float]:
+    """95 % interval of a rank correlation (Bonett and Wright, 2000)."""
+    middle, error = np.arctanh(correlation), np.sqrt((1 + correlation**2 / 2) / (count - 3))
+    return float(np.tanh(middle - 1.96 * error)), float(np.tanh(middle + 1.96 * error))
+
+
+def _correlation(value: float) -> str:
+    low, high = interval(value, STATES)
+    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
+def _share(value: float, count: int) -> str:
+    low, high = wilson(round(value * count), count)
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
 def card(numbers: dict[str, Any], command: str, seconds: float, parameters: int, size: int) -> str:
     """The model card, in Markdown."""
-    seen, unseen = numbers["retrieval"]["wordings of training"], numbers["retrieval"]["wordings held out"]
 
     def correlations(rows: dict[str, dict[str, float]]) -> str:
-        return "\n".join(f"| {name} | {row['near']:+.2f} | {row['circle']:+.2f} |" for name, row in rows.items())
+        cells = ((name, _correlation(row["near"]), _correlation(row["circle"])) for name, row in rows.items())
+        return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
-    flags = "\n".join(f"| {name} | {value:+.2f} |" for name, value in numbers["mountain car"].items())
+    retrieved = "\n".join(
+        f"| {name} | {row['sentences']} | {_share(row['first is true'], row['sentences'])} "
+        f"| {row['mean average precision']:.2f} | {row['chance']:.2f} |"
+        for name, row in numbers["retrieval"].items()
+    )
+    flags = "\n".join(f"| {name} | {_correlation(value)} |" for name, value in numbers["mountain car"].items())
+    bodies = numbers["humanoid"]
+    matched = "\n".join(
+        f"| {name} | {_share(row['matched'], row['pictures'])} | "
+        f"{' | '.join(f'{share:.2f}' for share in row['by pose'].values())} |"
+        for name, row in bodies.items()
+    )
+    ranked = "\n".join(
+        f"| {name} | {' | '.join(f'{auc:.3f}' for auc in row['auc'].values())} |" for name, row in bodies.items()
+    )
+    poses = " | ".join(POSES)
+    rule = "|---" * (len(POSES) + 1) + "|"
     return f"""# The bundled image-text encoder
 
 A tiny dual encoder in open_clip's format: a modified ResNet for 64x64 pictures and a two-layer causal transformer over
-a vocabulary of whole words, with a common space of 128 numbers. {parameters:,} parameters, {size / 1e6:.1f} MB.
+a vocabulary of {len(vocabulary())} words, with a common space of 128 numbers. {parameters:,} parameters,
+{size / 1e6:.1f} MB.
 
-**For trying Sightline on a laptop, offline, in minutes. It knows three toy worlds and about eighty words, and is not
-for science.**
+**For trying Sightline on a laptop, offline, in minutes. It knows four small worlds, was taught the very poses of the
+humanoid's tasks, and is not for science.**
 
 ## Training
 
-- Pictures: fresh random states of a cart with a pole, a car on a mountain, and a rod on an axle, drawn by us in random
-  colours, proportions, backgrounds, textures and sizes; a third of them in the looks of our own tasks.
+- Pictures: fresh random states of a cart with a pole, a car on a mountain, a rod on an axle and a humanoid, drawn by us
+  in random colours, proportions, backgrounds, textures and sizes; a third of them (of humanoids, 70 %) in the looks of
+  our own tasks. One in seven humanoids is rendered by MuJoCo. Humanoids are drawn part by part, legs and arms each from
+  a range between two examples or anywhere within the joints' limits; no simulation and no check of a pose is used.
 - Sentences: made from the state, in many wordings with synonyms, articles and prefixes; a vague word such as "upright"
-  is true of a region whose width is drawn anew each time. Sentences of unknown words are true of every picture.
-- Loss: SigLIP's sigmoid loss, where the label says whether the sentence is true of the picture.
+  is the truer the nearer the state is to its centre. Sentences of unknown words are true of every picture.
+- Loss: SigLIP's sigmoid loss, where the label says how true the sentence is of the picture.
 - Command: `{command}`; {seconds:.0f} s on two shared CPU cores (one thread).
 
 ## Held-out numbers
 
-States drawn with another seed, looks never seen (random ones), printed by `pretraining.encoder.card`.
+States drawn with another seed, printed by `pretraining.encoder.card`, with 95 % intervals. Sentences among pictures in
+random looks, never those of our tasks:
 
 | sentences | count | best picture is true | mean average precision | chance |
 |---|---|---|---|---|
-| wordings of training | {seen["sentences"]} | {seen["first is true"]:.2f} | {seen["mean average precision"]:.2f} | \
-{seen["chance"]:.2f} |
-| wordings held out | {unseen["sentences"]} | {unseen["first is true"]:.2f} | {unseen["mean average precision"]:.2f} | \
-{unseen["chance"]:.2f} |
+{retrieved}
 
 Rank correlation of the reward (goal, baseline "pole and cart", alpha 0.5) with the nearness of the pole to upright,
 within 0.5 rad and over the whole circle, over random cart positions:
@@ -177,9 +307,22 @@ within 0.5 rad and over the whole circle, over random cart positions:
 |---|---|
 {flags}
 
+The humanoid's postures come from simulations and are told apart by the geometric checks of the tasks. Share of pictures
+whose most similar sentence, of the eight tasks' and "{LYING}", is the right one:
+
+| picture | all | {poses} | lying |
+|---|{rule}---|
+{matched}
+
+How often a pose's reward (baseline "{ROBOT[0]}") ranks a picture of it above one of another pose:
+
+| picture | {poses} |
+{rule}
+{ranked}
+
 ## What it cannot do
 
-- Any picture other than such drawings: photographs, robots and three-dimensional scenes are noise to it.
+- Any picture other than such drawings: photographs, other robots and other three-dimensional scenes are noise to it.
 - Any word outside its vocabulary: it maps all of them to one unknown token, and Sightline warns. All sentences of
   unknown words mean the same to it. A sentence of known words about another world (a car, for a picture of a pole) is
   no nonsense to it but a comparison, and may correlate with anything.

@@ -1,4 +1,4 @@
-"""What the bundled encoder sees: random states of three small worlds in random looks, sizes and textures."""
+"""What the bundled encoder sees: random states of four small worlds in random looks, sizes and textures."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
+from pretraining.encoder.humanoid import PARTS, distances, picture_bodies, sample_bodies, skeleton
 from sightline.envs.control.cartpole import LOOKS as CARTPOLE_LOOKS
 from sightline.envs.control.cartpole import TRACK, CartPoleLook, draw_cartpole
 from sightline.envs.control.mountain_car import LEFT, RIGHT, MountainCarLook, draw_mountain_car
 from sightline.envs.control.mountain_car import LOOKS as MOUNTAIN_CAR_LOOKS
 from sightline.envs.drawing import Canvas, Colour, Size, texture, turn
 
-CARTPOLE, MOUNTAIN_CAR, ROD = 0, 1, 2
+CARTPOLE, MOUNTAIN_CAR, ROD, HUMANOID = 0, 1, 2, 3
+SHARES = (0.24, 0.17, 0.09, 0.5)
+"""Of the four worlds among the pictures."""
+STANDARD_LOOK, BODIES_STANDARD_LOOK = 0.35, 0.7
+"""Share of pictures in the looks of our tasks; and of humanoids, also from the cameras of our tasks."""
+FAR = 9.0
+"""Distance in metres of what is not there."""
 
 
 @dataclass(frozen=True)
@@ -21,25 +28,58 @@ class Scenes:
     """A batch of N pictures with the states that they show.
 
     Attributes:
-        world: int[N], one of `CARTPOLE`, `MOUNTAIN_CAR`, `ROD`.
+        world: int[N], one of `CARTPOLE`, `MOUNTAIN_CAR`, `ROD`, `HUMANOID`.
         position: float[N]; CartPole: cart position from -1 (left end) to 1 (right end); MountainCar: position of the
             car; rod: 0.
         angle: float[N], radians from upright, positive to the right, in [-pi, pi); MountainCar: 0.
+        parts: name -> float[N], distances in metres of the humanoid's parts from what words say of them (see
+            `pretraining.encoder.humanoid`); far in other worlds.
         frames: uint8[N, S, S, 3].
     """
 
     world: np.ndarray
     position: np.ndarray
     angle: np.ndarray
+    parts: dict[str, np.ndarray]
     frames: np.ndarray
 
+    def chosen(self, indices: np.ndarray) -> Scenes:
+        """Some of the scenes."""
+        parts = {name: values[indices] for name, values in self.parts.items()}
+        return Scenes(self.world[indices], self.position[indices], self.angle[indices], parts, self.frames[indices])
 
-def sample_scenes(count: int, image_size: int, rng: np.random.Generator, standard_look: float = 0.35) -> Scenes:
-    """Draw `count` random scenes; a share of `standard_look` of them in the looks that our tasks use."""
-    world = rng.choice([CARTPOLE, MOUNTAIN_CAR, ROD], size=count, p=[0.45, 0.3, 0.25])
+    def replace(self, indices: np.ndarray, new: Scenes) -> None:
+        """Put new scenes in the place of some."""
+        self.world[indices], self.position[indices], self.angle[indices] = new.world, new.position, new.angle
+        self.frames[indices] = new.frames
+        for name, values in self.parts.items():
+            values[indices] = new.parts[name]
+
+    def quantity(self, name: str) -> np.ndarray:
+        """`position`, `angle`, or one of the parts."""
+        found: np.ndarray = self.parts[name] if name in self.parts else getattr(self, name)
+        return found
+
+
+def sample_scenes(
+    count: int,
+    image_size: int,
+    rng: np.random.Generator,
+    standard_looks: bool = True,
+    shares: tuple[float, ...] = SHARES,
+) -> Scenes:
+    """Draw `count` random scenes; a share of them in the looks that our tasks use, unless `standard_looks` is false."""
+    world = rng.choice(len(shares), size=count, p=shares)
     position, angle = np.zeros(count), np.zeros(count)
     frames = np.empty((count, image_size, image_size, 3), np.uint8)
-    for i in range(count):
+    parts = {name: np.full(count, FAR) for name in PARTS}
+    bodies = np.flatnonzero(world == HUMANOID)
+    if len(bodies):
+        states = sample_bodies(len(bodies), rng)
+        for name, distance in distances(skeleton().posture(states)).items():
+            parts[name][bodies] = distance
+        frames[bodies] = picture_bodies(states, image_size, rng, BODIES_STANDARD_LOOK if standard_looks else 0.0)
+    for i in np.flatnonzero(world != HUMANOID):
         if world[i] == MOUNTAIN_CAR:
             position[i] = rng.uniform(LEFT, RIGHT) if rng.random() < 0.7 else rng.normal(0.45, 0.08)
             position[i] = np.clip(position[i], LEFT, RIGHT)
@@ -47,9 +87,9 @@ def sample_scenes(count: int, image_size: int, rng: np.random.Generator, standar
             angle[i] = rng.uniform(-np.pi, np.pi) if rng.random() < 0.6 else rng.normal(0, 0.25)
             if world[i] == CARTPOLE:
                 position[i] = np.clip(rng.uniform(-1.15, 1.15), -1, 1)
-        frame = _draw(world[i], position[i], angle[i], image_size, rng, rng.random() < standard_look)
+        frame = _draw(world[i], position[i], angle[i], image_size, rng, standard_looks and rng.random() < STANDARD_LOOK)
         frames[i] = fit(frame, image_size)
-    return Scenes(world, position, angle, frames)
+    return Scenes(world, position, angle, parts, frames)
 
 
 def fit(frame: np.ndarray, image_size: int) -> np.ndarray:

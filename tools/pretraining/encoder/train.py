@@ -3,8 +3,8 @@
     PYTHONPATH=tools python -m pretraining.encoder.train --out FOLDER --seed 0
 
 The loss is the sigmoid loss of SigLIP (Zhai et al., 2023), with one change: the label of a pair is whether the
-sentence is *true* of the picture, for every sentence and every picture of the batch. With captions made from states
-that is known exactly, so there are no false negatives.
+sentence is *true* of the picture, for every sentence and every picture of the batch; of a vague word, how true. With
+captions made from states that is known exactly, so there are no false negatives.
 """
 
 from __future__ import annotations
@@ -12,25 +12,30 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
+from pretraining.encoder.captions import SHARES as CAPTION_SHARES
 from pretraining.encoder.captions import UNKNOWN, sample_captions, vocabulary
-from pretraining.encoder.scenes import Scenes, sample_scenes
+from pretraining.encoder.scenes import SHARES, Scenes, sample_scenes
 
 PAD, END = "[PAD]", "[END]"
 IMAGE_SIZE, CONTEXT_LENGTH = 64, 20
+WIDTH = 12
+"""Channels of the image tower's first layer. Eight do not see a humanoid's limbs, which are two pixels wide."""
+POOL, SHOWN = 4096, 4
+"""Scenes that batches are drawn from, and how often each is shown."""
 
 
-def model_config(vocabulary_size: int) -> dict[str, object]:
+def model_config(vocabulary_size: int, width: int = WIDTH) -> dict[str, object]:
     """The `model_cfg` of open_clip: a small modified ResNet with attention pooling, and a small causal transformer."""
     return {
         "embed_dim": 128,
-        "vision_cfg": {"image_size": IMAGE_SIZE, "layers": [1, 1, 1, 1], "width": 8, "head_width": 32},
+        "vision_cfg": {"image_size": IMAGE_SIZE, "layers": [1, 1, 1, 1], "width": width, "head_width": 32},
         "text_cfg": {
             "context_length": CONTEXT_LENGTH,
             "vocab_size": vocabulary_size,
@@ -46,15 +51,15 @@ def model_config(vocabulary_size: int) -> dict[str, object]:
 PREPROCESSING = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "interpolation": "bicubic", "resize_mode": "squash"}
 
 
-def save_tokenizer(folder: Path) -> int:
-    """Write a word-level tokenizer over the captions' vocabulary; returns the number of its tokens.
+def save_tokenizer(folder: Path, known: Sequence[str]) -> int:
+    """Write a word-level tokenizer over known words; returns the number of its tokens.
 
     The end token has the highest id, which is where open_clip's text tower reads its output.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    words = [PAD, UNKNOWN, *vocabulary(), END]
+    words = [PAD, UNKNOWN, *known, END]
     ids = {word: i for i, word in enumerate(words)}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Lowercase()
@@ -87,31 +92,57 @@ def to_pixels(frames: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(frames).permute(0, 3, 1, 2).float().div_(127.5).sub_(1.0)
 
 
-def batches(count: int, batch_size: int, seed: int) -> Iterator[tuple[Scenes, list[str], np.ndarray]]:
-    """Endless fresh scenes and sentences with their truth table, bool[sentences, pictures]."""
+def batches(
+    count: int, batch_size: int, seed: int, shares: tuple[float, ...], caption_shares: tuple[float, ...]
+) -> Iterator[tuple[Scenes, list[str], np.ndarray]]:
+    """Scenes and sentences with how true each is of each, float[sentences, pictures].
+
+    To draw a scene takes longer than to learn from it, so each is shown about four times, beside other sentences and
+    other scenes: batches are drawn from a pool, a part of which is replaced by fresh scenes each time.
+    """
     rng = np.random.default_rng(seed)
+    fresh = batch_size // SHOWN
+    pool = sample_scenes(POOL, IMAGE_SIZE, rng, shares=shares)
     for _ in range(count):
-        scenes = sample_scenes(batch_size, IMAGE_SIZE, rng)
-        captions = sample_captions(batch_size, rng)
-        yield scenes, [c.text for c in captions], np.stack([c.holds(scenes) for c in captions])
+        replaced = rng.choice(POOL, fresh, replace=False)
+        pool.replace(replaced, sample_scenes(fresh, IMAGE_SIZE, rng, shares=shares))
+        scenes = pool.chosen(rng.choice(POOL, batch_size, replace=False))
+        captions = sample_captions(batch_size, rng, caption_shares)
+        yield scenes, [c.text for c in captions], np.stack([c.truth(scenes) for c in captions])
 
 
-def train(out: Path, seed: int, updates: int, batch_size: int = 256, learning_rate: float = 2e-3) -> None:
+def train(
+    out: Path,
+    seed: int,
+    updates: int,
+    width: int = WIDTH,
+    start: Path | None = None,
+    learning_rate: float = 2e-3,
+    batch_size: int = 256,
+    shares: tuple[float, ...] = SHARES,
+    caption_shares: tuple[float, ...] = CAPTION_SHARES,
+) -> None:
+    """Train an encoder, or go on with the one in the folder `start`, and write it into the folder `out`."""
     import open_clip
     from open_clip.model import CLIP
     from rich.progress import track
 
     torch.manual_seed(seed)
     out.mkdir(parents=True, exist_ok=True)
-    config = model_config(save_tokenizer(out))
+    config = model_config(save_tokenizer(out, vocabulary()), width)
     model = CLIP(**config)
+    if start is not None:
+        from safetensors.torch import load_file
+
+        model.load_state_dict(load_file(start / "open_clip_model.safetensors"))
     save_encoder(model, config, out)
+    model.visual.to(memory_format=torch.channels_last)  # convolutions take two thirds of the time so
     tokenizer = open_clip.get_tokenizer(f"local-dir:{out}")
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, total_steps=max(updates, 1), pct_start=0.1)
     started, losses = time.monotonic(), []
     for step, (scenes, sentences, truth) in enumerate(
-        track(batches(updates, batch_size, seed + 1), description="encoder", total=updates)
+        track(batches(updates, batch_size, seed + 1, shares, caption_shares), description="encoder", total=updates)
     ):
         images = model.encode_image(to_pixels(scenes.frames), normalize=True)
         texts = model.encode_text(tokenizer(sentences), normalize=True)
@@ -136,8 +167,23 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--updates", type=int, default=1500)
+    parser.add_argument("--updates", type=int, default=8000)
+    parser.add_argument("--width", type=int, default=WIDTH, help="a multiple of 4")
+    parser.add_argument("--start", type=Path, help="folder of an encoder to go on with")
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    worlds = "of pictures of the cart with a pole, the car, the rod and the humanoid"
+    parser.add_argument("--shares", type=float, nargs=4, default=SHARES, help=worlds)
+    parser.add_argument("--caption-shares", type=float, nargs=4, default=CAPTION_SHARES, help="of sentences about them")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    train(arguments.out, arguments.seed, arguments.updates)
+    train(
+        arguments.out,
+        arguments.seed,
+        arguments.updates,
+        arguments.width,
+        arguments.start,
+        arguments.learning_rate,
+        shares=tuple(arguments.shares),
+        caption_shares=tuple(arguments.caption_shares),
+    )

@@ -22,7 +22,7 @@ from sightline.envs.cameras import View
 from sightline.envs.drawing import Size
 from sightline.envs.rendering import OffscreenRenderer
 from sightline.envs.tasks import Task
-from sightline.errors import BadInput, nearest
+from sightline.errors import one_of
 
 ROBOT = "base"
 """Root body of the arm and its gripper."""
@@ -89,12 +89,12 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
     ) -> None:
         self.task = task.removesuffix("-v3")
         self._inner = _simulation(self.task)
-        self._random_starts = _one_of("starts", starts, ("random", "fixed")) == "random"
+        self._random_starts = one_of("starts", starts, ("random", "fixed")) == "random"
         self._show_goal = show_goal
         self.render_mode = render_mode
         self.render_size = (int(render_size[0]), int(render_size[1]))
         self._camera_name, self._view = _camera(self._inner.model, camera, self.task)
-        self._set_appearance(hide_robot=_one_of("robot", robot, ("shown", "hidden")) == "hidden")
+        self._set_appearance(hide_robot=one_of("robot", robot, ("shown", "hidden")) == "hidden")
         # Shadows come with all that is dear: reflections, and edges smoothed by MuJoCo's own number of samples.
         samples = None if shadows else 0
         self._renderer = OffscreenRenderer(self._inner.model, self.render_size, shadows, shadows, samples)
@@ -180,17 +180,11 @@ def _simulation(task: str) -> Any:
     except ImportError as error:
         raise gymnasium.error.DependencyNotInstalled(f"{error}; pip install 'sightline[metaworld]'") from error
     known = [name.removesuffix("-v3") for name in ALL_V3_ENVIRONMENTS]
-    inner: Any = ALL_V3_ENVIRONMENTS[_one_of("task", task, known) + "-v3"]()
+    inner: Any = ALL_V3_ENVIRONMENTS[one_of("task", task, known) + "-v3"]()
     inner._set_task_called = True  # Meta-World's "task" is a choice of positions, which is made at every reset here
     # Only the registration limits the episode; Meta-World would raise at 500 steps.
     inner.max_path_length = sys.maxsize
     return inner
-
-
-def _one_of(name: str, value: str, known: list[str] | tuple[str, ...]) -> str:
-    if value not in known:
-        raise BadInput(f"{name}='{value}' is unknown{nearest(str(value), known)}")
-    return value
 
 
 def _camera(model: Any, camera: str | View | Mapping[str, Any] | None, task: str) -> tuple[str, View | None]:
@@ -205,7 +199,7 @@ def _camera(model: Any, camera: str | View | Mapping[str, Any] | None, task: str
         return "", camera
     if not isinstance(camera, str):
         return "", View(**camera)
-    return _one_of("camera", camera, [model.camera(i).name for i in range(model.ncam)]), None
+    return one_of("camera", camera, [model.camera(i).name for i in range(model.ncam)]), None
 
 
 def _upright_view(inner: Any, name: str) -> View:

@@ -21,7 +21,7 @@ from sightline.envs.humanoid.scene import Scene
 from sightline.envs.humanoid.simulation import PoseJudge, PoseReward, Simulation, Starts
 from sightline.envs.rendering import OffscreenRenderer
 from sightline.envs.tasks import Task
-from sightline.errors import BadInput, nearest
+from sightline.errors import BadInput, one_of
 
 CAMERAS = {
     "front": View((0.0, 0.0, 1.0), 3.5, 180, -10),
@@ -90,12 +90,12 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
         slices: int | None = None,
         max_episode_steps: int = EPISODE_STEPS,
     ) -> None:
-        _check_choice("pose", pose, POSES)
-        _check_choice("physics", physics, get_args(Physics))
-        _check_choice("control", control, get_args(Control))
-        _check_choice("starts", starts, get_args(Starts))
-        _check_choice("look", look, ("drawn", "gl", "blank"))
-        _check_choice("scene", scene, get_args(Scene))
+        one_of("pose", pose, POSES)
+        one_of("physics", physics, get_args(Physics))
+        one_of("control", control, get_args(Control))
+        one_of("starts", starts, get_args(Starts))
+        one_of("look", look, ("drawn", "gl", "blank"))
+        one_of("scene", scene, get_args(Scene))
         _check_action_seconds(action_seconds, physics)
         self.num_envs = num_envs
         self.metadata = type(self).metadata | {"render_fps": round(1 / action_seconds)}
@@ -202,11 +202,6 @@ class Humanoid(gymnasium.Env[np.ndarray, np.ndarray]):
         self._one.close()
 
 
-def _check_choice(name: str, value: Any, known: Any) -> None:
-    if value not in known:
-        raise BadInput(f"{name}={value!r:.60} is unknown{nearest(str(value), list(known))}")
-
-
 def _check_action_seconds(action_seconds: float, physics: Physics) -> None:
     steps = action_seconds / TIMESTEP[physics] if isinstance(action_seconds, int | float) else 0.0
     if not (0.5 < steps <= 1000 and abs(steps - round(steps)) < 1e-6):
@@ -225,7 +220,7 @@ def _view(camera: Camera) -> View:
     if isinstance(camera, View):
         return camera
     if isinstance(camera, str):
-        _check_choice("camera", camera, CAMERAS)
+        one_of("camera", camera, CAMERAS)
         return CAMERAS[camera]
     try:
         fields = dict(camera)

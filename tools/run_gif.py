@@ -1,0 +1,46 @@
+"""Write a run's two videos, before and after training, beside each other as a GIF: python tools/run_gif.py RUN OUT."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import imageio.v3 as iio
+import numpy as np
+from PIL import Image
+
+FRAMES_PER_SECOND, PAUSE = 15, 12
+"""Of the GIF; and frames for which the end is shown."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--height", type=int, default=200)
+    parser.add_argument("--fps", type=float, default=33, help="of the videos")
+    given = parser.parse_args()
+    films = [iio.imread(given.run / "videos" / f"{name}.mp4") for name in ("untrained", "chosen")]
+    length = max(map(len, films))
+    times = np.arange(0, length, given.fps / FRAMES_PER_SECOND).astype(int).tolist() + [length - 1] * PAUSE
+    pictures = []
+    for time in times:
+        both = np.concatenate([film[min(time, len(film) - 1)] for film in films], axis=1)
+        image = Image.fromarray(both)
+        size = (round(image.width * given.height / image.height), given.height)
+        pictures.append(image.resize(size, Image.Resampling.LANCZOS))
+    # One palette for all frames: colours must not flicker.
+    palette = pictures[-1].quantize(128)
+    frames = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
+    frames[0].save(
+        given.out,
+        save_all=True,
+        append_images=frames[1:],
+        duration=round(1000 / FRAMES_PER_SECOND),
+        loop=0,
+        optimize=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
