@@ -475,6 +475,22 @@ def test_software_opengl_is_named() -> None:
     assert is_software("llvmpipe (LLVM 15.0.6, 256 bits)") and not is_software("NVIDIA H100/PCIe/SSE2")
 
 
+def test_an_encoder_may_be_loaded_after_a_picture() -> None:
+    """Two libraries with an LLVM each; the process would die if OpenGL's came first."""
+    script = (
+        "from sightline.envs.humanoid.env import Humanoid\n"
+        "env = Humanoid('standing', render_mode='rgb_array', render_size=(64, 64), look='gl')\n"
+        "env.reset(seed=0)\n"
+        "picture = env.render()\n"
+        "from sightline import ZeroShotReward\n"
+        "print(ZeroShotReward('a humanoid robot')(picture[None]).shape)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    if done.returncode == 1:
+        pytest.skip(f"no OpenGL here: {done.stderr[-200:]}")
+    assert (done.returncode, done.stdout) == (0, "(1,)\n"), done.stderr[-500:]
+
+
 # -- what is left behind -----------------------------------------------------------------------------------------------
 
 RENDERING = (

@@ -119,6 +119,7 @@ class OffscreenRenderer:
 
         self._model.vis.global_.fovy = view.field_of_view
         if self._renderer is None:
+            prepare_rendering()  # an environment may be made without `EnvMaker`
             self._renderer = mujoco.Renderer(self._model, *self._size)
             atexit.register(self.close)  # before OpenGL itself is shut down, which would print errors
             self._renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = self._shadows
