@@ -553,8 +553,7 @@ def test_preferences_teach_a_policy_to_balance(sightline: Sightline, tmp_path: P
     result, (first, *_, last) = result_of(tmp_path / "run"), lessons(tmp_path / "run")
     assert first["labels/accuracy"] >= 0.85, "the teacher sees what matters"
     assert last["reward/held_out_accuracy"] >= 0.9
-    # Of states of all kinds; later ones are of a pole that hardly leaves the vertical, where ranks are nearly equal.
-    assert first["reward/rank_correlation"] >= 0.85
+    assert last["reward/rank_correlation"] >= 0.7
     untrained = result["untrained"]["return"]
     assert untrained < -600
     assert result["return"] > 0.2 * untrained, "four fifths of the way to a pole that never leans"
