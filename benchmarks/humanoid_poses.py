@@ -102,6 +102,13 @@ def measure(row: Row, folder: Path) -> dict[str, Any]:
     return found
 
 
+def kept(part: str) -> dict[str, Any]:
+    """Rows of a part that were measured so far, by this process or another."""
+    path = RESULTS / FILE
+    document = json.loads(path.read_text()) if path.is_file() else {}
+    return dict(document.get(part, {}).get("result", {}))
+
+
 def table(measured: dict[str, Any]) -> str:
     """One line for each row, the cells of its seeds beside each other."""
     lines = ["| run | held after 1.5 s, % | after 5 s, % | seconds |", "|---|---|---|---|"]
@@ -134,14 +141,11 @@ def main() -> None:
         # The weights before the first update.
         making = [sys.executable, "-m", "pretraining.encoder.train", "--out", str(untrained), "--updates", "0"]
         subprocess.run(making, check=True)
-    kept = RESULTS / FILE
-    before = json.loads(kept.read_text()).get(given.part, {}) if kept.is_file() else {}
-    measured: dict[str, Any] = dict(before.get("result", {}))
     for row in rows(given.part, given.poses, untrained, given.half and given.half.resolve()):
-        measured[row.name] = measure(row, given.folder / given.part)
-        keep(FILE, given.part, measured, jobs=available_cores())
-        print(table({row.name: measured[row.name]}), flush=True)
-    print(table(measured))
+        measured = measure(row, given.folder / given.part)
+        keep(FILE, given.part, kept(given.part) | {row.name: measured}, jobs=available_cores())
+        print(table({row.name: measured}), flush=True)
+    print(table(kept(given.part)))
 
 
 if __name__ == "__main__":

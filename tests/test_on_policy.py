@@ -334,6 +334,25 @@ def test_continuous_actions_are_kept_as_they_were_drawn_and_carried_out_within_b
     assert np.abs(actions).max() > 3, "the torque is at most 2"
 
 
+def test_actions_cost_their_mean_square_as_shares_of_the_greatest(train: Callable[..., Path]) -> None:
+    """One half of a deviation for a full torque; without discounting, returns are rewards."""
+    returns, logged = {}, {}
+    for cost in (0.0, 0.5):
+        Recorded.updates.clear()
+        run = train(
+            *("env=Pendulum-v1", CLOCK[1], *OWN_CLASS, "learner.batch_size=8", "learner.gamma=0"),
+            *("learner.options={policy_kwargs: {log_std_init: 1.0}}", f"learner.action_cost={cost}"),
+            name=f"cost-{cost}",
+        )
+        first = Recorded.updates[0]
+        returns[cost], actions = first.arrays["returns"], first.arrays["actions"][:, :, 0]
+        logged[cost] = next(record["rollout/reward"] for record in numbers(run) if "rollout/reward" in record)
+    carried_out = np.clip(actions, -2, 2) / 2
+    assert np.abs(carried_out).max() == 1 and np.abs(carried_out).min() < 0.5
+    np.testing.assert_allclose(returns[0.0] - returns[0.5], 0.5 * carried_out**2, atol=1e-5)
+    assert logged[0.5] == logged[0.0]
+
+
 def test_a_class_of_another_package(train: Callable[..., Path]) -> None:
     pytest.importorskip("sb3_contrib")
     run = train(*CLOCK, "learner.algorithm=sb3_contrib.TRPO", "learner.on_policy=true", "learner.batch_size=16")

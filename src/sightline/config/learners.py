@@ -118,6 +118,10 @@ class OnPolicyLearner(LearnerBase):
     standardise_observations: bool = False
     """Give the policy observations less their mean so far, in standard deviations; pictures stay as they are. It helps
     where small numbers matter beside large ones, and costs short runs: inputs change while the policy learns."""
+    action_cost: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Cost of continuous actions: this times their mean square, as shares of the greatest action, is subtracted from
+    the (standardised) reward. What is logged and chosen by is the reward alone. Pictures do not show how quietly a body
+    stands: it may stamp its feet and be paid the same."""
     on_policy: Literal[True] = True
 
 

@@ -47,7 +47,7 @@ class OnPolicyTrainer(ControlTrainer):
         learner = setup.recipe.learner
         assert isinstance(learner, OnPolicyLearner)
         super().__init__(setup, session, learner.frames_every, kept_chunks=1)
-        self._standardises = learner.standardise_rewards
+        self._standardises, self._action_cost = learner.standardise_rewards, learner.action_cost
         self._scale = RewardScale()
         self._visited = NewestStates(max(AMONG, learner.chunk * setup.recipe.envs))
 
@@ -115,6 +115,8 @@ class OnPolicyTrainer(ControlTrainer):
         assert steps.ended is not None and steps.terminated is not None
         if self._standardises:
             rewards = self._scale.standardise(rewards, steps)
+        if self._action_cost:
+            rewards = rewards - self._action_cost * self._mean_squares(model.rollout_buffer.actions)
         truncated = steps.ended & ~steps.terminated
         # A time limit says nothing about the state: what would have come after it is estimated.
         rewards = rewards.copy()
@@ -124,6 +126,16 @@ class OnPolicyTrainer(ControlTrainer):
         model.rollout_buffer.rewards[:] = rewards
         assert isinstance(model._last_obs, np.ndarray)
         model.rollout_buffer.compute_returns_and_advantage(self._values(model._last_obs), steps.ended[-1])
+
+    def _mean_squares(self, actions: np.ndarray) -> np.ndarray:
+        """float32[T, N]: mean squares of actions [T, N, …] as they are carried out, as shares of the greatest."""
+        space = self.model.action_space
+        assert isinstance(space, spaces.Box)
+        greatest = np.maximum(np.abs(space.low), np.abs(space.high))
+        shares = self._within_bounds(actions.reshape(*actions.shape[:2], *space.shape)) / np.where(
+            np.isfinite(greatest), greatest, 1.0
+        )
+        return np.asarray(np.square(shares).reshape(*actions.shape[:2], -1).mean(axis=2), np.float32)
 
     def _values(self, states: np.ndarray) -> torch.Tensor:
         """float32[M, 1]: the values of states [M, …]."""

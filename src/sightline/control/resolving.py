@@ -13,6 +13,7 @@ from sightline.config.learners import (
     DQNLearner,
     LearnerConfig,
     OffPolicyLearner,
+    OnPolicyLearner,
     PPOLearner,
     SACLearner,
     nearest_divisor,
@@ -115,6 +116,8 @@ def _chosen(learner: LearnerConfig, discrete: bool, envs: int) -> LearnerConfig:
         raise BadInput(
             "learner.action_noise is for continuous actions and this environment's are discrete; leave it out"
         )
+    if isinstance(learner, OnPolicyLearner) and learner.action_cost and discrete:
+        raise BadInput("learner.action_cost is of continuous actions and this environment's are discrete; leave it out")
     if learner.algorithm == "DQN" and not discrete:
         raise BadInput("DQN needs discrete actions and this environment's are continuous; say learner.algorithm=SAC")
     if learner.algorithm == "SAC" and discrete:
