@@ -137,7 +137,7 @@ class PPOLearner(OnPolicyLearner):
     max_grad_norm: float = Field(default=0.5, gt=0)
     initial_std: float = Field(default=1.0, gt=0)
     """Standard deviation of continuous actions before learning; it is learned, the same for all states. With gSDE
-    (`learner.options.use_sde=true`) that of the noise's weights on the last hidden layer: actions deviate by five to ten
+    (`learner.options.use_sde=true`) that of the noise's weights on the last hidden layer: actions deviate five to ten
     times as much."""
 
 
