@@ -29,7 +29,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pretraining.encoder.card import NONSENSE
-from running import RESULTS, keep
+from running import document_of, keep
 from sightline.models.device import available_cores
 
 FILE = "humanoid_poses.json"
@@ -104,9 +104,7 @@ def measure(row: Row, folder: Path) -> dict[str, Any]:
 
 def kept(part: str) -> dict[str, Any]:
     """Rows of a part that were measured so far, by this process or another."""
-    path = RESULTS / FILE
-    document = json.loads(path.read_text()) if path.is_file() else {}
-    return dict(document.get(part, {}).get("result", {}))
+    return dict(document_of(FILE).get(part, {}).get("result", {}))
 
 
 def table(measured: dict[str, Any]) -> str:

@@ -35,10 +35,15 @@ def machine(jobs: int = 1) -> str:
     return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, jobs={jobs}"
 
 
+def document_of(file: str) -> dict[str, Any]:
+    """A results file: part -> date, machine and result; empty before the first."""
+    path = RESULTS / file
+    return dict(json.loads(path.read_text())) if path.is_file() else {}
+
+
 def keep(file: str, part: str, content: Any, jobs: int = 1) -> None:
     """Put a part's numbers into a results file, beside those of its other parts."""
-    path = RESULTS / file
-    document = json.loads(path.read_text()) if path.is_file() else {}
+    document = document_of(file)
     document[part] = {"date": time.strftime("%Y-%m-%d"), "machine": machine(jobs), "result": content}
     RESULTS.mkdir(exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    (RESULTS / file).write_text(json.dumps(document, indent=1) + "\n")
