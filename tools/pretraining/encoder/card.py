@@ -311,7 +311,7 @@ The humanoid's postures come from simulations and are told apart by the geometri
 whose most similar sentence, of the eight tasks' and "{LYING}", is the right one:
 
 | picture | all | {poses} | lying |
-|---|{rule}---|
+|---|---{rule}
 {matched}
 
 How often a pose's reward (baseline "{ROBOT[0]}") ranks a picture of it above one of another pose:
