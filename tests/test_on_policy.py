@@ -231,6 +231,26 @@ def test_every_fourth_step_is_rendered_and_the_last_of_each_episode(
         envs.close()
 
 
+def test_a_chunk_is_the_same_in_parts() -> None:
+    """What is embedded while a chunk is collected are the scored steps of the whole chunk, in order."""
+    envs = FrameVectorEnv(
+        EnvMaker("small_envs:Clock", {"shortest": 7, "longest": 11}, frame_size=(4, 4)), 2, episode_seeds(0)
+    )
+    env = CollectingVecEnv(envs, 20, frames=True, every=3, kept=1)
+    env.reset()
+    parts: list[Clip] = []
+    for step in range(20):
+        env.collect(np.array([0, 1]))
+        if step in (5, 8, 13, 19):
+            parts.append(env.so_far().clip[sum(len(part.first) for part in parts) :])
+            assert sum(len(part.first) for part in parts) == env.scored
+    whole = env.take_chunk().clip.arrays()
+    for name, array in whole.items():
+        np.testing.assert_array_equal(np.concatenate([part.arrays()[name] for part in parts]), array)
+    assert {"frames", "env_reward", "ended"} <= whole.keys() and env.scored == 0
+    envs.close()
+
+
 def check_spread(chunk: Any) -> None:
     """Every step has the reward of the next scored state of its own episode; the environment's rewards add up."""
     times, rewards = chunk.steps.states[..., 0], chunk.steps.env_reward

@@ -138,15 +138,23 @@ class CollectingVecEnv(SpacesVecEnv):
         self.diverged += 0 if diverged is None else int(diverged.sum())
         return step
 
+    @property
+    def scored(self) -> int:
+        """How many steps of the present chunk are to be scored, so far."""
+        return len(self._scored)
+
+    def so_far(self) -> Chunk:
+        """The present chunk as far as it was collected."""
+        frames = None if self._frames is None else self._frames[self._turn][: len(self._scored)]
+        return Chunk(Clip.of_arrays(stacked(self._steps)), np.array(self._scored, np.int64), frames)
+
     def take_chunk(self) -> Chunk:
         """The steps since the last call; the frames are overwritten by the chunk after `kept` ones."""
-        steps, self._steps = self._steps, []
-        scored, self._scored = self._scored, []
-        frames = None
+        chunk = self.so_far()
+        self._steps, self._scored = [], []
         if self._frames is not None:
-            frames = self._frames[self._turn][: len(scored)]
             self._turn = (self._turn + 1) % len(self._frames)
-        return Chunk(Clip.of_arrays(stacked(steps)), np.array(scored, np.int64), frames)
+        return chunk
 
     def take_finished(self) -> list[dict[str, float]]:
         """The episodes that ended since the last call."""

@@ -1,6 +1,7 @@
 """On-policy training: our own loop around SB3's policy, rollout buffer and update.
 
     collect `learner.chunk` vector steps with the policy
+        │ frames, a few steps at a time ──► embed (a thread)
         │ Chunk: steps, frames of the scored ones
         ▼
     score the chunk ──► standardise ──► bootstrap truncated episodes ──► returns and advantages (GAE) ──► update
@@ -14,6 +15,7 @@ nothing is kept of a chunk once it was learned from.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,9 @@ from sightline.rewards.novelty import AMONG
 from sightline.runs.state import restoring
 from sightline.session import Commit, RunSession
 
+PART = 64
+"""Frames that are embedded at once at least, but for the last ones of a chunk."""
+
 
 class OnPolicyTrainer(ControlTrainer):
     """Trainer of an on-policy learner, which learns from each chunk once."""
@@ -50,12 +55,14 @@ class OnPolicyTrainer(ControlTrainer):
         self._standardises, self._action_cost = learner.standardise_rewards, learner.action_cost
         self._scale = RewardScale()
         self._visited = NewestStates(max(AMONG, learner.chunk * setup.recipe.envs))
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rewards")
+        self._open.callback(self._worker.shutdown, wait=True, cancel_futures=True)
 
     def learn(self) -> None:
         while self.step < self.setup.recipe.steps:
             self.between_chunks()
-            chunk = self._collect()
-            rewards = self._score(chunk)
+            chunk, features = self._collect()
+            rewards = self._score(chunk, features)
             self._fill_returns(chunk, rewards)
             self.model._update_current_progress_remaining(self.step, self.setup.recipe.steps)
             self.model.train()
@@ -63,8 +70,11 @@ class OnPolicyTrainer(ControlTrainer):
             self._report_chunk(rewards)
         self.between_chunks(last=True)
 
-    def _collect(self) -> Chunk:
+    def _collect(self) -> tuple[Chunk, np.ndarray]:
         """Step the environments through a chunk with the policy; the rollout buffer has all of it but rewards.
+
+        Returns:
+            The chunk, and the features [S, N, …] of its scored steps.
 
         Raises:
             Stopped: a stop was asked for long ago; the chunk is lost.
@@ -72,6 +82,8 @@ class OnPolicyTrainer(ControlTrainer):
         model, policy, buffer = self.model, self.model.policy, self.model.rollout_buffer
         policy.set_training_mode(False)
         buffer.reset()
+        parts: list[Future[np.ndarray]] = []
+        submitted = 0
         for step in range(model.n_steps):
             # State-dependent exploration keeps its noise for `sde_sample_freq` steps, or for the whole chunk.
             if model.use_sde and (step == 0 or (model.sde_sample_freq > 0 and step % model.sde_sample_freq == 0)):
@@ -86,8 +98,13 @@ class OnPolicyTrainer(ControlTrainer):
             buffer.add(model._last_obs, taken, unknown, model._last_episode_starts, values, log_probs)
             model._last_obs, model._last_episode_starts = done.states, done.ended
             model.num_timesteps += model.n_envs
+            # The encoder works on these frames while the simulation makes the next ones.
+            scored = self._env.scored
+            if (scored - submitted) * model.n_envs >= PART or (step == model.n_steps - 1 and scored > submitted):
+                parts.append(self._worker.submit(self._stream.embed, self._env.so_far().clip[submitted:]))
+                submitted = scored
             self.session.give_up_if_overdue()
-        return self._env.take_chunk()
+        return self._env.take_chunk(), np.concatenate([part.result() for part in parts])
 
     def _within_bounds(self, actions: np.ndarray) -> np.ndarray:
         """The actions that are carried out; what is learned from are those that the policy drew."""
@@ -98,11 +115,11 @@ class OnPolicyTrainer(ControlTrainer):
             return np.asarray(self.model.policy.unscale_action(actions))
         return np.asarray(np.clip(actions, space.low, space.high))
 
-    def _score(self, chunk: Chunk) -> np.ndarray:
+    def _score(self, chunk: Chunk, features: np.ndarray) -> np.ndarray:
         """float32[T, N]: the rewards of a chunk, as the reward model gives them."""
         model, clip = self._reward, chunk.clip
         captured = model.capture(clip) if isinstance(model, OnlineRewardModel) else {}
-        features, clip = self._stream.embed(clip), replace(clip, frames=None)
+        clip = replace(clip, frames=None)
         if isinstance(model, OnlineRewardModel):
             assert isinstance(chunk.steps.states, np.ndarray)
             self._visited.add(chunk.steps.states)

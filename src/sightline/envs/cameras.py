@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+
+from sightline.errors import BadInput, one_of
 
 
 @dataclass(frozen=True)
@@ -48,3 +52,27 @@ class View:
         depth = seen[..., 2]
         size = 2 * math.tan(math.radians(self.field_of_view) / 2) * np.where(np.abs(depth) < 1e-6, 1e-6, depth)
         return np.stack([0.5 + seen[..., 0] / size, 0.5 - seen[..., 1] / size, depth], axis=-1)
+
+
+Camera = str | View | Mapping[str, Any]
+"""What a user names a camera by: a preset, a view, or its fields."""
+
+
+def view_of(camera: Camera, presets: Mapping[str, View]) -> View:
+    """The view of a preset, or of a user.
+
+    Raises:
+        BadInput: there is no camera of that name, or the fields are not a view's.
+    """
+    if isinstance(camera, View):
+        return camera
+    if isinstance(camera, str):
+        return presets[one_of("camera", camera, presets)]
+    try:
+        fields = dict(camera)
+        return View(**fields | {"look_at": tuple(float(part) for part in fields["look_at"])})
+    except (TypeError, KeyError, ValueError) as error:
+        raise BadInput(
+            "camera must be a name or have look_at: [x, y, z], distance, azimuth and elevation (and field_of_view), "
+            f"not {camera!r:.80}"
+        ) from error

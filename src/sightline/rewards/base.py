@@ -180,8 +180,9 @@ class RewardUpdate:
 class OnlineRewardModel(RewardModel):
     """A reward model that goes on learning while a policy learns from it.
 
-    The order of calls for each chunk: `capture` when it ends, `embed` in the background, and one chunk later
-    `collected`, then `score`. Between two chunks `learn` is called.
+    The order of calls for each chunk: `capture` when it ends, `embed` in the background (of an on-policy learner, in
+    parts, while the chunk is collected), then `collected` and `score`, one chunk later or at once. Between two chunks
+    `learn` is called.
 
     Attributes:
         resets_critic: whether one of its updates will ask for that.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 
 from sightline.envs import METAWORLD_ID
-from sightline.envs.cameras import View
+from sightline.envs.cameras import Camera, View, view_of
 from sightline.envs.drawing import Size
 from sightline.envs.rendering import OffscreenRenderer
 from sightline.envs.tasks import Task
@@ -81,7 +81,7 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
         task: str = "drawer-open",
         render_mode: str | None = None,
         render_size: Size = (224, 224),
-        camera: str | View | Mapping[str, Any] | None = None,
+        camera: Camera | None = None,
         robot: str = "shown",
         starts: str = "random",
         show_goal: bool = False,
@@ -187,7 +187,7 @@ def _simulation(task: str) -> Any:
     return inner
 
 
-def _camera(model: Any, camera: str | View | Mapping[str, Any] | None, task: str) -> tuple[str, View | None]:
+def _camera(model: Any, camera: Camera | None, task: str) -> tuple[str, View | None]:
     """Resolve a camera to the name of one of the model's cameras, or to a view.
 
     Raises:
@@ -195,10 +195,8 @@ def _camera(model: Any, camera: str | View | Mapping[str, Any] | None, task: str
     """
     if camera is None:
         return "", VIEWS.get(task, OVERVIEW)
-    if isinstance(camera, View):
-        return "", camera
     if not isinstance(camera, str):
-        return "", View(**camera)
+        return "", view_of(camera, {})
     return one_of("camera", camera, [model.camera(i).name for i in range(model.ncam)]), None
 
 

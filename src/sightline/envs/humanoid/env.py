@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from sightline.envs import HUMANOID_ID
-from sightline.envs.cameras import View
+from sightline.envs.cameras import Camera, View, view_of
 from sightline.envs.drawing import Size
 from sightline.envs.humanoid.body import ACTION_SECONDS, JOINTS, TIMESTEP, Control, Physics
 from sightline.envs.humanoid.drawing import LOOKS, draw_humanoid
@@ -34,7 +34,6 @@ EPISODE_STEPS = 50
 """1.5 seconds, as in the paper."""
 OBSERVATIONS = 48
 NO_LIMIT = 2**62
-Camera = str | View | Mapping[str, Any]
 
 
 class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
@@ -106,7 +105,7 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
         self.render_mode = render_mode
         self.render_size = (int(render_size[0]), int(render_size[1]))
         cameras: list[Any] = list(camera) if isinstance(camera, list | tuple) and camera else [camera]
-        self._views = [(_view(each), each == "track") for each in cameras]
+        self._views = [(view_of(each, CAMERAS), each == "track") for each in cameras]
         self._simulation = Simulation(num_envs, physics, control, scene, starts, action_seconds)
         self._look = LOOKS[scene] if look == "drawn" else None
         self._blank = look == "blank"
@@ -209,27 +208,6 @@ def _check_action_seconds(action_seconds: float, physics: Physics) -> None:
             f"action_seconds={action_seconds!r:.60} must be a multiple of the physics' steps of {TIMESTEP[physics]} s, "
             "such as 0.015 (Gymnasium's) or 0.03"
         )
-
-
-def _view(camera: Camera) -> View:
-    """The view of a preset, or of a user.
-
-    Raises:
-        BadInput: there is no camera of that name, or the fields are not a view's.
-    """
-    if isinstance(camera, View):
-        return camera
-    if isinstance(camera, str):
-        one_of("camera", camera, CAMERAS)
-        return CAMERAS[camera]
-    try:
-        fields = dict(camera)
-        return View(**fields | {"look_at": tuple(float(part) for part in fields["look_at"])})
-    except (TypeError, KeyError, ValueError) as error:
-        raise BadInput(
-            "camera must be a name or have look_at: [x, y, z], distance, azimuth and elevation (and field_of_view), "
-            f"not {camera!r:.80}"
-        ) from error
 
 
 TASKS = {
