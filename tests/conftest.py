@@ -207,3 +207,20 @@ def sightline_process(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+@pytest.fixture(scope="session")
+def opengl() -> None:
+    """Skips where nothing can be rendered."""
+    from sightline.envs.cameras import View
+    from sightline.envs.rendering import OffscreenRenderer, import_mujoco
+
+    mujoco = import_mujoco()
+    model = mujoco.MjModel.from_xml_string("<mujoco/>")
+    renderer = OffscreenRenderer(model, (8, 8))
+    try:
+        renderer.render(mujoco.MjData(model), View((0.0, 0.0, 0.0), 1.0, 0, 0))
+    except Exception as error:
+        pytest.skip(f"no OpenGL here: {error}")
+    finally:
+        renderer.close()

@@ -34,19 +34,6 @@ def make(task: str = "drawer-open", frames: bool = False, size: int = 64, **opti
     )()
 
 
-@pytest.fixture(scope="session")
-def opengl() -> None:
-    """Skips where nothing can be rendered."""
-    env = make(frames=True, size=8)
-    env.reset(seed=0)
-    try:
-        env.render()
-    except Exception as error:
-        pytest.skip(f"no OpenGL here: {error}")
-    finally:
-        env.close()
-
-
 def inner(env: gymnasium.Env[Any, Any]) -> Any:
     return env.unwrapped._inner  # type: ignore[attr-defined]
 

@@ -10,6 +10,9 @@ CARTPOLE_CONTINUOUS_ID = "sightline/CartPoleContinuous-v0"
 MOUNTAIN_CAR_ID = "sightline/MountainCar-v0"
 METAWORLD_ID = "sightline/MetaWorld-v0"
 HUMANOID_ID = "sightline/Humanoid-v0"
+CLOTH_ID = "sightline/FoldCloth-v0"
+ROPE_ID = "sightline/StraightenRope-v0"
+WATER_ID = "sightline/PassWater-v0"
 
 VECTORISED = {HUMANOID_ID: "sightline.envs.humanoid.env:HumanoidVector"}
 """Environments that simulate many of themselves at once."""
@@ -20,6 +23,9 @@ for _id, _entry_point, _steps in (
     (MOUNTAIN_CAR_ID, "control.mountain_car:MountainCar", 200),
     (METAWORLD_ID, "control.metaworld:MetaWorld", 500),
     (HUMANOID_ID, "humanoid.env:Humanoid", 50),
+    (CLOTH_ID, "deformables.cloth:FoldCloth", 20),
+    (ROPE_ID, "deformables.rope:StraightenRope", 40),
+    (WATER_ID, "deformables.water:PassWater", 50),
     ("sightline/NumberLine-v0", "games.number_line:NumberLine", None),  # this and the next three end by themselves
     ("sightline/EZPoints-v0", "games.ez_points:EZPoints", None),
     ("sightline/Points24-v0", "games.points24:Points24", None),

@@ -1,0 +1,1 @@
+"""Cloth, rope and water, simulated by plain MuJoCo."""
