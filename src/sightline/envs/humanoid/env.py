@@ -26,6 +26,7 @@ from sightline.errors import BadInput, one_of
 CAMERAS = {
     "front": View((0.0, 0.0, 1.0), 3.5, 180, -10),
     "close": View((0.0, 0.0, 0.95), 2.8, 135, -10),
+    "facing": View((0.0, 0.0, 0.95), 2.8, 180, -10),
     "side": View((0.0, 0.0, 0.95), 2.8, 90, -10),
     "track": View((0.0, 0.0, 1.0), 3.5, 180, -10),
 }
