@@ -24,6 +24,9 @@ TABLE, CEILING = 0.4, 0.2
 """Grippers stay within this distance of the middle, along x and along y, and below this height."""
 SHORTEST_GAP = 0.6
 """At the start the ends are nearer to each other than this share of the length."""
+TAUT = 1.03
+"""Greatest distance between the grippers, as a share of the length. A little more than the length: a rope whose ends
+are just that far apart still lies in a visible bow."""
 STRAIGHT = 0.95
 """Share of the length between the ends from which on the rope is straight."""
 
@@ -44,7 +47,7 @@ class StraightenRope(SoftBody):
 
     Observation: float32[36], x, y and z of ten points along the rope and of both grippers, in lengths of the rope.
     Action: float32[6], shifts of the left and the right gripper along x, y and z, times 2 cm. Grippers never let go,
-    and never get farther from each other than the rope is long. Reward (the ground truth): distance between the ends in
+    and never get farther from each other than 1.03 lengths. Reward (the ground truth): distance between the ends in
     metres, up to 1.1 lengths. `info["success"]`: it is 95 % of the length or more. Starts: random curves that do not
     cross themselves, with ends nearer than 60 % of the length. The time limit is 40 actions.
 
@@ -92,7 +95,8 @@ class StraightenRope(SoftBody):
         along = apart / np.linalg.norm(apart) if np.linalg.norm(apart) > 0.02 else np.array([1.0, 0.0, 0.0])
         middle = (left + right) / 2
         middle[2] = self._radius
-        target = np.stack([middle - along * self.length / 2, middle + along * self.length / 2])
+        half = along * TAUT * self.length / 2
+        target = np.stack([middle - half, middle + half])
         return np.asarray(np.clip((target - self.data.mocap_pos) / REACH, -1, 1).reshape(-1), np.float32)
 
     def _arrange(self, rng: np.random.Generator | None) -> None:
@@ -110,8 +114,8 @@ class StraightenRope(SoftBody):
         target[:, 2] = np.clip(target[:, 2], self._radius, CEILING)
         apart = target[1] - target[0]
         distance = np.linalg.norm(apart)
-        if distance > self.length:
-            target = target.mean(axis=0) + np.outer([-0.5, 0.5], apart * self.length / distance)
+        if distance > TAUT * self.length:
+            target = target.mean(axis=0) + np.outer([-0.5, 0.5], apart * TAUT * self.length / distance)
         # In small shifts: a jump of 2 cm would tear at the rope.
         for share in np.linspace(1 / STEPS, 1, STEPS):
             self.data.mocap_pos[:] = held + (target - held) * share
