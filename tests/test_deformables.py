@@ -76,8 +76,8 @@ def test_the_script_succeeds_and_others_do_not(kind: str, make: Callable[..., So
 
 
 HARDER: dict[str, list[dict[str, Any]]] = {
-    "place": [{"side": 0.2, "look": "green"}, {"mass": 0.1, "stiffness": 1.5}],
-    "steps": [{"stiffness": 0.8}],
+    "place": [{"side": 0.32, "look": "green"}, {"mass": 0.1, "stiffness": 1.5}],
+    "steps": [{"side": 0.2, "stiffness": 0.8}],
     "rope": [{"length": 0.4, "look": "red"}, {"mass": 0.1, "stiffness": 0.7}],
     "water": [{"height": 0.2, "mass": 0.002}],
 }

@@ -52,17 +52,17 @@ class FoldCloth(SoftBody):
     """Fold a square cloth along its diagonal: bring the corner that is held to the opposite one.
 
     Observation: float32[111], x, y and z of 6 x 6 points of the cloth and of the gripper, in sides of the cloth.
-    Action with `control=place`: float32[2] in [-1, 1], where the corner is laid down, times 21 cm from the middle of
-    the table; the gripper goes there along an arc, as a page is turned, and the episode has this one action. With
-    `control=steps`: float32[3], shifts of the gripper along x, y and z, times 3 cm; 20 actions. The gripper never lets
-    go. Reward (the ground truth): -10 times the mean distance (metres) of the cloth's points from where they are in an
-    exact fold. `info["success"]`: that distance is a fifth or less of what it was when the cloth was flat. The upper
-    and the lower side have different colours. Starts: shifted by up to 3 cm and turned by up to 30 degrees.
+    Action with `control=place`: float32[2] in [-1, 1], where the corner is laid down, times 0.84 sides (21 cm) from the
+    middle of the table; the gripper goes there along an arc, as a page is turned, and the episode has this one action.
+    With `control=steps`: float32[3], shifts of the gripper along x, y and z, times 3 cm; 20 actions. The gripper never
+    lets go. Reward (the ground truth): -10 times the mean distance (metres) of the cloth's points from where they are
+    in an exact fold. `info["success"]`: that distance is a fifth or less of what it was when the cloth was flat. The
+    upper and the lower side have different colours. Starts: shifted by up to 3 cm and turned by up to 30 degrees.
 
     Args:
         control: `place` or `steps`.
         starts, camera, render_mode, render_size, shadows: see `SoftBody`.
-        side: of the cloth, metres.
+        side: of the cloth, metres; it is as much thicker as it is larger.
         mass: of the cloth, kilograms.
         stiffness: against stretching, as a multiple of what it is otherwise, up to 2.5.
         look: one of `CLOTHS`.
@@ -85,8 +85,9 @@ class FoldCloth(SoftBody):
     ) -> None:
         one_of("control", control, get_args(Control))
         self.control, self.side = control, positive("side", side)
+        self._radius, self._reach = RADIUS * self.side / SIDE, REACH * self.side / SIDE
         edge = time_constant(stiffness, EDGE_SECONDS, TIMESTEP)
-        xml = _xml(self.side, positive("mass", mass), edge, *choose_look(look, CLOTHS))
+        xml = _xml(self.side, self._radius, positive("mass", mass), edge, *choose_look(look, CLOTHS))
         actions = 2 if control == "place" else 3
         observations = 3 * (KEY_POINTS**2 + 1)
         super().__init__(xml, observations, actions, CAMERAS, starts, camera, render_mode, render_size, shadows)
@@ -118,13 +119,13 @@ class FoldCloth(SoftBody):
         """The corner onto the opposite one; in steps along the same arc."""
         held, goal = self.data.mocap_pos[0], self._flat[-1]
         if self.control == "place":
-            return np.asarray(np.clip(goal[:2] / REACH, -1, 1), np.float32)
+            return np.asarray(np.clip(goal[:2] / self._reach, -1, 1), np.float32)
         start = self._flat[0]
         middle, radius = (start + goal) / 2, float(np.linalg.norm(goal - start)) / 2
         along = (goal - start) / (2 * radius)
         angle = math.atan2(held[2] - middle[2], np.dot(held - middle, -along))  # 0 at the start, pi at the goal
         ahead = min(max(angle, 0.0) + 1.2 * STEP / radius, math.pi)
-        target = middle - along * radius * math.cos(ahead) + (0, 0, radius * math.sin(ahead) + 2 * RADIUS)
+        target = middle - along * radius * math.cos(ahead) + (0, 0, radius * math.sin(ahead) + 2 * self._radius)
         return np.asarray(np.clip((target - held) / STEP, -1, 1), np.float32)
 
     def _arrange(self, rng: np.random.Generator | None) -> None:
@@ -141,24 +142,24 @@ class FoldCloth(SoftBody):
         cosine, sine = math.cos(turn), math.sin(turn)
         self._flat = self.model.body_pos[self.model.flex_vertbodyid].copy()
         self._flat[:, :2] = self._flat[:, :2] @ np.array([[cosine, sine], [-sine, cosine]]) + (x, y)
-        self._flat[:, 2] = RADIUS
+        self._flat[:, 2] = self._radius
         rows, columns = np.divmod(np.arange(NODES**2), NODES)
         # The half around the corner that is held is mirrored at the diagonal, and lies upon the other half.
         turned = rows + columns < NODES - 1
         mirrored = (NODES - 1 - columns) * NODES + NODES - 1 - rows
-        self._folded = np.where(turned[:, None], self._flat[mirrored] + (0, 0, 2 * RADIUS), self._flat)
+        self._folded = np.where(turned[:, None], self._flat[mirrored] + (0, 0, 2 * self._radius), self._flat)
 
     def _act(self, action: np.ndarray) -> None:
         held, steps = self.data.mocap_pos[0].copy(), round(SECONDS[self.control] / TIMESTEP)
         if self.control == "steps":
             target = held + STEP * action
-            target[:2] = np.clip(target[:2], -2 * REACH, 2 * REACH)
-            target[2] = np.clip(target[2], RADIUS, CEILING)
+            target[:2] = np.clip(target[:2], -2 * self._reach, 2 * self._reach)
+            target[2] = np.clip(target[2], self._radius, CEILING)
             for share in np.linspace(1 / steps, 1, steps):
                 self.data.mocap_pos[0] = held + (target - held) * share
                 self._advance(1)
             return
-        target = np.array([*REACH * action, 3 * RADIUS])
+        target = np.array([*self._reach * action, 3 * self._radius])
         middle, half = (held + target) / 2, (target - held) / 2
         height = np.linalg.norm(half)
         # Along an arc, as a page is turned: a corner that is lifted to one height and moved there drags the cloth.
@@ -179,7 +180,9 @@ class FoldCloth(SoftBody):
         return float(np.linalg.norm(points - self._folded, axis=1).mean())
 
 
-def _xml(side: float, mass: float, edge: float, top: Colour, bottom: Colour, table: tuple[Colour, Colour]) -> str:
+def _xml(
+    side: float, radius: float, mass: float, edge: float, top: Colour, bottom: Colour, table: tuple[Colour, Colour]
+) -> str:
     spacing = numbers(*[side / (NODES - 1)] * 3)
     return scene(
         TIMESTEP,
@@ -188,22 +191,22 @@ def _xml(side: float, mass: float, edge: float, top: Colour, bottom: Colour, tab
         f"""
   <worldbody>
     <geom type="plane" size="1 1 .1" material="table" friction="1.5"/>
-    <flexcomp name="cloth" type="grid" dim="2" count="{NODES} {NODES} 1" spacing="{spacing}" radius="{RADIUS}"
-        mass="{mass}" group="4" pos="0 0 {RADIUS}">
+    <flexcomp name="cloth" type="grid" dim="2" count="{NODES} {NODES} 1" spacing="{spacing}" radius="{radius}"
+        mass="{mass}" group="4" pos="0 0 {radius}">
       <edge equality="true" solref="{edge} 1"/>
       <contact selfcollide="auto" friction="1.5" condim="3"/>
     </flexcomp>
-    <body name="gripper" mocap="true" pos="{-side / 2} {-side / 2} {RADIUS}">
+    <body name="gripper" mocap="true" pos="{-side / 2} {-side / 2} {radius}">
       <geom type="sphere" size=".008" contype="0" conaffinity="0" rgba=".15 .15 .15 1"/>
     </body>
   </worldbody>
   <equality><connect body1="cloth_0" body2="gripper" anchor="0 0 0"/></equality>
-  <deformable>{_skin("top", top, side, False)}{_skin("bottom", bottom, side, True)}</deformable>""",
+  <deformable>{_skin("top", top, side, radius, False)}{_skin("bottom", bottom, side, radius, True)}</deformable>""",
         'impratio="5" cone="pyramidal"',
     )
 
 
-def _skin(name: str, colour: Colour, side: float, turned: bool) -> str:
+def _skin(name: str, colour: Colour, side: float, radius: float, turned: bool) -> str:
     """One side of the cloth: triangles between its points, which are seen from one side only."""
     at = np.linspace(-side / 2, side / 2, NODES)
     points = [(x, y) for x in at for y in at]
@@ -214,10 +217,10 @@ def _skin(name: str, colour: Colour, side: float, turned: bool) -> str:
             for face in ((a, c, b), (b, c, d)):
                 faces += reversed(face) if turned else face
     bones = "".join(
-        f'<bone body="cloth_{n}" bindpos="{numbers(x, y, RADIUS)}" bindquat="1 0 0 0" vertid="{n}" vertweight="1"/>'
+        f'<bone body="cloth_{n}" bindpos="{numbers(x, y, radius)}" bindquat="1 0 0 0" vertid="{n}" vertweight="1"/>'
         for n, (x, y) in enumerate(points)
     )
-    vertices = numbers(*(part for x, y in points for part in (x, y, RADIUS)))
+    vertices = numbers(*(part for x, y in points for part in (x, y, radius)))
     rgba = numbers(*(part / 255 for part in colour), 1)
     return f'<skin name="{name}" rgba="{rgba}" vertex="{vertices}" face="{" ".join(map(str, faces))}">{bones}</skin>'
 

@@ -2,7 +2,7 @@
 physics diverges.
 
     reset ──► _arrange: the first state of an episode
-    step  ──► _act: move what holds the object, and step the physics ──► _observe, _distance ──► reward, success
+    step  ──► _act: move what holds the object, and step the physics ──► _observe; _judge: reward, success
 """
 
 from __future__ import annotations
