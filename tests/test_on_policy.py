@@ -242,7 +242,7 @@ def test_a_chunk_is_the_same_in_parts() -> None:
     for step in range(20):
         env.collect(np.array([0, 1]))
         if step in (5, 8, 13, 19):
-            parts.append(env.so_far().clip[sum(len(part.first) for part in parts) :])
+            parts.append(env.newest(sum(len(part.first) for part in parts)))
             assert sum(len(part.first) for part in parts) == env.scored
     whole = env.take_chunk().clip.arrays()
     for name, array in whole.items():

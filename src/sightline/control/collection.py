@@ -143,18 +143,24 @@ class CollectingVecEnv(SpacesVecEnv):
         """How many steps of the present chunk are to be scored, so far."""
         return len(self._scored)
 
-    def so_far(self) -> Chunk:
-        """The present chunk as far as it was collected."""
-        frames = None if self._frames is None else self._frames[self._turn][: len(self._scored)]
-        return Chunk(Clip.of_arrays(stacked(self._steps)), np.array(self._scored, np.int64), frames)
+    def newest(self, start: int) -> Clip:
+        """The scored steps of the present chunk from number `start` on, so far."""
+        begin = self._scored[start - 1] + 1 if start else 0
+        return self._chunk(begin, start).clip
 
     def take_chunk(self) -> Chunk:
         """The steps since the last call; the frames are overwritten by the chunk after `kept` ones."""
-        chunk = self.so_far()
+        chunk = self._chunk(0, 0)
         self._steps, self._scored = [], []
         if self._frames is not None:
             self._turn = (self._turn + 1) % len(self._frames)
         return chunk
+
+    def _chunk(self, begin: int, start: int) -> Chunk:
+        """The present chunk from step `begin` on, which the scored steps before number `start` come before."""
+        scored = np.array(self._scored[start:], np.int64) - begin
+        frames = None if self._frames is None else self._frames[self._turn][start : len(self._scored)]
+        return Chunk(Clip.of_arrays(stacked(self._steps[begin:])), scored, frames)
 
     def take_finished(self) -> list[dict[str, float]]:
         """The episodes that ended since the last call."""

@@ -101,7 +101,7 @@ class OnPolicyTrainer(ControlTrainer):
             # The encoder works on these frames while the simulation makes the next ones.
             scored = self._env.scored
             if (scored - submitted) * model.n_envs >= PART or (step == model.n_steps - 1 and scored > submitted):
-                parts.append(self._worker.submit(self._stream.embed, self._env.so_far().clip[submitted:]))
+                parts.append(self._worker.submit(self._stream.embed, self._env.newest(submitted)))
                 submitted = scored
             self.session.give_up_if_overdue()
         return self._env.take_chunk(), np.concatenate([part.result() for part in parts])
