@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from deformables import ENVS
+from deformables import play as play_until_the_end
 from sightline.envs.deformables.cloth import CLOTHS, FoldCloth
 from sightline.envs.deformables.rope import LENGTH, NODES, RADIUS, TAUT, StraightenRope, random_curve
 from sightline.envs.deformables.soft_body import SoftBody
@@ -22,16 +24,8 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("mujoco") is None, reason="pip install 'sightline[mujoco]'"),
 ]
 
-MAKERS: dict[str, tuple[Callable[..., SoftBody], int]] = {
-    "place": (FoldCloth, 1),
-    "steps": (lambda **options: FoldCloth("steps", **options), 20),
-    "rope": (StraightenRope, 40),
-    "water": (PassWater, 50),
-}
-"""Environments, and the actions of an episode."""
 
-
-@pytest.fixture(params=sorted(MAKERS))
+@pytest.fixture(params=sorted(ENVS))
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -41,7 +35,7 @@ def make(kind: str) -> Iterator[Callable[..., SoftBody]]:
     made: list[SoftBody] = []
 
     def build(**options: Any) -> SoftBody:
-        made.append(MAKERS[kind][0](**options))
+        made.append(ENVS[kind][0](**options))
         return made[-1]
 
     yield build
@@ -51,14 +45,9 @@ def make(kind: str) -> Iterator[Callable[..., SoftBody]]:
 
 def play(env: SoftBody, steps: int, seed: int, choose: Callable[[], np.ndarray]) -> tuple[float, bool]:
     """Return, and success at the end, of an episode."""
-    env.reset(seed=seed)
-    rewards = 0.0
-    info: dict[str, Any] = {}
-    for _ in range(steps):
-        _, reward, _, _, info = env.step(choose())
-        rewards += reward
-    assert not info["diverged"]
-    return rewards, info["success"]
+    rewards, success, diverged = play_until_the_end(env, steps, seed, choose)
+    assert not diverged
+    return rewards, success
 
 
 def test_gymnasium_accepts_it(make: Callable[..., SoftBody]) -> None:
@@ -66,7 +55,7 @@ def test_gymnasium_accepts_it(make: Callable[..., SoftBody]) -> None:
 
 
 def test_the_script_succeeds_and_others_do_not(kind: str, make: Callable[..., SoftBody]) -> None:
-    env, steps, rng = make(), MAKERS[kind][1], np.random.default_rng(0)
+    env, steps, rng = make(), ENVS[kind][1], np.random.default_rng(0)
     for seed in range(3):
         solved, success = play(env, steps, seed, env.solution)
         assert success
@@ -76,17 +65,17 @@ def test_the_script_succeeds_and_others_do_not(kind: str, make: Callable[..., So
 
 
 HARDER: dict[str, list[dict[str, Any]]] = {
-    "place": [{"side": 0.32, "look": "green"}, {"mass": 0.1, "stiffness": 1.5}],
-    "steps": [{"side": 0.2, "stiffness": 0.8}],
-    "rope": [{"length": 0.4, "look": "red"}, {"mass": 0.1, "stiffness": 0.7}],
-    "water": [{"height": 0.2, "mass": 0.002}],
+    "fold-cloth": [{"side": 0.32, "look": "green"}, {"mass": 0.1, "stiffness": 1.5}],
+    "fold-cloth, steps": [{"side": 0.2, "stiffness": 0.8}],
+    "straighten-rope": [{"length": 0.4, "look": "red"}, {"mass": 0.1, "stiffness": 0.7}],
+    "pass-water": [{"height": 0.2, "mass": 0.002}],
 }
 
 
 def test_other_bodies_can_be_mastered_too(kind: str, make: Callable[..., SoftBody]) -> None:
     for options in HARDER[kind]:
         env = make(**options)
-        assert play(env, MAKERS[kind][1], 5, env.solution)[1], options
+        assert play(env, ENVS[kind][1], 5, env.solution)[1], options
 
 
 def test_equal_seeds_and_actions_give_equal_numbers(kind: str, make: Callable[..., SoftBody]) -> None:
@@ -96,7 +85,7 @@ def test_equal_seeds_and_actions_give_equal_numbers(kind: str, make: Callable[..
         rng = np.random.default_rng(1)
         start, _ = env.reset(seed=7)
         numbers = [start]
-        for _ in range(min(4, MAKERS[kind][1])):
+        for _ in range(min(4, ENVS[kind][1])):
             observation, reward, *_ = env.step(rng.uniform(-1, 1, env.action_space.shape))
             numbers.append(np.append(observation, reward))
         seen.append(numbers)
@@ -110,7 +99,7 @@ def test_a_state_can_be_taken_up_elsewhere(kind: str, make: Callable[..., SoftBo
     first, second = make(), make()
     first.reset(seed=3)
     second.reset(seed=4)
-    if kind != "place":
+    if kind != "fold-cloth":
         first.step(first.solution())
     second.state = first.state
     action = first.solution()
@@ -145,7 +134,7 @@ def test_physics_that_diverges_ends_the_episode(make: Callable[..., SoftBody]) -
 def test_the_worst_reward_is_the_worst(kind: str, make: Callable[..., SoftBody]) -> None:
     env, rng = make(), np.random.default_rng(2)
     env.reset(seed=0)
-    for _ in range(min(10, MAKERS[kind][1])):
+    for _ in range(min(10, ENVS[kind][1])):
         assert env.step(rng.uniform(-1, 1, env.action_space.shape))[1] >= env.worst
 
 
@@ -195,7 +184,7 @@ def test_progress_of_a_fold_by_hand() -> None:
     np.testing.assert_allclose(folded[0, :2], env.points[-1, :2], atol=1e-6)
     diagonal = [n * 15 + 14 - n for n in range(15)]
     np.testing.assert_allclose(folded[diagonal], env.points[diagonal], atol=1e-6)
-    env.data.qpos[:] = (folded - env.model.body_pos[env.model.flex_vertbodyid]).reshape(-1)
+    env.data.qpos[:] = (folded - env._rest).reshape(-1)
     env._mujoco.mj_forward(env.model, env.data)
     assert env.progress == pytest.approx(1, abs=1e-6) and env._judge() == (pytest.approx(0, abs=1e-5), True)
 
@@ -243,6 +232,6 @@ def test_what_moves_is_seen(kind: str, make: Callable[..., SoftBody]) -> None:
     before = env.render()
     assert before.shape == (96, 128, 3) and before.dtype == np.uint8 and before.std() > 5
     np.testing.assert_array_equal(before, env.render())
-    for _ in range(min(5, MAKERS[kind][1])):
+    for _ in range(min(5, ENVS[kind][1])):
         env.step(env.solution())
     assert (env.render() != before).any(axis=2).mean() > 0.01

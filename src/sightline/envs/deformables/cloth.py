@@ -10,7 +10,7 @@ import numpy as np
 
 from sightline.envs import CLOTH_ID
 from sightline.envs.cameras import Camera, View
-from sightline.envs.deformables.soft_body import SoftBody, numbers, positive, scene, time_constant
+from sightline.envs.deformables.soft_body import HeldFlex, numbers, positive, rgba, scene, time_constant
 from sightline.envs.drawing import Colour, Size, choose_look
 from sightline.envs.tasks import Task
 from sightline.errors import one_of
@@ -48,7 +48,7 @@ CLOTHS: dict[str, tuple[Colour, Colour, tuple[Colour, Colour]]] = {
 """Colours of the upper side, the lower side, and the table."""
 
 
-class FoldCloth(SoftBody):
+class FoldCloth(HeldFlex):
     """Fold a square cloth along its diagonal: bring the corner that is held to the opposite one.
 
     Observation: float32[111], x, y and z of 6 x 6 points of the cloth and of the gripper, in sides of the cloth.
@@ -106,11 +106,6 @@ class FoldCloth(SoftBody):
         return observation, reward, terminated or self.control == "place", truncated, info
 
     @property
-    def points(self) -> np.ndarray:
-        """float64[225, 3], the points of the cloth; the first is the corner that is held, the last the opposite one."""
-        return np.asarray(self.data.flexvert_xpos)
-
-    @property
     def progress(self) -> float:
         """Share of the way from flat (0) to an exact fold (1); below 0 if the cloth is farther from that than flat."""
         return 1 - self._distance(self.points) / self._distance(self._flat)
@@ -131,16 +126,14 @@ class FoldCloth(SoftBody):
     def _arrange(self, rng: np.random.Generator | None) -> None:
         pose = np.zeros(3) if rng is None else rng.uniform(-1, 1, 3) * (SHIFT, SHIFT, math.radians(TURN))
         self._begin(pose)
-        rest = self.model.body_pos[self.model.flex_vertbodyid]
-        self.data.qpos[:] = (self._flat - rest).reshape(-1)
-        self.data.mocap_pos[:] = self._flat[0]
+        self._lay(self._flat, [0])
 
     def _begin(self, episode: np.ndarray) -> None:
         """Take over where the cloth lies at first: its shift along x and y in metres, and its turn in radians."""
         x, y, turn = episode.tolist()
         self._episode = episode
         cosine, sine = math.cos(turn), math.sin(turn)
-        self._flat = self.model.body_pos[self.model.flex_vertbodyid].copy()
+        self._flat = self._rest.copy()
         self._flat[:, :2] = self._flat[:, :2] @ np.array([[cosine, sine], [-sine, cosine]]) + (x, y)
         self._flat[:, 2] = self._radius
         rows, columns = np.divmod(np.arange(NODES**2), NODES)
@@ -155,9 +148,7 @@ class FoldCloth(SoftBody):
             target = held + STEP * action
             target[:2] = np.clip(target[:2], -2 * self._reach, 2 * self._reach)
             target[2] = np.clip(target[2], self._radius, CEILING)
-            for share in np.linspace(1 / steps, 1, steps):
-                self.data.mocap_pos[0] = held + (target - held) * share
-                self._advance(1)
+            self._shift(target[None], steps)
             return
         target = np.array([*self._reach * action, 3 * self._radius])
         middle, half = (held + target) / 2, (target - held) / 2
@@ -169,8 +160,7 @@ class FoldCloth(SoftBody):
         self._advance(steps)
 
     def _observe(self) -> np.ndarray:
-        seen = np.concatenate([self.points[self._key_points], self.data.mocap_pos])
-        return (seen / self.side).astype(np.float32).reshape(-1)
+        return self._seen(self._key_points, self.side)
 
     def _judge(self) -> tuple[float, bool]:
         return -10 * self._distance(self.points), self.progress >= FOLDED
@@ -221,8 +211,8 @@ def _skin(name: str, colour: Colour, side: float, radius: float, turned: bool) -
         for n, (x, y) in enumerate(points)
     )
     vertices = numbers(*(part for x, y in points for part in (x, y, radius)))
-    rgba = numbers(*(part / 255 for part in colour), 1)
-    return f'<skin name="{name}" rgba="{rgba}" vertex="{vertices}" face="{" ".join(map(str, faces))}">{bones}</skin>'
+    shape = f'vertex="{vertices}" face="{" ".join(map(str, faces))}"'
+    return f'<skin name="{name}" rgba="{rgba(colour)}" {shape}>{bones}</skin>'
 
 
 TASK = Task(

@@ -7,7 +7,7 @@ import numpy as np
 
 from sightline.envs import ROPE_ID
 from sightline.envs.cameras import Camera, View
-from sightline.envs.deformables.soft_body import SoftBody, numbers, positive, scene, time_constant
+from sightline.envs.deformables.soft_body import HeldFlex, numbers, positive, rgba, scene, time_constant
 from sightline.envs.drawing import Colour, Size, choose_look
 from sightline.envs.tasks import Task
 
@@ -42,7 +42,7 @@ ROPES: dict[str, tuple[Colour, tuple[Colour, Colour]]] = {
 """Colours of the rope, and of the table."""
 
 
-class StraightenRope(SoftBody):
+class StraightenRope(HeldFlex):
     """Pull a rope straight by both of its ends.
 
     Observation: float32[36], x, y and z of ten points along the rope and of both grippers, in lengths of the rope.
@@ -79,11 +79,6 @@ class StraightenRope(SoftBody):
         self._key_points = np.linspace(0, NODES - 1, KEY_POINTS).round().astype(int)
 
     @property
-    def points(self) -> np.ndarray:
-        """float64[31, 3], the points of the rope."""
-        return np.asarray(self.data.flexvert_xpos)
-
-    @property
     def gap(self) -> float:
         """Distance between the ends, metres."""
         return float(np.linalg.norm(self.points[-1] - self.points[0]))
@@ -101,29 +96,22 @@ class StraightenRope(SoftBody):
 
     def _arrange(self, rng: np.random.Generator | None) -> None:
         curve = random_curve(rng or np.random.default_rng(0), self.length, self._radius)
-        rest = self.model.body_pos[self.model.flex_vertbodyid]
-        self.data.qpos[:] = (curve - rest).reshape(-1)
-        self.data.mocap_pos[:] = curve[[0, -1]]
+        self._lay(curve, [0, -1])
         self._advance(2 * STEPS)
         self.data.qvel[:] = 0
 
     def _act(self, action: np.ndarray) -> None:
-        held = self.data.mocap_pos.copy()
-        target = held + REACH * action.reshape(2, 3)
+        target = self.data.mocap_pos + REACH * action.reshape(2, 3)
         target[:, :2] = np.clip(target[:, :2], -TABLE, TABLE)
         target[:, 2] = np.clip(target[:, 2], self._radius, CEILING)
         apart = target[1] - target[0]
         distance = np.linalg.norm(apart)
         if distance > TAUT * self.length:
             target = target.mean(axis=0) + np.outer([-0.5, 0.5], apart * TAUT * self.length / distance)
-        # In small shifts: a jump of 2 cm would tear at the rope.
-        for share in np.linspace(1 / STEPS, 1, STEPS):
-            self.data.mocap_pos[:] = held + (target - held) * share
-            self._advance(1)
+        self._shift(target, STEPS)
 
     def _observe(self) -> np.ndarray:
-        seen = np.concatenate([self.points[self._key_points], self.data.mocap_pos])
-        return (seen / self.length).astype(np.float32).reshape(-1)
+        return self._seen(self._key_points, self.length)
 
     def _judge(self) -> tuple[float, bool]:
         return min(self.gap, 1.1 * self.length), self.gap >= STRAIGHT * self.length
@@ -151,7 +139,6 @@ def random_curve(rng: np.random.Generator, length: float, radius: float) -> np.n
 
 def _xml(length: float, radius: float, mass: float, edge: float, colour: Colour, table: tuple[Colour, Colour]) -> str:
     spacing = numbers(*[length / (NODES - 1)] * 3)
-    rgba = numbers(*(part / 255 for part in colour), 1)
     gripper = 'type="sphere" contype="0" conaffinity="0" rgba=".15 .15 .15 1"'
     return scene(
         TIMESTEP,
@@ -161,7 +148,7 @@ def _xml(length: float, radius: float, mass: float, edge: float, colour: Colour,
   <worldbody>
     <geom type="plane" size="1 1 .1" material="table" friction="1"/>
     <flexcomp name="rope" type="grid" dim="1" count="{NODES} 1 1" spacing="{spacing}" radius="{radius}" mass="{mass}"
-        rgba="{rgba}" pos="0 0 {radius}">
+        rgba="{rgba(colour)}" pos="0 0 {radius}">
       <edge equality="true" solref="{edge} 1"/>
       <contact selfcollide="auto" condim="3"/>
     </flexcomp>

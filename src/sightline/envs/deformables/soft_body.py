@@ -7,7 +7,7 @@ physics diverges.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -66,7 +66,7 @@ class SoftBody(gymnasium.Env[np.ndarray, np.ndarray]):
         self._kind = self._mujoco.mjtState.mjSTATE_INTEGRATION
         self._episode = np.zeros(0)
         self._random_starts = one_of("starts", starts, STARTS) == "random"
-        self._view = view_of(camera or next(iter(cameras)), cameras)
+        self._view = view_of(next(iter(cameras)) if camera is None else camera, cameras)
         self.observation_space = spaces.Box(-np.inf, np.inf, (observations,), np.float32)
         self.action_space = spaces.Box(-1, 1, (actions,), np.float32)
         self.render_mode = render_mode
@@ -128,7 +128,7 @@ class SoftBody(gymnasium.Env[np.ndarray, np.ndarray]):
         self._mujoco.mj_setState(self.model, self.data, physics, self._kind)
 
     def solution(self) -> np.ndarray:
-        """Action of a script that solves the task from the present state; it knows the state, no policy does better."""
+        """Next action, from the present state, of a script that solves the task."""
         raise NotImplementedError
 
     def _arrange(self, rng: np.random.Generator | None) -> None:
@@ -155,6 +155,37 @@ class SoftBody(gymnasium.Env[np.ndarray, np.ndarray]):
         self._mujoco.mj_step(self.model, self.data, steps)
 
 
+class HeldFlex(SoftBody):
+    """Base of environments with one flex, MuJoCo's body of points, which grippers (mocap bodies) hold for good."""
+
+    @property
+    def points(self) -> np.ndarray:
+        """float64[points, 3], where the points are."""
+        return np.asarray(self.data.flexvert_xpos)
+
+    @property
+    def _rest(self) -> np.ndarray:
+        """float64[points, 3], where the points are in the model's text."""
+        return np.asarray(self.model.body_pos[self.model.flex_vertbodyid])
+
+    def _lay(self, points: np.ndarray, held: Sequence[int]) -> None:
+        """Put the points, and the grippers at those that they hold."""
+        self.data.qpos[:] = (points - self._rest).reshape(-1)
+        self.data.mocap_pos[:] = points[held]
+
+    def _shift(self, targets: np.ndarray, steps: int) -> None:
+        """Move the grippers to targets [grippers, 3], a little in each step of physics: jumps would tear."""
+        held = self.data.mocap_pos.copy()
+        for share in np.linspace(1 / steps, 1, steps):
+            self.data.mocap_pos[:] = held + (targets - held) * share
+            self._advance(1)
+
+    def _seen(self, key_points: np.ndarray, unit: float) -> np.ndarray:
+        """float32[3 (key points + grippers)], their places in a unit (metres)."""
+        seen = np.concatenate([self.points[key_points], self.data.mocap_pos])
+        return (seen / unit).astype(np.float32).reshape(-1)
+
+
 def scene(timestep: float, iterations: int, table: tuple[Colour, Colour], body: str, options: str = "") -> str:
     """MuJoCo's text of a table, lit from above, with something on it.
 
@@ -165,7 +196,7 @@ def scene(timestep: float, iterations: int, table: tuple[Colour, Colour], body: 
         body: elements of the model: `asset`, `worldbody`, `equality` and so on.
         options: further attributes of the element `option`.
     """
-    light, dark = (" ".join(f"{part / 255:.3f}" for part in colour) for colour in table)
+    light, dark = (numbers(*(part / 255 for part in colour)) for colour in table)
     return f"""
 <mujoco>
   <option timestep="{timestep}" solver="CG" iterations="{iterations}" tolerance="1e-6" {options}/>
@@ -186,6 +217,11 @@ def scene(timestep: float, iterations: int, table: tuple[Colour, Colour], body: 
 def numbers(*values: float) -> str:
     """Numbers as MuJoCo's text has them."""
     return " ".join(f"{value:.6g}" for value in values)
+
+
+def rgba(colour: Colour) -> str:
+    """An opaque colour as MuJoCo's text has it."""
+    return numbers(*(part / 255 for part in colour), 1)
 
 
 def positive(name: str, value: float) -> float:

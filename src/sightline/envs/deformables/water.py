@@ -10,7 +10,7 @@ import numpy as np
 
 from sightline.envs import WATER_ID
 from sightline.envs.cameras import Camera, View
-from sightline.envs.deformables.soft_body import SoftBody, numbers, positive, scene
+from sightline.envs.deformables.soft_body import SoftBody, numbers, positive, rgba, scene
 from sightline.envs.drawing import Colour, Size, choose_look
 from sightline.envs.rendering import import_mujoco
 from sightline.envs.tasks import Task
@@ -140,7 +140,6 @@ def _filled(filling: int, height: float, mass: float) -> np.ndarray:
 
 def _xml(height: float, mass: float, colour: Colour, table: tuple[Colour, Colour]) -> str:
     glass = 'type="box" rgba=".55 .7 .8 .3" friction="0" condim="1"'
-    rgba = numbers(*(part / 255 for part in colour), 1)
     w, d, h, t = WIDTH / 2, DEPTH / 2, height / 2, WALL / 2
     walls = "".join(
         f'<geom {glass} size="{numbers(*size)}" pos="{numbers(*place)}"/>'
@@ -153,7 +152,7 @@ def _xml(height: float, mass: float, colour: Colour, table: tuple[Colour, Colour
         )
     )
     slides = "".join(f'<joint type="slide" axis="{axis}"/>' for axis in ("1 0 0", "0 1 0", "0 0 1"))
-    ball = f'<geom type="sphere" size="{BALL}" mass="{mass}" rgba="{rgba}" condim="1"/>'
+    ball = f'<geom type="sphere" size="{BALL}" mass="{mass}" rgba="{rgba(colour)}" condim="1"/>'
     balls = "".join(f"<body>{slides}{ball}</body>" for _ in range(BALLS))
     # The floor brakes what was spilled, so that it stays in the picture.
     return scene(
