@@ -367,6 +367,8 @@ def _check_same(cell: GridCell, wanted: Recipe) -> None:
     had, want, stated = leaves(RunFolder(cell.path).recipe()), leaves(cell.recipe), leaves(wanted)
     for key, value in stated.items():
         # What a recipe leaves open was filled in when the run began, perhaps on another machine.
+        if key == "description":
+            continue
         if value not in (None, [], "auto") and key in want and had.get(key) != want[key]:
             raise BadInput(
                 f"'{cell.path}' was trained with {key}={value_label(had.get(key))[:80]}, and the recipe says "
