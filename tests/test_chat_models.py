@@ -18,6 +18,7 @@ import pytest
 from fault_server import (
     Fault,
     FaultServer,
+    Handler,
     answers,
     as_json,
     empty_choices,
@@ -41,7 +42,17 @@ from sightline.models.chat import calling
 from sightline.models.chat.anthropic import Anthropic
 from sightline.models.chat.calling import Limits, RateLimitedClient, TokenBucket, check, seconds_to_wait
 from sightline.models.chat.gemini import Gemini
-from sightline.models.chat.messages import Ask, ChatModel, ChatReply, ChatRequest, Picture, Refused, Rejected, Transient
+from sightline.models.chat.messages import (
+    Ask,
+    ChatModel,
+    ChatReply,
+    ChatRequest,
+    NoReply,
+    Picture,
+    Refused,
+    Rejected,
+    Transient,
+)
 from sightline.models.chat.openai_compatible import OpenAICompatible
 from sightline.models.chat.streaming import stream_async
 from sightline.teachers.chat import ChatTeacherConfig
@@ -393,10 +404,28 @@ def test_used_up_quota_is_not_tried_again() -> None:
     assert isinstance(made[0].error, Rejected) and len(server.asked) == 1
 
 
-def test_a_reply_without_words_is_a_reply() -> None:
+def test_a_reply_without_words_is_none_and_was_paid_for() -> None:
+    """It is asked again some day, and not at once: most likely it would be empty again."""
     with FaultServer(faults=[nothing_said]) as server:
         (attempt,) = ask(model_at(server, "openai"))
-    assert attempt.reply == ChatReply("")
+    assert attempt.reply is None and type(attempt.error) is NoReply
+    assert str(attempt.error) == "the reply is empty"
+
+
+@pytest.mark.parametrize("charset", ["utf-16", "no-such-encoding", "idna"])
+@pytest.mark.parametrize("code", [200, 401])
+def test_an_encoding_that_the_header_names_wrongly(charset: str, code: int) -> None:
+    def fault(handler: Handler) -> None:
+        body = {"choices": [{"message": {"content": "é first"}, "finish_reason": "stop"}]} if code == 200 else {"é": 1}
+        text = json.dumps(body, ensure_ascii=False).encode()
+        handler.send(code, text, **{"Content-Type": f"application/json; charset={charset}"})
+
+    with FaultServer(faults=[fault]) as server:
+        (attempt,) = ask(model_at(server, "openai"), limits=Limits(retries=0))
+    if code == 200:
+        assert attempt.reply is not None and attempt.reply.text == "é first"
+    else:
+        assert isinstance(attempt.error, Rejected)
 
 
 # -- waiting -----------------------------------------------------------------------------------------------------------

@@ -42,6 +42,13 @@ CHOICES = {
         *('{"answer": "second"}? No.</think>{"answer": "first"}', "</think>\nfirst"),
         *('{"reason": "</think> is a tag", "answer": "first"}', '{"reason": "two\nlines" "answer": first,}'),
         'Not {"answer": sec but {"answer": "first"}',
+        *(
+            "Answer: the first picture, because the pole stands.",
+            "**First** — the second has fallen.",
+            "First - it stands",
+        ),
+        *("The pole leans less on the left. Image 1.", "I choose the first picture because the second has fallen."),
+        *("The first image is closer to the goal. It stands.", "Both are poor.\nImage 1, since it leans less."),
     ],
     Outcome.SECOND: [
         *("second", "SECOND!", "> second", "I choose the second picture", "image 2", "the second clip"),
@@ -71,6 +78,16 @@ CHOICES = {
         *('{"answer": "first"', '{"x": {"answer": "first"}', '{"answer": "first", "reason": "a "b" c"}'),
         *('<think>{"answer": "first"}', "<think>No.\nfirst", '{"answer": "first"} it is.</think>'),
         *('{"answer": "first"} {"answer": "second"}', '{"answer": "first", "answer": "second"}', "first\nsecond"),
+        *(
+            "First, I look at the pole.",
+            "Image 1. It leans. Image 2. It stands.",
+            "First — it leans.\nSecond — it stands.",
+        ),
+        *(
+            "Image 1: it leans. Image 2: it stands.",
+            "Not the first, because it leans.",
+            "The first is as near as the second.",
+        ),
         *(
             '{"winner": "first"}',
             '{"answer": 1}',

@@ -196,7 +196,8 @@ def test_two_stages_label_from_the_description_alone() -> None:
 
 def test_two_stages_of_levels_and_empty_descriptions() -> None:
     assert answer(in_turn("Half of it is there.", "1"), single("rate", levels=3), stages=2).value == 1.0
-    assert answer(says(" "), pair(1, 2), stages=2).reason == "the description is empty"
+    empty = answer(says(" "), pair(1, 2), stages=2)
+    assert (empty.outcome, empty.reason) == (Outcome.FAILED, "the reply is empty")
 
 
 def test_votes_go_by_the_majority_and_stop_when_it_is_clear() -> None:
@@ -331,7 +332,7 @@ def test_replies_that_were_cut_off_say_so() -> None:
     cut = as_json({"choices": [{"message": {"content": '{"reason": "the fi'}, "finish_reason": "length"}]})
     with FaultServer(faults=[cut]) as server:
         ((_, said),) = teacher_at(server, max_tokens=5).answers([pair(1, 2)])
-    assert said.outcome is Outcome.UNPARSABLE
+    assert said.outcome is Outcome.FAILED, "so that it is asked again with a higher limit"
     assert said.reason.endswith("it was cut off at the limit of 5 tokens; raise reward.teacher.max_tokens")
 
 
@@ -339,11 +340,11 @@ def test_replies_that_were_cut_off_say_so() -> None:
 def test_models_that_think_for_too_long_are_told_from_those_that_say_nothing(settings: dict[str, Any]) -> None:
     with FaultServer(faults=[thought_too_long["openai"]] * 3) as server:
         ((_, said),) = teacher_at(server, **settings).answers([pair(1, 2)])
-    assert said.outcome is Outcome.UNPARSABLE
+    assert said.outcome is Outcome.FAILED
     assert "is empty: it was cut off" in said.reason and "reward.teacher.max_tokens" in said.reason
     with FaultServer(faults=[nothing_said]) as server:
         ((_, said),) = teacher_at(server).answers([pair(1, 2)])
-    assert said.reason == "the reply is empty"
+    assert (said.outcome, said.reason) == (Outcome.FAILED, "the reply is empty")
 
 
 def test_a_limit_that_leaves_no_room_for_an_answer_is_noticed_at_once() -> None:
@@ -362,13 +363,12 @@ def test_signatures_differ_where_answers_may() -> None:
     plain = ChatTeacher(**base)
     for change in (
         *({"model": "n"}, {"url": "https://elsewhere/v1"}, {"stages": 2}, {"swap": False}, {"frames": 2}),
-        *({"url": "http://localhost:8001/v1"}, {"url": "http://localhost:8000/a/v1"}, {"temperature": 0.5}),
+        *({"url": "https://elsewhere:8000/v1"}, {"url": "http://localhost:8000/a/v1"}, {"temperature": 0.5}),
         *(
             {"votes": 2, "temperature": 0.5},
             {"votes": 3, "temperature": 0.5},
             {"structured": False},
             {"options": {"seed": 1}},
-            {"max_tokens": 9},
         ),
     ):
         assert ChatTeacher(**base | change).signature != plain.signature
@@ -378,6 +378,10 @@ def test_signatures_differ_where_answers_may() -> None:
         {"input_price": 3.0},
         {"insecure_http": True},
         {"url": "http://localhost:8000/v1/"},
+        {"url": "http://localhost:8001/v1"},
+        {"url": "http://127.0.0.1:8000/v1"},
+        {"url": "http://[::1]:80/v1"},
+        {"max_tokens": 9},
     ):
         assert ChatTeacher(**base | same).signature == plain.signature
     assert plain.name == "chat m" and f"prompts={prompts.PROMPT_VERSION}" in plain.signature
@@ -389,7 +393,14 @@ def test_signatures_differ_where_answers_may() -> None:
 def test_every_question_is_answered_once_and_right() -> None:
     rng = np.random.default_rng(0)
     questions = [pair(*rng.integers(0, 256, 2)) for _ in range(60)]
-    with FaultServer(brighter, latency=0.01) as server:
+    first, eight = iter(range(8)), threading.Barrier(8)
+
+    def once_eight_are_here(asked: Asked) -> str:
+        if next(first, None) is not None:
+            eight.wait(timeout=60)
+        return brighter(asked)
+
+    with FaultServer(once_eight_are_here) as server:
         said = list(teacher_at(server, concurrency=8).answers(questions))
         assert server.most_at_once == 8
     assert sorted(index for index, _ in said) == list(range(60))

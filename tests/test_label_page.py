@@ -523,11 +523,16 @@ def test_an_answer_taken_back_in_time_is_not_handed_on(page: Page, monkeypatch: 
 
 
 @pytest.mark.usefixtures("quick")
-def test_giving_up_ends_the_waiting(page: Page) -> None:
+def test_people_may_answer_what_was_given_up(page: Page) -> None:
+    """Overnight, say, while nothing runs; whoever asks again finds their answers."""
     asked = teacher(page)
     threading.Timer(0.1, asked.give_up).start()
     assert list(asked.answers(pairs(2))) == []
-    assert not page.store.waiting() and not page.store.labels()
+    assert len(page.store.waiting()) == 2 and not page.store.labels()
+    page.answer("left")
+    page.answer("left")
+    assert sorted(index for index, _ in teacher(page).answers(pairs(2))) == [0, 1]
+    assert not page.store.waiting() and len(page.store.labels()) == 2
 
 
 @pytest.mark.usefixtures("quick")

@@ -179,6 +179,30 @@ def test_ctrl_c_keeps_what_was_answered(sightline_process: Callable[..., Any], t
     assert "Traceback" not in err and f"{len(kept)} of 20 answers are in {store}" in err.splitlines()
 
 
+def test_the_same_command_goes_on_after_a_kill(
+    sightline: Callable[..., Any], sightline_process: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Some questions about random play have labels by then; the others are asked, and nothing twice."""
+    with FaultServer(brighter, latency=0.1) as server:
+        overrides = chat(server, "reward.teacher.concurrency=1", "reward.teacher.swap=false")
+        command = ("label", "run", tmp_path / "store", "env=cartpole", *overrides, "--questions", 8)
+        process = sightline_process(*command)
+        until = time.monotonic() + 120
+        while len(server.asked) < 4 and time.monotonic() < until and process.poll() is None:
+            time.sleep(0.02)
+        process.kill()
+        process.communicate(timeout=60)
+        kept = len(labels_in(tmp_path / "store"))
+        assert 0 < kept < 8
+        done = sightline(*command)
+        assert f"8 of random play, {kept} of them answered by this teacher already" in done.out, done.err
+        labels = labels_in(tmp_path / "store")
+        assert len(labels) == len({label.segments for label in labels}) == 8
+        # Another number of questions is another command: a second opinion on those that were asked.
+        done = sightline(*command[:-1], 3, "--json")
+    assert json.loads(done.out)["remembered"] == json.loads(done.out)["questions"] == 3
+
+
 # -- words and levels --------------------------------------------------------------------------------------------------
 
 

@@ -162,8 +162,8 @@ def test_retracted_answers_count_no_longer_but_were_paid_for(store: LabelStore) 
     assert store.find(pair(1), "judge v1") is None
     assert [label.segments[0] for label in store.labels("a run")] == [pair(2).segments[0].digest]
     assert len(store.labels()) == 2
-    assert store.spent("a run") == Spent(2, 3, 55, 1.0)
-    assert store.spent("no run") == Spent(0, 0, 0, 0.0)
+    assert store.spent("a run") == Spent(2, 3, 55, 1.0, replies=3)
+    assert store.spent("no run") == Spent()
 
 
 def test_frames_are_kept_once(store: LabelStore) -> None:

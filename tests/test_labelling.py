@@ -199,6 +199,31 @@ def test_a_budget_ends_a_round_in_its_middle(
     assert len(teacher.asked) == answered
 
 
+@pytest.mark.parametrize("at_once", [1, 32])
+def test_what_costs_nothing_tells_no_price(store: LabelStore, at_once: int) -> None:
+    """The first questions may be about equal frames, which no model is asked about."""
+    teacher = Fake(lambda number: paid(number) if number >= 2 else preference(0.5), at_once)
+    labelling = labelling_of(teacher, store, Budget(requests=3))
+    labelling.ask(questions(32), step=0)
+    result = labelling.collect()
+    labelling.close()
+    assert result is not None
+    assert (result.over_budget, teacher.asked) == ("3 requests", [0, 1, 2])
+
+
+@pytest.mark.parametrize("budget", [Budget(tokens=1_000), Budget(money=2.0)])
+def test_a_server_that_reports_no_tokens_is_not_asked_for_ever(store: LabelStore, budget: Budget) -> None:
+    silent = ModelCall("compare", False, "", '{"answer": "first"}', 0, 0, 1.0)
+    teacher = Fake(lambda number: Answer(Outcome.FIRST, 0.0, exchanges=(silent,)), at_once=4)
+    labelling = labelling_of(teacher, store, budget)
+    labelling.ask(questions(10), step=0)
+    result = labelling.collect()
+    labelling.close()
+    assert result is not None
+    assert "does not say how many tokens" in result.over_budget
+    assert teacher.asked == [0]
+
+
 def test_the_budget_is_that_of_the_run(store: LabelStore) -> None:
     for run in ("one", "two"):
         teacher = Fake(paid)
@@ -284,7 +309,7 @@ def test_people_record_themselves(store: LabelStore, monkeypatch: pytest.MonkeyP
     began = time.monotonic()
     labelling.close()
     assert time.monotonic() - began < 30, "nobody waits for people at the end"
-    assert store.waiting() == []
+    assert len(store.waiting()) == 2, "they may still answer, and the next run finds it"
 
 
 # -- a process that is killed -----------------------------------------------------------------------------------------

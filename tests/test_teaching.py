@@ -23,6 +23,7 @@ from sightline.config.loading import load_recipe
 from sightline.labels.store import BACKUP, DATABASE, LabelStore
 from sightline.preferences.config import LearnedConfig
 from sightline.preferences.pebble import _size_of_round
+from sightline.runs.folder import RunFolder
 from sightline.runs.metrics import read_metrics
 from stored import newest_checkpoint, replay_of, rows_of, session_of
 
@@ -249,7 +250,20 @@ def test_runs_that_share_a_store_pay_once(train: Callable[..., Path], tmp_path: 
     assert numbers(first) == numbers(second)
     assert not (second / "labels").exists()
     with LabelStore(tmp_path / "shared") as store:
-        assert {label.context.run for label in store.labels()} == {"first"}
+        assert {label.context.run for label in store.labels()} == {RunFolder(first).id}
+
+
+def test_labels_stay_a_runs_own_when_its_folder_is_renamed(train: Callable[..., Path], sightline: Sightline) -> None:
+    """They carry its id; another run may have the folder's name by then."""
+    first = train(name="first")
+    moved = first.rename(first.parent / "moved")
+    with LabelStore(moved / "labels") as store:
+        (run,) = {label.context.run for label in store.labels()}
+        count = len(store.labels())
+    assert run == RunFolder(moved).id != "first"
+    done = sightline("label", "stats", moved, "--run", moved, "--json")
+    assert json.loads(done.out)["teachers"][0]["labels"] == count, done.err
+    assert sightline("label", "stats", moved, "--run", "first").code == 2
 
 
 def test_a_damaged_label_database(train: Callable[..., Path], sightline: Sightline, tmp_path: Path) -> None:

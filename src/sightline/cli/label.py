@@ -19,7 +19,9 @@ label = typer.Typer(
 )
 
 StorePath = Annotated[Path, typer.Argument(metavar="RUN_OR_STORE", help="A run folder, or a label store.")]
-OfRun = Annotated[str | None, typer.Option("--run", help="Only the labels of the run of this name.")]
+OfRun = Annotated[
+    str | None, typer.Option("--run", help="Only the labels of one run: its folder, or the id in its run.json.")
+]
 
 
 @label.command("import")
@@ -114,7 +116,7 @@ def stats(
         check_target(html, "--html")
     page = html or path / "labels.html"
     with LabelStore(existing_store(path)) as store:
-        labels = store.labels(run)
+        labels = store.labels(_run_id(run))
         if not labels:
             raise BadInput(f"there are no labels in '{store.folder}'" + (f" of run '{run}'" if run else ""))
         found, disputed = statistics(labels, _read_choice), disputes(labels, read_reply=_read_choice)
@@ -130,6 +132,13 @@ def stats(
         kappa = "" if pair.kappa is None else f", kappa {pair.kappa:.2f}"
         typer.echo(f"{pair.first} and {pair.second}: {pair.same.count} of {pair.same.of} the same{kappa}")
     typer.echo(f"page                {page}")
+
+
+def _run_id(run: str | None) -> str | None:
+    """Id of a run that is named by its folder; anything else is an id."""
+    from sightline.runs.folder import RunFolder
+
+    return RunFolder(Path(run)).id if run and (Path(run) / "run.json").is_file() else run
 
 
 def _read_choice(exchange: ModelCall) -> Outcome | None:
@@ -153,7 +162,7 @@ def export(
     from sightline.labels.store import LabelStore, existing_store
 
     with LabelStore(existing_store(path)) as store:
-        exported = export_labels(store, target, run)
+        exported = export_labels(store, target, _run_id(run))
     if as_json:
         print_json(vars(exported) | {"path": str(exported.path)})
     else:

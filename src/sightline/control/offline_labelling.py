@@ -6,6 +6,8 @@ own, an encoder, has to have the same; so no answer is recorded under a goal tha
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -34,6 +36,8 @@ from sightline.runs.trust import check_trusted
 from sightline.teachers.base import TeacherContext, TeacherRunContext
 
 ENVS = 8
+PLAY = "random play"
+"""Key of a label's origin: which random play its question is about."""
 STEPS_PER_SEGMENT = 4
 """Length of random play per length of the segments that are taken from it."""
 
@@ -69,6 +73,7 @@ class _Plan:
     config: LearnedConfig
     questions: list[Question]
     fresh: bool
+    origin: dict[str, str]
 
 
 def label_offline(
@@ -115,7 +120,9 @@ def label_offline(
             TeacherRunContext(store, lambda: labelling.context, progress.say)
         )
         labelling = BackgroundLabeller(
-            teacher, store, plan.config.budget, run, plan.recipe.env, lambda arrived: progress.update(arrived, {})
+            *(teacher, store, plan.config.budget, run, plan.recipe.env),
+            arrived=lambda arrived: progress.update(arrived, {}),
+            origin=plan.origin,
         )
         with StopRequests() as stop:
             try:
@@ -172,16 +179,27 @@ def _plan(
         "questions" in config.budget.model_fields_set
     ):
         count = min(count, config.budget.questions)
-    if fresh:
+    origin = {PLAY: _play(recipe, config, count)}
+    # The same command as before, which was cut off: it goes on with its questions, though some have labels by now.
+    goes_on = "env" in stated and any(label.context.origin.get(PLAY) == origin[PLAY] for label in labels)
+    if fresh or goes_on:
         recipe = resolve(recipe)
         config = recipe.reward.teaching
         assert config is not None, "completing changes no kinds"
-        return _Plan(recipe, config, fresh_questions(recipe, config, count), True)
+        return _Plan(recipe, config, fresh_questions(recipe, config, count), True, origin)
     chosen = _asked_before(labels, recipe, config, own, stated, folder)
     recipe = _with_the_words_of(chosen[0], recipe, config, own, stated)
     with LabelStore(folder) as store:
         questions = _distinct(chosen, store, count)
-    return _Plan(recipe, config, questions, False)
+    return _Plan(recipe, config, questions, False, {})
+
+
+def _play(recipe: ControlRecipe, config: LearnedConfig, count: int) -> str:
+    """Hexadecimal SHA-256 of all that questions about random play depend on."""
+    document = recipe.model_dump(mode="json")
+    depends_on = [document[key] for key in ("env", "env_options", "training_options", "episode_steps", "goal", "seed")]
+    about = [config.feedback.model_dump(mode="json"), config.segment, config.shown_size(None), count]
+    return hashlib.sha256(json.dumps(depends_on + about, sort_keys=True).encode()).hexdigest()
 
 
 def _recipe(

@@ -121,12 +121,24 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Spent:
-    """Cost of a run so far: questions that a model was asked, requests, tokens, and money in the prices' currency."""
+    """Cost of a run so far: questions that a model was asked, requests, tokens, and money in the prices' currency; and
+    how many requests a reply came to."""
 
-    questions: int
-    requests: int
-    tokens: int
-    money: float
+    questions: int = 0
+    requests: int = 0
+    tokens: int = 0
+    money: float = 0.0
+    replies: int = 0
+
+    def with_calls(self, calls: Sequence[ModelCall]) -> Spent:
+        """Add what one more question cost."""
+        return Spent(
+            self.questions + bool(calls),
+            self.requests + len(calls),
+            self.tokens + sum(call.input_tokens + call.output_tokens for call in calls),
+            self.money + sum(call.cost for call in calls),
+            self.replies + sum(not call.error for call in calls),
+        )
 
 
 class LabelStore:
@@ -290,10 +302,11 @@ class LabelStore:
         with self._reading():
             row = self._database.execute(
                 "SELECT COUNT(DISTINCT label), COUNT(*), COALESCE(SUM(input_tokens + output_tokens), 0), "
-                "COALESCE(SUM(cost), 0) FROM exchanges JOIN labels ON labels.id = exchanges.label WHERE run = ?",
+                "COALESCE(SUM(cost), 0), COALESCE(SUM(error = ''), 0) "
+                "FROM exchanges JOIN labels ON labels.id = exchanges.label WHERE run = ?",
                 (run,),
             ).fetchone()
-        return Spent(int(row[0]), int(row[1]), int(row[2]), float(row[3]))
+        return Spent(int(row[0]), int(row[1]), int(row[2]), float(row[3]), int(row[4]))
 
     # -- segments ------------------------------------------------------------------------------------------------
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt
 
@@ -53,7 +54,7 @@ class BackgroundLabeller:
         teacher: who is asked.
         store: remembers every answer; what it remembers is not asked again.
         budget: what may be spent over the run.
-        run, task: for the store's records.
+        run, task, origin: for the store's records; see `Context`.
         arrived: told how many answers of the round there are, after each; from another thread.
     """
 
@@ -65,18 +66,21 @@ class BackgroundLabeller:
         run: str,
         task: str,
         arrived: Callable[[int], None] = lambda count: None,
+        origin: Mapping[str, Any] | None = None,
     ) -> None:
         self.teacher, self.store = teacher, store
         self._budget, self.run, self._task, self._arrived = budget, run, task, arrived
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="labelling")
         self._round: Future[Answers] | None = None
         self._given_up = False
+        self._spent = Spent()
+        self._origin = dict(origin or {})
         self.context = Context(run, task)
         """Context of the present round: the run, its task and the step."""
 
     def ask(self, questions: Sequence[Question], step: int) -> None:
         """Begin to ask a round of questions."""
-        self.context = Context(self.run, self._task, step)
+        self.context = Context(self.run, self._task, step, self._origin)
         self._round = self._worker.submit(self._answer, list(questions), self.context)
 
     def collect(self, should_stop: Callable[[], bool] = lambda: False) -> Answers | None:
@@ -103,11 +107,14 @@ class BackgroundLabeller:
         new = [i for i, answer in enumerate(answers) if answer is None]
         remembered = len(questions) - len(new)
         why_ended = ""
-        # What a question costs is not known before the first answer: with a budget it is asked alone.
-        alone = 1 if self._is_limited and self._spent().questions == 0 else 0
-        for part in (new[:alone], new[alone:]):
-            if part and not why_ended:
-                why_ended = self._ask_while_affordable(part, questions, answers, context)
+        if self._is_limited:
+            self._spent = self.store.spent(self.run)
+        while new and not why_ended:
+            # What a question costs is not known before one was asked: with a budget, questions are asked one by one
+            # until then. (Some cost nothing: two equal pictures need no request.)
+            count = 1 if self._is_limited and self._spent.questions == 0 else len(new)
+            why_ended = self._ask_while_affordable(new[:count], questions, answers, context)
+            new = new[count:] if not self._given_up else []
         return Answers(answers, remembered, why_ended if None in answers else "")
 
     def _ask_while_affordable(
@@ -135,6 +142,7 @@ class BackgroundLabeller:
                 i = taken[number]
                 if not self.teacher.records_itself:
                     self.store.record(questions[i], self.teacher, answer, context)
+                    self._spent = self._spent.with_calls(answer.exchanges)
                 answers[i] = answer
                 failed = failed + 1 if answer.outcome is Outcome.FAILED else 0
                 self._arrived(len(answers) - answers.count(None))
@@ -151,17 +159,16 @@ class BackgroundLabeller:
     @property
     def _is_limited(self) -> bool:
         budget = self._budget
-        return not budget.requests == budget.tokens == budget.money is None
-
-    def _spent(self) -> Spent:
-        return self.store.spent(self.run)
+        return not (self.teacher.records_itself or budget.requests == budget.tokens == budget.money is None)
 
     def _reached(self, under_way: int) -> str:
         """Limit of the budget that one more question would exceed, in words, if it and what is under way cost as much
         as questions of this run usually do."""
         if not self._is_limited:
             return ""
-        spent, budget = self._spent(), self._budget
+        spent, budget = self._spent, self._budget
+        if spent.replies and not spent.tokens and (budget.tokens or budget.money):
+            return "the server does not say how many tokens it reads and writes; set budget.requests instead"
         share = (spent.questions + under_way + 1) / max(spent.questions, 1)
         if budget.requests is not None and spent.requests * share > budget.requests:
             return f"{budget.requests} requests"

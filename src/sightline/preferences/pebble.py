@@ -32,6 +32,7 @@ from sightline.rewards.building import RunContext
 from sightline.rewards.learned.reward import LearnedReward
 from sightline.rewards.novelty import NoveltyReward
 from sightline.runs.archive import Archives
+from sightline.runs.folder import RunFolder
 from sightline.teachers.base import TeacherRunContext
 
 ROUNDS_IN_POOL = 4
@@ -76,7 +77,7 @@ class Pebble(OnlineRewardModel):
         self._store = store
         people = TeacherRunContext(store, lambda: self._labelling.context, context.say)
         self._labelling = BackgroundLabeller(
-            teacher or config.teacher.in_run(people), store, config.budget, context.folder.name, context.env
+            teacher or config.teacher.in_run(people), store, config.budget, RunFolder(context.folder).id, context.env
         )
 
     def close(self) -> None:

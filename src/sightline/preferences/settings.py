@@ -93,6 +93,8 @@ class LearnedSettings(RewardConfig):
     def _fits_together(self) -> LearnedSettings:
         self.feedback.check(self.model, self.segment)
         self.teacher.check(self.feedback.question)
+        if self.budget.money is not None:
+            self.teacher.check_priced()
         if self.pool < 2 * self.questions:
             raise ValueError(f"pool={self.pool} must hold at least twice the {self.questions} questions of a round")
         return self

@@ -17,6 +17,7 @@ from sightline.images import encode_png
 from sightline.labels.store import LabelStore, StoredLabel, existing_store
 from sightline.labels.types import Outcome
 from sightline.reports.pages import data_url
+from sightline.runs.folder import RunFolder
 
 SHOWN = 6
 TINY, LARGE = 128, 256
@@ -71,10 +72,19 @@ def examples(run: Path, count: int = SHOWN) -> list[Example] | None:
         return None
 
 
+def labels_of(run: Path) -> list[StoredLabel] | None:
+    """Labels of a run with an answer, oldest first; None if they cannot be read."""
+    try:
+        with LabelStore(existing_store(run, trust=True), read_only=True) as store:
+            return _of_run(store, run)
+    except _DAMAGE:
+        return None
+
+
 def _of_run(store: LabelStore, run: Path) -> list[StoredLabel]:
-    own = store.labels(run.resolve().name)
+    own = store.labels(RunFolder(run).id)
     if not own and store.folder.resolve().parent == run.resolve():
-        own = store.labels()  # the folder of the run was renamed
+        own = store.labels()  # recorded under the folder's name, as once was done
     return [label for label in own if label.answer.value is not None]
 
 

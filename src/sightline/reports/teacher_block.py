@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isnan
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from sightline.config.recipe import RewardBlock
+from sightline.labels.store import StoredLabel
 from sightline.labels.types import Outcome
 from sightline.reports import plots
-from sightline.reports.examples import Example, examples
+from sightline.reports.examples import Example, examples, labels_of
 from sightline.reports.pages import block, duration, money, percent, whole
+
+FEW = 10
+"""Decided pairs below which a share of them says little."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ def teacher_block(
     reward, teaching = block(recipe, "reward"), reward_block.teaching
     segment = reward.get("segment")
     return TeacherSection(
-        tallies=_tallies(rounds),
+        tallies=_tallies(rounds, labels_of(run) or ()),
         scripted=teaching is not None and teaching.teacher.knows_truth,
         curves=plots.teaching_curves(metrics),
         examples=examples(run),
@@ -64,7 +69,7 @@ def teacher_block(
     )
 
 
-def _tallies(rounds: plots.Metrics) -> list[Tally]:
+def _tallies(rounds: plots.Metrics, labels: Sequence[StoredLabel]) -> list[Tally]:
     """Known numbers about the labels of all rounds together."""
     asked, kept = plots.last_value(rounds, "labels/asked") or 0, plots.last_value(rounds, "labels/kept")
     paid = [(plots.last_value(rounds, f"labels/{what}"), what) for what in ("requests", "tokens")]
@@ -72,7 +77,7 @@ def _tallies(rounds: plots.Metrics) -> list[Tally]:
     tallies = [
         Tally("Labels", whole(round(asked)), f"{len(rounds)} round{'' if len(rounds) == 1 else 's'} of questions"),
         Tally("Usable", percent(kept / asked) if asked and kept is not None else "", _without_use(rounds)),
-        Tally("Accuracy", percent(_accuracy(rounds)), "of decided pairs, by ground truth"),
+        Tally("Accuracy", percent(_accuracy(rounds)), f"of decided pairs, by ground truth{_harder(labels)}"),
         Tally(
             "Cost",
             money(plots.last_value(rounds, "labels/cost")),
@@ -95,6 +100,28 @@ def _accuracy(rounds: plots.Metrics) -> float | None:
             count = counts[Outcome.FIRST] + counts[Outcome.SECOND]
             right, decided = right + count * line["labels/accuracy"], decided + count
     return right / decided if decided else None
+
+
+def _harder(labels: Sequence[StoredLabel]) -> str:
+    """Why accuracy fell, where it did: pairs became alike. Empty where it did not, or where truth is unknown."""
+    told = []
+    for label in labels:
+        if label.answer.outcome in (Outcome.FIRST, Outcome.SECOND):
+            difference = label.true_returns[1] - label.true_returns[0]
+            if difference:
+                told.append((abs(difference), (difference > 0) == (label.answer.outcome is Outcome.SECOND)))
+    third = len(told) // 3
+    if third < FEW or any(isnan(gap) for gap, _ in told):
+        return ""
+    (gap, right), (late_gap, late_right) = (
+        (median(gap for gap, _ in part), fmean(right for _, right in part)) for part in (told[:third], told[-third:])
+    )
+    if late_right > right - 0.05 or late_gap > gap / 2:
+        return ""
+    return (
+        f"; {percent(right)} in the first third and {percent(late_right)} in the last, as pairs became alike: their "
+        f"true returns differ by {late_gap:.2g} instead of {gap:.2g} (median)"
+    )
 
 
 def _without_use(rounds: plots.Metrics) -> str:

@@ -70,6 +70,11 @@ class RunFolder:
         return self.path / "videos"
 
     @property
+    def id(self) -> str:
+        """Id of the run, which stays when its folder is renamed or moved; the folder's name where there is none."""
+        return str((self.read_json("run.json") or {}).get("id") or self.path.resolve().name)
+
+    @property
     def report_file(self) -> Path:
         return self.path / "report.html"
 

@@ -160,10 +160,9 @@ def _wandb(run: RunFolder, project: str) -> Any:
     check_wandb()
     import wandb
 
-    identity = run.read_json("run.json") or {}
     return wandb.init(
         project=project,
-        id=str(identity.get("id")) if identity.get("id") else None,
+        id=run.id,
         name=run.path.resolve().name,
         dir=str(run.path),
         config=run.recipe().model_dump(mode="json"),

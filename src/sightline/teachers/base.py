@@ -82,6 +82,14 @@ class TeacherConfig(Strict):
         """See `RewardConfig`."""
         return iter(())
 
+    def check_priced(self) -> None:
+        """Refuse a budget of money for a teacher whose answers would be counted as free.
+
+        Raises:
+            ValueError: in one line.
+        """
+        raise ValueError(f"budget.money bounds what is paid, and teacher.kind={self.kind} is not paid; leave it out")
+
     def facts(self) -> str:
         """Short description of the teacher."""
         return self.kind

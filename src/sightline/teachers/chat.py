@@ -26,6 +26,7 @@ from sightline.models.chat.calling import Attempt, RateLimitedClient, check
 from sightline.models.chat.config import ChatModelConfig
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Refused
 from sightline.models.chat.streaming import CancelToken, stream_async
+from sightline.runs.trust import is_this_machine
 from sightline.teachers import prompts
 from sightline.teachers.base import TeacherConfig, TeacherContext
 from sightline.teachers.parsing import expectation, parse_choice, parse_number, probabilities
@@ -91,6 +92,12 @@ class ChatTeacherConfig(TeacherConfig, ChatModelConfig):
     def reaches(self) -> Iterator[Reach]:
         return ChatModelConfig.reaches(self)
 
+    def check_priced(self) -> None:
+        if not self.input_price and not self.output_price:
+            raise ValueError(
+                "budget.money needs prices: say teacher.input_price and teacher.output_price, of a million tokens each"
+            )
+
     def facts(self) -> str:
         return f"chat, {self.model}"
 
@@ -131,11 +138,15 @@ class ChatTeacher(Teacher):
         self._limits = config.limits(self._model)
         self._calls = RateLimitedClient(self._limits)
         self._cancel_token = CancelToken()
-        depends_on = ("stages", "swap", "votes", "structured", "frames", "temperature", "max_tokens")
+        # Not of `max_tokens`: a reply that is cut off fails. Nor of a port: a server here is known by its model.
+        depends_on = ("stages", "swap", "votes", "structured", "frames", "temperature")
         settings = " ".join(f"{key}={getattr(config, key)}" for key in depends_on)
         extra = json.dumps(config.options, sort_keys=True, default=str)
+        where = self._model.where
+        if config.url and is_this_machine(config.url):
+            where = "this machine" + "".join(where.partition("/")[1:])
         self.signature = (
-            f"chat provider={config.provider} where={self._model.where} model={config.model} "
+            f"chat provider={config.provider} where={where} model={config.model} "
             f"prompts={prompts.PROMPT_VERSION} {settings} options={extra}"
         )
 
@@ -224,15 +235,15 @@ class ChatTeacher(Teacher):
             if isinstance(report, Opinion):
                 return report
             if not report.text.strip():
-                why = f": {self._cut_off()}" if report.cut_off else ""
-                return Opinion(Outcome.UNPARSABLE, reason=f"the description is empty{why}")
+                return Opinion(Outcome.FAILED, reason=f"the description is empty: {self._cut_off()}")
             prompt, stage = prompts.label(question, report.text.strip(), structured), "label"
         reply = await self._say(ask, interview, prompt, stage, swapped)
         if isinstance(reply, Opinion):
             return reply
         opinion = read_reply(question, reply)
         if opinion.outcome is Outcome.UNPARSABLE and reply.cut_off:
-            opinion = replace(opinion, reason=f"{opinion.reason}: {self._cut_off()}")
+            # A failure: it is asked again when there is room for more.
+            opinion = Opinion(Outcome.FAILED, reason=f"{opinion.reason}: {self._cut_off()}")
         return replace(opinion, outcome=_OTHER_WAY_ROUND.get(opinion.outcome, opinion.outcome)) if swapped else opinion
 
     async def _say(

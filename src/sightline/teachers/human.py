@@ -82,7 +82,8 @@ class HumanTeacher(Teacher):
     def answers(self, questions: Iterable[Question]) -> Generator[tuple[int, Answer]]:
         """Yield (index, answer) as people answer; after the timeout, FAILED for all that is left.
 
-        Whatever is still open when this ends, for any reason, no longer waits. After `give_up` nothing more comes.
+        Questions that time out no longer wait. After `give_up` nothing more comes, and what is open goes on waiting:
+        people may answer while nothing runs, and whoever asks again finds their answers.
 
         Raises:
             RunFailed: the store cannot be written.
@@ -113,7 +114,8 @@ class HumanTeacher(Teacher):
                 if open_ones:
                     self._wait(min(POLL, max(0.0, self._timeout - (time.monotonic() - began))))
         finally:
-            self._store.withdraw(list(open_ones.values()), self.signature)
+            if not self._given_up.is_set():
+                self._store.withdraw(list(open_ones.values()), self.signature)
 
     def give_up(self) -> None:
         """Stop waiting; called from another thread than the one that takes the answers."""

@@ -2,7 +2,8 @@
 
 Nothing here raises, whatever a model writes, and nothing is guessed. A reply counts if it gives exactly one of the
 answers that were offered: under the key `answer` of a closed JSON object (bare, in a code fence, or in prose; at any
-depth), or on its first or its last line, alone or after an explicit `so:`. A reply that names none or several is
+depth), or on its first or its last line, alone or after an explicit `so:`. If no line is an answer, a choice may be a
+sentence of these lines, with its reason behind it: `Second, because …`. A reply that names none or several is
 unparsable; so is a number where a choice was asked for (is 1 the first or the second?), a level that does not exist,
 and a score outside its range.
 """
@@ -46,6 +47,9 @@ _LEAD = re.compile(
 _CONCLUSION = re.compile(r"[,;.!–—-] *(?:so|thus|hence|therefore) *:", re.IGNORECASE)
 """Pattern of a conclusion before the answer, which then counts as if on a line of its own. A bare colon would not
 do: `further away: first`."""
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_REASON = re.compile(r",?\s+(?:because|since|as)\b|\s*[—–]\s*|\s+-+\s+", re.IGNORECASE)
+"""Pattern of what parts an answer from its reason. A comma alone would not do: `First, I look at the pole`."""
 _NUMBER = re.compile(r"[+-]?[0-9]{1,6}(?:\.[0-9]{1,6})?")
 _DECLINED = re.compile(
     r"(?:i(?:'m| am) (?:very )?sorry|sorry|i apologi[sz]e|unfortunately)?,? ?(?:but )?"
@@ -78,7 +82,7 @@ def parse_choice(text: str) -> Parsed:
         plain = nearer["which"] if nearer else plain
         return next((Parsed(outcome) for outcome, spelling in _SPELLINGS.items() if spelling.fullmatch(plain)), None)
 
-    return _parse(text, read)
+    return _parse(text, read, lambda line: [_REASON.split(part, 1)[0] for part in _SENTENCE_END.split(line)])
 
 
 def parse_number(text: str, highest: int) -> Parsed:
@@ -98,8 +102,15 @@ def parse_number(text: str, highest: int) -> Parsed:
     return _parse(text, read)
 
 
-def _parse(text: str, read: Callable[[str], Parsed | None]) -> Parsed:
-    """Collect all candidate answers and read them; `read` returns None for a text that is no answer."""
+def _parse(
+    text: str, read: Callable[[str], Parsed | None], looser: Callable[[str], list[str]] = lambda line: []
+) -> Parsed:
+    """Collect all candidate answers and read them.
+
+    Args:
+        read: returns None for a text that is no answer.
+        looser: parts of a line that may be answers where no line is one.
+    """
     start = skip_thinking(text)
     spoken = text[start:].strip()
     if not spoken:
@@ -109,7 +120,8 @@ def _parse(text: str, read: Callable[[str], Parsed | None]) -> Parsed:
     said = [value.text for outermost, values in found if outermost.closed for value in values]
     if not any(values for _, values in found):
         lines = [line for line in spoken.splitlines() if line.strip()]
-        said = [part for line in (lines[0], lines[-1]) for part in _CONCLUSION.split(line) if read(part) is not None]
+        for parts in (_CONCLUSION.split, looser):
+            said = said or [part for line in (lines[0], lines[-1]) for part in parts(line) if read(part) is not None]
     if not said and _DECLINED.match(_plain(spoken)):
         return Parsed(Outcome.REFUSED, reason="the model declines in its reply")
     different = {read(answer) for answer in said}

@@ -50,7 +50,7 @@ class Anthropic(HostedModel):
                     ) from error
                 except anthropic.APIConnectionError as error:
                     raise self._unreachable(error) from error
-                except (anthropic.AnthropicError, ValueError, AttributeError, TypeError) as error:
+                except (anthropic.AnthropicError, ValueError, LookupError, AttributeError, TypeError) as error:
                     raise self._nonsense("message", error) from error
 
             yield post

@@ -137,6 +137,9 @@ class RateLimitedClient:
             async with asyncio.timeout(self._limits.timeout):
                 reply = await ask(request)
             tokens = reply.input_tokens + reply.output_tokens
+            if not reply.text.strip() and not reply.cut_off:
+                # Not to be repeated at once: most likely it would be empty again, and it is paid for.
+                error, reply = NoReply("the reply is empty", reply.input_tokens, reply.output_tokens), None
             self._usual_tokens += 0.2 * (tokens - self._usual_tokens)
         except asyncio.CancelledError:
             note(Attempt(None, Transient("given up before a reply came"), time.monotonic() - began))

@@ -42,12 +42,13 @@ class OpenAICompatible(HostedModel):
                     raise Transient(f"{self.where} does not answer in time") from error
                 except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                     raise self._unreachable(error) from error
+                # JSON is UTF-8 (RFC 8259); the header may name any encoding, or none that there is.
+                text = response.content.decode("utf-8", errors="replace")
                 if response.status_code != 200:
                     raise error_from_status(
-                        *(response.status_code, _complaint(response.text), self._key_env),
-                        response.headers.get("retry-after"),
+                        *(response.status_code, _complaint(text), self._key_env), response.headers.get("retry-after")
                     )
-                return self._read(response.text)
+                return self._read(text)
 
             yield post
 
