@@ -19,7 +19,7 @@ from sightline.labels.exporting import DATA, export_labels
 from sightline.labels.importing import import_labels
 from sightline.labels.parquet import read_parquet
 from sightline.labels.store import Context, LabelStore, StoredLabel
-from sightline.labels.types import Answer, ModelCall, Outcome, Question, preference
+from sightline.labels.types import Answer, ModelCall, Outcome, Question, Segment, preference
 from test_label_store import HERE, Judge, bomb, pair, segment
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -66,6 +66,33 @@ def test_an_export_can_be_imported_elsewhere(store: LabelStore, tmp_path: Path) 
         again = import_labels([exported.path], other)
         assert (again.pairs, again.skipped) == (0, 5)
     assert import_labels([exported.path], store).pairs == 0
+
+
+def test_states_travel_too_and_older_exports_have_none(tmp_path: Path) -> None:
+    states = np.arange(6, dtype=np.float32).reshape(2, 3)
+    first, second = pair(1).segments
+    question = replace(pair(1), segments=(replace(first, states=states), second))
+    with LabelStore(tmp_path / "labels") as store, LabelStore(tmp_path / "other") as other:
+        store.record(question, Judge(), preference(1.0), HERE)
+        exported = export_labels(store, tmp_path / "labels.parquet")
+        import_labels([exported.path], other)
+        kept, none = (other.segment(digest).states for digest in other.labels()[0].segments)
+        assert kept is not None and none is None
+        np.testing.assert_array_equal(kept, states)
+    table = parquet.read_table(exported.path).drop_columns(["first_states", "second_states"])
+    parquet.write_table(table, tmp_path / "older.parquet")
+    with LabelStore(tmp_path / "third") as third:
+        assert import_labels([tmp_path / "older.parquet"], third).pairs == 1
+        assert third.segment(third.labels()[0].segments[0]).states is None
+
+
+@pytest.mark.parametrize(
+    "states",
+    [np.zeros((1, 3)), np.zeros(3, np.float32), np.full((1, 3), np.nan, np.float32), np.zeros((1, 0), np.float32)],
+)
+def test_states_of_another_form_are_not_stored(store: LabelStore, states: np.ndarray) -> None:
+    with pytest.raises(BadInput, match="the states of a segment of 1 frames must be finite float32"):
+        store.add_segment(Segment(np.zeros((1, 4, 4, 3), np.uint8), np.zeros(1, np.float32), states))
 
 
 def test_two_answers_of_one_moment_are_two(tmp_path: Path) -> None:

@@ -76,7 +76,10 @@ def test_pairs_arrive_with_everything_that_is_known(tmp_path: Path, store: Label
         origin = label.context.origin
         assert (origin["file"], origin["row"], origin["steps"]) == (file.name, i, 2)
         assert (origin["task"], origin["seed"], origin["time"]) == ("Drawer", "seed_4", "2024-01-22T14:03:59")
-        assert (origin["oracle"], origin["state_action"]) == ([0, 0, 1][i], [[2, 5], [2, 5]])
+        assert origin["oracle"] == [0, 0, 1][i]
+        for segment, states in ((left, content[3][i]), (right, content[4][i])):
+            assert segment.states is not None and segment.states.shape == (2, 5)
+            np.testing.assert_array_equal(segment.states, states.astype(np.float32))
 
 
 def test_importing_twice_adds_nothing(tmp_path: Path, store: LabelStore) -> None:

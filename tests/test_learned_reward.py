@@ -514,7 +514,7 @@ def test_equal_seeds_give_equal_fits() -> None:
 @given(st.integers(0, 200), st.integers(0, 200), st.floats(0, 0.9))
 def test_labels_stay_held_out_or_not(fewer: int, more: int, share: float) -> None:
     fewer, more = sorted((fewer, more))
-    early, late = fitting._held_out(fewer, share), fitting._held_out(more, share)
+    early, late = fitting.held_out(fewer, share), fitting.held_out(more, share)
     np.testing.assert_array_equal(late[:fewer], early)
     if more:
         assert not late[0]
@@ -537,7 +537,7 @@ def test_held_out_labels_are_never_trained_on(monkeypatch: pytest.MonkeyPatch) -
     reward = reward_on_states(fitting={"epochs": 3, "held_out": 0.3})
     examples = judged_pairs(reward, seen, worth, 60)
     fit(reward, examples, seed=0)
-    held_out = set(np.flatnonzero(fitting._held_out(60, 0.3)).tolist())
+    held_out = set(np.flatnonzero(fitting.held_out(60, 0.3)).tolist())
     assert 8 < len(held_out) < 30
     assert trained == set(range(60)) - held_out
     assert measured == set(range(60))
@@ -551,7 +551,7 @@ def test_what_is_held_out_changes_nothing_but_when_to_stop() -> None:
         reward = reward_on_states(fitting={"epochs": 1})
         examples = judged_pairs(reward, seen, worth, 30)
         if turned:
-            for i in np.flatnonzero(fitting._held_out(30, 0.2)):
+            for i in np.flatnonzero(fitting.held_out(30, 0.2)):
                 examples.values[i] = 1 - examples.values[i]
         fit(reward, examples, seed=0)
         return reward.members(seen)

@@ -31,11 +31,11 @@ Sightline = Callable[..., Finished]
 RECIPE = "cartpole-preferences"
 RESULTS = ("return", "reward", "success_rate", "chosen_step")
 SCRIPTED = "reward.teacher.kind=scripted"
-LITTLE = (
-    *TINY,
+ASKING = (
     *("reward.explore=64", "reward.every=64", "reward.questions=10", "reward.pool=40", "reward.reset_updates=3"),
     *("reward.fitting.epochs=4", "reward.fitting.ensemble=2"),
 )
+LITTLE = (*TINY, *ASKING)
 
 
 def numbers(run: Path) -> list[dict[str, Any]]:
@@ -280,6 +280,32 @@ def test_a_damaged_label_database(train: Callable[..., Path], sightline: Sightli
 
 
 # -- budgets and failures ---------------------------------------------------------------------------------------------
+
+
+def clock(shade: int, *overrides: str) -> tuple[str, ...]:
+    """Arguments of a run on a clock whose pictures are all alike with shade 0."""
+    settings = ("reward.kind=learned", SCRIPTED, "reward.model.kind=cnn", "reward.model.channels=[4]")
+    sizes = ("envs=2", "steps=480", "learner.chunk=8", "learner.learning_starts=16", "learner.batch_size=8")
+    return ("env=small_envs:Clock", f"env_options.shade={shade}", *settings, *sizes, *ASKING, *overrides)
+
+
+def test_pictures_that_do_not_change_end_a_run(sightline: Sightline, tmp_path: Path) -> None:
+    done = sightline("train", *clock(0), "--run-dir", tmp_path / "run")
+    assert done.code == 1
+    assert "look the same, so there is nothing to ask about" in done.lines[-1]
+    with LabelStore(tmp_path / "run" / "labels") as store:
+        assert not store.labels()
+
+
+def test_few_different_pictures_are_said_to_be_few(sightline: Sightline, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = sightline("train", *clock(1, "env_options.shortest=2", "env_options.longest=3"), "--run-dir", run)
+    assert done.code == 0, done.err
+    (said, *_) = (line for line in done.lines if "instead of 10 questions" in line)
+    assert "look different, and nothing is asked twice" in said
+    with LabelStore(run / "labels") as store:
+        labels = store.labels()
+    assert 0 < len(labels) < 10
 
 
 def test_all_questions_are_asked_and_training_goes_on(sightline: Sightline, tmp_path: Path) -> None:

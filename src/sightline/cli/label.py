@@ -151,6 +151,52 @@ def _read_choice(exchange: ModelCall) -> Outcome | None:
 
 
 @label.command()
+def fit(
+    path: StorePath,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[key.sub=value]...", help="Recipe keys: goal=… reward.model.kind=cnn …"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the fitted reward; LearnedReward.load reads it.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a reward to the labels of a store, without a simulator, and say how well it judges labels held out."""
+    from dataclasses import asdict
+
+    from sightline.config.loading import for_control, load_recipe
+    from sightline.labels.store import existing_store
+    from sightline.preferences.fit import fit_labels
+
+    store = existing_store(path)
+    recipe = for_control(load_recipe(None, ["env=labels", "reward.kind=learned", *(overrides or [])]))
+    config = recipe.reward.teaching
+    if config is None:
+        raise BadInput(f"reward.kind={recipe.reward.kind} is not learned from labels; leave it out")
+    fitted = fit_labels(store, config, recipe.goal or None, recipe.seed)
+    if out is not None:
+        fitted.reward.save(out)
+    numbers = asdict(fitted.fit) | {"held_out": fitted.held_out, "rank_correlation": fitted.rank_correlation}
+    if as_json:
+        shown = {name: None if value != value else value for name, value in numbers.items()}
+        print_json(shown | {"interval": fitted.interval, "path": str(out) if out else None})
+        return
+    typer.echo(f"labels      {fitted.labels}, of which {fitted.held_out} were held out")
+    typer.echo(
+        f"loss        {fitted.fit.loss:.3f}, held out {fitted.fit.held_out_loss:.3f}, {fitted.fit.epochs} epochs"
+    )
+    if fitted.interval is not None:
+        low, high = (100 * bound for bound in fitted.interval)
+        accuracies = 100 * fitted.fit.accuracy, 100 * fitted.fit.held_out_accuracy
+        typer.echo(
+            "accuracy    {:.0f} % of decided pairs, held out {:.0f} %".format(*accuracies) + f" [{low:.0f}, {high:.0f}]"
+        )
+    if fitted.rank_correlation is not None:
+        typer.echo(f"truth       rank correlation {fitted.rank_correlation:.2f} with true returns of segments held out")
+    if out is not None:
+        typer.echo(f"reward      {out}")
+
+
+@label.command()
 def export(
     path: StorePath,
     target: Annotated[Path, typer.Argument(help="A .parquet file, or a new folder for a data set with its card.")],

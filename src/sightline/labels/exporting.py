@@ -104,6 +104,8 @@ def dataset_card(labels: Sequence[StoredLabel]) -> str:
 | `confidence` | the probability that the teacher gives its own answer, if it says one |
 | `first_rewards`, `second_rewards` | the environment's own rewards, which the teacher was not shown; not a number \
 where unknown |
+| `first_states`, `second_states` | the states of the segments' steps, with the actions behind them where they were \
+imported so; empty where unknown |
 | `teacher`, `signature` | who answered, and everything the answer depends on |
 | `exchanges` | every request to a model with its raw reply, tokens, seconds and cost |
 | `task`, `run`, `step`, `time`, `seconds`, `reason`, `origin` | when and how it was asked |

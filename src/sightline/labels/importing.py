@@ -153,13 +153,13 @@ def _import_cache(
 
 def _cached_labels(file: Path, goal: tuple[str, ...], ranges: _ScoreRanges) -> Iterator[_CachedLabel]:
     """Labels of one query round, in their order."""
-    images, oracle, labels, *actions, rewards_1, rewards_2 = _checked(file)
+    images, oracle, labels, states_1, states_2, rewards_1, rewards_2 = _checked(file)
     is_scores = _is_scores(labels)
     scores_are_wide = is_scores and ranges.wide(file)
     for i in range(len(labels)):
         half = images.shape[2] // 2
-        left = _segment(images[i, :, :half], rewards_1[i])
-        right = _segment(images[i, :, half:], rewards_2[i])
+        left = _segment(images[i, :, :half], rewards_1[i], states_1[i])
+        right = _segment(images[i, :, half:], rewards_2[i], states_2[i])
         origin = {
             "source": "RL-VLM-F label cache (Gemini 1.0 or GPT-4V, by the task; raw replies unavailable)",
             "file": file.name,
@@ -169,7 +169,6 @@ def _cached_labels(file: Path, goal: tuple[str, ...], ranges: _ScoreRanges) -> I
             "task": file.resolve().parent.parent.name,
             "oracle": int(oracle[i]),
             "steps": int(np.size(rewards_1[i])),
-            "state_action": [list(array.shape[1:]) for array in actions],
         }
         if is_scores:
             question, answer = Question("score", (left,), goal), _score(file, float(labels[i]), scores_are_wide)
@@ -194,7 +193,7 @@ def _checked(file: Path) -> list[np.ndarray]:
     if len(counts) != 1 or -1 in counts:
         raise _not_cached(file, "its arrays are of different lengths")
     (n,) = counts
-    images, oracle, labels, *actions, rewards_1, rewards_2 = arrays
+    images, oracle, labels, *states, rewards_1, rewards_2 = arrays
     if images.ndim != 4 or images.dtype != np.uint8 or images.shape[3] != 3:
         raise _not_cached(file, "its images are not RGB pictures of bytes")
     height, width = images.shape[1:3]
@@ -202,8 +201,10 @@ def _checked(file: Path) -> list[np.ndarray]:
         raise _not_cached(file, f"its images of {width}x{height} are not two side by side")
     if any(array.size != n or array.dtype.kind not in "iuf" for array in (oracle, labels)):
         raise _not_cached(file, "it does not hold one label for each pair")
-    if any(array.ndim != 3 for array in actions):
-        raise _not_cached(file, "its states and actions do not have three axes")
+    if any(array.ndim != 3 or array.dtype.kind not in "iuf" for array in states):
+        raise _not_cached(file, "its states and actions are not numbers on three axes")
+    if not all(np.isfinite(array).all() for array in states):
+        raise _not_cached(file, "its states and actions are not finite")
     if any(array.size == 0 or array.ndim < 2 or array.dtype.kind not in "iuf" for array in (rewards_1, rewards_2)):
         raise _not_cached(file, "its rewards are not numbers for each step of each segment")
     oracle, labels = oracle.reshape(n), labels.reshape(n)
@@ -213,7 +214,7 @@ def _checked(file: Path) -> list[np.ndarray]:
         raise _not_cached(file, "its labels are not 0, 1 or -1")
     if not np.isfinite(labels).all():
         raise _not_cached(file, "its scores are not finite")
-    return [images, oracle, labels, *actions, rewards_1.reshape(n, -1), rewards_2.reshape(n, -1)]
+    return [images, oracle, labels, *states, rewards_1.reshape(n, -1), rewards_2.reshape(n, -1)]
 
 
 def _is_scores(labels: np.ndarray) -> bool:
@@ -256,9 +257,11 @@ def _no_label() -> Answer:
     return Answer(Outcome.UNSURE, reason="unsure or failed: the cache does not tell which")
 
 
-def _segment(picture: np.ndarray, rewards: np.ndarray) -> Segment:
-    """Segment of one frame, the last; it carries the return of the whole segment."""
-    return Segment(np.ascontiguousarray(picture)[None], np.array([rewards.sum()], np.float32))
+def _segment(picture: np.ndarray, rewards: np.ndarray, states: np.ndarray) -> Segment:
+    """Segment of one frame, the last; it carries the return of the whole segment, and its states with the actions
+    behind them."""
+    known = states.astype(np.float32) if states.size else None
+    return Segment(np.ascontiguousarray(picture)[None], np.array([rewards.sum()], np.float32), known)
 
 
 def _time(file: Path) -> str:

@@ -3,7 +3,7 @@
 One row is one answer. Its columns are those of `StoredLabel`, with the frames of both segments as PNGs:
 
     time, run, task, step, teacher, signature, kind, goal, levels, outcome, value, confidence, reason, seconds,
-    first_frames, second_frames, first_rewards, second_rewards, origin (JSON), exchanges
+    first_frames, second_frames, first_rewards, second_rewards, first_states, second_states, origin (JSON), exchanges
 """
 
 from __future__ import annotations
@@ -59,9 +59,13 @@ _COLUMNS: dict[str, Any] = {
     "second_frames": ["image"],
     "first_rewards": ["float32"],
     "second_rewards": ["float32"],
+    "first_states": [["float32"]],
+    "second_states": [["float32"]],
     "origin": _TEXT,
     "exchanges": [_EXCHANGE],
 }
+_OPTIONAL = ("first_states", "second_states")
+"""Columns that exports of before do not have."""
 
 
 @dataclass(frozen=True)
@@ -140,11 +144,12 @@ def read_parquet(file: Path) -> Iterator[LabelRow]:
         leaves = [schema.column(i).path for i in range(len(schema))]
         repeating = [path for path in leaves if path.startswith(_PICTURES) and path.endswith(".bytes")]
         with parquet.ParquetFile(file, read_dictionary=repeating) as opened:
-            missing = sorted(set(_COLUMNS) - set(opened.schema_arrow.names))
+            there = set(opened.schema_arrow.names)
+            missing = sorted(set(_COLUMNS) - set(_OPTIONAL) - there)
             if missing:
                 raise BadInput(f"'{file}' is no export of labels: it has no column {missing[0]}")
             number = 0
-            for batch in opened.iter_batches(1, columns=list(_COLUMNS)):
+            for batch in opened.iter_batches(1, columns=[name for name in _COLUMNS if name in there]):
                 numbers, pictures = batch.drop_columns(list(_PICTURES)), batch.select(list(_PICTURES))
                 for i, row in enumerate(numbers.to_pylist()):
                     number += 1
@@ -181,7 +186,13 @@ def _row(store: LabelStore, label: StoredLabel, pictures: _Pictures) -> dict[str
         "second_frames": pictures.of(second) if second else [],
         "first_rewards": store.true_rewards(first).tolist(),
         "second_rewards": store.true_rewards(second).tolist() if second else [],
+        "first_states": _numbers(store.states(first)),
+        "second_states": _numbers(store.states(second)) if second else [],
     }
+
+
+def _numbers(states: np.ndarray | None) -> list[list[float]]:
+    return [] if states is None else states.tolist()
 
 
 class _Pictures:
@@ -219,7 +230,9 @@ def _read_row(row: dict[str, Any], file: Path, number: int) -> LabelRow:
             raise ValueError(f"{kind!r} is no kind of question")
         names = ("first", "second") if kind == "compare" else ("first",)
         where = f"row {number} of '{file}'"
-        segments = tuple(_segment(row[f"{name}_frames"].values or (), row[f"{name}_rewards"], where) for name in names)
+        segments = tuple(
+            _segment(row[f"{n}_frames"].values or (), row[f"{n}_rewards"], row.get(f"{n}_states"), where) for n in names
+        )
         question = Question(kind, segments, _sentences(row["goal"]), int(row["levels"]))
         exchanges = tuple(ModelCall(**{f.name: e[f.name] for f in fields(ModelCall)}) for e in row["exchanges"] or ())
         answer = Answer(
@@ -236,12 +249,15 @@ def _read_row(row: dict[str, Any], file: Path, number: int) -> LabelRow:
         raise BadInput(f"row {number} of '{file}' is no label: {' '.join(str(error).split())[:160]}") from error
 
 
-def _segment(pictures: Sequence[Any], rewards: list[float], where: str) -> Segment:
+def _segment(pictures: Sequence[Any], rewards: list[float], states: list[list[float]] | None, where: str) -> Segment:
     """Decode a segment. Only the bytes of a picture are read, never the path beside them, which may lead anywhere."""
     if not pictures or len(pictures) != len(rewards):
         raise ValueError("a segment has no frames, or not one reward for each")
     frames = read_pngs(_one_by_one(pictures, where), f"a segment in {where}")
-    return Segment(frames, np.array([np.nan if r is None else r for r in rewards], np.float32))
+    true_rewards = np.array([np.nan if r is None else r for r in rewards], np.float32)
+    segment = Segment(frames, true_rewards, np.array(states, np.float32) if states else None)
+    segment.check()
+    return segment
 
 
 def _one_by_one(pictures: Iterable[Any], where: str) -> Iterator[tuple[io.BytesIO, str]]:

@@ -40,6 +40,7 @@ _HOW_TO_RESTORE = f"move {DATABASE}* away and copy {BACKUP} to {DATABASE} (frame
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS segments (digest TEXT PRIMARY KEY, frames TEXT NOT NULL, true_rewards TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS states (digest TEXT PRIMARY KEY, numbers TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS labels (
     id INTEGER PRIMARY KEY, key TEXT NOT NULL, time TEXT NOT NULL, run TEXT NOT NULL, task TEXT NOT NULL,
     step INTEGER, teacher TEXT NOT NULL, signature TEXT NOT NULL, kind TEXT NOT NULL, goal TEXT NOT NULL,
@@ -326,6 +327,10 @@ class LabelStore:
                 )
         with self._reading():
             known = self._database.execute("SELECT 1 FROM segments WHERE digest = ?", (segment.digest,)).fetchone()
+        states = None if segment.states is None else json.dumps(segment.states.tolist())
+        if known is not None and states is not None:
+            with self._writing():
+                self._database.execute("INSERT OR IGNORE INTO states VALUES (?,?)", (segment.digest, states))
         if known is None:
             try:
                 names = [self._frames.add(frame) for frame in segment.frames]
@@ -339,6 +344,8 @@ class LabelStore:
                     "INSERT OR IGNORE INTO segments VALUES (?,?,?)",
                     (segment.digest, json.dumps(names), json.dumps(rewards)),
                 )
+                if states is not None:
+                    self._database.execute("INSERT OR IGNORE INTO states VALUES (?,?)", (segment.digest, states))
         return segment.digest
 
     def segment(self, digest: str) -> Segment:
@@ -352,7 +359,17 @@ class LabelStore:
         if row is None:
             raise BadInput(f"the label store '{self.folder}' has no segment {digest[:12]}…")
         frames = self._frames.read_all(json.loads(row["frames"]))
-        return Segment(frames, _numbers(row["true_rewards"]))
+        return Segment(frames, _numbers(row["true_rewards"]), self.states(digest))
+
+    def states(self, digest: str) -> np.ndarray | None:
+        """States of a segment, see `Segment.states`; None where they are unknown."""
+        with self._reading():
+            # A store from before there were any, opened for reading, has no such table.
+            has_table = "SELECT 1 FROM sqlite_master WHERE name = 'states'"
+            if self._database.execute(has_table).fetchone() is None:
+                return None
+            row = self._database.execute("SELECT numbers FROM states WHERE digest = ?", (digest,)).fetchone()
+        return None if row is None else np.array(json.loads(row["numbers"]), np.float32)
 
     def true_rewards(self, digest: str) -> np.ndarray:
         """True rewards of a segment's steps, from the environment: float32[L]; NaN where unknown."""

@@ -54,10 +54,13 @@ class Segment:
         frames: uint8[L, H, W, 3], the states that the steps led to.
         true_rewards: float32[L], the environment's own; NaN where unknown. Only scripted teachers and statistics read
             them.
+        states: float32[N, D], the states of its steps, with the actions behind them where a cache has both; None where
+            they are unknown. N is more than L where only the last frame of a longer segment was kept.
     """
 
     frames: np.ndarray
     true_rewards: np.ndarray
+    states: np.ndarray | None = None
 
     @classmethod
     def of_frames(cls, frames: Any) -> Segment:
@@ -91,6 +94,19 @@ class Segment:
                 f"a segment of {len(self.frames)} frames must have as many true rewards (NaN where unknown), not "
                 f"{_described(rewards)}"
             )
+        states = self.states
+        if states is not None and not (
+            isinstance(states, np.ndarray)
+            and states.dtype == np.float32
+            and states.ndim == 2
+            and states.shape[0] >= len(self.frames)
+            and states.shape[1] > 0
+            and np.isfinite(states).all()
+        ):
+            raise ValueError(
+                f"the states of a segment of {len(self.frames)} frames must be finite float32[{len(self.frames)}, D], "
+                f"not {_described(states)}"
+            )
 
     @cached_property
     def digest(self) -> str:
@@ -99,12 +115,13 @@ class Segment:
 
     def state(self) -> dict[str, np.ndarray]:
         """State for a checkpoint, as plain data."""
-        return {"frames": self.frames, "true_rewards": self.true_rewards}
+        states = {} if self.states is None else {"states": self.states}
+        return {"frames": self.frames, "true_rewards": self.true_rewards} | states
 
     @classmethod
     def of(cls, state: dict[str, np.ndarray]) -> Segment:
         """Restore the segment from its `state`."""
-        return cls(state["frames"], state["true_rewards"])
+        return cls(state["frames"], state["true_rewards"], state.get("states"))
 
     @property
     def true_return(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from sightline.labels.store import LabelStore
 from sightline.models.encoders import warn_of_cropping
+from sightline.preferences.existing import Lesson, lessons_of
 from sightline.preferences.settings import LearnedSettings
 from sightline.rewards.building import RewardContext, RewardSetup, RunContext
 from sightline.teachers.base import TeacherContext
@@ -28,7 +30,7 @@ class LearnedConfig(LearnedSettings):
         encoder = self.model.load_encoder(self.device)
         warnings: list[str] = []
         wanted = TeacherContext(context.goal, context.baseline, context.seed, self.device, encoder, warnings.append)
-        teacher = self.teacher.build(wanted) if context.asks else None
+        teacher = self.teacher.build(wanted) if context.asks and self.questions else None
         if encoder is not None:
             encoder.free_text_tower()
         size = self.shown_size(encoder)
@@ -40,7 +42,12 @@ class LearnedConfig(LearnedSettings):
             teacher.check_frames(frame.shape, warnings.append)
         seen = context.first_seen(size, True) if self.model.reads_states else frame
         model = self.make_reward(seen.shape, encoder, context.seed, seen.dtype)
-        return RewardSetup(model, size, encoder=encoder, teacher=teacher, warnings=tuple(warnings))
+        lessons: Sequence[Lesson] = ()
+        if context.asks and self.labels_from:
+            lessons = lessons_of(self.labels_from, self, model, context.goal, frame.shape, warnings.append)
+        return RewardSetup(
+            model, size, encoder=encoder, teacher=teacher, lessons=tuple(lessons), warnings=tuple(warnings)
+        )
 
     def make_reward(
         self, seen_shape: tuple[int, ...], encoder: Encoder | None, seed: int, seen_dtype: Any = np.float32
@@ -65,4 +72,4 @@ class LearnedConfig(LearnedSettings):
         from sightline.preferences.pebble import Pebble
 
         store = LabelStore(Path(self.labels) if self.labels else context.folder / "labels")
-        return Pebble(self, setup.model, setup.teacher, store, context)  # type: ignore[arg-type]
+        return Pebble(self, setup.model, setup.teacher, store, context, setup.lessons)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import numpy as np
 from sightline.config.basics import MAX_SEED
 from sightline.config.blocks import checked_block
 from sightline.errors import BadInput
-from sightline.labels.store import LabelStore, StoredLabel, existing_store
-from sightline.labels.types import Answer, Outcome, Question, preference, sentences_of
+from sightline.evaluation.statistics import spearman, wilson
+from sightline.labels.store import LabelStore, existing_store
+from sightline.labels.types import Answer, Question, Segment
 from sightline.preferences.config import LearnedConfig
+from sightline.preferences.existing import answer_of, usable_labels
 from sightline.preferences.feedback.base import FeedbackConfig
 from sightline.rewards.learned.config import FittingConfig
-from sightline.rewards.learned.fitting import Examples, fit
+from sightline.rewards.learned.fitting import Examples, Fit, fit, held_out
 from sightline.rewards.learned.reward import EnsembleReward
 
 Labelled = tuple[Sequence[np.ndarray], Answer | float]
@@ -63,128 +66,111 @@ def fit_reward(
             "device": device,
         },
     )
+    return fit_labels(labels, config, goal, seed).reward
+
+
+@dataclass(frozen=True)
+class FittedReward:
+    """A reward that was fitted to labels, and how well it judges those that it was not fitted to.
+
+    Attributes:
+        labels, held_out: how many there were, and how many of them were held out.
+        fit: losses and accuracies.
+        interval: Wilson's 95 % interval of the accuracy on held-out pairs that are decided; None without any.
+        rank_correlation: Spearman's, of what it says of held-out segments with their true returns; None where these
+            are unknown.
+    """
+
+    reward: EnsembleReward
+    labels: int
+    held_out: int
+    fit: Fit
+    interval: tuple[float, float] | None
+    rank_correlation: float | None
+
+
+def fit_labels(
+    labels: LabelStore | str | Path | Sequence[Labelled],
+    config: LearnedConfig,
+    goal: str | Sequence[str] | None,
+    seed: int,
+) -> FittedReward:
+    """Fit a reward as `fit_reward` does, by a recipe's block, and say how good it is.
+
+    Raises:
+        BadInput, RunFailed: see `fit_reward`.
+    """
     if config.model.reads_states:
         raise BadInput("labels hold frames, not states; choose another model than states")
     if not 0 <= seed <= MAX_SEED:
         raise BadInput(f"seed must be from 0 to {MAX_SEED}, not {seed}")
     if isinstance(labels, LabelStore):
-        usable = _of_store(labels, config.feedback, goal)
+        usable = _of_store(labels, config, goal)
     elif isinstance(labels, str | Path):
         with LabelStore(existing_store(Path(labels)), read_only=True) as store:
-            usable = _of_store(store, config.feedback, goal)
+            usable = _of_store(store, config, goal)
     elif goal is not None:
         raise BadInput("goal is to choose among the labels of a store; leave it out for a list of labels")
     else:
         usable = _of_list(labels, config.feedback)
     if not usable:
         raise BadInput(f"there are no usable {config.feedback.noun} among these labels")
-    shapes = {frames.shape for segments, _ in usable for frames in segments}
+    shapes = {segment.frames.shape for segments, _ in usable for segment in segments}
     if len(shapes) > 1:
         raise BadInput(f"the segments differ: {sorted(shapes)[:3]}; labels of one length and size can be learned from")
     (shape,) = shapes
-    reward = config.make_reward(shape[1:], config.model.load_encoder(device), seed)
+    reward = config.make_reward(shape[1:], config.model.load_encoder(config.device), seed)
     if not isinstance(reward, EnsembleReward):
         raise BadInput(f"feedback={config.feedback.kind} learns from questions of its own; choose pairs")
     examples = Examples()
     for segments, value in usable:
-        examples.add(tuple(reward.features_of(frames) for frames in segments), value)
-    fit(reward, examples, config.feedback, shape[0], seed)
+        examples.add(tuple(reward.features_of(segment.frames) for segment in segments), value)
+    fitted = fit(reward, examples, config.feedback, shape[0], seed)
     reward.fit_normalizer(examples.steps())
-    return reward
+    return _judged(reward, fitted, usable, examples)
+
+
+def _judged(
+    reward: EnsembleReward, fitted: Fit, usable: list[tuple[Sequence[Segment], float]], examples: Examples
+) -> FittedReward:
+    """The fitted reward with what held-out labels and true returns say of it."""
+    chosen = np.flatnonzero(held_out(len(examples), reward.fitting.held_out))
+    decided = sum(usable[i][1] != 0.5 for i in chosen)
+    interval = None
+    if decided and not np.isnan(fitted.held_out_accuracy):
+        interval = wilson(round(fitted.held_out_accuracy * decided), decided)
+    told, true = [], []
+    for i in chosen:
+        for segment, features in zip(usable[i][0], examples.features[i], strict=True):
+            told.append(float(reward.raw_reward(features).sum()))
+            true.append(segment.true_return)
+    correlation = spearman(np.array(told), np.array(true))
+    return FittedReward(reward, len(examples), len(chosen), fitted, interval, correlation)
 
 
 def _of_store(
-    store: LabelStore, feedback: FeedbackConfig, goal: str | Sequence[str] | None
-) -> list[tuple[list[np.ndarray], float]]:
-    labels = [
-        label
-        for label in store.labels()
-        if label.kind == feedback.question and label.answer.value is not None and feedback.teaches(label.answer.outcome)
-    ]
-    labels = _for_one_goal(labels, feedback, goal)
-    if feedback.question == "rate":
-        labels = _on_levels(labels, feedback)
-    for label in labels:
-        try:
-            _answer(label.answer.value, feedback)
-        except ValueError as error:
-            raise BadInput(f"label {label.id} of '{store.folder}': {error}") from error
-    return [
-        ([store.segment(digest).frames for digest in label.segments], label.answer.value)
-        for label in labels
-        if label.answer.value is not None
-    ]
+    store: LabelStore, config: LearnedConfig, goal: str | Sequence[str] | None
+) -> list[tuple[Sequence[Segment], float]]:
+    labels = usable_labels(store, config.feedback, goal, config.labels_any_goal)
+    return [([store.segment(digest) for digest in label.segments], value) for label, value in labels]
 
 
-def _for_one_goal(
-    labels: list[StoredLabel], feedback: FeedbackConfig, goal: str | Sequence[str] | None
-) -> list[StoredLabel]:
-    goals = list(dict.fromkeys(label.goal for label in labels))
-    listed = ", ".join(map(_in_words, goals))
-    if goal is None:
-        if len(goals) > 1:
-            raise BadInput(f"these {feedback.noun} are for several goals, {listed}; say which: goal=…")
-        return labels
-    wanted = sentences_of(goal)
-    if labels and wanted not in goals:
-        raise BadInput(f"there are no {feedback.noun} for the goal {_in_words(wanted)}, only for {listed}")
-    return [label for label in labels if label.goal == wanted]
-
-
-def _in_words(goal: tuple[str, ...]) -> str:
-    return f"'{' '.join(' / '.join(goal).split())}'"
-
-
-def _on_levels(labels: list[StoredLabel], feedback: FeedbackConfig) -> list[StoredLabel]:
-    """The ratings on as many levels as the feedback has; all must be on those unless its levels were chosen."""
-    levels = sorted({label.levels for label in labels})
-    chosen = [label for label in labels if label.levels == feedback.question_levels]
-    if labels and (not chosen or (len(levels) > 1 and "levels" not in feedback.model_fields_set)):
-        listed = " and ".join(map(str, levels))
-        raise BadInput(
-            f"these {feedback.noun} are on {listed} levels, not on {feedback.question_levels}; say "
-            f"feedback={{'kind': '{feedback.kind}', 'levels': {levels[-1]}}}"
-        )
-    return chosen
-
-
-def _of_list(labels: Sequence[Labelled], feedback: FeedbackConfig) -> list[tuple[list[np.ndarray], float]]:
+def _of_list(labels: Sequence[Labelled], feedback: FeedbackConfig) -> list[tuple[Sequence[Segment], float]]:
     if not isinstance(labels, Iterable):
         raise BadInput(f"labels must be a label store or a list of (segments, answer), not {type(labels).__name__}")
-    found = []
+    found: list[tuple[Sequence[Segment], float]] = []
     for number, label in enumerate(labels, 1):
         try:
             segments, answer = label
         except (TypeError, ValueError) as error:
             raise BadInput(f"label {number} must be (segments, answer)") from error
         try:
-            told = answer if isinstance(answer, Answer) else _answer(answer, feedback)
+            told = answer if isinstance(answer, Answer) else answer_of(answer, feedback)
             question = Question.of_frames(feedback.question, segments, (), feedback.question_levels)
             if isinstance(answer, Answer):
                 question.check_answer(answer)
         except ValueError as error:
             raise BadInput(f"label {number}: {error}") from error
         if told.value is not None and feedback.teaches(told.outcome):
-            found.append(([segment.frames for segment in question.segments], told.value))
+            found.append((question.segments, told.value))
     return found
-
-
-def _answer(number: Any, feedback: FeedbackConfig) -> Answer:
-    """Answer that a number stands for; of a pair it may also be a probability that the second is preferred.
-
-    Raises:
-        ValueError: it is no number, or not one of those.
-    """
-    highest, meaning = 1, ""
-    if feedback.question == "compare":
-        meaning = " (0 first, 1 second, 0.5 equal)"
-    elif feedback.question == "rate":
-        highest, meaning = feedback.question_levels - 1, " (the level)"
-    try:
-        value = float(number)
-    except (TypeError, ValueError, RuntimeError):
-        value = float("nan")
-    if not 0 <= value <= highest:
-        shown = " ".join(repr(number).split())[:60]
-        raise ValueError(f"the answer must be a number from 0 to {highest}{meaning}, not {shown}")
-    return preference(value) if feedback.question == "compare" else Answer(Outcome.VALUE, value)

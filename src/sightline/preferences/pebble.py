@@ -15,7 +15,7 @@ round is due. So training goes on meanwhile, and what a run does depends on the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ import numpy as np
 from sightline.errors import RunFailed
 from sightline.labels.store import LabelStore
 from sightline.labels.types import Outcome, Scale, Teacher
+from sightline.preferences.existing import Lesson
 from sightline.preferences.labelling import Answers, BackgroundLabeller
 from sightline.preferences.pool import whole_segments
 from sightline.preferences.rounds import PreferenceLearner, QueryRound
@@ -38,7 +39,7 @@ from sightline.teachers.base import TeacherRunContext
 ROUNDS_IN_POOL = 4
 """Rounds over whose transitions the pool holds a random share."""
 PATIENCE = 20
-"""Chunks without a whole segment, after which the run is given up."""
+"""Chunks without a whole segment, or without two that look different, after which the run is given up."""
 
 
 class Pebble(OnlineRewardModel):
@@ -51,6 +52,7 @@ class Pebble(OnlineRewardModel):
         teacher: who judges; None for one that is reached through the label store.
         store: where every answer is kept.
         context: the run that it learns in.
+        lessons: labels that exist; it learns from them before it asks anything.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Pebble(OnlineRewardModel):
         teacher: Teacher | None,
         store: LabelStore,
         context: RunContext,
+        lessons: Sequence[Lesson] = (),
     ) -> None:
         self.config, self.learned = config, model
         of_teacher: frozenset[Need] = frozenset({"frames", "states"} if context.visited else {"frames"})
@@ -73,12 +76,12 @@ class Pebble(OnlineRewardModel):
         self._next_round = config.explore
         self._asked_at = 0
         self._chunks = 0
-        self._finished = False
+        self._lessons, self._has_rewarded = lessons, False
+        self._finished = config.questions == 0
         self._store = store
         people = TeacherRunContext(store, lambda: self._labelling.context, context.say)
-        self._labelling = BackgroundLabeller(
-            teacher or config.teacher.in_run(people), store, config.budget, RunFolder(context.folder).id, context.env
-        )
+        asked = (teacher or config.teacher.in_run(people)) if config.questions else Teacher()
+        self._labelling = BackgroundLabeller(asked, store, config.budget, RunFolder(context.folder).id, context.env)
 
     def close(self) -> None:
         """Begin no further question, and wait a little for what is under way; what was answered is in the store."""
@@ -119,6 +122,7 @@ class Pebble(OnlineRewardModel):
     def collected(self, features: np.ndarray, clip: Clip, captured: dict[str, np.ndarray]) -> None:
         """Take the captured segments into the pool, with their features and true rewards."""
         assert clip.env_reward is not None
+        self._has_rewarded = True  # from now on there are transitions to relabel
         for (start, env), frames in zip(captured["places"], captured["frames"], strict=True):
             span = slice(start, start + self.config.segment)
             self._learner.pool.add(frames[None], features[span, env][None], clip.env_reward[span, env][None])
@@ -132,6 +136,8 @@ class Pebble(OnlineRewardModel):
             Interrupted: told to stop while waiting for answers.
             RunFailed: the teacher has given no usable answer at all, or no episode is as long as a segment.
         """
+        if self._lessons and self._has_rewarded:
+            return self._begin_with(self._lessons)
         update = None
         if self._round is not None and step >= self._round.due:
             update = self._fit(self._round, should_stop)
@@ -141,6 +147,13 @@ class Pebble(OnlineRewardModel):
             if self._round is not None and step >= self._round.due:
                 update = self._fit(self._round, should_stop)
         return update
+
+    def _begin_with(self, lessons: Sequence[Lesson]) -> RewardUpdate:
+        """Learn from labels that exist, once."""
+        self._lessons = ()
+        numbers = self._learner.learn_lessons(lessons)
+        self._say(f"begins with {len(lessons)} labels that exist{_how_good(numbers)}")
+        return self._taken_over(numbers, first=True)
 
     def _ask(self, step: int) -> None:
         due = step + self.config.every if self.config.answers_lag else step
@@ -153,19 +166,32 @@ class Pebble(OnlineRewardModel):
         composed = self._learner.compose(count, due) if count > 0 else None
         if left <= 0:
             self._end_asking(f"all {self.config.budget.questions} questions of the budget are asked")
-        elif composed is not None and composed.questions:
+        elif composed is not None and len(composed.questions) < count:
+            self._say(
+                f"{len(composed.questions)} instead of {count} questions: only {self._learner.pool.looks} of "
+                f"{len(self._learner.pool)} segments in the pool look different, and nothing is asked twice"
+            )
+        if composed is not None and composed.questions:
             # Before asking: the labeller's threads read the scale with the first question.
             self._set_scales(self._measured_scale(composed))
             self._labelling.ask(composed.questions, step)
             self._round, self._asked_at = composed, step
 
     def _nothing_to_ask_about(self) -> bool:
-        if len(self._learner.pool) == 0 and self._chunks >= PATIENCE:
+        pool, labelled = self._learner.pool, len(self._learner.examples)
+        if pool.looks > 1:
+            return False
+        if self._chunks >= PATIENCE and len(pool) == 0:
             raise RunFailed(
                 f"no episode had {self.config.segment} steps within one chunk so far, so there is nothing to ask "
                 "about; lower reward.segment, or raise learner.chunk"
             )
-        return len(self._learner.pool) == 0
+        if self._chunks >= PATIENCE and not labelled:
+            raise RunFailed(
+                f"all {len(pool)} segments in the pool look the same, so there is nothing to ask about; look at what "
+                "the environment draws: its camera, and what moves in front of it"
+            )
+        return True
 
     def _measured_scale(self, asked: QueryRound) -> Scale:
         """The teacher's scale for a round; its range is never narrower than in earlier rounds, so that a level means
@@ -196,6 +222,9 @@ class Pebble(OnlineRewardModel):
         numbers["time/waiting_for_teacher"] = waited
         if not self.learned.ready:
             return RewardUpdate(numbers)
+        return self._taken_over(numbers, first)
+
+    def _taken_over(self, numbers: dict[str, float | None], first: bool) -> RewardUpdate:
         # The first lesson takes over from novelty: values learned so far mean nothing now.
         reset, updates = first and self.config.reset_critic, self.config.reset_updates if first else 0
         return RewardUpdate(numbers, relabel=True, reset_critic=reset, updates=updates)
@@ -204,20 +233,12 @@ class Pebble(OnlineRewardModel):
         spent = self._store.spent(self._labelling.run)
         numbers |= {"labels/remembered": answers.remembered, "labels/requests": spent.requests}
         numbers |= {"labels/tokens": spent.tokens, "labels/cost": spent.money}
-        if self._learner.kept == 0:
+        if len(self._learner.examples) == 0 and not self.learned.ready:
             raise RunFailed(_nothing_usable(answers))
         failed = [a.reason for a in answers.answers if a is not None and a.outcome is Outcome.FAILED]
         if failed:
             self._say(f"{len(failed)} of {len(answers.answers)} questions failed ({_most_frequent(failed)})")
-        parts = [f"labels {numbers['labels/kept']:.0f} of {numbers['labels/asked']:.0f}"]
-        for name, text in (("labels/accuracy", "as ground truth"), ("reward/held_out_accuracy", "held out")):
-            value = numbers.get(name)
-            if value is not None:
-                parts.append(f"{text} {100 * value:.0f} %")
-        correlation = numbers.get("reward/rank_correlation")
-        if correlation is not None:
-            parts.append(f"reward's rank correlation with ground truth {correlation:.2f}")
-        self._say(", ".join(parts))
+        self._say(f"labels {numbers['labels/kept']:.0f} of {numbers['labels/asked']:.0f}{_how_good(numbers)}")
 
     def _end_asking(self, why: str) -> None:
         self._finished = True
@@ -237,6 +258,7 @@ class Pebble(OnlineRewardModel):
             "next_round": self._next_round,
             "chunks": self._chunks,
             "finished": self._finished,
+            "begun_with_labels": not self._lessons,
         }
 
     def restore(self, state: dict[str, Any], archives: Archives) -> None:
@@ -247,9 +269,24 @@ class Pebble(OnlineRewardModel):
         self._round = None if state["round"] is None else QueryRound.of(state["round"])
         self._next_round, self._asked_at = int(state["next_round"]), int(state["asked_at"])
         self._chunks, self._finished = int(state["chunks"]), bool(state["finished"])
+        if state.get("begun_with_labels", True):
+            self._lessons = ()
         self._set_scales(state["scales"])
         if self._round is not None:
             self._labelling.ask(self._round.questions, self._asked_at)
+
+
+def _how_good(numbers: dict[str, float | None]) -> str:
+    """What is known of labels and reward, each part after a comma."""
+    parts = ""
+    for name, text in (("labels/accuracy", "as ground truth"), ("reward/held_out_accuracy", "held out")):
+        value = numbers.get(name)
+        if value is not None:
+            parts += f", {text} {100 * value:.0f} %"
+    correlation = numbers.get("reward/rank_correlation")
+    if correlation is not None:
+        parts += f", reward's rank correlation with ground truth {correlation:.2f}"
+    return parts
 
 
 def _nothing_usable(answers: Answers) -> str:

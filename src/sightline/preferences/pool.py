@@ -53,6 +53,11 @@ class SegmentPool:
         return self._digests[: len(self)]
 
     @property
+    def looks(self) -> int:
+        """Segments held that look different from each other."""
+        return len(set(self.digests))
+
+    @property
     def features(self) -> np.ndarray:
         """Features [N, L, …] of the segments held; a view."""
         return self._features[: len(self)]

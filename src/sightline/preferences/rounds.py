@@ -11,6 +11,7 @@ import numpy as np
 
 from sightline.evaluation.statistics import spearman
 from sightline.labels.types import Answer, Outcome, Question, Segment, true_preference
+from sightline.preferences.existing import Lesson
 from sightline.preferences.pool import SegmentPool
 from sightline.preferences.sampling import AskedPairs, PoolView, choose_singles
 from sightline.preferences.settings import LearnedSettings
@@ -115,14 +116,22 @@ class PreferenceLearner:
         numbers = self._count([(question, answer) for question, _, answer in told])
         for _, features, value in usable:
             self.examples.add(features, value)
-        if self.kept:
-            numbers |= self.config.feedback.learn(self, usable)
-            # All segments ever labelled: in the end the recent past alone is too uniform to set a scale.
-            self.reward.fit_normalizer(self.examples.steps())
-            steps = self.pool.features.reshape(-1, *self.reward.feature_shape)
-            returns = self.reward.rewards_of(steps).reshape(len(self.pool), -1).sum(axis=1)
-            numbers["reward/rank_correlation"] = spearman(returns, self.pool.true_returns)
-        return numbers
+        return numbers | self._shape(usable) if len(self.examples) else numbers
+
+    def learn_lessons(self, lessons: Sequence[Lesson]) -> dict[str, float | None]:
+        """Shape the reward by labels that exist, which cost no question; their pairs are not asked about again."""
+        for lesson in lessons:
+            self.examples.add(lesson.features, lesson.value)
+            self.asked.append(lesson.segments)
+        return {"labels/existing": len(lessons)} | self._shape([])
+
+    def _shape(self, usable: Sequence[tuple[Question, tuple[np.ndarray, ...], float]]) -> dict[str, float | None]:
+        numbers = self.config.feedback.learn(self, usable)
+        # All segments ever labelled: in the end the recent past alone is too uniform to set a scale.
+        self.reward.fit_normalizer(self.examples.steps())
+        steps = self.pool.features.reshape(-1, *self.reward.feature_shape)
+        returns = self.reward.rewards_of(steps).reshape(len(self.pool), self.config.segment).sum(axis=1)
+        return numbers | {"reward/rank_correlation": spearman(returns, self.pool.true_returns)}
 
     def fit(self) -> dict[str, float | None]:
         """Fit the reward's networks to all labels so far; gives metrics."""

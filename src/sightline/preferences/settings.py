@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
 from sightline.config.blocks import Plugin, Reach, RewardWording
 from sightline.preferences.feedback.base import FeedbackConfig
@@ -17,6 +17,12 @@ from sightline.teachers.base import TeacherConfig
 if TYPE_CHECKING:
     from sightline.config.recipe import AgentRecipe, ControlRecipe
     from sightline.models.encoders import Encoder
+
+
+def _separated(stores: object) -> object:
+    """Folders of a text that are separated by commas."""
+    return [folder.strip() for folder in stores.split(",") if folder.strip()] if isinstance(stores, str) else stores
+
 
 TEACHER, FEEDBACK = Plugin("teacher", "encoder"), Plugin("feedback", "pairs")
 Teacher = Annotated[TeacherConfig, TEACHER]
@@ -38,8 +44,8 @@ class LearnedSettings(RewardConfig):
     """Transitions that are collected for the novelty of their states, before the first question is asked."""
     every: PositiveInt = 2_000
     """Transitions between two rounds of questions."""
-    questions: PositiveInt = 60
-    """Questions in a round."""
+    questions: NonNegativeInt = 60
+    """Questions in a round; 0 asks nobody, and learns from `labels_from` alone."""
     schedule: Literal["constant", "falling", "rising"] = "constant"
     """Query schedule, the size of a round over the run: constant, falling to nothing, or rising."""
     budget: Budget = Budget()
@@ -59,6 +65,13 @@ class LearnedSettings(RewardConfig):
     """Height and width of the frames; default: what the encoder reads, and 224 x 224 for chat and human teachers."""
     labels: str | None = None
     """Folder of the label store; default: `labels` in the run. Runs that share a store share its answers."""
+    labels_from: Annotated[tuple[str, ...], BeforeValidator(_separated)] = ()
+    """Folders of label stores, or of runs with one, separated by commas: their labels are learned from before the first
+    question is asked, and beside the answers to it."""
+    labels_any_goal: bool = False
+    """Learn from labels of `labels_from` that are for another goal, too."""
+    labels_resize: bool = False
+    """Learn from labels of `labels_from` about frames of another size, too."""
     device: str = "auto"
 
     wording: ClassVar[RewardWording] = RewardWording(
@@ -95,6 +108,8 @@ class LearnedSettings(RewardConfig):
         self.teacher.check(self.feedback.question)
         if self.budget.money is not None:
             self.teacher.check_priced()
+        if self.questions == 0 and not self.labels_from:
+            raise ValueError("questions=0 asks nobody; say labels_from=STORE to learn from labels that there are")
         if self.pool < 2 * self.questions:
             raise ValueError(f"pool={self.pool} must hold at least twice the {self.questions} questions of a round")
         return self
@@ -104,6 +119,8 @@ class LearnedSettings(RewardConfig):
             if self.model.reads_states:
                 raise ValueError("reward.model.kind=states reads states, and an agent sees pictures; choose another")
             return  # its updates have no chunks of fixed length
+        if self.labels_from:
+            return  # it learns at once
         chunk = recipe.learner.chunk * recipe.envs
         first_lesson = -(-self.explore // chunk) * chunk
         if self.answers_lag:
@@ -124,6 +141,8 @@ class LearnedSettings(RewardConfig):
             yield f"teacher.{key}", value, what
         if self.labels:
             yield "labels", self.labels, "a label store elsewhere that would be written to"
+        for folder in self.labels_from:
+            yield "labels_from", folder, "a label store elsewhere that would be read"
 
     def sizes(self) -> Iterator[str]:
         height, width = self.shown_size(None)
@@ -131,16 +150,21 @@ class LearnedSettings(RewardConfig):
         yield f"{self.pool:,} segments for questions: up to {size / 1e6:.3g} MB"
 
     def facts(self) -> dict[str, str]:
-        return super().facts() | {
-            "Teacher": self.teacher.facts(),
-            "Feedback": self.feedback.facts(),
-            "Reward network": self.model.facts(),
-        }
+        existing = {"Labels from": ", ".join(self.labels_from)} if self.labels_from else {}
+        return (
+            super().facts()
+            | existing
+            | {
+                "Teacher": self.teacher.facts() if self.questions else "nobody is asked",
+                "Feedback": self.feedback.facts(),
+                "Reward network": self.model.facts(),
+            }
+        )
 
     def shown_size(self, encoder: Encoder | None) -> tuple[int, int]:
         """Height and width of the frames that the teacher is shown."""
         if self.frame_size is not None:
             return self.frame_size
-        if self.teacher.shown_size is not None:
+        if self.questions and self.teacher.shown_size is not None:
             return self.teacher.shown_size
         return (encoder.image_size, encoder.image_size) if encoder else PLAIN_SIZE

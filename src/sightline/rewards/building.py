@@ -20,6 +20,7 @@ from sightline.rewards.base import OnlineRewardModel, RewardModel
 if TYPE_CHECKING:
     from sightline.labels.types import Teacher
     from sightline.models.encoders import Encoder
+    from sightline.preferences.existing import Lesson
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class RewardSetup:
         frames: whether the environment renders at all.
         encoder: the one that frames are embedded with, if any; its model card goes into the run folder.
         teacher: answers the questions; None if none does, or if people are only reached in the run.
+        lessons: labels that exist, from which a learned reward begins.
         warnings: one line each.
     """
 
@@ -57,6 +59,7 @@ class RewardSetup:
     frames: bool = True
     encoder: Encoder | None = None
     teacher: Teacher | None = None
+    lessons: tuple[Lesson, ...] = ()
     warnings: tuple[str, ...] = ()
 
 

@@ -116,8 +116,8 @@ def fit(reward: EnsembleReward, examples: Examples, feedback: LabelLoss, segment
         RunFailed: the loss is not a finite number.
     """
     config, labels = reward.fitting, Labels(reward, examples, feedback, segment)
-    held_out = _held_out(len(examples), config.held_out)
-    train, test = np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    apart = held_out(len(examples), config.held_out)
+    train, test = np.flatnonzero(~apart), np.flatnonzero(apart)
     if config.reset_weights:
         reward.reset_weights()
     ensemble = reward.ensemble
@@ -154,8 +154,8 @@ def fit(reward: EnsembleReward, examples: Examples, feedback: LabelLoss, segment
     )
 
 
-def _held_out(count: int, share: float) -> np.ndarray:
-    """bool[count]; growing `count` never changes what was decided before. The first label is trained on."""
+def held_out(count: int, share: float) -> np.ndarray:
+    """bool[count], the labels held out; growing `count` never changes what was decided before. The first is never."""
     drawn = np.random.default_rng(0).random(count)
     if count:
         drawn[0] = 1.0

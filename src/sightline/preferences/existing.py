@@ -1,0 +1,221 @@
+"""Labels that exist, to learn from: of a label store, whoever gave them, or of any segments.
+
+store ──► answers of the kind that is learned from, for one goal ──► segments, or their states ──► features, value
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sightline.errors import BadInput
+from sightline.labels.store import LabelStore, StoredLabel, existing_store
+from sightline.labels.types import Answer, Outcome, Segment, preference, sentences_of
+from sightline.preferences.feedback.base import FeedbackConfig
+from sightline.rewards.learned.reward import EnsembleReward, LearnedReward
+
+if TYPE_CHECKING:
+    from sightline.preferences.config import LearnedConfig
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A label as a reward model learns it.
+
+    Attributes:
+        segments: digests of the one or two segments that it is about.
+        features: of these segments, [L, …] each.
+        value: the answer's.
+    """
+
+    segments: tuple[str, ...]
+    features: tuple[np.ndarray, ...]
+    value: float
+
+
+def usable_labels(
+    store: LabelStore, feedback: FeedbackConfig, goal: str | Sequence[str] | None, any_goal: bool = False
+) -> list[tuple[StoredLabel, float]]:
+    """Labels of a store with their values, of the kind that the feedback learns from.
+
+    Args:
+        goal: the goal that they must be for; None if all are for one.
+        any_goal: take them whatever they are for.
+
+    Raises:
+        BadInput: they are for several goals, or for another; ratings on other levels; or a value that is none.
+    """
+    labels = [
+        label
+        for label in store.labels()
+        if label.kind == feedback.question and label.answer.value is not None and feedback.teaches(label.answer.outcome)
+    ]
+    labels = labels if any_goal else _for_one_goal(labels, feedback, goal)
+    if feedback.question == "rate":
+        labels = _on_levels(labels, feedback)
+    for label in labels:
+        try:
+            answer_of(label.answer.value, feedback)
+        except ValueError as error:
+            raise BadInput(f"label {label.id} of '{store.folder}': {error}") from error
+    return [(label, label.answer.value) for label in labels if label.answer.value is not None]
+
+
+def lessons_of(
+    folders: Sequence[str],
+    config: LearnedConfig,
+    reward: LearnedReward,
+    goal: tuple[str, ...],
+    frame_shape: Sequence[int],
+    warn: Callable[[str], None],
+) -> list[Lesson]:
+    """Read the labels of stores, or of runs, as a run's own reward model learns them.
+
+    Args:
+        config: the recipe's block: which labels are learned from, and what is allowed of them.
+        goal: the run's.
+        frame_shape: (H, W, 3) of the frames that the run's teacher is shown.
+        warn: told in one line of labels that contradict each other.
+
+    Raises:
+        BadInput: there is no such store; or its labels are of another kind, goal, length or frame size than the run's,
+            or without the states that the reward model reads.
+    """
+    if not isinstance(reward, EnsembleReward):
+        raise BadInput(f"feedback={config.feedback.kind} learns from questions of its own; leave out labels_from")
+    found: list[Lesson] = []
+    for folder in folders:
+        with LabelStore(existing_store(Path(folder)), read_only=True) as store:
+            try:
+                labels = usable_labels(store, config.feedback, goal, config.labels_any_goal)
+            except BadInput as error:
+                raise BadInput(
+                    f"labels_from '{folder}': {error}; reward.labels_any_goal=true takes any goal"
+                ) from error
+            if not labels:
+                raise BadInput(f"there are no usable {config.feedback.noun} in '{folder}'")
+            found += _lessons(labels, store, config, reward, frame_shape)
+    contradictions = sum(1 for values in _values_by_question(found).values() if max(values) - min(values) > 0.5)
+    if contradictions:
+        warn(
+            f"{contradictions} {config.feedback.noun} in labels_from have labels that contradict each other; all of "
+            "them are learned from. `sightline label stats` shows who said what"
+        )
+    return found
+
+
+def _lessons(
+    labels: Sequence[tuple[StoredLabel, float]],
+    store: LabelStore,
+    config: LearnedConfig,
+    reward: EnsembleReward,
+    frame_shape: Sequence[int],
+) -> Iterator[Lesson]:
+    """
+    Raises:
+        BadInput: naming the store, what differs, and how it is allowed.
+    """
+    features: dict[str, np.ndarray] = {}  # a segment may be in many pairs
+    for label, value in labels:
+        for digest in label.segments:
+            if digest in features:
+                continue
+            segment = store.segment(digest)
+            seen = _states(segment, reward, store) if config.model.reads_states else segment.frames
+            if len(seen) != config.segment:
+                raise BadInput(
+                    f"the labels in '{store.folder}' are of segments of {len(seen)} steps, and this run's have "
+                    f"{config.segment}; say reward.segment={len(seen)}"
+                )
+            shape = segment.frames.shape[1:]
+            if not config.model.reads_states and shape != tuple(frame_shape) and not config.labels_resize:
+                raise BadInput(
+                    f"the labels in '{store.folder}' are of frames of {shape[0]}x{shape[1]}, and this run's have "
+                    f"{frame_shape[0]}x{frame_shape[1]}; say reward.frame_size=[{shape[0]},{shape[1]}], or allow it by "
+                    "reward.labels_resize=true"
+                )
+            features[digest] = reward.features_of(seen)
+        yield Lesson(label.segments, tuple(features[digest] for digest in label.segments), value)
+
+
+def _states(segment: Segment, reward: EnsembleReward, store: LabelStore) -> np.ndarray:
+    """States of a segment as the reward model reads them, without the actions that may stand behind them."""
+    shape = reward.seen_shape
+    if segment.states is None or len(shape) != 1 or segment.states.shape[1] < shape[0]:
+        held = "no states" if segment.states is None else f"states of {segment.states.shape[1]} numbers"
+        raise BadInput(
+            f"the labels in '{store.folder}' have {held}, and reward.model.kind=states reads "
+            f"{'x'.join(map(str, shape))}; choose a model that reads frames"
+        )
+    return segment.states[:, : shape[0]]
+
+
+def _values_by_question(lessons: Sequence[Lesson]) -> dict[tuple[str, ...], list[float]]:
+    """Values of all labels of each question; of a pair, in one order of its segments. Ratings are scaled to 0 to 1."""
+    values: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    highest = max((lesson.value for lesson in lessons if len(lesson.segments) == 1), default=1.0)
+    for lesson in lessons:
+        ordered = tuple(sorted(lesson.segments))
+        if len(lesson.segments) == 1:
+            values[ordered].append(lesson.value / (highest or 1.0))
+        else:
+            values[ordered].append(lesson.value if ordered == lesson.segments else 1.0 - lesson.value)
+    return values
+
+
+def _for_one_goal(
+    labels: list[StoredLabel], feedback: FeedbackConfig, goal: str | Sequence[str] | None
+) -> list[StoredLabel]:
+    goals = list(dict.fromkeys(label.goal for label in labels))
+    listed = ", ".join(map(_in_words, goals))
+    if goal is None:
+        if len(goals) > 1:
+            raise BadInput(f"these {feedback.noun} are for several goals, {listed}; say which: goal=…")
+        return labels
+    wanted = sentences_of(goal)
+    if labels and wanted not in goals:
+        raise BadInput(f"there are no {feedback.noun} for the goal {_in_words(wanted)}, only for {listed}")
+    return [label for label in labels if label.goal == wanted]
+
+
+def answer_of(number: Any, feedback: FeedbackConfig) -> Answer:
+    """Answer that a number stands for; of a pair it may also be a probability that the second is preferred.
+
+    Raises:
+        ValueError: it is no number, or not one of those.
+    """
+    highest, meaning = 1, ""
+    if feedback.question == "compare":
+        meaning = " (0 first, 1 second, 0.5 equal)"
+    elif feedback.question == "rate":
+        highest, meaning = feedback.question_levels - 1, " (the level)"
+    try:
+        value = float(number)
+    except (TypeError, ValueError, RuntimeError):
+        value = float("nan")
+    if not 0 <= value <= highest:
+        shown = " ".join(repr(number).split())[:60]
+        raise ValueError(f"the answer must be a number from 0 to {highest}{meaning}, not {shown}")
+    return preference(value) if feedback.question == "compare" else Answer(Outcome.VALUE, value)
+
+
+def _in_words(goal: tuple[str, ...]) -> str:
+    return f"'{' '.join(' / '.join(goal).split())}'"
+
+
+def _on_levels(labels: list[StoredLabel], feedback: FeedbackConfig) -> list[StoredLabel]:
+    """The ratings on as many levels as the feedback has; all must be on those unless its levels were chosen."""
+    levels = sorted({label.levels for label in labels})
+    chosen = [label for label in labels if label.levels == feedback.question_levels]
+    if labels and (not chosen or (len(levels) > 1 and "levels" not in feedback.model_fields_set)):
+        listed = " and ".join(map(str, levels))
+        raise BadInput(
+            f"these {feedback.noun} are on {listed} levels, not on {feedback.question_levels}; say "
+            f"feedback={{'kind': '{feedback.kind}', 'levels': {levels[-1]}}}"
+        )
+    return chosen
