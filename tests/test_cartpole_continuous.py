@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sightline.envs.control.cartpole_continuous import LEAN, TRACK, CartPoleContinuous
 from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import find_task
+from sightline.errors import BadInput
 
 GRAVITY, CART, POLE, HALF_LENGTH, TICK = 9.8, 1.0, 0.1, 0.5, 0.02
 ENV = find_task("cartpole-continuous").env
@@ -130,6 +131,24 @@ def test_the_picture_shows_the_angle_and_nothing_else() -> None:
     left, right = at(0, 0, -0.4, 0).render().astype(int), at(0, 0, 0.4, 0).render().astype(int)
     assert np.abs(left - right[:, ::-1]).mean() < 1
     assert np.abs(left - right).mean() > 2
+
+
+def test_the_published_picture_has_the_published_sizes() -> None:
+    """RL-VLM-F: a cart of 50 x 30 pixels on a line at height 40 of 200, a pole of 10 x 125 from below its axle."""
+    env = CartPoleContinuous(render_mode="rgb_array", view="rlvlmf")
+    env.reset(seed=0)
+    env.state = np.zeros(4)
+    picture = env.render()
+    pole = np.argwhere((picture == (202, 152, 101)).all(-1))
+    np.testing.assert_allclose(np.ptp(pole, axis=0) + 1, (125, 10), atol=1)
+    assert pole.mean(axis=0)[1] == pytest.approx(99.5, abs=0.5)
+    black = (picture == 0).all(-1)
+    cart = np.flatnonzero(black[:, 80])
+    assert (len(cart), cart.mean()) == (pytest.approx(30, abs=1), pytest.approx(160, abs=1))
+    assert black[150].sum() == pytest.approx(50 - 10, abs=2), "a pole of 10 pixels is before it"
+    assert black[:, 0].sum() == black[:, 199].sum() == 1, "one pixel of ground"
+    with pytest.raises(BadInput, match="'rlvlmf'"):
+        CartPoleContinuous(view="rl")
 
 
 @pytest.mark.parametrize("size", [(64, 64), (48, 96)])

@@ -319,6 +319,42 @@ def test_meta_worlds_own_cameras_are_turned_upright() -> None:
 
 @needs_metaworld
 @pytest.mark.usefixtures("opengl")
+@pytest.mark.parametrize("size", [300, 96])
+def test_the_published_picture_shows_the_cube_where_the_published_camera_sees_it(size: int) -> None:
+    """RL-VLM-F: a camera at (0, 1.1, 0.75), turned by -0.5 rad about x; 480 pixels of 45 degrees, turned over by rows,
+    of which 100 to 400 are kept."""
+    env = make("sweep-into", frames=True, size=size, view="rlvlmf")
+    env.reset(seed=3)
+    away = inner(env).data.body("obj").xpos - np.array([0.0, 1.1, 0.75])
+    cos, sin = np.cos(-0.5), np.sin(-0.5)
+    right, up, depth = away[0], cos * away[1] + sin * away[2], sin * away[1] - cos * away[2]
+    focal = 240 / np.tan(np.radians(22.5))
+    row, column = 239.5 + focal * up / depth, 239.5 + focal * right / depth  # rows of a picture that is turned over
+    expected = (np.array([row, column]) - 100) * size / 300
+    rows, columns = np.nonzero(green(env.render()))
+    np.testing.assert_allclose([rows.mean(), columns.mean()], expected, atol=size / 60)
+    env.close()
+
+
+@needs_metaworld
+@pytest.mark.parametrize(
+    ("task", "hand", "thing"),
+    [
+        ("drawer-open", (0, 0.75, 0.15), (0, 0.73, 0.09)),
+        ("sweep-into", (0, 0.53, 0.05), (0, 0.65, 0.07)),
+        ("soccer", (0, 0.56, 0.05), (0, 0.65, 0.03)),
+    ],
+)
+def test_published_starts_are_always_the_same(task: str, hand: Any, thing: Any) -> None:
+    env = make(task, view="rlvlmf")
+    first, second = env.reset(seed=0)[0], env.reset(seed=1)[0]
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_allclose(first[:3], hand, atol=0.05)
+    np.testing.assert_allclose(first[4:7], thing, atol=0.02)
+
+
+@needs_metaworld
+@pytest.mark.usefixtures("opengl")
 @pytest.mark.parametrize("task", TASKS)
 def test_hiding_the_robot_changes_the_picture_and_nothing_else(task: str) -> None:
     shown, hidden = (make(task, frames=True, size=224, robot=robot) for robot in ("shown", "hidden"))
@@ -417,6 +453,9 @@ def test_frames_of_several_environments_at_once() -> None:
         ({"camera": "corner9"}, "'corner"),
         ({"camera": {"look_at": (0, 0, 0)}}, "distance"),
         ({"colour": "red"}, "colour"),
+        ({"view": "rl-vlm-f"}, "'rlvlmf'"),
+        ({"task": "door-open", "view": "rlvlmf"}, "the task of view=rlvlmf"),
+        ({"render_size": (64, 96), "view": "rlvlmf"}, "not 64x96; say render_size=[300,300]"),
     ],
 )
 def test_wrong_options_are_said_in_one_line(options: dict[str, Any], expected: str) -> None:

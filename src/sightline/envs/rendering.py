@@ -113,21 +113,24 @@ class OffscreenRenderer:
             model.vis.quality.numslices = slices
         self._renderer: Any = None
 
-    def render(self, data: mujoco.MjData, view: View) -> np.ndarray:
-        """uint8[height, width, 3], upright."""
+    def render(self, data: mujoco.MjData, view: View | int) -> np.ndarray:
+        """uint8[height, width, 3]: upright, or from a camera of the model's (its index) as that is mounted."""
         import mujoco
 
-        self._model.vis.global_.fovy = view.field_of_view
         if self._renderer is None:
             prepare_rendering()  # an environment may be made without `EnvMaker`
             self._renderer = mujoco.Renderer(self._model, *self._size)
             atexit.register(self.close)  # before OpenGL itself is shut down, which would print errors
             self._renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = self._shadows
             self._renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = self._reflections
-        camera = mujoco.MjvCamera()
-        camera.lookat[:] = view.look_at
-        camera.distance, camera.azimuth, camera.elevation = view.distance, view.azimuth, view.elevation
-        self._renderer.update_scene(data, camera)
+        if isinstance(view, View):
+            self._model.vis.global_.fovy = view.field_of_view
+            camera = mujoco.MjvCamera()
+            camera.lookat[:] = view.look_at
+            camera.distance, camera.azimuth, camera.elevation = view.distance, view.azimuth, view.elevation
+            self._renderer.update_scene(data, camera)
+        else:
+            self._renderer.update_scene(data, view)
         picture: np.ndarray = self._renderer.render()
         return picture
 

@@ -45,8 +45,11 @@ class CartPoleLook:
     pole_width: float = 0.05
     cart_width: float = 0.2
     cart_height: float = 0.1
+    axle_height: float = 0.5
+    """Distance of the axle from the middle of the cart, as a fraction of the cart's height."""
     rail_height: float = 0.62
     """Distance of the rail from the top."""
+    rail_width: float = 0.012
 
 
 def draw_cartpole(position: float, angle: float, size: Size, look: CartPoleLook) -> np.ndarray:
@@ -71,9 +74,10 @@ def draw_cartpole(position: float, angle: float, size: Size, look: CartPoleLook)
     margin = half_cart + 0.01
     x = 0.5 + position / TRACK * (0.5 - margin)
     rail = look.rail_height
-    canvas.rectangle(0, rail - 0.006, 1, rail + 0.006, look.rail)
-    top = rail - look.cart_height / 2
-    canvas.rectangle(x - half_cart, top, x + half_cart, rail + look.cart_height / 2, look.cart)
+    canvas.rectangle(0, rail - look.rail_width / 2, 1, rail + look.rail_width / 2, look.rail)
+    half_height = look.cart_height / 2
+    canvas.rectangle(x - half_cart, rail - half_height, x + half_cart, rail + half_height, look.cart)
+    top = rail - look.axle_height * look.cart_height
     half_pole = look.pole_width / 2 / aspect
     foot = look.pole_width / 2
     pole = [
@@ -93,6 +97,10 @@ LOOKS = {
         background=(58, 66, 110), horizon=(214, 142, 108), roughness=12, cart=(38, 30, 46), pole=(250, 226, 140)
     ),
 }
+PUBLISHED_LOOK = CartPoleLook(
+    pole_length=0.6, cart_width=0.25, cart_height=0.15, axle_height=0.25, rail_height=0.8, rail_width=0.005
+)
+"""Proportions of the picture that RL-VLM-F draws (200 x 200)."""
 
 
 class CartPole(gymnasium.Env[np.ndarray, np.int64]):

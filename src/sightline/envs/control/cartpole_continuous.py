@@ -11,9 +11,10 @@ import numpy as np
 from gymnasium import spaces
 
 from sightline.envs import CARTPOLE_CONTINUOUS_ID
-from sightline.envs.control.cartpole import LOOKS, CartPoleLook, advance, draw_cartpole
+from sightline.envs.control.cartpole import LOOKS, PUBLISHED_LOOK, CartPoleLook, advance, draw_cartpole
 from sightline.envs.drawing import Size, choose_look
 from sightline.envs.tasks import Axis, Task
+from sightline.errors import one_of
 
 TRACK = 1.92
 """The cart stays within [-TRACK, TRACK] metres."""
@@ -35,16 +36,24 @@ class CartPoleContinuous(gymnasium.Env[np.ndarray, np.ndarray]):
         render_mode: `"rgb_array"` or None.
         render_size: height and width of the frames in pixels.
         look: a name in `sightline.envs.control.cartpole.LOOKS`, or a `CartPoleLook`.
+        view: `rlvlmf` for the picture of RL-VLM-F, 200 x 200, whatever the look.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 50}
 
     def __init__(
-        self, render_mode: str | None = None, render_size: Size = (200, 200), look: str | CartPoleLook = "plain"
+        self,
+        render_mode: str | None = None,
+        render_size: Size = (200, 200),
+        look: str | CartPoleLook = "plain",
+        view: str | None = None,
     ) -> None:
         self.render_mode = render_mode
         self.render_size = (int(render_size[0]), int(render_size[1]))
         self.look = choose_look(look, LOOKS)
+        if view is not None:
+            one_of("view", view, ("rlvlmf",))
+            self.look = PUBLISHED_LOOK
         high = np.array([TRACK, np.inf, LEAN, np.inf], np.float32)
         self.observation_space = spaces.Box(-high, high, dtype=np.float32)
         self.action_space = spaces.Box(-1, 1, (1,), np.float32)

@@ -3,7 +3,8 @@ that determine everything; the goal kept out of the observation; the robot shown
 
 The simulation is Farama's package `metaworld` (extra `sightline[metaworld]`), unchanged. Deliberate differences from
 the variants in RL-VLM-F (Wang et al., ICML 2024): starts are random unless `starts="fixed"`; the hand starts where
-Meta-World puts it, so that the drawer is closed at first; frames are not mirrored.
+Meta-World puts it, so that the drawer is closed at first; frames are not mirrored. `view="rlvlmf"` takes all three
+back, so that its published label caches show what a policy of ours sees.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -22,7 +24,7 @@ from sightline.envs.cameras import Camera, View, view_of
 from sightline.envs.drawing import Size
 from sightline.envs.rendering import OffscreenRenderer
 from sightline.envs.tasks import Task
-from sightline.errors import one_of
+from sightline.errors import BadInput, one_of
 
 ROBOT = "base"
 """Root body of the arm and its gripper."""
@@ -47,6 +49,34 @@ NEAR_ENOUGH = {"drawer-open": 0.04}
 which is where its stop is, and it springs back from there: a drawer pulled out all the way would fail once released."""
 
 
+@dataclass(frozen=True)
+class PublishedView:
+    """Camera and start of a task in RL-VLM-F. Its cameras hang upside down, and its pictures are turned over by their
+    rows: upright, and mirrored.
+
+    Attributes:
+        place: of the camera, metres.
+        right, up: axes of its picture, before that is turned over; need not be of unit length.
+        hand: where the hand starts, metres.
+        crop: the part of the picture that is kept, as fractions of its height and width.
+    """
+
+    place: tuple[float, float, float]
+    right: tuple[float, float, float]
+    up: tuple[float, float, float]
+    hand: tuple[float, float, float]
+    crop: tuple[float, float] = (0.0, 1.0)
+
+
+_INNER = (100 / 480, 400 / 480)
+PUBLISHED = {
+    "drawer-open": PublishedView((-0.6, 0.2, 0.35), (-1, 1, 0), (-0.2, -0.2, -1), (0, 0.75, 0.15), _INNER),
+    "sweep-into": PublishedView((0, 1.1, 0.75), (1, 0, 0), (0, 0.8776, -0.4794), (0, 0.53, 0.05), _INNER),
+    "soccer": PublishedView((0.2, 0.6, 0.5), (-0.4885, -0.869, -0.0789), (0.7608, -0.3798, -0.5263), (0, 0.56, 0.05)),
+}
+"""Views of RL-VLM-F, vertical field of view 45 degrees."""
+
+
 class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
     """Robot arm on a table, with one Meta-World task.
 
@@ -68,9 +98,11 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
             would be too close to each other there.
         show_goal: put the goal's position into the observation, and Meta-World's markers into the frame.
         shadows: draw shadows, reflections and smoothed edges, which takes several times as long.
+        view: `rlvlmf` for the camera, the part of its picture, the hidden robot and the start of RL-VLM-F, in its three
+            tasks and in square frames; `camera`, `robot` and `starts` do not count then. Its pictures are 300 x 300.
 
     Raises:
-        BadInput: an unknown task, camera or choice.
+        BadInput: an unknown task, camera or choice; a view of a task that has none.
         gymnasium.error.DependencyNotInstalled: `metaworld` is missing.
     """
 
@@ -86,9 +118,15 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
         starts: str = "random",
         show_goal: bool = False,
         shadows: bool = False,
+        view: str | None = None,
     ) -> None:
         self.task = task.removesuffix("-v3")
         self._inner = _simulation(self.task)
+        self._published: PublishedView | None = None
+        if view is not None:
+            one_of("view", view, ("rlvlmf",))
+            self._published = PUBLISHED[one_of("the task of view=rlvlmf", self.task, PUBLISHED)]
+            camera, robot, starts = None, "hidden", "fixed"
         self._random_starts = one_of("starts", starts, ("random", "fixed")) == "random"
         self._show_goal = show_goal
         self.render_mode = render_mode
@@ -97,7 +135,11 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
         self._set_appearance(hide_robot=one_of("robot", robot, ("shown", "hidden")) == "hidden")
         # Shadows come with all that is dear: reflections, and edges smoothed by MuJoCo's own number of samples.
         samples = None if shadows else 0
-        self._renderer = OffscreenRenderer(self._inner.model, self.render_size, shadows, shadows, samples)
+        drawn = self.render_size if self._published is None else _drawn_size(self.render_size, self._published.crop)
+        self._renderer = OffscreenRenderer(self._inner.model, drawn, shadows, shadows, samples)
+        if self._published is not None:
+            self._mounted = _mount(self._inner.model, self._published)
+            self._inner.hand_init_pos = np.array(self._published.hand)
         self._placement = np.empty(0)
         self.observation_space = spaces.Box(-np.inf, np.inf, (2 * STATE + 3,), np.float32)
         self.action_space = spaces.Box(-1, 1, (4,), np.float32)
@@ -131,6 +173,11 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
 
     def render(self) -> np.ndarray:
         """Render the present state: uint8[height, width, 3]."""
+        if self._published is not None:
+            picture = self._renderer.render(self._inner.data, self._mounted)[::-1]
+            first = round(self._published.crop[0] * len(picture))
+            rows, columns = (slice(first, first + side) for side in self.render_size)
+            return np.ascontiguousarray(picture[rows, columns])
         view = self._view or _upright_view(self._inner, self._camera_name)
         return self._renderer.render(self._inner.data, view)
 
@@ -198,6 +245,33 @@ def _camera(model: Any, camera: Camera | None, task: str) -> tuple[str, View | N
     if not isinstance(camera, str):
         return "", view_of(camera, {})
     return one_of("camera", camera, [model.camera(i).name for i in range(model.ncam)]), None
+
+
+def _drawn_size(size: Size, crop: tuple[float, float]) -> tuple[int, int]:
+    """Size of a picture of which the part that is kept has this size.
+
+    Raises:
+        BadInput: it is not square.
+    """
+    if size[0] != size[1]:
+        raise BadInput(f"view=rlvlmf draws square pictures, not {size[0]}x{size[1]}; say render_size=[300,300]")
+    side = round(size[0] / (crop[1] - crop[0]))
+    return side, side
+
+
+def _mount(model: Any, published: PublishedView) -> int:
+    """Put one of the model's cameras, that hangs on no body, to a published place; gives its index."""
+    import mujoco
+
+    index = int(np.flatnonzero(model.cam_bodyid == 0)[0])
+    right, up = np.array(published.right, float), np.array(published.up, float)
+    right /= np.linalg.norm(right)
+    up -= (up @ right) * right
+    up /= np.linalg.norm(up)
+    model.cam_mode[index] = mujoco.mjtCamLight.mjCAMLIGHT_FIXED
+    model.cam_pos[index], model.cam_fovy[index] = published.place, 45.0
+    mujoco.mju_mat2Quat(model.cam_quat[index], np.stack([right, up, np.cross(right, up)], axis=1).ravel())
+    return index
 
 
 def _upright_view(inner: Any, name: str) -> View:
