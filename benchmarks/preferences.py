@@ -1,9 +1,11 @@
 """Does learning from a teacher work, and what does it cost? Every such claim of docs/results.md, by one command.
 
-    python benchmarks/preferences.py main efficiency throughput relabelling drawer --jobs 2
+    python benchmarks/preferences.py main efficiency existing throughput relabelling drawer --jobs 2
 
 - `main`: the bundled recipe (encoder teacher, offline) against the same learner on the ground-truth reward.
 - `efficiency`: with a scripted teacher, what each kind of feedback makes of 4 to 32 labels.
+- `existing`: the labels of seed 0 teach seeds 1 to 3, which ask nobody, against labels of their own; and a cache in the
+  form that RL-VLM-F writes teaches three seeds.
 - `throughput`: labelling against a server on this machine that takes one second for every answer, against the published
   way (two requests a pair, one after the other), and how long the learner waits for it.
 - `relabelling`: paying for stored frames anew, against the published way (converted on the host, 32 at a time).
@@ -83,6 +85,64 @@ def efficiency(jobs: int) -> None:
         ]
         print(f"| {name} | " + " | ".join(cells) + " |")
     keep(FILE, "efficiency", _kept(results), jobs)
+
+
+def existing(jobs: int) -> None:
+    """Part `existing`."""
+    with tempfile.TemporaryDirectory() as place:
+        labels, cached = Path(place) / "labels", Path(place) / "cached"
+        train("labels of seed 0", ("cartpole-preferences", f"reward.labels={labels}"), 0, Path(place))
+        _import_cache(Path(place) / "cache", cached)
+        unasked = "reward.questions=0"
+        rows = {
+            "labels of their own": ("cartpole-preferences",),
+            "labels of seed 0, none of their own": ("cartpole-preferences", unasked, f"reward.labels_from={labels}"),
+            "a cache of RL-VLM-F's form": (
+                *("cartpole-preferences", unasked, f"reward.labels_from={cached}"),
+                *("env_options.view=rlvlmf", "reward.frame_size=[200,200]"),
+            ),
+        }
+        results = _train_all(rows, jobs, first=1)
+    own = float(np.mean([run["return"] for run in results["labels of their own"]]))
+    for name, runs in results.items():
+        shares = [_share(run, own) for run in runs]
+        print(f"{name}: returns {[round(run['return'], 1) for run in runs]}, share of the way {np.round(shares, 3)}")
+    keep(FILE, "existing", _kept(results), jobs)
+
+
+def _import_cache(folder: Path, store: Path, pairs: int = 600, rounds: int = 10) -> None:
+    """Write a cache as RL-VLM-F does, of random play judged by its oracle, and import it."""
+    import pickle
+
+    from sightline.config.loading import load_recipe
+    from sightline.envs.control.cartpole_continuous import CartPoleContinuous
+    from sightline.labels.importing import import_labels
+    from sightline.labels.store import LabelStore
+
+    env, rng = CartPoleContinuous("rgb_array", view="rlvlmf"), np.random.default_rng(0)
+    frames, inputs, rewards = [], [], []
+    for episode in range(40):
+        state, _ = env.reset(seed=episode)
+        for step in range(100):
+            action = rng.uniform(-1, 1, 1).astype(np.float32)
+            after, reward, *_ = env.step(action)
+            if step % 2:
+                frames.append(env.render())
+                inputs.append(np.concatenate([state, action]))
+                rewards.append(reward)
+            state = after
+    shown, paid = np.stack(frames), np.array(rewards)
+    directory = folder / "CartPole" / "seed_0"
+    directory.mkdir(parents=True)
+    for number in range(rounds):
+        a, b = rng.integers(0, len(shown), (2, pairs // rounds))
+        oracle = (paid[b] > paid[a]).astype(np.int64)[:, None]
+        states = [np.stack([inputs[i] for i in chosen])[:, None] for chosen in (a, b)]
+        returns = [paid[chosen].reshape(-1, 1, 1) for chosen in (a, b)]
+        content = [np.concatenate([shown[a], shown[b]], axis=2), oracle, oracle, *states, *returns]
+        (directory / f"2024-01-22-14-03-{number:02d}.pkl").write_bytes(pickle.dumps(content))
+    with LabelStore(store) as opened:
+        import_labels([folder], opened, load_recipe("cartpole-preferences").goal, "cartpole-continuous")
 
 
 def throughput(jobs: int) -> None:
@@ -273,10 +333,11 @@ def _segment(frame: np.ndarray, reward: float) -> Any:
     return Segment(frame[None], np.array([reward], np.float32))
 
 
-def _train_all(rows: dict[str, tuple[str, ...]], jobs: int) -> dict[str, list[dict[str, Any]]]:
+def _train_all(rows: dict[str, tuple[str, ...]], jobs: int, first: int = 0) -> dict[str, list[dict[str, Any]]]:
+    """Results of each row with `SEEDS` seeds, from `first` on."""
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         runs = {
-            name: [pool.submit(train, name, arguments, seed, Path(folder)) for seed in range(SEEDS)]
+            name: [pool.submit(train, name, arguments, first + seed, Path(folder)) for seed in range(SEEDS)]
             for name, arguments in rows.items()
         }
         return {name: [run.result() for run in those] for name, those in runs.items()}
@@ -312,6 +373,7 @@ def _median_seconds(work: Callable[[], Any]) -> float:
 PARTS = {
     "main": learning,
     "efficiency": efficiency,
+    "existing": existing,
     "throughput": throughput,
     "relabelling": relabelling,
     "drawer": drawer,
