@@ -162,6 +162,7 @@ def fit(
 ) -> None:
     """Fit a reward to the labels of a store, without a simulator, and say how well it judges labels held out."""
     from dataclasses import asdict
+    from math import isnan
 
     from sightline.config.loading import for_control, load_recipe
     from sightline.labels.store import existing_store
@@ -177,19 +178,16 @@ def fit(
         fitted.reward.save(out)
     numbers = asdict(fitted.fit) | {"held_out": fitted.held_out, "rank_correlation": fitted.rank_correlation}
     if as_json:
-        shown = {name: None if value != value else value for name, value in numbers.items()}
+        shown = {name: None if value is None or isnan(value) else value for name, value in numbers.items()}
         print_json(shown | {"interval": fitted.interval, "path": str(out) if out else None})
         return
     typer.echo(f"labels      {fitted.labels}, of which {fitted.held_out} were held out")
-    typer.echo(
-        f"loss        {fitted.fit.loss:.3f}, held out {fitted.fit.held_out_loss:.3f}, {fitted.fit.epochs} epochs"
-    )
+    found = fitted.fit
+    typer.echo(f"loss        {found.loss:.3f}, held out {found.held_out_loss:.3f}, {found.epochs} epochs")
     if fitted.interval is not None:
         low, high = (100 * bound for bound in fitted.interval)
-        accuracies = 100 * fitted.fit.accuracy, 100 * fitted.fit.held_out_accuracy
-        typer.echo(
-            "accuracy    {:.0f} % of decided pairs, held out {:.0f} %".format(*accuracies) + f" [{low:.0f}, {high:.0f}]"
-        )
+        rates = f"{100 * found.accuracy:.0f} % of decided pairs, held out {100 * found.held_out_accuracy:.0f} %"
+        typer.echo(f"accuracy    {rates} [{low:.0f}, {high:.0f}]")
     if fitted.rank_correlation is not None:
         typer.echo(f"truth       rank correlation {fitted.rank_correlation:.2f} with true returns of segments held out")
     if out is not None:

@@ -186,12 +186,12 @@ def _row(store: LabelStore, label: StoredLabel, pictures: _Pictures) -> dict[str
         "second_frames": pictures.of(second) if second else [],
         "first_rewards": store.true_rewards(first).tolist(),
         "second_rewards": store.true_rewards(second).tolist() if second else [],
-        "first_states": _numbers(store.states(first)),
-        "second_states": _numbers(store.states(second)) if second else [],
+        "first_states": _rows(store.states(first)),
+        "second_states": _rows(store.states(second)) if second else [],
     }
 
 
-def _numbers(states: np.ndarray | None) -> list[list[float]]:
+def _rows(states: np.ndarray | None) -> list[list[float]]:
     return [] if states is None else states.tolist()
 
 

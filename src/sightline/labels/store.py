@@ -327,10 +327,6 @@ class LabelStore:
                 )
         with self._reading():
             known = self._database.execute("SELECT 1 FROM segments WHERE digest = ?", (segment.digest,)).fetchone()
-        states = None if segment.states is None else json.dumps(segment.states.tolist())
-        if known is not None and states is not None:
-            with self._writing():
-                self._database.execute("INSERT OR IGNORE INTO states VALUES (?,?)", (segment.digest, states))
         if known is None:
             try:
                 names = [self._frames.add(frame) for frame in segment.frames]
@@ -344,8 +340,10 @@ class LabelStore:
                     "INSERT OR IGNORE INTO segments VALUES (?,?,?)",
                     (segment.digest, json.dumps(names), json.dumps(rewards)),
                 )
-                if states is not None:
-                    self._database.execute("INSERT OR IGNORE INTO states VALUES (?,?)", (segment.digest, states))
+        if segment.states is not None:
+            states = json.dumps(segment.states.tolist())
+            with self._writing():
+                self._database.execute("INSERT OR IGNORE INTO states VALUES (?,?)", (segment.digest, states))
         return segment.digest
 
     def segment(self, digest: str) -> Segment:

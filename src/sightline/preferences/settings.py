@@ -119,13 +119,11 @@ class LearnedSettings(RewardConfig):
             if self.model.reads_states:
                 raise ValueError("reward.model.kind=states reads states, and an agent sees pictures; choose another")
             return  # its updates have no chunks of fixed length
-        if self.labels_from:
-            return  # it learns at once
         chunk = recipe.learner.chunk * recipe.envs
         first_lesson = -(-self.explore // chunk) * chunk
         if self.answers_lag:
             first_lesson = -(-(first_lesson + self.every) // chunk) * chunk
-        if first_lesson >= recipe.steps:
+        if first_lesson >= recipe.steps and not self.labels_from:
             raise ValueError(
                 f"the first lesson would come at step {first_lesson} and the run ends at {recipe.steps}: lower "
                 "reward.explore or reward.every, or raise steps"
@@ -150,16 +148,12 @@ class LearnedSettings(RewardConfig):
         yield f"{self.pool:,} segments for questions: up to {size / 1e6:.3g} MB"
 
     def facts(self) -> dict[str, str]:
-        existing = {"Labels from": ", ".join(self.labels_from)} if self.labels_from else {}
-        return (
-            super().facts()
-            | existing
-            | {
-                "Teacher": self.teacher.facts() if self.questions else "nobody is asked",
-                "Feedback": self.feedback.facts(),
-                "Reward network": self.model.facts(),
-            }
-        )
+        facts = super().facts() | {
+            "Teacher": self.teacher.facts() if self.questions else "nobody is asked",
+            "Feedback": self.feedback.facts(),
+            "Reward network": self.model.facts(),
+        }
+        return facts | ({"Labels from": ", ".join(self.labels_from)} if self.labels_from else {})
 
     def shown_size(self, encoder: Encoder | None) -> tuple[int, int]:
         """Height and width of the frames that the teacher is shown."""
