@@ -134,7 +134,7 @@ def check_run(run: Path, teacher: str, segment: int = 1) -> None:
     last = rounds[-1]
     assert last["labels/asked"] >= last["labels/kept"] > 10
     with LabelStore(run / "labels") as store:
-        labels = store.labels("run")
+        labels = store.labels(RunFolder(run).id)
         assert len(labels) >= last["labels/asked"]
         assert {label.teacher.split()[0] for label in labels} == {teacher}
         assert {label.context.task for label in labels} == {"cartpole-continuous"}

@@ -17,10 +17,10 @@ from sightline.errors import BadInput
 from sightline.labels.store import LabelStore, StoredLabel, existing_store
 from sightline.labels.types import Answer, Outcome, Segment, preference, sentences_of
 from sightline.preferences.feedback.base import FeedbackConfig
-from sightline.rewards.learned.reward import EnsembleReward, LearnedReward
 
 if TYPE_CHECKING:
     from sightline.preferences.config import LearnedConfig
+    from sightline.rewards.learned.reward import EnsembleReward, LearnedReward
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,8 @@ def lessons_of(
         BadInput: there is no such store; or its labels are of another kind, goal, length or frame size than the run's,
             or without the states that the reward model reads.
     """
+    from sightline.rewards.learned.reward import EnsembleReward
+
     if not isinstance(reward, EnsembleReward):
         raise BadInput(f"feedback={config.feedback.kind} learns from questions of its own; leave out labels_from")
     found: list[Lesson] = []
