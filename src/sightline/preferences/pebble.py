@@ -233,7 +233,7 @@ class Pebble(OnlineRewardModel):
         spent = self._store.spent(self._labelling.run)
         numbers |= {"labels/remembered": answers.remembered, "labels/requests": spent.requests}
         numbers |= {"labels/tokens": spent.tokens, "labels/cost": spent.money}
-        if len(self._learner.examples) == 0 and not self.learned.ready:
+        if len(self._learner.examples) == 0:
             raise RunFailed(_nothing_usable(answers))
         failed = [a.reason for a in answers.answers if a is not None and a.outcome is Outcome.FAILED]
         if failed:

@@ -74,7 +74,8 @@ PUBLISHED = {
     "sweep-into": PublishedView((0, 1.1, 0.75), (1, 0, 0), (0, 0.8776, -0.4794), (0, 0.53, 0.05), _INNER),
     "soccer": PublishedView((0.2, 0.6, 0.5), (-0.4885, -0.869, -0.0789), (0.7608, -0.3798, -0.5263), (0, 0.56, 0.05)),
 }
-"""Views of RL-VLM-F, vertical field of view 45 degrees."""
+"""Views of RL-VLM-F, vertical field of view 45 degrees. The axes of the last two are those of its Euler angles, in
+radians about x, y and z: (-0.5, 0, 0) and (3.5, 2.7, 1)."""
 
 
 class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
