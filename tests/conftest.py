@@ -185,6 +185,18 @@ def start_sightline(*arguments: Any, cwd: Path, **environment: str) -> subproces
     )
 
 
+@pytest.fixture
+def train_run(sightline: Callable[..., Finished], tmp_path: Path) -> Callable[..., Path]:
+    """A run in this process that must succeed: `train_run("cartpole", …, name="run")` -> its folder."""
+
+    def run(*arguments: Any, name: str = "run") -> Path:
+        done = sightline("train", *arguments, "--run-dir", tmp_path / name)
+        assert done.code == 0, done.err
+        return tmp_path / name
+
+    return run
+
+
 def trained(folder: Path, *arguments: Any) -> Path:
     """Train in a process of its own, to the end; gives the run folder."""
     process = start_sightline("train", *arguments, "--run-dir", folder / "run", cwd=folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import pickle
 import sqlite3
@@ -34,15 +35,9 @@ UNASKED = ("reward.questions=0", *NOBODY)
 
 
 @pytest.fixture
-def train(sightline: Sightline, tmp_path: Path) -> Callable[..., Path]:
+def train(train_run: Callable[..., Path]) -> Callable[..., Path]:
     """A run that must succeed: `train("seed=1", …)` -> its folder."""
-
-    def run(*arguments: str, name: str = "run") -> Path:
-        done = sightline("train", RECIPE, *LITTLE, *arguments, "--run-dir", tmp_path / name)
-        assert done.code == 0, done.err
-        return tmp_path / name
-
-    return run
+    return functools.partial(train_run, RECIPE, *LITTLE)
 
 
 def goal() -> tuple[str, ...]:

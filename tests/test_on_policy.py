@@ -56,15 +56,9 @@ def numbers(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def train(sightline: Sightline, tmp_path: Path) -> Callable[..., Path]:
+def train(train_run: Callable[..., Path]) -> Callable[..., Path]:
     """A run that must succeed: `train("cartpole", …)` -> its folder."""
-
-    def run(*arguments: str, name: str = "run") -> Path:
-        done = sightline("train", arguments[0], *TINY_ON_POLICY, *arguments[1:], "--run-dir", tmp_path / name)
-        assert done.code == 0, done.err
-        return tmp_path / name
-
-    return run
+    return lambda *arguments, **named: train_run(arguments[0], *TINY_ON_POLICY, *arguments[1:], **named)
 
 
 def cut(run: Path, part: Path, keep: int = 1) -> Path:

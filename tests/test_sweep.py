@@ -243,6 +243,8 @@ def test_a_recipe_that_was_changed_since_is_refused(tmp_path: Path) -> None:
     recipe.write_text("env: cartpole\nreward: {kind: ground_truth}\nsteps: 1024\n")
     with pytest.raises(BadInput, match="was trained with steps=512, and the recipe says 1024 now"):
         plan_sweep(str(recipe), ["seed=0..1"], tmp_path / "sweep")
+    recipe.write_text("description: The same.\nenv: cartpole\nreward: {kind: ground_truth}\nsteps: 512\n")
+    assert all(cell.started for cell in plan_sweep(str(recipe), ["seed=0..1"], tmp_path / "sweep").cells)
 
 
 def test_folders_that_hold_something_else(tmp_path: Path) -> None:
