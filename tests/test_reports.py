@@ -22,7 +22,7 @@ from sightline.images import read_video
 from sightline.labels.store import BACKUP, DATABASE, Context, LabelStore
 from sightline.labels.types import Answer, Outcome, Question, Segment, preference
 from sightline.reports import plots
-from sightline.reports.examples import LARGE, examples
+from sightline.reports.examples import LARGE, labels_and_examples
 from sightline.reports.run_page import MAX_VIDEO_BYTES, write_report
 from sightline.runs.files import write_document
 
@@ -354,6 +354,29 @@ def shown_pictures(page: str) -> list[np.ndarray]:
     return [np.asarray(Image.open(io.BytesIO(base64.b64decode(source)))) for source in sources]
 
 
+@pytest.mark.parametrize(("late_gap", "late_right", "told"), [(0.1, 0.6, True), (2.0, 0.6, False), (0.1, 1.0, False)])
+def test_why_accuracy_fell_is_said_where_pairs_became_alike(
+    tmp_path: Path, late_gap: float, late_right: float, told: bool
+) -> None:
+    """The first 40 pairs are 2 apart and judged right, some of the last 20 wrongly."""
+    run = taught(tmp_path / "run", answers=0)
+    with LabelStore(run / "labels") as store:
+        for number in range(60):
+            late = number >= 40
+            frames = np.full((2, 1, 8, 8, 3), number, np.uint8)
+            frames[1] += 100
+            gap = late_gap if late else 2.0
+            segments = tuple(
+                Segment(shown, np.array([earned], np.float32)) for shown, earned in zip(frames, (0, gap), strict=True)
+            )
+            right = not late or number % 20 < 20 * late_right
+            question = Question("compare", segments, ("a goal",))
+            store.record(question, Seer(), preference(float(right)), Context("run", "t", number))
+    said = section(write_report(run).read_text("utf-8"), "What the teacher said")
+    line = "100 % in the first third and 60 % in the last, as pairs became alike: their true returns differ by 0.1 "
+    assert (line in said) == told
+
+
 def test_what_the_teacher_said_is_counted_over_all_rounds(tmp_path: Path) -> None:
     said = section(write_report(taught(tmp_path / "run")).read_text("utf-8"), "What the teacher said")
     numbers = dict(re.findall(r'<div class="label">([^<]+)</div> <div class="value">([^<]+)</div>', said))
@@ -464,13 +487,13 @@ def test_ratings_and_scores_show_one_picture(tmp_path: Path) -> None:
         here = Context(tmp_path.name, "task", 5)
         store.record(Question("rate", single, ("goal",), 3), Seer(), Answer(Outcome.VALUE, 2.0), here)
         store.record(Question("score", single, ("goal",)), Seer(), Answer(Outcome.VALUE, 0.25), here)
-    found = examples(tmp_path)
+    found = labels_and_examples(tmp_path)[1]
     assert found is not None and [example.said for example in found] == ["level 2 of 0 to 2", "score 0.25"]
     assert [len(example.pictures) for example in found] == [1, 1] and found[0].right is None
 
 
 def test_a_renamed_run_still_shows_its_own_labels(tmp_path: Path) -> None:
-    assert len(examples(taught(tmp_path / "run", called="its name before")) or []) == 6
+    assert len(labels_and_examples(taught(tmp_path / "run", called="its name before"))[1] or []) == 6
 
 
 def test_a_shared_store_shows_only_what_the_run_asked(tmp_path: Path) -> None:
@@ -482,9 +505,9 @@ def test_a_shared_store_shows_only_what_the_run_asked(tmp_path: Path) -> None:
     write_recipe(run, bundled.replace("SHARED", str(tmp_path / "shared")))
     with LabelStore(tmp_path / "shared") as store:
         remember(store, 1, preference(0.0), "another")
-        assert examples(run) == []
+        assert labels_and_examples(run)[1] == []
         remember(store, 2, preference(0.0), "run")
-        assert [example.step for example in examples(run) or []] == [20]
+        assert [example.step for example in labels_and_examples(run)[1] or []] == [20]
 
 
 def test_without_a_store_the_numbers_stand(tmp_path: Path) -> None:
@@ -540,7 +563,7 @@ def test_a_single_damaged_picture_is_passed_over(tmp_path: Path) -> None:
     run = taught(tmp_path / "run", answers=5)
     with LabelStore(run / "labels") as store:
         store.frame_files(store.labels()[1].segments[1])[-1].write_bytes(b"no picture")
-    assert [example.step for example in examples(run) or []] == [0, 30, 40]
+    assert [example.step for example in labels_and_examples(run)[1] or []] == [0, 30, 40]
 
 
 def test_the_page_about_labels_is_named_if_it_is_there(tmp_path: Path) -> None:

@@ -60,25 +60,19 @@ class Example:
     right: bool | None = None
 
 
-def examples(run: Path, count: int = SHOWN) -> list[Example] | None:
-    """Select up to `count` answers of a run, spread evenly over their order; None if its labels cannot be read.
+def labels_and_examples(run: Path, count: int = SHOWN) -> tuple[list[StoredLabel], list[Example] | None]:
+    """Read the labels of a run, oldest first, and select up to `count` answers, spread evenly over their order.
 
-    Answers without a label are left out, and so are those with damaged pictures.
+    Answers without a label are left out, and of the examples those with damaged pictures, too. No labels, and None for
+    the examples, if they cannot be read.
     """
+    labels: list[StoredLabel] = []
     try:
         with LabelStore(existing_store(run, trust=True), read_only=True) as store:
-            return _spread(store, _of_run(store, run), count)
+            labels = _of_run(store, run)
+            return labels, _spread(store, labels, count)
     except _DAMAGE:
-        return None
-
-
-def labels_of(run: Path) -> list[StoredLabel] | None:
-    """Labels of a run with an answer, oldest first; None if they cannot be read."""
-    try:
-        with LabelStore(existing_store(run, trust=True), read_only=True) as store:
-            return _of_run(store, run)
-    except _DAMAGE:
-        return None
+        return labels, None
 
 
 def _of_run(store: LabelStore, run: Path) -> list[StoredLabel]:

@@ -14,7 +14,7 @@ from sightline.config.recipe import RewardBlock
 from sightline.labels.store import StoredLabel
 from sightline.labels.types import Outcome
 from sightline.reports import plots
-from sightline.reports.examples import Example, examples, labels_of
+from sightline.reports.examples import Example, labels_and_examples
 from sightline.reports.pages import block, duration, money, percent, whole
 
 FEW = 10
@@ -59,11 +59,12 @@ def teacher_block(
         return None
     reward, teaching = block(recipe, "reward"), reward_block.teaching
     segment = reward.get("segment")
+    labels, examples = labels_and_examples(run)
     return TeacherSection(
-        tallies=_tallies(rounds, labels_of(run) or ()),
+        tallies=_tallies(rounds, labels),
         scripted=teaching is not None and teaching.teacher.knows_truth,
         curves=plots.teaching_curves(metrics),
-        examples=examples(run),
+        examples=examples,
         segment=segment if isinstance(segment, int) else 1,
         page=(run / "labels.html").is_file(),
     )
