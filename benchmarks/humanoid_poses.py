@@ -29,7 +29,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pretraining.encoder.card import NONSENSE
-from running import document_of, keep
+from running import document_of, keep, sightline
 from sightline.models.device import available_cores
 
 FILE = "humanoid_poses.json"
@@ -72,22 +72,16 @@ def rows(part: str, poses: Sequence[str], untrained: Path, half: Path | None) ->
         yield Row("kneeling", ("humanoid-kneeling", *grid, f"reward.encoder={encoders}", *one))
 
 
-def command(*arguments: str) -> Any:
-    """Output of `sightline … --json`."""
-    line = [sys.executable, "-m", "sightline", *arguments, "--json"]
-    return json.loads(subprocess.run(line, stdout=subprocess.PIPE, check=True).stdout)
-
-
 def measure(row: Row, folder: Path) -> dict[str, Any]:
     """Train a row's runs, and play their policies for five seconds as well."""
     place = folder / row.name.replace(" ", "-").replace(",", "").replace("'", "")
     found: dict[str, Any] = {}
-    for cell in command("sweep", *row.arguments, "--run-dir", str(place))["cells"]:
+    for cell in sightline("sweep", *row.arguments, "--run-dir", str(place))["cells"]:
         run = Path(cell["run"])
         result = json.loads((run / "result.json").read_text())
         longer = run / "five-seconds.json"
         if not longer.is_file():
-            longer.write_text(json.dumps(command("evaluate", str(run), f"episode_steps={FIVE_SECONDS}")))
+            longer.write_text(json.dumps(sightline("evaluate", str(run), f"episode_steps={FIVE_SECONDS}")))
         after = json.loads(longer.read_text())
         found[cell["cell"]] = {
             "held": result["success_rate"],

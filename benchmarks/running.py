@@ -30,6 +30,12 @@ def train(name: str, arguments: tuple[str, ...], seed: int, folder: Path) -> dic
     return result
 
 
+def sightline(*arguments: str) -> Any:
+    """Output of `sightline … --json`."""
+    line = [sys.executable, "-m", "sightline", *arguments, "--json"]
+    return json.loads(subprocess.run(line, stdout=subprocess.PIPE, check=True).stdout)
+
+
 def machine(jobs: int = 1) -> str:
     """Where and how numbers were measured, in words."""
     return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, jobs={jobs}"

@@ -281,10 +281,10 @@ def test_lists(sightline: Sightline) -> None:
 def test_doctor(sightline: Sightline) -> None:
     done = sightline("doctor", "--json")
     findings = parsed(done)
-    assert {"python", "bundled encoder", "videos"} <= {finding["name"] for finding in findings}
+    assert {"python", "bundled encoders", "videos"} <= {finding["name"] for finding in findings}
     assert all(finding["works"] or finding["mend"] for finding in findings)
     assert all(line.startswith("looking at ") and line.endswith(" …") for line in done.lines)
-    assert {"looking at the bundled encoder …", "looking at videos …"} <= set(done.lines)
+    assert {"looking at the bundled encoders …", "looking at videos …"} <= set(done.lines)
 
 
 @pytest.mark.parametrize(

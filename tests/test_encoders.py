@@ -22,7 +22,7 @@ from sightline.envs.control.cartpole import LOOKS, draw_cartpole
 from sightline.envs.control.mountain_car import LOOKS as CAR_LOOKS
 from sightline.envs.control.mountain_car import draw_mountain_car
 from sightline.errors import BadInput, RunFailed
-from sightline.models.encoders import bundled_folder, load_encoder, warn_of_cropping
+from sightline.models.encoders import BUNDLED, bundled_folder, load_encoder, warn_of_cropping
 from sightline.models.listing import list_encoders
 from sightline.rewards.zero_shot import ZeroShotReward, warn_of_unknown_words
 
@@ -424,19 +424,20 @@ def test_unknown_words_of_the_bundled_tokenizer(bundled: Any) -> None:
     assert warn_of_unknown_words(bundled, ["pole and cart"]) is None
 
 
-READ_BY_THE_BUNDLED_ENCODER = [
-    name
+READ_BY_BUNDLED_ENCODERS = [
+    (name, encoder)
     for name in bundled_recipes()
+    for encoder in BUNDLED
     if isinstance(recipe := load_recipe(name), ControlRecipe)
-    and "'bundled'" in repr(recipe.reward.model_dump().values())
+    and f"'{encoder}'" in repr(recipe.reward.model_dump().values())
 ]
 
 
-@pytest.mark.parametrize("recipe", READ_BY_THE_BUNDLED_ENCODER)
-def test_the_bundled_encoder_knows_the_words_of_every_recipe_that_it_reads(bundled: Any, recipe: str) -> None:
-    assert {"cartpole", "mountain-car", "cartpole-preferences"} <= set(READ_BY_THE_BUNDLED_ENCODER)
+@pytest.mark.parametrize(("recipe", "encoder"), READ_BY_BUNDLED_ENCODERS)
+def test_bundled_encoders_know_the_words_of_every_recipe_that_they_read(recipe: str, encoder: str) -> None:
+    assert {"cartpole", "cartpole-preferences", "fold-cloth"} <= {name for name, _ in READ_BY_BUNDLED_ENCODERS}
     wanted = load_recipe(recipe)
-    assert bundled.unknown_words([*wanted.goal, *wanted.baseline]) == []
+    assert load_encoder(encoder, device="cpu").unknown_words([*wanted.goal, *wanted.baseline]) == []
 
 
 def test_byte_level_tokenizers_know_every_word(tmp_path: Path, hugging_face_folder: Callable[[str], Path]) -> None:

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 from pretraining.encoder import captions
-from pretraining.encoder.captions import ALL_PHRASES, UNKNOWN, plain_wording, sample_captions, vocabulary
+from pretraining.encoder.captions import LANGUAGE
 from pretraining.encoder.humanoid import PARTS, distances, skeleton, to_actions
-from pretraining.encoder.scenes import CARTPOLE, FAR, HUMANOID, MOUNTAIN_CAR, ROD, Scenes, fit, sample_scenes
+from pretraining.encoder.language import FUNCTION_WORDS, UNKNOWN, Scenes, fit
+from pretraining.encoder.scenes import CARTPOLE, FAR, HUMANOID, MOUNTAIN_CAR, ROD, sample_scenes
 from pretraining.encoder.train import train
 from sightline.envs.humanoid.body import make_model, to_control
 from sightline.envs.humanoid.poses import POSES, place
 from sightline.models.encoders import load_encoder
 
-TRAINED = [plain_wording(w) for phrases in ALL_PHRASES.values() for phrase in phrases for w in phrase.wordings]
-HELD_OUT = [plain_wording(w) for phrases in ALL_PHRASES.values() for phrase in phrases for w in phrase.held_out]
+TRAINED = [LANGUAGE.plain(w) for phrases in LANGUAGE.phrases.values() for phrase in phrases for w in phrase.wordings]
+HELD_OUT = [LANGUAGE.plain(w) for phrases in LANGUAGE.phrases.values() for phrase in phrases for w in phrase.held_out]
 
 
 def words_of(sentence: str) -> set[str]:
@@ -26,27 +27,27 @@ def words_of(sentence: str) -> set[str]:
 
 
 def test_every_training_word_is_in_the_vocabulary() -> None:
-    known = set(vocabulary())
-    drawn = [caption.text for caption in sample_captions(2000, np.random.default_rng(0))]
+    known = set(LANGUAGE.vocabulary())
+    drawn = [caption.text for caption in LANGUAGE.sample(2000, np.random.default_rng(0))]
     for sentence in [*TRAINED, *drawn]:
         assert words_of(sentence) <= known, sentence
     assert not any("{" in sentence for sentence in drawn)
 
 
 def test_held_out_wordings_are_new_sentences_of_known_words() -> None:
-    known = set(vocabulary())
+    known = set(LANGUAGE.vocabulary())
     assert len(HELD_OUT) >= 5
     assert not set(HELD_OUT) & set(TRAINED)
     assert all(words_of(sentence) <= known for sentence in HELD_OUT)
-    drawn = {caption.text for caption in sample_captions(5000, np.random.default_rng(1))}
+    drawn = {caption.text for caption in LANGUAGE.sample(5000, np.random.default_rng(1))}
     bare = {re.sub(r"\b(a|the) ", "", text) for text in drawn}
     assert not bare & {re.sub(r"\b(a|the) ", "", text) for text in HELD_OUT}, "the trainer never says them"
 
 
 def scene(world: int, position: float = 0.0, degrees: float = 0.0) -> Scenes:
     frames = np.zeros((1, 4, 4, 3), np.uint8)
-    parts = {name: np.array([FAR]) for name in PARTS}
-    return Scenes(np.array([world]), np.array([position]), np.array([np.deg2rad(degrees)]), parts, frames)
+    quantities = {"position": position, "angle": np.deg2rad(degrees)} | dict.fromkeys(PARTS, FAR)
+    return Scenes(np.array([world]), {name: np.array([value]) for name, value in quantities.items()}, frames)
 
 
 def posed(pose: str) -> Scenes:
@@ -54,7 +55,7 @@ def posed(pose: str) -> Scenes:
     bones, example = skeleton(), POSES[pose]
     posture = bones.posture(place(bones, example.angles, example.lean)[None])
     shown = scene(HUMANOID)
-    return Scenes(shown.world, shown.position, shown.angle, distances(posture), shown.frames)
+    return Scenes(shown.world, {**shown.quantities, **distances(posture)}, shown.frames)
 
 
 UPRIGHT, DOWN = "pole standing upright on top of the cart", "pole pointing straight down"
@@ -94,9 +95,8 @@ FLAG, VALLEY, ROD_UP = "car at the flag", "car at the bottom of the valley", "ro
 )
 def test_truth_table(sentence: str, shown: Scenes, truth: bool) -> None:
     """At the centre of its region a sentence is quite true, far from it quite false."""
-    (phrase,) = [p for ps in ALL_PHRASES.values() for p in ps if sentence in map(plain_wording, p.wordings)]
-    (world,) = [w for w, ps in ALL_PHRASES.items() if phrase in ps]
-    assert phrase.region is not None
+    (phrase,) = [p for ps in LANGUAGE.phrases.values() for p in ps if sentence in map(LANGUAGE.plain, p.wordings)]
+    (world,) = [w for w, ps in LANGUAGE.phrases.items() if phrase in ps]
     said = phrase.region.truth(shown)[0] if shown.world[0] == world else 0.0
     assert said == truth
 
@@ -109,7 +109,6 @@ def test_of_a_pose_its_own_sentence_is_truest(pose: str) -> None:
     for name, other in POSES.items():
         words = other.goal.removeprefix("a humanoid robot ")
         (phrase,) = [p for p in captions.HUMANOID_POSES if "{robot} " + words in p.wordings]
-        assert phrase.region is not None
         truths[name] = float(phrase.region.truth(shown)[0])
     assert truths[pose] > 0.8
     assert all(truths[name] < 0.7 * truths[pose] for name in truths if name != pose), truths
@@ -120,11 +119,11 @@ def test_captions_say_the_truth_as_a_whole() -> None:
     rng = np.random.default_rng(2)
     everything = sample_scenes(300, 16, rng)
     seen = {"nonsense": 0, "generic": 0, "state": 0}
-    for caption in sample_captions(600, rng):
+    for caption in LANGUAGE.sample(600, rng):
         truth = caption.truth(everything)
         assert ((truth >= 0) & (truth <= 1)).all()
         assert truth.shape == (300,)
-        if words_of(caption.text) <= set(captions.FUNCTION_WORDS):
+        if words_of(caption.text) <= set(FUNCTION_WORDS):
             assert (truth == 1).all()
             assert UNKNOWN in caption.text
             seen["nonsense"] += 1
@@ -140,7 +139,6 @@ def test_captions_say_the_truth_as_a_whole() -> None:
 
 def test_upright_is_truer_the_nearer_to_the_vertical() -> None:
     region = captions.CARTPOLE_ANGLES[0].region
-    assert region is not None
     shares = [region.truth(scene(CARTPOLE, 0, degrees))[0] for degrees in (3, 10, 25, 60, 95)]
     assert shares[0] == 1
     assert shares[-1] == 0
@@ -153,15 +151,15 @@ def test_scenes(size: int) -> None:
     assert scenes.frames.dtype == np.uint8
     assert scenes.frames.shape == (120, size, size, 3)
     assert set(scenes.world.tolist()) == {CARTPOLE, MOUNTAIN_CAR, ROD, HUMANOID}
-    assert (np.abs(scenes.angle) <= np.pi).all()
-    assert (np.abs(scenes.position) <= 1.2).all()
-    assert (scenes.angle[scenes.world == MOUNTAIN_CAR] == 0).all()
+    assert (np.abs(scenes.quantities["angle"]) <= np.pi).all()
+    assert (np.abs(scenes.quantities["position"]) <= 1.2).all()
+    assert (scenes.quantities["angle"][scenes.world == MOUNTAIN_CAR] == 0).all()
     assert min(np.ptp(frame) for frame in scenes.frames) > 30, "something can be seen in each"
     again = sample_scenes(120, size, np.random.default_rng(0))
     assert np.array_equal(scenes.frames, again.frames)
-    assert np.array_equal(scenes.angle, again.angle)
+    assert np.array_equal(scenes.quantities["angle"], again.quantities["angle"])
     other = sample_scenes(120, size, np.random.default_rng(1))
-    assert not np.array_equal(scenes.angle, other.angle)
+    assert not np.array_equal(scenes.quantities["angle"], other.quantities["angle"])
 
 
 def test_frames_are_fitted_as_the_encoder_would() -> None:

@@ -65,8 +65,8 @@ def examine(say: Callable[[str], None] = lambda what: None) -> list[Check]:
             checks.append(_mujoco_back_end(name))
     say("videos")
     checks.append(_videos())
-    say("the bundled encoder")
-    checks += [_bundled_encoder(), _model_cache()]
+    say("the bundled encoders")
+    checks += [_bundled_encoders(), _model_cache()]
     say("extras, plug-ins and keys")
     return [*checks, *_extras(), *_plugins(), _keys()]
 
@@ -133,14 +133,15 @@ def _videos() -> Check:
         return Check("videos", False, str(error), "pip install --force-reinstall imageio-ffmpeg, or say videos=false")
 
 
-def _bundled_encoder() -> Check:
+def _bundled_encoders() -> Check:
     from sightline.models.encoders import BUNDLED, load_encoder
 
     try:
-        encoder = load_encoder(BUNDLED, device="cpu")
+        sizes = [load_encoder(name, device="cpu").image_size for name in BUNDLED]
     except Exception as error:
-        return Check("bundled encoder", False, str(error), "reinstall Sightline: its files are damaged")
-    return Check("bundled encoder", True, f"reads {encoder.image_size}x{encoder.image_size} pictures")
+        return Check("bundled encoders", False, str(error), "reinstall Sightline: its files are damaged")
+    seen = ", ".join(f"{name} reads {size}x{size} pictures" for name, size in zip(BUNDLED, sizes, strict=True))
+    return Check("bundled encoders", True, seen)
 
 
 def _model_cache() -> Check:

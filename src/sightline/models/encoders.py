@@ -23,7 +23,8 @@ from sightline.runs.files import parse_json, read_bytes
 if TYPE_CHECKING:
     import torch
 
-BUNDLED = "bundled"
+BUNDLED = {"bundled": "encoder", "bundled-deformables": "deformables_encoder"}
+"""Encoders of ours -> their folders: the worlds of most bundled recipes; cloth, rope and water."""
 
 
 class Encoder(Protocol):
@@ -51,9 +52,9 @@ class Encoder(Protocol):
         """Free the memory of the text tower, once all sentences are embedded."""
 
 
-def bundled_folder() -> Path:
-    """Folder of the bundled encoder, in open_clip's format, with its model card."""
-    return Path(str(resources.files("sightline.models") / "bundled" / "encoder"))
+def bundled_folder(name: str = "bundled") -> Path:
+    """Folder of a bundled encoder, in open_clip's format, with its model card."""
+    return Path(str(resources.files("sightline.models") / "bundled" / BUNDLED[name]))
 
 
 def load_encoder(
@@ -62,8 +63,9 @@ def load_encoder(
     """Load an encoder.
 
     Args:
-        name: `bundled`; `Architecture/tag` of open_clip, e.g. `ViT-B-32/laion2b_s34b_b79k`; `hf:owner/name` or
-            `hf:/folder` for Hugging Face's CLIP, SigLIP and SigLIP 2; `local-dir:/folder` in open_clip's format.
+        name: `bundled` or `bundled-deformables`; `Architecture/tag` of open_clip, e.g.
+            `ViT-B-32/laion2b_s34b_b79k`; `hf:owner/name` or `hf:/folder` for Hugging Face's CLIP, SigLIP and SigLIP 2;
+            `local-dir:/folder` in open_clip's format.
         device: a torch device, or `auto` for the first available of CUDA, MPS and CPU.
         dtype: `float32`, `float16`, `bfloat16`, or `auto` for bfloat16 on CUDA and float32 elsewhere.
         batch_size: frames per forward pass.
@@ -81,8 +83,8 @@ def load_encoder(
     if not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise BadInput(f"batch_size must be a whole number of frames from 1, not {batch_size!r:.80}")
     torch_device = choose_device(device)
-    torch_dtype = _dtype_for(dtype, torch_device)
-    local = name == BUNDLED or name.startswith(("local-dir:", "hf:/", "hf:.", "hf:~"))
+    torch_dtype = dtype_for(dtype, torch_device)
+    local = name in BUNDLED or name.startswith(("local-dir:", "hf:/", "hf:.", "hf:~"))
     with quiet_hub(offline=local):
         if name.startswith("hf:"):
             return HuggingFaceEncoder(name, torch_device, torch_dtype, batch_size, aspect)
@@ -99,9 +101,8 @@ def _model_config(name: str) -> dict[str, Any] | None:
     """Model configuration that open_clip has for a name or a folder; None if it has none."""
     import open_clip
 
-    if name == BUNDLED or name.startswith("local-dir:"):
-        folder = bundled_folder() if name == BUNDLED else Path(name.removeprefix("local-dir:")).expanduser()
-        file = folder / "open_clip_config.json"
+    if name in BUNDLED or name.startswith("local-dir:"):
+        file = _folder(name) / "open_clip_config.json"
         document = parse_json(read_bytes(file), f"'{file}'") if file.is_file() else {}
         config = document.get("model_cfg") if isinstance(document, dict) else None
     else:
@@ -109,7 +110,7 @@ def _model_config(name: str) -> dict[str, Any] | None:
     return config if isinstance(config, dict) else None
 
 
-def _dtype_for(dtype: str, device: torch.device) -> torch.dtype:
+def dtype_for(dtype: str, device: torch.device) -> torch.dtype:
     import torch
 
     if dtype == "auto":
@@ -222,7 +223,7 @@ class OpenClipEncoder(_TowerPair):
             plain = {"trust_remote_code": False} if is_hugging_face else {}
             self._tokenizer = open_clip.get_tokenizer(model_name, **plain)
         except Exception as error:
-            raise _cannot_load(name, error) from error
+            raise cannot_load(name, error) from error
         self._model = self._model.eval().requires_grad_(False)
         preprocessing = self._model.visual.preprocess_cfg
         self._model.visual = _folded(self._model.visual)
@@ -309,13 +310,13 @@ class HuggingFaceEncoder(_TowerPair):
             self._processor = AutoProcessor.from_pretrained(source, trust_remote_code=False)  # type: ignore[no-untyped-call]
             model = AutoModel.from_pretrained(source, dtype=dtype, trust_remote_code=False)
         except Exception as error:
-            raise _cannot_load(name, error) from error
+            raise cannot_load(name, error) from error
         if not (hasattr(model, "get_image_features") and hasattr(model, "get_text_features")):
             raise BadInput(f"'{name}' is a {type(model).__name__}, which has no image and text towers to compare")
         self._model = model.to(device).eval().requires_grad_(False)
         self._context_length = int(model.config.text_config.max_position_embeddings)
         self._has_text_tower = True
-        size = _image_processor_size(self._processor.image_processor)
+        size = image_processor_size(self._processor.image_processor)
         self.image_size = size or _vision_size(model.config.vision_config)
         resample = getattr(self._processor.image_processor, "resample", None)
         # Pillow's numbers, or torchvision's words.
@@ -361,7 +362,7 @@ def _pooled(output: Any) -> torch.Tensor:
     return pooled
 
 
-def _image_processor_size(image_processor: Any) -> int | None:
+def image_processor_size(image_processor: Any) -> int | None:
     size = getattr(image_processor, "crop_size", None) or getattr(image_processor, "size", None) or {}
     for key in ("height", "shortest_edge"):
         value = size.get(key) if isinstance(size, dict) else getattr(size, key, None)
@@ -391,10 +392,10 @@ def _open_clip_name(name: str) -> tuple[str, str | None]:
     """
     import open_clip
 
-    if name == BUNDLED:
-        return f"local-dir:{bundled_folder()}", None
+    if name in BUNDLED:
+        return f"local-dir:{bundled_folder(name)}", None
     if name.startswith("local-dir:"):
-        folder = Path(name.removeprefix("local-dir:")).expanduser()
+        folder = _folder(name)
         if not (folder / "open_clip_config.json").is_file():
             raise BadInput(
                 f"there is no open_clip_config.json in '{folder}'; for a Hugging Face folder use hf:{folder}"
@@ -403,7 +404,7 @@ def _open_clip_name(name: str) -> tuple[str, str | None]:
     architecture, slash, tag = name.partition("/")
     models = open_clip.list_models()
     if not slash:
-        hint = nearest(name, [BUNDLED, *models])
+        hint = nearest(name, [*BUNDLED, *models])
         raise BadInput(
             f"'{name}' is not an encoder; use bundled, Architecture/tag, hf:owner/name or local-dir:/path{hint}"
         )
@@ -415,13 +416,13 @@ def _open_clip_name(name: str) -> tuple[str, str | None]:
     return architecture, tag
 
 
-def _cannot_load(name: str, error: Exception) -> Exception:
+def cannot_load(name: str, error: Exception) -> Exception:
     """Error for a failed load: missing folder (`BadInput`), damaged files or no network (`RunFailed`)."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     reason = " ".join(str(error).split())[:300] or type(error).__name__
     source = name.removeprefix("hf:").removeprefix("local-dir:")
-    if name == BUNDLED or Path(source).expanduser().exists():
+    if name in BUNDLED or Path(source).expanduser().exists():
         return RunFailed(f"the files of encoder '{name}' cannot be read: {reason}")
     if name.startswith("hf:") and source.startswith(("/", ".", "~")):
         return BadInput(f"there is no folder '{source}'")
@@ -457,8 +458,12 @@ def warn_of_cropping(encoder: Encoder, height: int, width: int, key: str) -> str
     )
 
 
+def _folder(name: str) -> Path:
+    """Folder of an encoder that is one."""
+    return bundled_folder(name) if name in BUNDLED else Path(re.sub("^(local-dir|hf):", "", name)).expanduser()
+
+
 def model_card(name: str) -> str | None:
     """Model card of an encoder that is a folder; None if the folder has none."""
-    folder = bundled_folder() if name == BUNDLED else Path(name.removeprefix("local-dir:").removeprefix("hf:"))
-    card = folder / "README.md"
+    card = _folder(name) / "README.md"
     return card.read_text() if card.is_file() else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sightline.errors import BadInput, nearest
+from sightline.models.encoders import BUNDLED
 
 
 def list_encoders(containing: str | None = None) -> list[tuple[str, str]]:
@@ -18,6 +19,7 @@ def list_encoders(containing: str | None = None) -> list[tuple[str, str]]:
 
     forms = [
         ("bundled", "ours, tiny, offline: for trying Sightline, not for science"),
+        ("bundled-deformables", "the same for cloth, rope and water"),
         ("hf:owner/name", "any Hugging Face CLIP, SigLIP or SigLIP 2; also hf:/folder"),
         ("local-dir:/folder", "a folder in open_clip's format"),
     ]
@@ -27,5 +29,5 @@ def list_encoders(containing: str | None = None) -> list[tuple[str, str]]:
     found = [row for row in [*forms, *named] if containing.lower() in row[0].lower()]
     if not found:
         architectures = sorted({name.partition("/")[0] for name, _ in named})
-        raise BadInput(f"no encoder's name contains '{containing}'{nearest(containing, ['bundled', *architectures])}")
+        raise BadInput(f"no encoder's name contains '{containing}'{nearest(containing, [*BUNDLED, *architectures])}")
     return found

@@ -41,7 +41,7 @@ class ZeroShotConfig(RewardConfig):
 
     kind: Literal["zero_shot"] = "zero_shot"
     encoder: str = "bundled"
-    """`bundled`, `Architecture/tag` (open_clip), `hf:owner/name`, `local-dir:/path` (open_clip format)."""
+    """`bundled`, `bundled-deformables`, `Architecture/tag` (open_clip), `hf:owner/name` or `local-dir:/path`."""
     alpha: float | None = Field(default=None, ge=0, le=1)
     """Strength of the regularisation in [0, 1]; without baseline there is none. Default 0.5."""
     batch_size: PositiveInt = 128

@@ -1,56 +1,19 @@
-"""What may be said of a scene: sentences in many wordings, each with a rule that tells of which scenes it is true.
-
-Words such as "upright" have no sharp edge. Who says them may mean a few degrees, or anything up to a right angle. A
-sentence is as true of a scene as the share of such widths, on a logarithmic scale, within which the scene is: "upright"
-is *more* true the closer the pole is to the vertical, and that is what the encoder learns and what makes a usable
-reward.
-
-Sentences of unknown words are said of every picture alike: they carry no information, so they must give no reward.
-"""
+"""What is said of the worlds of the bundled encoder: a cart with a pole, a car, a rod and a humanoid."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from pretraining.encoder.humanoid import PARTS
-from pretraining.encoder.scenes import CARTPOLE, HUMANOID, MOUNTAIN_CAR, ROD, Scenes
+from pretraining.encoder.language import AllOf, Language, Phrase, Region, Scenes, any_phrase
+from pretraining.encoder.scenes import CARTPOLE, HUMANOID, MOUNTAIN_CAR, ROD
 
-UNKNOWN = "[UNK]"
-SHARES = (0.24, 0.14, 0.1, 0.52)
-"""Of the four worlds among the captions."""
 RIVALRY, FROM_AFAR = 0.05, 0.15
 """Of examples of a part: the difference of distances in metres by which the nearer one is e times as true, and the
 share of the truth that asks for no other example."""
-
-
-@dataclass(frozen=True)
-class Region:
-    """Where a phrase is true: within some distance of a centre, along one quantity of a scene.
-
-    Within the nearest distance it is quite true, beyond the farthest quite false.
-    """
-
-    quantity: str
-    centre: float
-    nearest: float
-    farthest: float
-
-    def truth(self, scenes: Scenes) -> np.ndarray:
-        """float[N], the share of widths from nearest to farthest (log-uniform) within which scenes are."""
-        beyond = np.log(np.maximum(self._distance(scenes), self.nearest) / self.nearest)
-        return np.asarray(np.maximum(0.0, 1 - beyond / np.log(self.farthest / self.nearest)))
-
-    def middle(self, scenes: Scenes) -> np.ndarray:
-        """bool[N], whether scenes are within the middle width."""
-        return np.asarray(self._distance(scenes) <= np.sqrt(self.nearest * self.farthest))
-
-    def _distance(self, scenes: Scenes) -> np.ndarray:
-        distance = np.abs(scenes.quantity(self.quantity) - self.centre)
-        return np.asarray(np.minimum(distance, 2 * np.pi - distance) if self.quantity == "angle" else distance)
 
 
 @dataclass(frozen=True)
@@ -64,34 +27,12 @@ class Part(Region):
     def truth(self, scenes: Scenes) -> np.ndarray:
         """float[N], the share of widths within which scenes are, less where another example is nearer."""
         kind = self.quantity.split()[0] + " "
-        beyond = np.stack([scenes.parts[name] - scenes.parts[self.quantity] for name in PARTS if name.startswith(kind)])
+        beyond = np.stack(
+            [scenes.quantities[name] - scenes.quantities[self.quantity] for name in PARTS if name.startswith(kind)]
+        )
         with np.errstate(over="ignore"):
             chosen = 1 / np.exp(-beyond / RIVALRY).sum(axis=0)
         return np.asarray(super().truth(scenes) * (FROM_AFAR + (1 - FROM_AFAR) * chosen))
-
-
-@dataclass(frozen=True)
-class AllOf:
-    """Where several regions meet; the width of each is meant by itself."""
-
-    regions: tuple[Region, ...]
-
-    def truth(self, scenes: Scenes) -> np.ndarray:
-        """float[N]; see `Region.truth`."""
-        return np.asarray(np.prod([region.truth(scenes) for region in self.regions], axis=0))
-
-    def middle(self, scenes: Scenes) -> np.ndarray:
-        """bool[N], whether scenes are within the middle widths."""
-        return np.asarray(np.all([region.middle(scenes) for region in self.regions], axis=0))
-
-
-@dataclass(frozen=True)
-class Phrase:
-    """One meaning in several wordings; those of `held_out` are never trained on."""
-
-    region: Region | AllOf | None
-    wordings: tuple[str, ...]
-    held_out: tuple[str, ...] = ()
 
 
 def _angle(centre_degrees: float, nearest: float = 4, farthest: float = 90) -> Region:
@@ -341,113 +282,27 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "robot": ("humanoid robot", "humanoid robot", "humanoid robot", "robot", "humanoid", "figure"),
 }
 
-PREFIXES = ("", "", "", "", "a picture of ", "a drawing of ", "an image of ", "this is ")
-FUNCTION_WORDS = ("a", "the", "of", "on", "in", "with", "and", "at", "to")
 
-
-@dataclass(frozen=True)
-class Caption:
-    """A sentence and the rule that tells how true it is of scenes: `truth(scenes) -> float[N]` in [0, 1]."""
-
-    text: str
-    truth: Callable[[Scenes], np.ndarray]
-
-
-def sample_captions(count: int, rng: np.random.Generator, shares: tuple[float, ...] = SHARES) -> list[Caption]:
-    """Random training captions, shares of them about each world."""
-    return [_sample_caption(rng, shares) for _ in range(count)]
-
-
-def _sample_caption(rng: np.random.Generator, shares: tuple[float, ...]) -> Caption:
-    kind = rng.random()
-    if kind < 0.06:
-        return _nonsense(rng)
-    world = int(rng.choice([CARTPOLE, MOUNTAIN_CAR, ROD, HUMANOID], p=shares))
-    if kind < 0.16:
-        return Caption(_say(_pick(GENERIC[world], rng), rng), _all_of(world))
+def _choose(world: int, rng: np.random.Generator) -> tuple[Phrase, ...]:
+    """Of a cart's pole more often than of its place, now and then of both; of bodies more often a whole pose."""
     if world == CARTPOLE:
         phrases = CARTPOLE_ANGLES if rng.random() < 0.65 else CARTPOLE_POSITIONS
         if rng.random() < 0.1:
-            return _both(_phrase(CARTPOLE_ANGLES, rng), _phrase(CARTPOLE_POSITIONS, rng), rng)
-    else:
-        phrases = {MOUNTAIN_CAR: MOUNTAIN_CAR_POSITIONS, ROD: ROD_ANGLES, HUMANOID: HUMANOID_POSES}[world]
-    phrase = _phrase(phrases, rng)
-    return Caption(_say(_pick(phrase.wordings, rng), rng), _all_of(world, _region(phrase).truth))
+            return any_phrase(CARTPOLE_ANGLES, rng), any_phrase(CARTPOLE_POSITIONS, rng)
+        return (any_phrase(phrases, rng),)
+    most = WHOLE_POSES if world == HUMANOID and rng.random() < 0.5 else None
+    return (any_phrase(LANGUAGE.phrases[world], rng, most),)
 
 
-def _phrase(phrases: tuple[Phrase, ...], rng: np.random.Generator) -> Phrase:
-    """Any phrase; the first, which is what people ask for most, more often. Of bodies, more often a whole pose."""
-    if rng.random() < 0.2:
-        return phrases[0]
-    most = WHOLE_POSES if phrases is HUMANOID_POSES and rng.random() < 0.5 else len(phrases)
-    return phrases[int(rng.integers(most))]
-
-
-def _both(angle: Phrase, position: Phrase, rng: np.random.Generator) -> Caption:
-    first, second = _pick(angle.wordings, rng), _pick(position.wordings, rng)
-    by_angle, by_position = _region(angle), _region(position)
-    return Caption(
-        _say(f"{first} and {second}", rng),
-        _all_of(CARTPOLE, lambda scenes: by_angle.truth(scenes) * by_position.truth(scenes)),
-    )
-
-
-def _all_of(world: int, inside: Callable[[Scenes], np.ndarray] | None = None) -> Callable[[Scenes], np.ndarray]:
-    def truth(scenes: Scenes) -> np.ndarray:
-        of_world = (scenes.world == world).astype(float)
-        return np.asarray(of_world if inside is None else of_world * inside(scenes))
-
-    return truth
-
-
-def _nonsense(rng: np.random.Generator) -> Caption:
-    """Unknown words between a few common ones: true of everything."""
-    words = [UNKNOWN if rng.random() < 0.6 else _pick(FUNCTION_WORDS, rng) for _ in range(int(rng.integers(1, 9)))]
-    words[int(rng.integers(len(words)))] = UNKNOWN
-    return Caption(" ".join(words), lambda scenes: np.ones(len(scenes.world)))
-
-
-def _say(wording: str, rng: np.random.Generator) -> str:
-    """Fill in synonyms, articles and a prefix; now and then a word is not understood."""
-    text = wording
-    for noun, synonyms in SYNONYMS.items():
-        text = text.replace("{" + noun + "}", _pick(synonyms, rng), 1)
-        text = text.replace("{" + noun + "}", synonyms[0])
-    text = _pick(PREFIXES, rng) + _pick(("", "a ", "the "), rng) + text
-    if rng.random() < 0.3:
-        text = text.replace(" the ", " a ") if rng.random() < 0.5 else text.replace(" the ", " ")
-    if rng.random() < 0.03:
-        words = text.split()
-        words.insert(int(rng.integers(len(words) + 1)), UNKNOWN)
-        text = " ".join(words)
-    return text
-
-
-def _pick(options: tuple[str, ...], rng: np.random.Generator) -> str:
-    return options[int(rng.integers(len(options)))]
-
-
-def _region(phrase: Phrase) -> Region | AllOf:
-    assert phrase.region is not None
-    return phrase.region
-
-
-ALL_PHRASES: dict[int, tuple[Phrase, ...]] = {
-    CARTPOLE: CARTPOLE_ANGLES + CARTPOLE_POSITIONS,
-    MOUNTAIN_CAR: MOUNTAIN_CAR_POSITIONS,
-    ROD: ROD_ANGLES,
-    HUMANOID: HUMANOID_POSES,
-}
-
-
-def plain_wording(wording: str) -> str:
-    """A wording with its most common nouns: `"{pole} and {cart}"` becomes `"pole and cart"`."""
-    return re.sub(r"\{(\w+)\}", lambda match: SYNONYMS[match.group(1)][0], wording)
-
-
-def vocabulary() -> list[str]:
-    """Every word of every training sentence, sorted."""
-    sentences = [w for phrases in ALL_PHRASES.values() for phrase in phrases for w in phrase.wordings]
-    sentences += [w for wordings in GENERIC.values() for w in wordings]
-    sentences += [*PREFIXES, *FUNCTION_WORDS, "a the", *(s for synonyms in SYNONYMS.values() for s in synonyms)]
-    return sorted({word for s in sentences for word in re.findall(r"[a-z]+", re.sub(r"\{\w+\}", "", s))})
+LANGUAGE = Language(
+    phrases={
+        CARTPOLE: CARTPOLE_ANGLES + CARTPOLE_POSITIONS,
+        MOUNTAIN_CAR: MOUNTAIN_CAR_POSITIONS,
+        ROD: ROD_ANGLES,
+        HUMANOID: HUMANOID_POSES,
+    },
+    generic=GENERIC,
+    synonyms=SYNONYMS,
+    shares=(0.24, 0.14, 0.1, 0.52),
+    choose=_choose,
+)

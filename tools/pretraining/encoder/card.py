@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from pretraining.encoder.captions import ALL_PHRASES, CARTPOLE_ANGLES, Phrase, plain_wording, vocabulary
+from pretraining.encoder.captions import CARTPOLE_ANGLES, LANGUAGE
 from pretraining.encoder.humanoid import body_renderer, skeleton, to_actions
-from pretraining.encoder.scenes import HUMANOID, Scenes, sample_scenes
+from pretraining.encoder.language import Language, Phrase, Scenes
+from pretraining.encoder.scenes import HUMANOID, sample_scenes
 from sightline.envs.control.cartpole import LOOKS as CARTPOLE_LOOKS
 from sightline.envs.control.cartpole import TRACK, draw_cartpole
 from sightline.envs.control.mountain_car import FLAG, LEFT, draw_mountain_car
@@ -71,17 +72,17 @@ def measure(encoder: Encoder) -> dict[str, Any]:
     rng = np.random.default_rng(HELD_OUT_SEED)
     scenes = sample_scenes(2000, encoder.image_size, rng, standard_looks=False)
     images = encoder.embed_frames(scenes.frames)
-    toys = {world: phrases for world, phrases in ALL_PHRASES.items() if world != HUMANOID}
-    said = {"toy worlds": toys, "humanoid": {HUMANOID: ALL_PHRASES[HUMANOID]}}
+    toys = {world: phrases for world, phrases in LANGUAGE.phrases.items() if world != HUMANOID}
+    said = {"toy worlds": toys, "humanoid": {HUMANOID: LANGUAGE.phrases[HUMANOID]}}
     return {
         "retrieval": {
-            f"{name}, {which}": retrieval(encoder, scenes, images, phrases, held_out=which == "held out")
+            f"{name}, {which}": retrieval(encoder, LANGUAGE, scenes, images, phrases, held_out=which == "held out")
             for name, phrases in said.items()
             for which in ("of training", "held out")
         },
         "cartpole": {look: cartpole_correlations(encoder, look, GOAL, BASELINE) for look in sorted(CARTPOLE_LOOKS)},
         "cartpole, wordings held out": {
-            plain_wording(wording): cartpole_correlations(encoder, "plain", (plain_wording(wording),), BASELINE)
+            LANGUAGE.plain(wording): cartpole_correlations(encoder, "plain", (LANGUAGE.plain(wording),), BASELINE)
             for wording in CARTPOLE_ANGLES[0].held_out
         },
         "cartpole, nonsense": {goal: cartpole_correlations(encoder, "plain", (goal,), BASELINE) for goal in NONSENSE},
@@ -94,7 +95,12 @@ def measure(encoder: Encoder) -> dict[str, Any]:
 
 
 def retrieval(
-    encoder: Encoder, scenes: Scenes, images: np.ndarray, said: Mapping[int, Sequence[Phrase]], held_out: bool
+    encoder: Encoder,
+    language: Language,
+    scenes: Scenes,
+    images: np.ndarray,
+    said: Mapping[int, Sequence[Phrase]],
+    held_out: bool,
 ) -> dict[str, float]:
     """How often the picture that a sentence likes best is one of which it is true, and the mean average precision.
 
@@ -103,10 +109,9 @@ def retrieval(
     first, precisions, chance = [], [], []
     for world, phrases in said.items():
         for phrase in phrases:
-            assert phrase.region is not None
             truth = (scenes.world == world) & phrase.region.middle(scenes)
             for wording in phrase.held_out if held_out else phrase.wordings:
-                similarity = images @ encoder.embed_texts([plain_wording(wording)])[0]
+                similarity = images @ encoder.embed_texts([language.plain(wording)])[0]
                 ordered = truth[np.argsort(-similarity)]
                 hits = np.flatnonzero(ordered)
                 first.append(bool(ordered[0]))
@@ -225,12 +230,14 @@ def interval(correlation: float, count: int) -> tuple[float, float]:
     return float(np.tanh(middle - 1.96 * error)), float(np.tanh(middle + 1.96 * error))
 
 
-def _correlation(value: float) -> str:
-    low, high = interval(value, STATES)
+def correlation(value: float, count: int = STATES) -> str:
+    """A rank correlation over so many states, with its interval."""
+    low, high = interval(value, count)
     return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
-def _share(value: float, count: int) -> str:
+def share(value: float, count: int) -> str:
+    """A share of so many, with its interval."""
     low, high = wilson(round(value * count), count)
     return f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
@@ -239,19 +246,19 @@ def card(numbers: dict[str, Any], command: str, seconds: float, parameters: int,
     """The model card, in Markdown."""
 
     def correlations(rows: dict[str, dict[str, float]]) -> str:
-        cells = ((name, _correlation(row["near"]), _correlation(row["circle"])) for name, row in rows.items())
+        cells = ((name, correlation(row["near"]), correlation(row["circle"])) for name, row in rows.items())
         return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
     retrieved = "\n".join(
-        f"| {name} | {row['sentences']} | {_share(row['first is true'], row['sentences'])} "
+        f"| {name} | {row['sentences']} | {share(row['first is true'], row['sentences'])} "
         f"| {row['mean average precision']:.2f} | {row['chance']:.2f} |"
         for name, row in numbers["retrieval"].items()
     )
-    flags = "\n".join(f"| {name} | {_correlation(value)} |" for name, value in numbers["mountain car"].items())
+    flags = "\n".join(f"| {name} | {correlation(value)} |" for name, value in numbers["mountain car"].items())
     bodies = numbers["humanoid"]
     matched = "\n".join(
-        f"| {name} | {_share(row['matched'], row['pictures'])} | "
-        f"{' | '.join(f'{share:.2f}' for share in row['by pose'].values())} |"
+        f"| {name} | {share(row['matched'], row['pictures'])} | "
+        f"{' | '.join(f'{each:.2f}' for each in row['by pose'].values())} |"
         for name, row in bodies.items()
     )
     ranked = "\n".join(
@@ -262,7 +269,7 @@ def card(numbers: dict[str, Any], command: str, seconds: float, parameters: int,
     return f"""# The bundled image-text encoder
 
 A tiny dual encoder in open_clip's format: a modified ResNet for 64x64 pictures and a two-layer causal transformer over
-a vocabulary of {len(vocabulary())} words, with a common space of 128 numbers. {parameters:,} parameters,
+a vocabulary of {len(LANGUAGE.vocabulary())} words, with a common space of 128 numbers. {parameters:,} parameters,
 {size / 1e6:.1f} MB.
 
 **For trying Sightline on a laptop, offline, in minutes. It knows four small worlds, was taught the very poses of the
@@ -341,13 +348,14 @@ def main() -> None:
     folder: Path = arguments.folder
     numbers = measure(load_encoder(f"local-dir:{folder}", device="cpu"))
     weights = folder / "open_clip_model.safetensors"
-    text = card(numbers, arguments.command, arguments.seconds, _parameters(weights), weights.stat().st_size)
+    text = card(numbers, arguments.command, arguments.seconds, parameters_of(weights), weights.stat().st_size)
     (folder / "metrics.json").write_text(json.dumps(numbers, indent=2) + "\n")
     (folder / "README.md").write_text(text)
     print(text)
 
 
-def _parameters(weights: Path) -> int:
+def parameters_of(weights: Path) -> int:
+    """How many numbers a safetensors file holds."""
     from safetensors import safe_open
 
     with safe_open(str(weights), framework="np") as tensors:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image
 
 from pretraining.encoder.humanoid import PARTS, distances, picture_bodies, sample_bodies, skeleton
+from pretraining.encoder.language import Scenes, fit
 from sightline.envs.control.cartpole import LOOKS as CARTPOLE_LOOKS
 from sightline.envs.control.cartpole import TRACK, CartPoleLook, draw_cartpole
 from sightline.envs.control.mountain_car import LEFT, RIGHT, MountainCarLook, draw_mountain_car
@@ -23,44 +23,6 @@ FAR = 9.0
 """Distance in metres of what is not there."""
 
 
-@dataclass(frozen=True)
-class Scenes:
-    """A batch of N pictures with the states that they show.
-
-    Attributes:
-        world: int[N], one of `CARTPOLE`, `MOUNTAIN_CAR`, `ROD`, `HUMANOID`.
-        position: float[N]; CartPole: cart position from -1 (left end) to 1 (right end); MountainCar: position of the
-            car; rod: 0.
-        angle: float[N], radians from upright, positive to the right, in [-pi, pi); MountainCar: 0.
-        parts: name -> float[N], distances in metres of the humanoid's parts from what words say of them (see
-            `pretraining.encoder.humanoid`); far in other worlds.
-        frames: uint8[N, S, S, 3].
-    """
-
-    world: np.ndarray
-    position: np.ndarray
-    angle: np.ndarray
-    parts: dict[str, np.ndarray]
-    frames: np.ndarray
-
-    def chosen(self, indices: np.ndarray) -> Scenes:
-        """Some of the scenes."""
-        parts = {name: values[indices] for name, values in self.parts.items()}
-        return Scenes(self.world[indices], self.position[indices], self.angle[indices], parts, self.frames[indices])
-
-    def replace(self, indices: np.ndarray, new: Scenes) -> None:
-        """Put new scenes in the place of some."""
-        self.world[indices], self.position[indices], self.angle[indices] = new.world, new.position, new.angle
-        self.frames[indices] = new.frames
-        for name, values in self.parts.items():
-            values[indices] = new.parts[name]
-
-    def quantity(self, name: str) -> np.ndarray:
-        """`position`, `angle`, or one of the parts."""
-        found: np.ndarray = self.parts[name] if name in self.parts else getattr(self, name)
-        return found
-
-
 def sample_scenes(
     count: int,
     image_size: int,
@@ -68,7 +30,12 @@ def sample_scenes(
     standard_looks: bool = True,
     shares: tuple[float, ...] = SHARES,
 ) -> Scenes:
-    """Draw `count` random scenes; a share of them in the looks that our tasks use, unless `standard_looks` is false."""
+    """Draw `count` random scenes; a share of them in the looks that our tasks use, unless `standard_looks` is false.
+
+    Quantities are `position`: CartPole's cart from -1 (left end) to 1 (right end), or where the car on the mountain is;
+    `angle` of the pole or the rod: radians from upright, positive to the right, in [-pi, pi); and distances in metres
+    of the humanoid's parts from what words say of them (see `pretraining.encoder.humanoid`), far in other worlds.
+    """
     world = rng.choice(len(shares), size=count, p=shares)
     position, angle = np.zeros(count), np.zeros(count)
     frames = np.empty((count, image_size, image_size, 3), np.uint8)
@@ -89,14 +56,7 @@ def sample_scenes(
                 position[i] = np.clip(rng.uniform(-1.15, 1.15), -1, 1)
         frame = _draw(world[i], position[i], angle[i], image_size, rng, standard_looks and rng.random() < STANDARD_LOOK)
         frames[i] = fit(frame, image_size)
-    return Scenes(world, position, angle, parts, frames)
-
-
-def fit(frame: np.ndarray, image_size: int) -> np.ndarray:
-    """Squash a frame to the encoder's size as its preprocessing does (bicubic)."""
-    if frame.shape[:2] == (image_size, image_size):
-        return frame
-    return np.asarray(Image.fromarray(frame).resize((image_size, image_size), Image.Resampling.BICUBIC))
+    return Scenes(world, {"position": position, "angle": angle} | parts, frames)
 
 
 def _draw(

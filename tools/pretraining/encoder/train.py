@@ -12,16 +12,16 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
-from pretraining.encoder.captions import SHARES as CAPTION_SHARES
-from pretraining.encoder.captions import UNKNOWN, sample_captions, vocabulary
-from pretraining.encoder.scenes import SHARES, Scenes, sample_scenes
+from pretraining.encoder import captions, deformables, scenes
+from pretraining.encoder.language import UNKNOWN, Language, Scenes
 
 PAD, END = "[PAD]", "[END]"
 IMAGE_SIZE, CONTEXT_LENGTH = 64, 20
@@ -29,6 +29,32 @@ WIDTH = 12
 """Channels of the image tower's first layer. Eight do not see a humanoid's limbs, which are two pixels wide."""
 POOL, SHOWN = 4096, 4
 """Scenes that batches are drawn from, and how often each is shown."""
+
+
+@dataclass(frozen=True)
+class Worlds:
+    """What an encoder is taught.
+
+    Attributes:
+        language: what is said.
+        sample: draw scenes: (count, size in pixels, generator, shares=of the worlds among them).
+        shares: of the worlds among the pictures, unless the caller says otherwise.
+        names: of the worlds.
+    """
+
+    language: Language
+    sample: Callable[..., Scenes]
+    shares: tuple[float, ...]
+    names: str
+
+
+WORLDS = {
+    "bundled": Worlds(
+        captions.LANGUAGE, scenes.sample_scenes, scenes.SHARES, "the cart with a pole, the car, the rod, the humanoid"
+    ),
+    "deformables": Worlds(deformables.LANGUAGE, deformables.sample_scenes, deformables.SHARES, "cloth, rope, water"),
+}
+"""Encoder -> its worlds."""
 
 
 def model_config(vocabulary_size: int, width: int = WIDTH) -> dict[str, object]:
@@ -93,7 +119,12 @@ def to_pixels(frames: np.ndarray) -> torch.Tensor:
 
 
 def batches(
-    count: int, batch_size: int, seed: int, shares: tuple[float, ...], caption_shares: tuple[float, ...]
+    worlds: Worlds,
+    count: int,
+    batch_size: int,
+    seed: int,
+    shares: tuple[float, ...] | None,
+    caption_shares: tuple[float, ...] | None,
 ) -> Iterator[tuple[Scenes, list[str], np.ndarray]]:
     """Scenes and sentences with how true each is of each, float[sentences, pictures].
 
@@ -101,14 +132,14 @@ def batches(
     other scenes: batches are drawn from a pool, a part of which is replaced by fresh scenes each time.
     """
     rng = np.random.default_rng(seed)
-    fresh = batch_size // SHOWN
-    pool = sample_scenes(POOL, IMAGE_SIZE, rng, shares=shares)
+    fresh, shares = batch_size // SHOWN, shares or worlds.shares
+    pool = worlds.sample(POOL, IMAGE_SIZE, rng, shares=shares)
     for _ in range(count):
         replaced = rng.choice(POOL, fresh, replace=False)
-        pool.replace(replaced, sample_scenes(fresh, IMAGE_SIZE, rng, shares=shares))
-        scenes = pool.chosen(rng.choice(POOL, batch_size, replace=False))
-        captions = sample_captions(batch_size, rng, caption_shares)
-        yield scenes, [c.text for c in captions], np.stack([c.truth(scenes) for c in captions])
+        pool.replace(replaced, worlds.sample(fresh, IMAGE_SIZE, rng, shares=shares))
+        shown = pool.chosen(rng.choice(POOL, batch_size, replace=False))
+        said = worlds.language.sample(batch_size, rng, caption_shares)
+        yield shown, [c.text for c in said], np.stack([c.truth(shown) for c in said])
 
 
 def train(
@@ -119,8 +150,9 @@ def train(
     start: Path | None = None,
     learning_rate: float = 2e-3,
     batch_size: int = 256,
-    shares: tuple[float, ...] = SHARES,
-    caption_shares: tuple[float, ...] = CAPTION_SHARES,
+    worlds: Worlds = WORLDS["bundled"],
+    shares: tuple[float, ...] | None = None,
+    caption_shares: tuple[float, ...] | None = None,
 ) -> None:
     """Train an encoder, or go on with the one in the folder `start`, and write it into the folder `out`."""
     import open_clip
@@ -129,7 +161,7 @@ def train(
 
     torch.manual_seed(seed)
     out.mkdir(parents=True, exist_ok=True)
-    config = model_config(save_tokenizer(out, vocabulary()), width)
+    config = model_config(save_tokenizer(out, worlds.language.vocabulary()), width)
     model = CLIP(**config)
     if start is not None:
         from safetensors.torch import load_file
@@ -141,10 +173,9 @@ def train(
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, total_steps=max(updates, 1), pct_start=0.1)
     started, losses = time.monotonic(), []
-    for step, (scenes, sentences, truth) in enumerate(
-        track(batches(updates, batch_size, seed + 1, shares, caption_shares), description="encoder", total=updates)
-    ):
-        images = model.encode_image(to_pixels(scenes.frames), normalize=True)
+    lessons = batches(worlds, updates, batch_size, seed + 1, shares, caption_shares)
+    for step, (shown, sentences, truth) in enumerate(track(lessons, description="encoder", total=updates)):
+        images = model.encode_image(to_pixels(shown.frames), normalize=True)
         texts = model.encode_text(tokenizer(sentences), normalize=True)
         logits = model.logit_scale.exp() * texts @ images.T + model.logit_bias
         loss = nn.functional.binary_cross_entropy_with_logits(logits, torch.from_numpy(truth).float())
@@ -171,9 +202,10 @@ if __name__ == "__main__":
     parser.add_argument("--width", type=int, default=WIDTH, help="a multiple of 4")
     parser.add_argument("--start", type=Path, help="folder of an encoder to go on with")
     parser.add_argument("--learning-rate", type=float, default=2e-3)
-    worlds = "of pictures of the cart with a pole, the car, the rod and the humanoid"
-    parser.add_argument("--shares", type=float, nargs=4, default=SHARES, help=worlds)
-    parser.add_argument("--caption-shares", type=float, nargs=4, default=CAPTION_SHARES, help="of sentences about them")
+    parser.add_argument("--worlds", choices=WORLDS, default="bundled", help="which encoder to train")
+    order = "; ".join(f"{name}: {worlds.names}" for name, worlds in WORLDS.items())
+    parser.add_argument("--shares", type=float, nargs="+", help=f"of the worlds among pictures ({order})")
+    parser.add_argument("--caption-shares", type=float, nargs="+", help="of the worlds among sentences")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -184,6 +216,7 @@ if __name__ == "__main__":
         arguments.width,
         arguments.start,
         arguments.learning_rate,
-        shares=tuple(arguments.shares),
-        caption_shares=tuple(arguments.caption_shares),
+        worlds=WORLDS[arguments.worlds],
+        shares=arguments.shares and tuple(arguments.shares),
+        caption_shares=arguments.caption_shares and tuple(arguments.caption_shares),
     )

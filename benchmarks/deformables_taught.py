@@ -1,0 +1,85 @@
+"""Are cloth, rope and water learned from a teacher that sees pictures only? Every claim of docs/results.md about that.
+
+    python benchmarks/deformables_taught.py taught truth others --folder runs/deformables [--tasks straighten-rope]
+
+- `taught`: each recipe with three seeds: the bundled encoder of these tasks compares pictures, a reward is learned from
+  its answers, and a policy from that; `truth`: the same learner paid by the ground truth, three seeds.
+- `others`: one seed each: sparse reward, and zero-shot words without a teacher (alpha 0, .5, 1); also, where a BLIP-2
+  `--matching MODEL` is named, the probability that it gives to the goal.
+
+All are `sightline sweep`s: runs of before are kept, those cut off are resumed. Success is that of the last state of 100
+fresh random starts. Numbers go to benchmarks/results/deformables_taught.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from running import document_of, keep, sightline
+from sightline.models.device import available_cores
+
+FILE = "deformables_taught.json"
+TASKS = ("straighten-rope", "fold-cloth", "pass-water")
+SEEDS = "seed=0..2"
+WORDS = "reward={kind: zero_shot, encoder: bundled-deformables}"
+
+
+def rows(part: str, task: str, matching: str | None) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Name and arguments of each sweep."""
+    if part == "taught":
+        yield f"{task}, taught by pictures", (task, SEEDS)
+    elif part == "truth":
+        yield f"{task}, ground truth", (task, SEEDS, "reward={kind: ground_truth}")
+    else:
+        yield f"{task}, sparse", (task, "seed=0", "reward={kind: sparse}")
+        for alpha in ("0", "0.5", "1"):
+            yield f"{task}, words alone, alpha {alpha}", (task, "seed=0", WORDS, f"reward.alpha={alpha}")
+        if matching is not None:
+            model = f"reward={{kind: image_text_matching, model: {matching}}}"
+            yield f"{task}, image-text matching", (task, "seed=0", model)
+
+
+def measure(name: str, arguments: tuple[str, ...], folder: Path) -> list[dict[str, Any]]:
+    """Train a row's runs: of each seed the success of the chosen policy, and the time that all took."""
+    place = folder / name.replace(" ", "-").replace(",", "").replace(".", "")
+    found = []
+    for cell in sightline("sweep", *arguments, "--run-dir", str(place))["cells"]:
+        result = json.loads((Path(cell["run"]) / "result.json").read_text())
+        kept = ("success_rate", "ci_low", "ci_high", "return", "chosen_step", "seconds")
+        found.append({key: result[key] for key in kept})
+    return found
+
+
+def line(name: str, runs: list[dict[str, Any]]) -> str:
+    shares = " ".join(f"{100 * run['success_rate']:.0f}" for run in runs)
+    low, high = min(run["ci_low"] for run in runs), max(run["ci_high"] for run in runs)
+    seconds = sorted(round(run["seconds"]) for run in runs)
+    return f"| {name} | {shares} [{100 * low:.0f}, {100 * high:.0f}] | {seconds[0]}–{seconds[-1]} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="+", choices=["taught", "truth", "others"])
+    parser.add_argument("--folder", type=Path, default=Path("runs/deformables"), help="where the runs go")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
+    parser.add_argument("--matching", help="a BLIP or BLIP-2 model with a matching head")
+    given = parser.parse_args()
+    print("| run | success, % | seconds |\n|---|---|---|")
+    for part in given.parts:
+        for task in given.tasks:
+            for name, arguments in rows(part, task, given.matching):
+                runs = measure(name, arguments, given.folder)
+                before = document_of(FILE).get(part, {}).get("result", {})
+                keep(FILE, part, before | {name: runs}, jobs=available_cores())
+                print(line(name, runs), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The image-text matching reward: the probability, by a model that reads both together, that a sentence is true of a
+frame.
+
+Unlike an encoder's similarity it comes from cross-attention between the words and the picture, after BLIP (Li et al.,
+ICML 2022) and BLIP-2 (Li et al., ICML 2023), and has to read every frame anew for every sentence. It is a baseline of
+RL-VLM-F (Wang et al., ICML 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import PositiveInt
+
+from sightline.config.basics import check_words
+from sightline.config.blocks import Dtype
+from sightline.errors import BadInput
+from sightline.models.device import choose_device
+from sightline.models.encoders import cannot_load, dtype_for, image_processor_size
+from sightline.models.hub import quiet_hub
+from sightline.rewards.base import Clip, RewardModel, to_numpy
+from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
+
+if TYPE_CHECKING:
+    from sightline.config.recipe import AgentRecipe, ControlRecipe
+
+MATCH = 1
+"""Index of "yes" among the two answers of a matching head."""
+
+
+class ImageTextMatchingConfig(RewardConfig):
+    """The probability, in [0, 1], that a BLIP or BLIP-2 model gives to the goal's sentence being true of a frame."""
+
+    kind: Literal["image_text_matching"] = "image_text_matching"
+    model: str = "Salesforce/blip2-itm-vit-g"
+    """`owner/name` on the Hugging Face hub, or a folder: BLIP or BLIP-2 with a matching head."""
+    batch_size: PositiveInt = 32
+    """Frames per forward pass."""
+    device: str = "auto"
+    dtype: Dtype = "auto"
+
+    @property
+    def needs_words(self) -> bool:
+        return True
+
+    def check(self, recipe: ControlRecipe | AgentRecipe) -> None:
+        check_words(recipe.goal, (), None, goal_required=False)
+
+    def facts(self) -> dict[str, str]:
+        return super().facts() | {"Matching model": self.model}
+
+    def build(self, context: RewardContext) -> RewardSetup:
+        reward = ImageTextMatchingReward(
+            context.goal, self.model, device=self.device, dtype=self.dtype, batch_size=self.batch_size
+        )
+        return RewardSetup(reward, (reward.image_size, reward.image_size))
+
+
+class ImageTextMatchingReward(RewardModel):
+    """The probability that a sentence is true of frames, from a frozen model with a matching head.
+
+    Args:
+        goal: a sentence, or several whose probabilities are averaged.
+        model: `owner/name` on the Hugging Face hub, or a folder: BLIP or BLIP-2 with a matching head.
+        device, dtype, batch_size: see `ImageTextMatchingConfig`.
+
+    Attributes:
+        image_size: side of the square picture that the model reads, in pixels.
+
+    Raises:
+        BadInput: no goal, or a model without a matching head.
+        RunFailed: the model cannot be downloaded, or its files are damaged.
+    """
+
+    def __init__(
+        self,
+        goal: str | Sequence[str],
+        model: str = "Salesforce/blip2-itm-vit-g",
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        batch_size: int = 32,
+    ) -> None:
+        self.goal = (goal,) if isinstance(goal, str) else tuple(goal)
+        try:
+            check_words(self.goal, (), None)
+        except ValueError as error:
+            raise BadInput(str(error)) from error
+        self._device, self._batch_size = choose_device(device), batch_size
+        self._dtype = dtype_for(dtype, self._device)
+        with quiet_hub(offline=model.startswith(("/", ".", "~"))):
+            self._model, self._processor = _loaded(model, self._dtype)
+        self._model.to(self._device).eval().requires_grad_(False)
+        self.image_size = image_processor_size(self._processor.image_processor) or 224
+
+    def reward(self, clip: Clip) -> np.ndarray:
+        """float32[T, N], probabilities in [0, 1], the mean over the goal's sentences."""
+        assert clip.frames is not None, "a model that needs frames is given frames"
+        frames = to_numpy(clip.frames)
+        frames = frames.reshape(-1, *frames.shape[-3:])
+        parts = [
+            np.mean(
+                [self._matches(frames[start : start + self._batch_size], sentence) for sentence in self.goal], axis=0
+            )
+            for start in range(0, len(frames), self._batch_size)
+        ]
+        return np.concatenate(parts).astype(np.float32).reshape(clip.shape)
+
+    def _matches(self, frames: np.ndarray, sentence: str) -> np.ndarray:
+        """float32[N], how probable it is that a sentence is true of each frame."""
+        import torch
+
+        # Of read-only frames, as renderers give them, torch would warn.
+        pictures = list(frames if frames.flags.writeable else frames.copy())
+        inputs = self._processor(images=pictures, text=[sentence] * len(pictures), return_tensors="pt", truncation=True)
+        inputs = {name: value.to(self._device) for name, value in inputs.items()}
+        inputs["pixel_values"] = inputs["pixel_values"].to(self._dtype)
+        with torch.inference_mode():
+            if self._model.config.model_type == "blip-2":
+                logits = self._model(**inputs, use_image_text_matching_head=True).logits_per_image
+            else:
+                logits = self._model(**inputs, use_itm_head=True).itm_score
+            return to_numpy(logits.float().softmax(dim=1)[:, MATCH])
+
+
+def _loaded(name: str, dtype: Any) -> tuple[Any, Any]:
+    """A model with a matching head, and its processor."""
+    from transformers import AutoConfig, AutoProcessor, Blip2ForImageTextRetrieval, BlipForImageTextRetrieval
+
+    families: dict[str, Any] = {"blip": BlipForImageTextRetrieval, "blip-2": Blip2ForImageTextRetrieval}
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        if config.model_type in families:
+            # What the files lack would be left random: a head for chatting says nothing of matches.
+            model, found = families[config.model_type].from_pretrained(name, dtype=dtype, output_loading_info=True)
+            processor = AutoProcessor.from_pretrained(name, trust_remote_code=False)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise cannot_load(f"hf:{name}", error) from error
+    if config.model_type not in families or any(key.startswith("itm_head") for key in found["missing_keys"]):
+        raise BadInput(
+            f"'{name}' ({config.model_type}) has no image-text matching head; use a BLIP or BLIP-2 model that has one, "
+            "such as Salesforce/blip2-itm-vit-g"
+        )
+    return model, processor
