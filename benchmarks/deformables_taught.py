@@ -22,7 +22,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from running import document_of, keep, sightline
+from running import folder_of, keep, kept, percent, sightline
 from sightline.models.device import available_cores
 
 FILE = "deformables_taught.json"
@@ -48,20 +48,19 @@ def rows(part: str, task: str, matching: str | None) -> Iterator[tuple[str, tupl
 
 def measure(name: str, arguments: tuple[str, ...], folder: Path) -> list[dict[str, Any]]:
     """Train a row's runs: of each seed the success of the chosen policy, and the time that all took."""
-    place = folder / name.replace(" ", "-").replace(",", "").replace(".", "")
     found = []
-    for cell in sightline("sweep", *arguments, "--run-dir", str(place))["cells"]:
+    for cell in sightline("sweep", *arguments, "--run-dir", str(folder / folder_of(name)))["cells"]:
         result = json.loads((Path(cell["run"]) / "result.json").read_text())
-        kept = ("success_rate", "ci_low", "ci_high", "return", "chosen_step", "seconds")
-        found.append({key: result[key] for key in kept})
+        keys = ("success_rate", "ci_low", "ci_high", "return", "chosen_step", "seconds")
+        found.append({key: result[key] for key in keys})
     return found
 
 
 def line(name: str, runs: list[dict[str, Any]]) -> str:
-    shares = " ".join(f"{100 * run['success_rate']:.0f}" for run in runs)
-    low, high = min(run["ci_low"] for run in runs), max(run["ci_high"] for run in runs)
+    """A row of the table."""
+    success = percent([(run["success_rate"], run["ci_low"], run["ci_high"]) for run in runs])
     seconds = sorted(round(run["seconds"]) for run in runs)
-    return f"| {name} | {shares} [{100 * low:.0f}, {100 * high:.0f}] | {seconds[0]}–{seconds[-1]} |"
+    return f"| {name} | {success} | {seconds[0]}–{seconds[-1]} |"
 
 
 def main() -> None:
@@ -76,8 +75,7 @@ def main() -> None:
         for task in given.tasks:
             for name, arguments in rows(part, task, given.matching):
                 runs = measure(name, arguments, given.folder)
-                before = document_of(FILE).get(part, {}).get("result", {})
-                keep(FILE, part, before | {name: runs}, jobs=available_cores())
+                keep(FILE, part, kept(FILE, part) | {name: runs}, jobs=available_cores())
                 print(line(name, runs), flush=True)
 
 

@@ -29,7 +29,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pretraining.encoder.card import NONSENSE
-from running import document_of, keep, sightline
+from running import folder_of, keep, kept, percent, sightline
 from sightline.models.device import available_cores
 
 FILE = "humanoid_poses.json"
@@ -74,9 +74,8 @@ def rows(part: str, poses: Sequence[str], untrained: Path, half: Path | None) ->
 
 def measure(row: Row, folder: Path) -> dict[str, Any]:
     """Train a row's runs, and play their policies for five seconds as well."""
-    place = folder / row.name.replace(" ", "-").replace(",", "").replace("'", "")
     found: dict[str, Any] = {}
-    for cell in sightline("sweep", *row.arguments, "--run-dir", str(place))["cells"]:
+    for cell in sightline("sweep", *row.arguments, "--run-dir", str(folder / folder_of(row.name)))["cells"]:
         run = Path(cell["run"])
         result = json.loads((run / "result.json").read_text())
         longer = run / "five-seconds.json"
@@ -96,11 +95,6 @@ def measure(row: Row, folder: Path) -> dict[str, Any]:
     return found
 
 
-def kept(part: str) -> dict[str, Any]:
-    """Rows of a part that were measured so far, by this process or another."""
-    return dict(document_of(FILE).get(part, {}).get("result", {}))
-
-
 def table(measured: dict[str, Any]) -> str:
     """One line for each row, the cells of its seeds beside each other."""
     lines = ["| run | held after 1.5 s, % | after 5 s, % | seconds |", "|---|---|---|---|"]
@@ -110,15 +104,10 @@ def table(measured: dict[str, Any]) -> str:
         parts = {f"{name}: {cell}": [found] for cell, found in cells.items()} if is_grid else {name: [*cells.values()]}
         for label, part in parts.items():
             seconds = sorted(each["seconds"] for each in part)
-            shown = [_shares(part, "held", "interval"), _shares(part, "held after 5 s", "interval after 5 s")]
-            lines.append(f"| {label} | {' | '.join(shown)} | {seconds[0]}–{seconds[-1]} |")
+            held = percent([(each["held"], *each["interval"]) for each in part])
+            after = percent([(each["held after 5 s"], *each["interval after 5 s"]) for each in part])
+            lines.append(f"| {label} | {held} | {after} | {seconds[0]}–{seconds[-1]} |")
     return "\n".join(lines)
-
-
-def _shares(part: Sequence[dict[str, Any]], key: str, interval: str) -> str:
-    """Percentages of some runs with the widest bounds of their intervals."""
-    low, high = min(each[interval][0] for each in part), max(each[interval][1] for each in part)
-    return f"{' '.join(f'{100 * each[key]:.0f}' for each in part)} [{100 * low:.0f}, {100 * high:.0f}]"
 
 
 def main() -> None:
@@ -135,9 +124,9 @@ def main() -> None:
         subprocess.run(making, check=True)
     for row in rows(given.part, given.poses, untrained, given.half and given.half.resolve()):
         measured = measure(row, given.folder / given.part)
-        keep(FILE, given.part, kept(given.part) | {row.name: measured}, jobs=available_cores())
+        keep(FILE, given.part, kept(FILE, given.part) | {row.name: measured}, jobs=available_cores())
         print(table({row.name: measured}), flush=True)
-    print(table(kept(given.part)))
+    print(table(kept(FILE, given.part)))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,22 @@ def document_of(file: str) -> dict[str, Any]:
     """A results file: part -> date, machine and result; empty before the first."""
     path = RESULTS / file
     return dict(json.loads(path.read_text())) if path.is_file() else {}
+
+
+def kept(file: str, part: str) -> dict[str, Any]:
+    """Rows of a part that were measured so far, by this process or another."""
+    return dict(document_of(file).get(part, {}).get("result", {}))
+
+
+def folder_of(row: str) -> str:
+    """Name of a folder for a table's row."""
+    return re.sub("[,.']", "", row).replace(" ", "-")
+
+
+def percent(shares: Sequence[tuple[float, float, float]]) -> str:
+    """Shares of some runs, each with its interval: percentages, and the widest bounds."""
+    values, low, high = zip(*shares, strict=True)
+    return f"{' '.join(f'{100 * value:.0f}' for value in values)} [{100 * min(low):.0f}, {100 * max(high):.0f}]"
 
 
 def keep(file: str, part: str, content: Any, jobs: int = 1) -> None:

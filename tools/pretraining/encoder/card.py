@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -339,8 +339,19 @@ How often a pose's reward (baseline "{ROBOT[0]}") ranks a picture of it above on
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def write_card(
+    description: str | None,
+    measure: Callable[[Encoder], dict[str, Any]],
+    card: Callable[[dict[str, Any], str, float, int, int], str],
+) -> None:
+    """The command of an encoder's card: measure the encoder in a folder, and write its numbers and its card there.
+
+    Args:
+        description: of the command.
+        measure: gives all held-out numbers.
+        card: the text, from these, the training command and its seconds, the parameters and the bytes.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--command", required=True, help="the training command, to be quoted")
     parser.add_argument("--seconds", type=float, required=True, help="how long training took")
@@ -363,4 +374,4 @@ def parameters_of(weights: Path) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    write_card(__doc__, measure, card)

@@ -37,17 +37,12 @@ FAR = 9.0
 # Scenes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Stage:
-    """A task's model in one look, with renderers: draws whatever state it is given."""
+    """A task's model in one look: draws whatever state it is given."""
 
     env: SoftBody
     views: Mapping[str, View]
-
-    @cache  # noqa: B019 - stages live as long as the program
-    def renderer(self, size: int) -> OffscreenRenderer:
-        """The renderer of pictures of `size` x `size` pixels."""
-        return OffscreenRenderer(self.env.model, (size, size), samples=0)
 
     def picture(self, view: View, size: int) -> np.ndarray:
         """uint8[size, size, 3] of the state in `env.data`."""
@@ -56,10 +51,13 @@ class Stage:
         mujoco.mj_comPos(model, data)
         mujoco.mj_camlight(model, data)
         mujoco.mj_flex(model, data)
-        return self.renderer(size).render(data, view)
+        return _renderer(self, size).render(data, view)
 
-    def __hash__(self) -> int:
-        return id(self)
+
+@cache
+def _renderer(stage: Stage, size: int) -> OffscreenRenderer:
+    """A stage's renderer of pictures of `size` x `size` pixels."""
+    return OffscreenRenderer(stage.env.model, (size, size), samples=0)
 
 
 @cache
@@ -81,7 +79,8 @@ def sample_scenes(
     standard_looks: bool = True,
     shares: tuple[float, ...] = SHARES,
 ) -> Scenes:
-    """Draw `count` random scenes; a share of them in the looks that our tasks use, unless `standard_looks` is false.
+    """Draw `count` random scenes; a share of them in the first look and from the first camera of our tasks, unless
+    `standard_looks` is false.
 
     Quantities: `unfolded`, mean distance of the cloth's points from an exact fold along the diagonal, and `moved`, from
     where they lay, both as shares of the distance between the two; `corner`, distance of the held corner from the
@@ -92,6 +91,7 @@ def sample_scenes(
     world = rng.choice(len(shares), size=count, p=shares)
     quantities = {name: np.full(count, FAR) for name in QUANTITIES}
     frames = np.empty((count, image_size, image_size, 3), np.uint8)
+    lay: dict[int, Callable[[Any, np.random.Generator], dict[str, float]]]
     lay = {CLOTH: lay_cloth, ROPE: lay_rope, WATER: lay_water}
     for i, shown in enumerate(world.tolist()):
         standard = standard_looks and rng.random() < STANDARD_LOOK
@@ -117,13 +117,7 @@ def _shaken(view: View, rng: np.random.Generator) -> View:
     )
 
 
-def _lay_flex(env: SoftBody, points: np.ndarray, held: list[int]) -> None:
-    assert isinstance(env, HeldFlex)
-    env.data.qpos[:] = (points - env.model.body_pos[env.model.flex_vertbodyid]).reshape(-1)
-    env.data.mocap_pos[:] = points[held]
-
-
-def lay_cloth(env: SoftBody, rng: np.random.Generator) -> dict[str, float]:
+def lay_cloth(env: HeldFlex, rng: np.random.Generator) -> dict[str, float]:
     """Lay a cloth flat, folded in any way, or half lifted; returns its quantities."""
     turn, shift = math.radians(rng.uniform(-35, 35)), rng.uniform(-0.035, 0.035, 2)
     rotation = np.array([[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]])
@@ -139,7 +133,7 @@ def lay_cloth(env: SoftBody, rng: np.random.Generator) -> dict[str, float]:
         points = bent(flat, target, float(np.exp(rng.uniform(np.log(0.003), np.log(0.025)))), opening)
         points += _wrinkles(rng) * rng.uniform(0, 0.006)
         points[:, 2] = np.maximum(points[:, 2], cloth.RADIUS)
-    _lay_flex(env, points, [0])
+    env.lay(points, [0])
     return cloth_quantities(points, flat)
 
 
@@ -202,7 +196,7 @@ def _wrinkles(rng: np.random.Generator) -> np.ndarray:
     return np.stack(waves, -1).reshape(-1, 3)
 
 
-def lay_rope(env: SoftBody, rng: np.random.Generator) -> dict[str, float]:
+def lay_rope(env: HeldFlex, rng: np.random.Generator) -> dict[str, float]:
     """Lay a rope in a random curve, from straight to curled; returns its quantities."""
     links = rope.NODES - 1
     place = np.arange(links) / links
@@ -223,7 +217,7 @@ def lay_rope(env: SoftBody, rng: np.random.Generator) -> dict[str, float]:
     points[1:, :2] = np.cumsum(steps / np.sqrt(1 + slope**2)[:, None], axis=0)
     points[:, 2] = rope.RADIUS + np.interp(np.linspace(0, 1, rope.NODES), place, height)
     points[:, :2] += rng.uniform(-0.12, 0.12, 2) * (rng.random() < 0.6) - points[:, :2].mean(axis=0)
-    _lay_flex(env, points, [0, -1])
+    env.lay(points, [0, -1])
     gap = float(np.linalg.norm(points[-1] - points[0])) / rope.LENGTH
     return {"slack": max(1 - gap, 0.0), "bend": gap}
 
@@ -349,7 +343,7 @@ WATERS: tuple[Phrase, ...] = (
 
 
 def _choose(world: int, rng: np.random.Generator) -> tuple[Phrase, ...]:
-    """The goal of our task, what people ask for most, in half of the sentences."""
+    """Any phrase; in half of the sentences the goal of our task, which is what people ask for most."""
     phrases = LANGUAGE.phrases[world]
     return (phrases[0] if rng.random() < 0.35 else any_phrase(phrases, rng),)
 

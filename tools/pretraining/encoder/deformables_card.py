@@ -8,10 +8,7 @@ starts. Training has seen no state of a simulation.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +17,10 @@ from pretraining.encoder.card import (
     HELD_OUT_SEED,
     NONSENSE,
     correlation,
-    parameters_of,
     rank_correlation,
     retrieval,
     share,
+    write_card,
 )
 from pretraining.encoder.deformables import LANGUAGE, sample_scenes
 from sightline.envs.deformables import cloth, rope, water
@@ -32,7 +29,7 @@ from sightline.envs.deformables.rope import StraightenRope
 from sightline.envs.deformables.soft_body import SoftBody
 from sightline.envs.deformables.water import PassWater
 from sightline.envs.tasks import Task
-from sightline.models.encoders import Encoder, load_encoder
+from sightline.models.encoders import Encoder
 from sightline.rewards.zero_shot import ZeroShotReward
 
 STATES, PAIRS = 240, 2000
@@ -182,7 +179,8 @@ ranked above a failure.
 |---|---|---|---|---|
 {ranked}
 
-Pairs of which the better is preferred under five sentences of unknown words; chance is 50 %:
+Pairs of which the better is preferred under five sentences of unknown words; 50 % is no preference. All such sentences
+mean the same to the encoder, and less than 50 % is a preference for the worse:
 
 | task | nonsense |
 |---|---|
@@ -192,24 +190,9 @@ Pairs of which the better is preferred under five sentences of unknown words; ch
 
 - Any picture that is not of these three tasks: photographs, hands, other cloths and glasses are noise to it.
 - Any word outside its vocabulary. Colours mean nothing to it: "blue balls" are any balls.
-- Tell a cloth folded exactly from one that is a pixel (8 mm) off.
+- Judge fine differences of a cloth or a rope: of close pairs it prefers the better one in two of three (see above).
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--command", required=True, help="the training command, to be quoted")
-    parser.add_argument("--seconds", type=float, required=True, help="how long training took")
-    arguments = parser.parse_args()
-    folder: Path = arguments.folder
-    numbers = measure(load_encoder(f"local-dir:{folder}", device="cpu"))
-    weights = folder / "open_clip_model.safetensors"
-    text = card(numbers, arguments.command, arguments.seconds, parameters_of(weights), weights.stat().st_size)
-    (folder / "metrics.json").write_text(json.dumps(numbers, indent=2) + "\n")
-    (folder / "README.md").write_text(text)
-    print(text)
-
-
 if __name__ == "__main__":
-    main()
+    write_card(__doc__, measure, card)

@@ -208,6 +208,9 @@ if __name__ == "__main__":
     parser.add_argument("--caption-shares", type=float, nargs="+", help="of the worlds among sentences")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
+    for given in (arguments.shares, arguments.caption_shares):
+        if given and len(given) != len(WORLDS[arguments.worlds].shares):
+            parser.error(f"shares are needed of {WORLDS[arguments.worlds].names}")
     torch.set_num_threads(arguments.threads)
     train(
         arguments.out,

@@ -126,7 +126,7 @@ class FoldCloth(HeldFlex):
     def _arrange(self, rng: np.random.Generator | None) -> None:
         pose = np.zeros(3) if rng is None else rng.uniform(-1, 1, 3) * (SHIFT, SHIFT, math.radians(TURN))
         self._begin(pose)
-        self._lay(self._flat, [0])
+        self.lay(self._flat, [0])
 
     def _begin(self, episode: np.ndarray) -> None:
         """Take over where the cloth lies at first: its shift along x and y in metres, and its turn in radians."""

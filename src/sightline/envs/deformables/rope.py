@@ -96,7 +96,7 @@ class StraightenRope(HeldFlex):
 
     def _arrange(self, rng: np.random.Generator | None) -> None:
         curve = random_curve(rng or np.random.default_rng(0), self.length, self._radius)
-        self._lay(curve, [0, -1])
+        self.lay(curve, [0, -1])
         self._advance(2 * STEPS)
         self.data.qvel[:] = 0
 

@@ -168,7 +168,7 @@ class HeldFlex(SoftBody):
         """float64[points, 3], where the points are in the model's text."""
         return np.asarray(self.model.body_pos[self.model.flex_vertbodyid])
 
-    def _lay(self, points: np.ndarray, held: Sequence[int]) -> None:
+    def lay(self, points: np.ndarray, held: Sequence[int]) -> None:
         """Put the points, and the grippers at those that they hold."""
         self.data.qpos[:] = (points - self._rest).reshape(-1)
         self.data.mocap_pos[:] = points[held]
