@@ -6,9 +6,11 @@
   its answers, and a policy from that; `truth`: the same learner paid by the ground truth, three seeds.
 - `others`: one seed each: sparse reward, and zero-shot words without a teacher (alpha 0, .5, 1); also, where a BLIP-2
   `--matching MODEL` is named, the probability that it gives to the goal.
+- `shape`: is a rope that counts as straight one? At the end of fresh episodes of the policies of `taught`, and of the
+  script: the distance of its ends, its own length, and the farthest that it is from the line through its ends.
 
 All are `sightline sweep`s: runs of before are kept, those cut off are resumed. Success is that of the last state of 100
-fresh random starts. Numbers go to benchmarks/results/deformables_taught.json.
+fresh random starts (of `shape`, 15). Numbers go to benchmarks/results/deformables_taught.json.
 """
 
 from __future__ import annotations
@@ -16,13 +18,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import numpy as np
+
 from running import folder_of, keep, kept, percent, sightline
+from sightline.api import Run
+from sightline.envs.deformables.rope import StraightenRope
 from sightline.models.device import available_cores
 
 FILE = "deformables_taught.json"
@@ -56,6 +62,35 @@ def measure(name: str, arguments: tuple[str, ...], folder: Path) -> list[dict[st
     return found
 
 
+def shape(choose: Callable[[np.ndarray, StraightenRope], np.ndarray], episodes: int = 15) -> dict[str, float]:
+    """Means, in lengths of the rope at rest, at the end of episodes; and the share of successes."""
+    env, rows = StraightenRope(), []
+    for episode in range(episodes):
+        seen, _ = env.reset(seed=900 + episode)
+        for _ in range(40):
+            seen, _, _, _, info = env.step(choose(seen, env))
+        points = env.points - env.points[0]
+        along = points[-1] / np.linalg.norm(points[-1])
+        aside = np.linalg.norm(points - np.outer(points @ along, along), axis=1).max()
+        own = np.linalg.norm(np.diff(points, axis=0), axis=1).sum()
+        rows.append((env.gap / env.length, own / env.length, aside / env.length, info["success"]))
+    means = np.mean(rows, axis=0).tolist()
+    return dict(zip(("ends apart", "own length", "farthest from the line", "success"), means, strict=True))
+
+
+def shapes(folder: Path) -> dict[str, dict[str, float]]:
+    """`shape` of the taught ropes of three seeds, and of the script."""
+    found = {"script": shape(lambda seen, env: env.solution())}
+    for seed in range(3):
+        policy = Run(folder / folder_of("straighten-rope, taught by pictures") / f"seed={seed}").policy()
+
+        def choose(seen: np.ndarray, env: StraightenRope, policy: Any = policy) -> np.ndarray:
+            return np.asarray(policy.predict(seen, deterministic=True)[0])
+
+        found[f"taught, seed {seed}"] = shape(choose)
+    return found
+
+
 def line(name: str, runs: list[dict[str, Any]]) -> str:
     """A row of the table."""
     success = percent([(run["success_rate"], run["ci_low"], run["ci_high"]) for run in runs])
@@ -65,13 +100,17 @@ def line(name: str, runs: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="+", choices=["taught", "truth", "others"])
+    parser.add_argument("parts", nargs="+", choices=["taught", "truth", "others", "shape"])
     parser.add_argument("--folder", type=Path, default=Path("runs/deformables"), help="where the runs go")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--matching", help="a BLIP or BLIP-2 model with a matching head")
     given = parser.parse_args()
+    if "shape" in given.parts:
+        found = shapes(given.folder)
+        keep(FILE, "shape", found, jobs=available_cores())
+        print(json.dumps(found, indent=1))
     print("| run | success, % | seconds |\n|---|---|---|")
-    for part in given.parts:
+    for part in (part for part in given.parts if part != "shape"):
         for task in given.tasks:
             for name, arguments in rows(part, task, given.matching):
                 runs = measure(name, arguments, given.folder)
