@@ -679,7 +679,7 @@ def test_options_that_would_do_nothing_here_are_refused(options: dict[str, Any],
 
 
 def test_votes_of_a_model_in_this_process_differ(vlm: Path) -> None:
-    model = LocalModel(str(vlm), {"device": "cpu"})
+    model = LocalModel(str(vlm), {"device": "cpu", "min_new_tokens": 8})  # an end at once were an empty reply: refused
     request = ChatRequest(("which", Picture(tiny_vlm.grey(9))), temperature=2.0, max_tokens=8)
     calls = calling.RateLimitedClient(calling.Limits())
     made = dict(stream_async(model.connected, calls.attempts, [request] * 8, at_once=4))
