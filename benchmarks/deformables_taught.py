@@ -69,11 +69,8 @@ def shape(choose: Callable[[np.ndarray, StraightenRope], np.ndarray], episodes: 
         seen, _ = env.reset(seed=900 + episode)
         for _ in range(40):
             seen, _, _, _, info = env.step(choose(seen, env))
-        points = env.points - env.points[0]
-        along = points[-1] / np.linalg.norm(points[-1])
-        aside = np.linalg.norm(points - np.outer(points @ along, along), axis=1).max()
-        own = np.linalg.norm(np.diff(points, axis=0), axis=1).sum()
-        rows.append((env.gap / env.length, own / env.length, aside / env.length, info["success"]))
+        own = np.linalg.norm(np.diff(env.points, axis=0), axis=1).sum()
+        rows.append((env.gap / env.length, own / env.length, env.bow / env.length, info["success"]))
     means = np.mean(rows, axis=0).tolist()
     return dict(zip(("ends apart", "own length", "farthest from the line", "success"), means, strict=True))
 

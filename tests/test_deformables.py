@@ -165,14 +165,29 @@ def test_curves_of_ropes() -> None:
 
 
 def test_the_rope_is_not_stretched() -> None:
-    """Grippers that pull apart with all their might, and one that runs away, leave the rope as long as it is."""
+    """Grippers that pull apart with all their might, run away or jerk leave the rope about as long as it is."""
+    env, rng = StraightenRope(), np.random.default_rng(0)
+    env.reset(seed=0)
+    jerks = np.repeat(rng.choice([-1, 1], (8, 6)), 5, axis=0)
+    for action in np.concatenate([[[-1, 0, 0, 1, 0, 0]] * 30, np.ones((30, 6)), jerks]):
+        env.step(action)
+        assert np.linalg.norm(np.diff(env.data.mocap_pos, axis=0)) <= TAUT * LENGTH + 1e-9
+        assert env.gap < 1.05 * LENGTH
+        assert np.linalg.norm(np.diff(env.points, axis=0), axis=1).sum() < 1.1 * LENGTH
+
+
+@pytest.mark.parametrize(("height", "straight"), [(0.0, True), (0.04, True), (0.06, False), (0.2, False)])
+def test_a_straight_rope_is_straight_between_its_ends_too(height: float, straight: bool) -> None:
+    """Ends a length apart are not enough: a rope that was stretched into a tent fails."""
     env = StraightenRope()
     env.reset(seed=0)
-    for action in ([-1, 0, 0, 1, 0, 0], [1, 1, 1, 1, 1, 1]):
-        for _ in range(30):
-            _, reward, *_ = env.step(np.array(action))
-            assert np.linalg.norm(np.diff(env.data.mocap_pos, axis=0)) <= TAUT * LENGTH + 1e-9
-            assert env.gap < 1.05 * LENGTH and reward == pytest.approx(min(env.gap, 1.1 * LENGTH))
+    along = np.linspace(-0.5, 0.5, NODES)
+    tent = np.column_stack([LENGTH * along, height * (1 - 2 * np.abs(along)), np.full(NODES, RADIUS)])
+    env.lay(tent, [0, -1])
+    env._mujoco.mj_forward(env.model, env.data)
+    reward, success = env._judge()
+    assert (env.gap, env.bow, reward) == (pytest.approx(LENGTH), pytest.approx(height), pytest.approx(LENGTH - height))
+    assert success is straight
 
 
 def test_progress_of_a_fold_by_hand() -> None:
