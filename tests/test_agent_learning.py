@@ -251,7 +251,5 @@ def test_a_warm_start_teaches_a_scrambled_model_to_reply(truthful: float | None)
         return
     assert [samples for samples, _ in told] == [800, 1600]
     losses = [numbers["warm_start/loss"] for _, numbers in told]
-    assert losses[1] is not None
-    assert losses[0] is not None
-    assert losses[1] < losses[0]
-    assert losses[1] < 1.0
+    # Already the first 800 samples may end near zero, where chance decides which is smaller.
+    assert all(loss is not None and loss < 0.1 for loss in losses)
