@@ -5,7 +5,7 @@
 The baseline is what Sightline did before: every checkpoint wrote the whole replay buffer with `numpy.savez`, and two
 were kept. Both write the same transitions of the same buffer, in the same process and turn by turn, into folders that
 are checksummed and flushed alike. Two kinds of transitions: CartPole's with embeddings of 128 numbers, and those of the
-recipe `drawer-open` with 84 x 84 frames. Results go to `benchmarks/results/checkpoints.json`.
+recipe `drawer-open-chat` with 84 x 84 frames. Results go to `benchmarks/results/checkpoints.json`.
 """
 
 from __future__ import annotations

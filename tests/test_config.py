@@ -69,7 +69,7 @@ def test_every_bundled_recipe_of_an_agent_is_complete_and_survives_yaml(name: st
 
 
 def test_the_bundled_recipes_are_there() -> None:
-    assert {"cartpole", "mountain-car", "drawer-open", "sweep-into", "soccer"} <= set(POLICIES)
+    assert {"cartpole", "mountain-car", "drawer-open-chat", "sweep-into-chat", "soccer-chat"} <= set(POLICIES)
     assert {"numberline", "ezpoints"} <= set(AGENTS)
 
 
@@ -563,7 +563,11 @@ def test_overrides_of_an_agent(override: str, key: str, value: Any) -> None:
         ("ezpoints", "rollouts.practice={}", "rollouts.practice is called rollouts.train_env_options now"),
         ("numberline", "warm_start.truthful=0.9", "warm_start.truthful is called warm_start.stop_at now"),
         ("numberline", "alarms.truthful_drop=0.1", "alarms.truthful_drop is called alarms.perception_drop now"),
-        ("drawer-open", "reward.fitting.fresh=true", "reward.fitting.fresh is called reward.fitting.reset_weights now"),
+        (
+            "drawer-open-chat",
+            "reward.fitting.fresh=true",
+            "reward.fitting.fresh is called reward.fitting.reset_weights now",
+        ),
     ],
 )
 def test_a_key_of_earlier_versions_is_refused_with_its_present_name(recipe: str, override: str, said: str) -> None:
