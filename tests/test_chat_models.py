@@ -32,6 +32,7 @@ from fault_server import (
     nothing_said,
     refusal,
     says,
+    says_200,
     silence,
     status,
     thought_too_long,
@@ -43,6 +44,7 @@ from sightline.models.chat.anthropic import Anthropic
 from sightline.models.chat.calling import Limits, RateLimitedClient, TokenBucket, check, seconds_to_wait
 from sightline.models.chat.gemini import Gemini
 from sightline.models.chat.messages import (
+    MOST_TOKENS,
     Ask,
     ChatModel,
     ChatReply,
@@ -426,6 +428,32 @@ def test_an_encoding_that_the_header_names_wrongly(charset: str, code: int) -> N
         assert attempt.reply is not None and attempt.reply.text == "é first"
     else:
         assert isinstance(attempt.error, Rejected)
+
+
+@pytest.mark.parametrize(
+    ("text", "usage", "said", "read"),
+    [
+        ('"first \\ud83d"', '{"prompt_tokens": 3}', "first ?", 3),
+        ('"first"', '{"prompt_tokens": 99999999999999999999}', "first", MOST_TOKENS),
+        ('"first"', '{"prompt_tokens": -3}', "first", 0),
+        ('"first"', '{"prompt_tokens": 1e999}', None, 0),
+    ],
+)
+def test_what_no_database_could_hold_ends_at_the_door(text: str, usage: str, said: str | None, read: int) -> None:
+    body = f'{{"error": null, "choices": [{{"message": {{"content": {text}}}}}], "usage": {usage}}}'
+    with FaultServer(faults=[says_200(body.encode())]) as server:
+        (attempt,) = ask(model_at(server, "openai"), limits=Limits(retries=0))
+    if said is None:
+        assert isinstance(attempt.error, Transient)
+    else:
+        assert attempt.reply is not None and (attempt.reply.text, attempt.reply.input_tokens) == (said, read)
+
+
+def test_half_characters_of_a_refusal_are_replaced() -> None:
+    message = {"content": None, "refusal": "no \ud83d"}
+    with FaultServer(faults=[as_json({"choices": [{"message": message}]})]) as server:
+        (attempt,) = ask(model_at(server, "openai"))
+    assert isinstance(attempt.error, Refused) and str(attempt.error) == "no ?"
 
 
 # -- waiting -----------------------------------------------------------------------------------------------------------

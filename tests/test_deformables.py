@@ -123,10 +123,14 @@ def test_fixed_starts_are_the_same_in_every_episode(make: Callable[..., SoftBody
 def test_physics_that_diverges_ends_the_episode(make: Callable[..., SoftBody]) -> None:
     env = make()
     env.reset(seed=0)
+    before = env.data.qpos.copy()
     env.data.qvel[:] = 1e12
     observation, reward, terminated, truncated, info = env.step(np.zeros(env.action_space.shape))
     assert terminated and not truncated and info == {"success": False, "diverged": True}
     assert reward == env.worst and np.isfinite(observation).all()
+    # Pictures of it must not show a goal: MuJoCo's own default state of a rope is a straight one.
+    np.testing.assert_array_equal(env.data.qpos, before)
+    assert not env._judge()[1]
     env.reset(seed=0)
     assert not env.step(env.solution())[4]["diverged"]
 
@@ -145,6 +149,7 @@ def test_bad_options_are_refused() -> None:
         (lambda: FoldCloth(stiffness=9), "stiffness=9 is more than the physics can hold; it may be up to 2.5"),
         (lambda: StraightenRope(look="pink"), "there is no look 'pink'"),
         (lambda: PassWater(camera="beside"), "camera='beside' is unknown"),
+        (lambda: PassWater(height=0.1), "height=0.1 is too low: 112 balls lie 0.16 m high"),
         (lambda: FoldCloth(control="fling"), "control='fling' is unknown"),  # type: ignore[arg-type]
     ):
         with pytest.raises(BadInput, match=message):

@@ -20,7 +20,7 @@ from sightline.config.blocks import checked_block
 from sightline.config.loading import load_recipe
 from sightline.envs.tasks import find_task
 from sightline.labels.importing import import_labels
-from sightline.labels.store import Context, LabelStore
+from sightline.labels.store import Context, LabelStore, StoredLabel
 from sightline.labels.types import Outcome, Question, Segment, preference
 from sightline.preferences.config import LearnedConfig
 from sightline.preferences.fit import fit_labels
@@ -73,6 +73,11 @@ def store_of_bars(
     return folder
 
 
+def usable(folder: Path) -> list[StoredLabel]:
+    with LabelStore(folder) as store:
+        return [label for label in store.labels() if label.answer.value is not None]
+
+
 # -- training ----------------------------------------------------------------------------------------------------------
 
 
@@ -92,11 +97,13 @@ def test_another_run_learns_from_them_and_asks_nobody(train: Callable[..., Path]
 
 def test_they_are_learned_from_beside_new_questions(train: Callable[..., Path]) -> None:
     first, second = train(SCRIPTED, name="first"), train(SCRIPTED, "seed=1", name="second")
-    third = train(SCRIPTED, "seed=2", f"reward.labels_from={first},{second / 'labels'}", name="third")
+    stores = (first, second / "labels", first / "labels")  # one of them twice, whose labels count once
+    third = train(SCRIPTED, "seed=2", f"reward.labels_from={','.join(map(str, stores))}", name="third")
     records = read_metrics(third / "metrics.jsonl")
     existing = next(record["labels/existing"] for record in records if "labels/existing" in record)
     kept = [record["labels/kept"] for record in records if "labels/kept" in record][-1]
-    assert existing > kept > 0, "its own labels are counted apart"
+    there = [label for folder in stores[1:] for label in usable(folder)]
+    assert existing == len(there) > kept > 0, "its own labels are counted apart"
     assert len(rows_of(third, "examples")["values"]) == existing + kept
 
 
@@ -223,10 +230,21 @@ def test_what_cannot_be_fitted(sightline: Sightline, tmp_path: Path) -> None:
         (("reward.feedback.kind=ratings",), "no usable ratings"),
         (("reward.kind=sparse",), "is not learned from labels"),
         (("reward.fitting.epoch=3",), "did you mean 'epochs'"),
+        (("reward.model.kind=states",), "train with reward.labels_from"),
+        (("--out", str(store)), "is there already; name a folder that is new or empty"),
     ):
         done = sightline("label", "fit", store, *overrides)
         assert (done.code, done.out, len(done.lines)) == (2, "", 1), done.err
         assert said in done.lines[0]
+
+
+def test_frames_of_several_sizes_are_fitted_where_that_is_allowed(sightline: Sightline, tmp_path: Path) -> None:
+    store = store_of_bars(store_of_bars(tmp_path / "store", 40), 40, size=32)
+    done = sightline("label", "fit", store)
+    assert "the segments differ: [(1, 32, 32, 3), (1, 64, 64, 3)]" in done.lines[-1]
+    assert "reward.labels_resize=true takes other sizes" in done.lines[-1]
+    allowed = sightline("label", "fit", store, "reward.labels_resize=true", "--json")
+    assert json.loads(allowed.out)["labels"] == 80
 
 
 def test_a_label_that_is_none_names_its_number(tmp_path: Path) -> None:

@@ -103,6 +103,26 @@ def test_what_was_retracted_does_not_come_back(tmp_path: Path, store: LabelStore
     assert [label.context.origin["row"] for label in store.labels()] == [0, 2]
 
 
+def test_equal_pairs_of_different_states_or_rounds_are_all_kept(tmp_path: Path, store: LabelStore) -> None:
+    """A picture may hide the robot, and the same pair be asked twice and judged otherwise."""
+    first, second = arrays(2, labels=[0, 1]), arrays(2, seed=1, labels=[1, 1])
+    first[0][1], second[0][:] = first[0][0], first[0][0]  # all pictures are those of one pair
+    second[3][0], second[4][0] = first[3][0], first[4][0]
+    for folder, content in (("a", first), ("b", second)):
+        write(tmp_path / folder / "Drawer" / "seed_0" / f"{folder}.pkl", content)
+    imported = import_labels([tmp_path / "a", tmp_path / "b"], store, GOAL)
+    assert (imported.pairs, imported.skipped) == (4, 0)
+    labels = store.labels()
+    assert [label.answer.value for label in labels] == [0, 1, 1, 1]
+    assert labels[0].segments == labels[2].segments, "a contradiction, which learners are told of"
+    for label, states in zip(labels, [*first[3], *second[3]], strict=True):
+        kept = store.segment(label.segments[0]).states
+        assert kept is not None
+        np.testing.assert_array_equal(kept, states.astype(np.float32))
+    again = import_labels([tmp_path / "a", tmp_path / "b"], store, GOAL)
+    assert (again.pairs, again.skipped) == (0, 4)
+
+
 @pytest.mark.parametrize("protocol", [3, 4, 5])
 @pytest.mark.parametrize("numpy_1", [False, True])
 def test_files_of_both_numpys_can_be_read(tmp_path: Path, protocol: int, numpy_1: bool) -> None:

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from fault_server import FaultServer, brighter
+from sightline.config.loading import load_recipe
 from sightline.labels.store import Context, LabelStore, StoredLabel
 from sightline.labels.types import Answer, Outcome, Question, Segment, preference
+from sightline.runs.folder import owned_run
 from test_label_store import Judge
 
 GOAL = ("pole vertically upright on top of the cart",)
@@ -179,24 +181,35 @@ def test_ctrl_c_keeps_what_was_answered(sightline_process: Callable[..., Any], t
     assert "Traceback" not in err and f"{len(kept)} of 20 answers are in {store}" in err.splitlines()
 
 
+@pytest.mark.parametrize("of_run", [False, True])
 def test_the_same_command_goes_on_after_a_kill(
-    sightline: Callable[..., Any], sightline_process: Callable[..., Any], tmp_path: Path
+    sightline: Callable[..., Any], sightline_process: Callable[..., Any], tmp_path: Path, of_run: bool
 ) -> None:
-    """Some questions about random play have labels by then; the others are asked, and nothing twice."""
+    """Some questions about random play have labels by then; the others are asked, and nothing twice. A run that was
+    stopped before its first round has an empty store, and its recipe says what is played."""
+    place: Path = tmp_path / "store"
+    env: tuple[str, ...] = ("env=cartpole",)
+    if of_run:
+        recipe = load_recipe("cartpole-preferences", ["reward.device=cpu"])
+        with owned_run(tmp_path / "run", recipe, resume=False) as begin:
+            begin()
+        LabelStore(tmp_path / "run" / "labels").close()
+        place, env = tmp_path / "run", ()
     with FaultServer(brighter, latency=0.1) as server:
         overrides = chat(server, "reward.teacher.concurrency=1", "reward.teacher.swap=false")
-        command = ("label", "run", tmp_path / "store", "env=cartpole", *overrides, "--questions", 8)
+        command = ("label", "run", place, *env, *overrides, "--questions", 8)
         process = sightline_process(*command)
         until = time.monotonic() + 120
         while len(server.asked) < 4 and time.monotonic() < until and process.poll() is None:
             time.sleep(0.02)
         process.kill()
         process.communicate(timeout=60)
-        kept = len(labels_in(tmp_path / "store"))
+        store = place / "labels" if of_run else place
+        kept = len(labels_in(store))
         assert 0 < kept < 8
         done = sightline(*command)
         assert f"8 of random play, {kept} of them answered by this teacher already" in done.out, done.err
-        labels = labels_in(tmp_path / "store")
+        labels = labels_in(store)
         assert len(labels) == len({label.segments for label in labels}) == 8
         # Another number of questions is another command: a second opinion on those that were asked.
         done = sightline(*command[:-1], 3, "--json")
@@ -256,9 +269,6 @@ def test_known_ratings_keep_their_levels(sightline: Callable[..., Any], tmp_path
 
 def test_a_runs_own_recipe_asks(sightline: Callable[..., Any], tmp_path: Path) -> None:
     """Its words are those that its questions were asked in, not the task's."""
-    from sightline.config.loading import load_recipe
-    from sightline.runs.folder import owned_run
-
     goal = ("a pole upright",)
     recipe = load_recipe("cartpole-preferences", [f"goal={goal[0]}", "baseline=a cart", "reward.device=cpu"])
     with owned_run(tmp_path / "run", recipe, resume=False) as begin:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sightline.cli.output import AsJson, Trust, check_target, print_json
+from sightline.cli.output import AsJson, Trust, check_new_folder, check_target, print_json
 from sightline.errors import BadInput
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def fit(
         list[str] | None,
         typer.Argument(metavar="[key.sub=value]...", help="Recipe keys: goal=… reward.model.kind=cnn …"),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the fitted reward; LearnedReward.load reads it.")] = None,
+    out: Annotated[Path | None, typer.Option(help="New folder for the fitted reward, for LearnedReward.load.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit a reward to the labels of a store, without a simulator, and say how well it judges labels held out."""
@@ -168,6 +168,8 @@ def fit(
     from sightline.labels.store import existing_store
     from sightline.preferences.fit import fit_labels
 
+    if out is not None:
+        check_new_folder(out, "--out")
     store = existing_store(path)
     recipe = for_control(load_recipe(None, ["env=labels", "reward.kind=learned", *(overrides or [])]))
     config = recipe.reward.teaching

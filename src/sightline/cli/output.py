@@ -51,6 +51,16 @@ def check_target(path: Path, option: str) -> None:
         raise BadInput(f"{option}: the folder '{path.parent}' cannot be written to; name another file")
 
 
+def check_new_folder(path: Path, option: str) -> None:
+    """Refuse a folder that holds anything, before there is anything to lose.
+
+    Raises:
+        BadInput: it does, or it is a file.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise BadInput(f"{option}: '{path}' is there already; name a folder that is new or empty")
+
+
 def write_target(path: Path, content: bytes) -> None:
     """Write a file that the user named, whole or not at all; a link is followed.
 

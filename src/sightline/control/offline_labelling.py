@@ -181,7 +181,8 @@ def _plan(
         count = min(count, config.budget.questions)
     origin = {PLAY: _play(recipe, config, count)}
     # The same command as before, which was cut off: it goes on with its questions, though some have labels by now.
-    goes_on = "env" in stated and any(label.context.origin.get(PLAY) == origin[PLAY] for label in labels)
+    names_play = "env" in stated or own is not None
+    goes_on = names_play and any(label.context.origin.get(PLAY) == origin[PLAY] for label in labels)
     if fresh or goes_on:
         recipe = resolve(recipe)
         config = recipe.reward.teaching

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,19 +61,28 @@ class _CachedLabel:
 
 @dataclass
 class _Count:
-    """Running counts of an import.
+    """Running counts of an import, and what the store ever held; retracted labels are not imported again.
 
     Attributes:
-        recorded: time, key and answer of all labels that the store ever held; retracted ones are not imported again.
+        recorded: time, key and answer of all labels.
+        rows: digest of its file and its row, of each label of a cache. The same pair may be in several rows.
+        keys: of labels that do not say that, from before they did.
     """
 
     recorded: set[tuple[str, str, Answer]]
+    rows: set[tuple[str, int]]
+    keys: set[str]
     added: int = 0
     known: int = 0
     same: list[bool] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.keys = {key for _, key, _ in self.recorded}
+    @classmethod
+    def of(cls, store: LabelStore) -> _Count:
+        """Begin to count what is added to a store."""
+        ever = store.recorded()
+        rows = {(str(origin["digest"]), int(origin["row"])) for *_, origin in ever if "digest" in origin}
+        keys = {key for _, key, _, origin in ever if "digest" not in origin}
+        return cls({(time, key, answer) for time, key, answer, _ in ever}, rows, keys)
 
     def result(self, files: int) -> Imported:
         agreement = sum(self.same) / len(self.same) if self.same else None
@@ -100,7 +110,7 @@ def import_labels(
         raise BadInput(f"no *.pkl under {', '.join(f'{str(path)!r}' for path in paths)}")
     if not goal and any(file.suffix != ".parquet" for file in files):
         raise BadInput('cached labels do not say what was asked; add --goal "…" with the goal\'s words')
-    count, ranges = _Count(store.recorded()), _ScoreRanges()
+    count, ranges = _Count.of(store), _ScoreRanges()
     for file in files:
         if file.suffix == ".parquet":
             _import_export(file, store, count)
@@ -138,17 +148,24 @@ def _import_cache(
     folder = file.resolve().parent
     source = f"{folder.parent.name}/{folder.name}"
     teacher = _Source("imported rl-vlm-f", f"imported rl-vlm-f: cached labels of {source}, raw replies unavailable")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
     for cached in _cached_labels(file, goal, ranges):
-        key = cached.question.key(teacher.signature)
-        if key not in count.keys:
-            context = Context(RUN, task or folder.parent.name, None, cached.origin)
+        row = (digest, cached.origin["row"])
+        if row not in count.rows and _key_before(cached.question, teacher) not in count.keys:
+            context = Context(RUN, task or folder.parent.name, None, cached.origin | {"digest": digest})
             store.record(cached.question, teacher, cached.answer, context)
-            count.keys.add(key)
+            count.rows.add(row)
             count.added += 1
         else:
             count.known += 1
         if cached.answer.outcome in (Outcome.FIRST, Outcome.SECOND) and cached.oracle in (0, 1):
             count.same.append(cached.answer.value == cached.oracle)
+
+
+def _key_before(question: Question, teacher: _Source) -> str:
+    """Key that a question had before imports kept states."""
+    seen = tuple(replace(segment, states=None) for segment in question.segments)
+    return replace(question, segments=seen).key(teacher.signature)
 
 
 def _cached_labels(file: Path, goal: tuple[str, ...], ranges: _ScoreRanges) -> Iterator[_CachedLabel]:

@@ -292,11 +292,11 @@ class LabelStore:
                     f"the label store '{self.folder}' holds a label that is none ({type(error).__name__})"
                 ) from error
 
-    def recorded(self) -> set[tuple[str, str, Answer]]:
-        """Time, key and answer of every label ever recorded, retracted or not."""
+    def recorded(self) -> list[tuple[str, str, Answer, dict[str, Any]]]:
+        """Time, key, answer and origin (see `Context`) of every label ever recorded, retracted or not."""
         with self._reading():
             rows = self._database.execute("SELECT * FROM labels").fetchall()
-            return {(row["time"], row["key"], self._answer(row)) for row in rows}
+            return [(row["time"], row["key"], self._answer(row), json.loads(row["origin"])) for row in rows]
 
     def spent(self, run: str) -> Spent:
         """Cost of a run, retracted answers included."""

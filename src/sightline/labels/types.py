@@ -110,8 +110,13 @@ class Segment:
 
     @cached_property
     def digest(self) -> str:
-        """Hexadecimal SHA-256 of the frames' shape and pixels."""
-        return pixel_digest(self.frames)
+        """Hexadecimal SHA-256 of the frames' shape and pixels, and of the states where there are any: where a picture
+        does not show all, two states that look alike are two segments."""
+        pixels = pixel_digest(self.frames)
+        if self.states is None:
+            return pixels
+        states = np.ascontiguousarray(self.states)
+        return hashlib.sha256(f"{pixels} {states.shape}".encode() + states.tobytes()).hexdigest()
 
     def state(self) -> dict[str, np.ndarray]:
         """State for a checkpoint, as plain data."""

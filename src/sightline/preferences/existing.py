@@ -31,11 +31,13 @@ class Lesson:
         segments: digests of the one or two segments that it is about.
         features: of these segments, [L, …] each.
         value: the answer's.
+        goal: that it was given for.
     """
 
     segments: tuple[str, ...]
     features: tuple[np.ndarray, ...]
     value: float
+    goal: tuple[str, ...]
 
 
 def usable_labels(
@@ -74,7 +76,8 @@ def lessons_of(
     frame_shape: Sequence[int],
     warn: Callable[[str], None],
 ) -> list[Lesson]:
-    """Read the labels of stores, or of runs, as a run's own reward model learns them.
+    """Read the labels of stores, or of runs, as a run's own reward model learns them; a label that is in several of
+    them, as after an import, counts once.
 
     Args:
         config: the recipe's block: which labels are learned from, and what is allowed of them.
@@ -91,6 +94,7 @@ def lessons_of(
     if not isinstance(reward, EnsembleReward):
         raise BadInput(f"feedback={config.feedback.kind} learns from questions of its own; leave out labels_from")
     found: list[Lesson] = []
+    known: set[tuple[str, str]] = set()
     for folder in folders:
         with LabelStore(existing_store(Path(folder)), read_only=True) as store:
             try:
@@ -101,8 +105,11 @@ def lessons_of(
                 ) from error
             if not labels:
                 raise BadInput(f"there are no usable {config.feedback.noun} in '{folder}'")
-            found += _lessons(labels, store, config, reward, frame_shape)
-    contradictions = sum(1 for values in _values_by_question(found).values() if max(values) - min(values) > 0.5)
+            new = [(label, value) for label, value in labels if (label.key, label.time) not in known]
+            known |= {(label.key, label.time) for label, _ in new}
+            found += _lessons(new, store, config, reward, frame_shape)
+    widest = max(config.feedback.question_levels - 1, 1)
+    contradictions = sum(max(v) - min(v) > widest / 2 for v in _values_by_question(found).values())
     if contradictions:
         warn(
             f"{contradictions} {config.feedback.noun} in labels_from have labels that contradict each other; all of "
@@ -142,7 +149,7 @@ def _lessons(
                     "reward.labels_resize=true"
                 )
             features[digest] = reward.features_of(seen)
-        yield Lesson(label.segments, tuple(features[digest] for digest in label.segments), value)
+        yield Lesson(label.segments, tuple(features[digest] for digest in label.segments), value, label.goal)
 
 
 def _states(segment: Segment, reward: EnsembleReward, store: LabelStore) -> np.ndarray:
@@ -157,16 +164,12 @@ def _states(segment: Segment, reward: EnsembleReward, store: LabelStore) -> np.n
     return segment.states[:, : shape[0]]
 
 
-def _values_by_question(lessons: Sequence[Lesson]) -> dict[tuple[str, ...], list[float]]:
-    """Values of all labels of each question; of a pair, in one order of its segments. Ratings are scaled to 0 to 1."""
-    values: dict[tuple[str, ...], list[float]] = defaultdict(list)
-    highest = max((lesson.value for lesson in lessons if len(lesson.segments) == 1), default=1.0)
+def _values_by_question(lessons: Sequence[Lesson]) -> dict[tuple[tuple[str, ...], ...], list[float]]:
+    """Values of all labels of each question; of a pair, in one order of its segments."""
+    values: dict[tuple[tuple[str, ...], ...], list[float]] = defaultdict(list)
     for lesson in lessons:
         ordered = tuple(sorted(lesson.segments))
-        if len(lesson.segments) == 1:
-            values[ordered].append(lesson.value / (highest or 1.0))
-        else:
-            values[ordered].append(lesson.value if ordered == lesson.segments else 1.0 - lesson.value)
+        values[lesson.goal, ordered].append(lesson.value if ordered == lesson.segments else 1.0 - lesson.value)
     return values
 
 

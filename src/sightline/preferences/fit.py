@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,58 +101,63 @@ def fit_labels(
         BadInput, RunFailed: see `fit_reward`.
     """
     if config.model.reads_states:
-        raise BadInput("labels hold frames, not states; choose another model than states")
+        raise BadInput(
+            "which of a label's numbers are the state is known to a run only: choose another model, or train with "
+            "reward.labels_from"
+        )
     if not 0 <= seed <= MAX_SEED:
         raise BadInput(f"seed must be from 0 to {MAX_SEED}, not {seed}")
-    if isinstance(labels, LabelStore):
-        usable = _of_store(labels, config, goal)
-    elif isinstance(labels, str | Path):
+    if isinstance(labels, str | Path):
         with LabelStore(existing_store(Path(labels)), read_only=True) as store:
-            usable = _of_store(store, config, goal)
-    elif goal is not None:
+            return fit_labels(store, config, goal, seed)
+    if isinstance(labels, LabelStore):
+        stored = usable_labels(labels, config.feedback, goal, config.labels_any_goal)
+        return _fit([(label.segments, value) for label, value in stored], labels.segment, config, seed)
+    if goal is not None:
         raise BadInput("goal is to choose among the labels of a store; leave it out for a list of labels")
-    else:
-        usable = _of_list(labels, config.feedback)
-    if not usable:
+    given = _of_list(labels, config.feedback)
+    segments = {segment.digest: segment for told, _ in given for segment in told}
+    return _fit([(tuple(s.digest for s in told), value) for told, value in given], segments.__getitem__, config, seed)
+
+
+def _fit(
+    labels: list[tuple[tuple[str, ...], float]], segment_of: Callable[[str], Segment], config: LearnedConfig, seed: int
+) -> FittedReward:
+    """Fit to labels of segments that are named by their digests; the frames of one segment are in memory at a time."""
+    if not labels:
         raise BadInput(f"there are no usable {config.feedback.noun} among these labels")
-    shapes = {segment.frames.shape for segments, _ in usable for segment in segments}
-    if len(shapes) > 1:
-        raise BadInput(f"the segments differ: {sorted(shapes)[:3]}; labels of one length and size can be learned from")
-    (shape,) = shapes
+    (first, *_), _ = labels[0]
+    shape = segment_of(first).frames.shape
     reward = config.make_reward(shape[1:], config.model.load_encoder(config.device), seed)
     if not isinstance(reward, EnsembleReward):
         raise BadInput(f"feedback={config.feedback.kind} learns from questions of its own; choose pairs")
+    features: dict[str, np.ndarray] = {}  # a segment may be in many pairs
+    true_returns: dict[str, float] = {}
+    for digest in dict.fromkeys(digest for digests, _ in labels for digest in digests):
+        segment = segment_of(digest)
+        found = segment.frames.shape
+        if found[0] != shape[0] or (found != shape and not config.labels_resize):
+            allowed = "" if found[0] != shape[0] else "; reward.labels_resize=true takes other sizes"
+            raise BadInput(
+                f"the segments differ: {sorted((shape, found))}; labels of one length and size can be learned from"
+                f"{allowed}"
+            )
+        features[digest], true_returns[digest] = reward.features_of(segment.frames), segment.true_return
     examples = Examples()
-    for segments, value in usable:
-        examples.add(tuple(reward.features_of(segment.frames) for segment in segments), value)
+    for digests, value in labels:
+        examples.add(tuple(features[digest] for digest in digests), value)
     fitted = fit(reward, examples, config.feedback, shape[0], seed)
     reward.fit_normalizer(examples.steps())
-    return _judged(reward, fitted, usable, examples)
-
-
-def _judged(
-    reward: EnsembleReward, fitted: Fit, usable: list[tuple[Sequence[Segment], float]], examples: Examples
-) -> FittedReward:
-    """The fitted reward with what held-out labels and true returns say of it."""
+    # What held-out labels and true returns say of it.
     chosen = np.flatnonzero(held_out(len(examples), reward.fitting.held_out))
-    decided = sum(usable[i][1] != 0.5 for i in chosen)
+    decided = sum(labels[i][1] != 0.5 for i in chosen)
     interval = None
     if decided and not np.isnan(fitted.held_out_accuracy):
         interval = wilson(round(fitted.held_out_accuracy * decided), decided)
-    told, true = [], []
-    for i in chosen:
-        for segment, features in zip(usable[i][0], examples.features[i], strict=True):
-            told.append(float(reward.raw_reward(features).sum()))
-            true.append(segment.true_return)
-    correlation = spearman(np.array(told), np.array(true))
+    judged = [digest for i in chosen for digest in labels[i][0]]
+    told = [float(reward.raw_reward(features[digest]).sum()) for digest in judged]
+    correlation = spearman(np.array(told), np.array([true_returns[digest] for digest in judged]))
     return FittedReward(reward, len(examples), len(chosen), fitted, interval, correlation)
-
-
-def _of_store(
-    store: LabelStore, config: LearnedConfig, goal: str | Sequence[str] | None
-) -> list[tuple[Sequence[Segment], float]]:
-    labels = usable_labels(store, config.feedback, goal, config.labels_any_goal)
-    return [([store.segment(digest) for digest in label.segments], value) for label, value in labels]
 
 
 def _of_list(labels: Sequence[Labelled], feedback: FeedbackConfig) -> list[tuple[Sequence[Segment], float]]:

@@ -77,7 +77,7 @@ class Pebble(OnlineRewardModel):
         self._asked_at = 0
         self._chunks = 0
         self._lessons, self._has_rewarded = lessons, False
-        self._finished = config.questions == 0
+        self._finished, self._has_warned = config.questions == 0, False
         self._store = store
         people = TeacherRunContext(store, lambda: self._labelling.context, context.say)
         asked = (teacher or config.teacher.in_run(people)) if config.questions else Teacher()
@@ -186,11 +186,16 @@ class Pebble(OnlineRewardModel):
                 f"no episode had {self.config.segment} steps within one chunk so far, so there is nothing to ask "
                 "about; lower reward.segment, or raise learner.chunk"
             )
-        if self._chunks >= PATIENCE and not labelled:
-            raise RunFailed(
+        if self._chunks >= PATIENCE and len(pool):
+            same = (
                 f"all {len(pool)} segments in the pool look the same, so there is nothing to ask about; look at what "
                 "the environment draws: its camera, and what moves in front of it"
             )
+            if not labelled:
+                raise RunFailed(same)
+            if not self._has_warned:
+                self._say(f"warning: {same}")
+            self._has_warned = True
         return True
 
     def _measured_scale(self, asked: QueryRound) -> Scale:

@@ -75,6 +75,7 @@ class StraightenRope(HeldFlex):
         look: str = "blue",
     ) -> None:
         self.length = positive("length", length)
+        self.worst = -self.length
         self._radius = RADIUS * length / LENGTH
         edge = time_constant(stiffness, EDGE_SECONDS, TIMESTEP)
         xml = _xml(self.length, self._radius, positive("mass", mass), edge, *choose_look(look, ROPES))

@@ -26,9 +26,9 @@ class SoftBody(gymnasium.Env[np.ndarray, np.ndarray]):
     """Base of environments with one MuJoCo model. Metres, seconds, z is up.
 
     An observation is float32[…], an action float32[…] in [-1, 1]. Infos: `success`, whether the present state is one;
-    `diverged`, whether MuJoCo gave up the physics, which terminates the episode with the reward `worst`. Otherwise only
-    the time limit of the registration ends it. The same seed and actions give the same numbers, on one version of
-    MuJoCo.
+    `diverged`, whether MuJoCo gave up the physics, which terminates the episode in the state before that action, with
+    the reward `worst`. Otherwise only the time limit of the registration ends it. The same seed and actions give the
+    same numbers, on one version of MuJoCo.
 
     Args:
         xml: the model in MuJoCo's text.
@@ -90,14 +90,17 @@ class SoftBody(gymnasium.Env[np.ndarray, np.ndarray]):
         return self._observe(), float(reward), diverged, False, {"success": bool(success), "diverged": diverged}
 
     def _carried_out(self, action: np.ndarray) -> bool:
-        """Carry out an action; False if MuJoCo gave up, and then the model is in its default state."""
+        """Carry out an action; False if MuJoCo gave up, and then the state is that of before."""
+        before = self.state
         try:
             self._act(action)
             given_up = bool(self.data.warning.number.any())
         except self._mujoco.FatalError:  # of too many contacts
             given_up = True
         if given_up:
+            # MuJoCo's default state could be the goal itself: its rope is straight.
             self._mujoco.mj_resetData(self.model, self.data)
+            self.state = before
         return not given_up
 
     def render(self) -> np.ndarray:

@@ -14,6 +14,7 @@ from sightline.envs.deformables.soft_body import SoftBody, numbers, positive, rg
 from sightline.envs.drawing import Colour, Size, choose_look
 from sightline.envs.rendering import import_mujoco
 from sightline.envs.tasks import Task
+from sightline.errors import BadInput
 
 BALLS, BALL, MASS = 112, 0.015, 0.001
 """How many; their radius in metres, and the mass of one in kilograms."""
@@ -50,13 +51,12 @@ class PassWater(SoftBody):
 
     Args:
         starts, camera, render_mode, render_size, shadows: see `SoftBody`.
-        height: of the glass, metres.
+        height: of the glass, metres; the balls must fit.
         mass: of a ball, kilograms.
         look: one of `WATERS`.
     """
 
-    worst = -SPILL_COST - 2 * TARGET
-
+    worst = -SPILL_COST - TARGET - 50 * STEPS * TIMESTEP * SPEED  # all spilled, away from the target all the time
     def __init__(
         self,
         starts: str = "random",
@@ -69,6 +69,7 @@ class PassWater(SoftBody):
         look: str = "blue",
     ) -> None:
         self._height, self._mass = positive("height", height), positive("mass", mass)
+        _filled(0, self._height, self._mass)
         xml = _xml(self._height, self._mass, *choose_look(look, WATERS))
         super().__init__(xml, 8, 1, CAMERAS, starts, camera, render_mode, render_size, shadows)
 
@@ -122,7 +123,11 @@ class PassWater(SoftBody):
 
 @lru_cache(maxsize=64)
 def _filled(filling: int, height: float, mass: float) -> np.ndarray:
-    """float64[1 + 3 * 112], `qpos` of a glass at rest in which balls have settled that were poured at random."""
+    """float64[1 + 3 * 112], `qpos` of a glass at rest in which balls have settled that were poured at random.
+
+    Raises:
+        BadInput: they do not fit.
+    """
     mujoco = import_mujoco()
     # Walls that go on above the glass keep what piles up at first.
     model = mujoco.MjModel.from_xml_string(_xml(3 * height, mass, *WATERS["blue"]))
@@ -134,6 +139,8 @@ def _filled(filling: int, height: float, mass: float) -> np.ndarray:
     data.qpos[1:] = (places + rng.uniform(-0.04, 0.04, places.shape) * BALL).reshape(-1)
     mujoco.mj_step(model, data, 600)
     settled: np.ndarray = data.qpos.copy()
+    if settled[3::3].max() >= height + BALL:
+        raise BadInput(f"height={height:g} is too low: {BALLS} balls lie {settled[3::3].max():.2g} m high; say more")
     settled[0] = 0
     return settled
 

@@ -49,12 +49,16 @@ class Token:
     alternatives: tuple[tuple[str, float], ...]
 
 
+MOST_TOKENS = 2**40
+"""What a provider may count; more is nonsense, and would not fit into a database."""
+
+
 @dataclass(frozen=True)
 class ChatReply:
     """A reply, as the provider sent it.
 
     Attributes:
-        text: all of the reply.
+        text: all of the reply; half characters (surrogates), which no file can hold, are replaced by "?".
         input_tokens, output_tokens: as the provider counts them, 0 if it does not say.
         cut_off: whether the reply ended because `max_tokens` were written.
         tokens: the reply token by token, where log-probabilities were asked for and given.
@@ -66,13 +70,27 @@ class ChatReply:
     cut_off: bool = False
     tokens: tuple[Token, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", _whole(self.text))
+        object.__setattr__(self, "input_tokens", _counted(self.input_tokens))
+        object.__setattr__(self, "output_tokens", _counted(self.output_tokens))
+
+
+def _whole(text: str) -> str:
+    """Replace half characters."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _counted(tokens: int) -> int:
+    return min(max(tokens, 0), MOST_TOKENS)
+
 
 class NoReply(Exception):
     """There is no usable reply; the message says why in one line."""
 
     def __init__(self, message: str, input_tokens: int = 0, output_tokens: int = 0) -> None:
-        super().__init__(" ".join(message.split())[:500])
-        self.input_tokens, self.output_tokens = input_tokens, output_tokens
+        super().__init__(_whole(" ".join(message.split())[:500]))
+        self.input_tokens, self.output_tokens = _counted(input_tokens), _counted(output_tokens)
 
 
 class Refused(NoReply):

@@ -76,7 +76,7 @@ class OpenAICompatible(HostedModel):
         """
         try:
             body = json.loads(text)
-            if "error" in body:
+            if body.get("error"):
                 status = body["error"].get("code")
                 raise error_from_status(status if isinstance(status, int) else 500, _complaint(text), self._key_env)
             choice, usage = body["choices"][0], body.get("usage") or {}
@@ -88,7 +88,7 @@ class OpenAICompatible(HostedModel):
             return ChatReply(
                 content, *spent, cut_off=ended in ("length", "max_tokens"), tokens=_tokens(choice.get("logprobs"))
             )
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise self._nonsense("chat completion", repr(text[:80])) from error
 
 
