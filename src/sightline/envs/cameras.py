@@ -23,6 +23,9 @@ class View:
         azimuth: horizontal direction of sight in degrees: 0 looks along x, 90 along y.
         elevation: degrees above the horizontal; negative looks down.
         field_of_view: vertical, in degrees.
+
+    Raises:
+        ValueError: a number is missing, not finite, or impossible.
     """
 
     look_at: tuple[float, float, float]
@@ -30,6 +33,13 @@ class View:
     azimuth: float
     elevation: float
     field_of_view: float = 45.0
+
+    def __post_init__(self) -> None:
+        numbers = (*self.look_at, self.distance, self.azimuth, self.elevation, self.field_of_view)
+        if len(self.look_at) != 3 or not all(math.isfinite(number) for number in numbers):
+            raise ValueError("look_at must be three numbers, and the others one each")
+        if self.distance <= 0 or not 0 < self.field_of_view < 180:
+            raise ValueError("distance must be above 0, and field_of_view between 0 and 180 degrees")
 
     @cached_property
     def axes(self) -> np.ndarray:
@@ -73,6 +83,6 @@ def view_of(camera: Camera, presets: Mapping[str, View]) -> View:
         return View(**fields | {"look_at": tuple(float(part) for part in fields["look_at"])})
     except (TypeError, KeyError, ValueError) as error:
         raise BadInput(
-            "camera must be a name or have look_at: [x, y, z], distance, azimuth and elevation (and field_of_view), "
-            f"not {camera!r:.80}"
+            "camera must be a name or have look_at: [x, y, z], distance (above 0), azimuth and elevation (and "
+            f"field_of_view, between 0 and 180), not {camera!r:.80}"
         ) from error

@@ -8,6 +8,7 @@ import importlib
 import multiprocessing
 import os
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -15,6 +16,7 @@ import numpy as np
 
 from sightline.envs.cameras import View
 from sightline.envs.drawing import Size
+from sightline.errors import RunFailed, reason_of
 
 if TYPE_CHECKING:
     import mujoco
@@ -114,12 +116,16 @@ class OffscreenRenderer:
         self._renderer: Any = None
 
     def render(self, data: mujoco.MjData, view: View | int) -> np.ndarray:
-        """uint8[height, width, 3]: upright, or from a camera of the model's (its index) as that is mounted."""
+        """uint8[height, width, 3]: upright, or from a camera of the model's (its index) as that is mounted.
+
+        Raises:
+            RunFailed: there is no OpenGL.
+        """
         import mujoco
 
         if self._renderer is None:
             prepare_rendering()  # an environment may be made without `EnvMaker`
-            self._renderer = mujoco.Renderer(self._model, *self._size)
+            self._renderer = self._begin()
             atexit.register(self.close)  # before OpenGL itself is shut down, which would print errors
             self._renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = self._shadows
             self._renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = self._reflections
@@ -133,6 +139,20 @@ class OffscreenRenderer:
             self._renderer.update_scene(data, view)
         picture: np.ndarray = self._renderer.render()
         return picture
+
+    def _begin(self) -> Any:
+        import mujoco
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of GLFW, in many lines, which the error says in one
+                return mujoco.Renderer(self._model, *self._size)
+        except Exception as error:  # every back end fails in its own way
+            tried = os.environ.get("MUJOCO_GL") or "(not set)"
+            raise RunFailed(
+                f"there is no OpenGL to draw with, MUJOCO_GL={tried} ({reason_of(error):.90}); "
+                "'sightline doctor' says what works here"
+            ) from error
 
     def close(self) -> None:
         """Release the OpenGL context; calling it again does nothing."""

@@ -183,6 +183,8 @@ def rgb_frame(env: gymnasium.Env[Any, Any]) -> np.ndarray:
     try:
         rendered: Any = env.render()
         frame = None if rendered is None else np.asarray(rendered)
+    except RunFailed:
+        raise
     except Exception as error:
         raise RunFailed(
             f"the environment could not render: {' '.join(str(error).split())}; "

@@ -57,6 +57,7 @@ class PassWater(SoftBody):
     """
 
     worst = -SPILL_COST - TARGET - 50 * STEPS * TIMESTEP * SPEED  # all spilled, away from the target all the time
+
     def __init__(
         self,
         starts: str = "random",

@@ -23,6 +23,7 @@ import numpy as np
 
 from sightline.envs.humanoid.scene import Scene, scene_xml
 from sightline.envs.rendering import import_mujoco
+from sightline.errors import one_of
 
 if TYPE_CHECKING:
     import mujoco
@@ -123,6 +124,8 @@ class Skeleton:
     Attributes:
         geoms: names of the geoms in `Posture.clearance` and `Posture.ends`.
         radii: [geoms], metres.
+        joints: names of the joints in `Posture.joints`.
+        limits: [17, 2], least and greatest angle of each in radians.
     """
 
     def __init__(self, model: mujoco.MjModel) -> None:
@@ -133,6 +136,8 @@ class Skeleton:
         self.geoms = tuple(model.geom(geom).name for geom in body)
         self.radii = model.geom_size[body, 0].copy()
         capsules = model.geom_type[body] == mujoco.mjtGeom.mjGEOM_CAPSULE
+        self.joints = tuple(model.joint(joint).name for joint in range(1, model.njnt))
+        self.limits: np.ndarray = model.jnt_range[1:].copy()
         self._half = np.where(capsules, model.geom_size[body, 1], 0.0)
 
     def rest(self) -> np.ndarray:
@@ -140,8 +145,12 @@ class Skeleton:
         return np.array(self._model.qpos0)
 
     def joint(self, name: str) -> int:
-        """Place of a joint in `Posture.joints`."""
-        return int(self._model.joint(name).qposadr[0]) - ROOT
+        """Place of a joint in `Posture.joints`.
+
+        Raises:
+            BadInput: there is no such joint.
+        """
+        return self.joints.index(one_of("joint", name, self.joints))
 
     def posture(self, qpos: np.ndarray) -> Posture:
         """Where the limbs are in states `qpos` [N, 24]."""

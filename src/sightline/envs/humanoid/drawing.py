@@ -112,7 +112,7 @@ def _scaled(colour: Colour, light: float) -> Colour:
     return r, g, b
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16)  # a few cameras; one that tracks the body is never again where it was
 def _scene(view: View, canvas: Size, look: HumanoidLook) -> np.ndarray:
     """Sky and floor without the humanoid: uint8[canvas height, canvas width, 3], by where each pixel's ray ends."""
     height, width = canvas

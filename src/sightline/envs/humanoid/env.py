@@ -138,9 +138,9 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
         diverged = self._simulation.step(actions)
         self._steps += 1
         posture = self._simulation.posture
-        now, held = self._judge.step(posture)
-        infos = {"success": held[:, self._pose] & ~diverged, "in_pose": now[:, self._pose], "diverged": diverged}
-        infos |= {f"held {name}": held[:, i] & ~diverged for i, name in enumerate(POSES)}
+        now, held = (true & ~diverged[:, None] for true in self._judge.step(posture))
+        infos = {"success": held[:, self._pose], "in_pose": now[:, self._pose], "diverged": diverged}
+        infos |= {f"held {name}": held[:, i] for i, name in enumerate(POSES)}
         rewards = np.where(diverged, 0.0, self._reward(posture))
         return self._simulation.observations, rewards, diverged, self._steps >= self._limit, infos
 

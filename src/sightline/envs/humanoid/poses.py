@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sightline.envs.humanoid.body import ROOT, SIDES, Posture, Skeleton
+from sightline.errors import BadInput
 
 TOUCH = 0.03
 """Greatest distance from the floor that counts as touching it, metres."""
@@ -199,11 +200,18 @@ def place(skeleton: Skeleton, angles: Mapping[str, float], lean: float = 0.0) ->
 
     Args:
         lean: of the torso, degrees forward.
+
+    Raises:
+        BadInput: there is no such joint, or it does not allow that angle.
     """
     qpos = skeleton.rest()
     qpos[ROOT:] = 0.0
     for name, angle in angles.items():
-        qpos[ROOT + skeleton.joint(name)] = np.radians(angle)
+        joint = skeleton.joint(name)
+        low, high = np.degrees(skeleton.limits[joint])
+        if not low - 1e-6 <= angle <= high + 1e-6:
+            raise BadInput(f"{name} can be bent from {low:.0f} to {high:.0f} degrees, not by {angle:g}")
+        qpos[ROOT + joint] = np.radians(angle)
     half = np.radians(lean) / 2
     qpos[3:ROOT] = np.cos(half), 0.0, np.sin(half), 0.0
     qpos[2] -= skeleton.posture(qpos[None]).clearance.min()

@@ -112,6 +112,7 @@ class Simulation:
         # A step leaves the places of the limbs as they were before it.
         self._mujoco.mj_kinematics(self.model, self.data[i])
         self._mujoco.mj_comPos(self.model, self.data[i])
+        self._mujoco.mj_camlight(self.model, self.data[i])  # or the lights of a fresh episode shine nowhere
         return self.data[i]
 
     @property
