@@ -40,7 +40,7 @@ from sightline.envs.humanoid.env import CAMERAS, HumanoidVector
 from sightline.envs.humanoid.poses import POSES, place
 from sightline.envs.humanoid.scene import scene_xml
 from sightline.envs.making import EnvMaker
-from sightline.envs.rendering import OffscreenRenderer, opengl_renderer, prepare_rendering
+from sightline.envs.rendering import OffscreenRenderer, import_mujoco, opengl_renderer, prepare_rendering
 from sightline.envs.tasks import find_task
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.evaluation.statistics import spearman
@@ -65,6 +65,17 @@ OURS: dict[str, dict[str, Any]] = {
     "GL, 224 pixels": {"look": "gl", "render_size": (224, 224), "slices": 8},
     "GL, the very same picture": {"look": "gl", **GYMNASIUM_PICTURE},
 }
+
+
+def renderer_name() -> str | None:
+    """What draws here; asked while there is a context."""
+    mujoco = import_mujoco()
+    model = mujoco.MjModel.from_xml_string("<mujoco/>")
+    renderer = OffscreenRenderer(model, (8, 8))
+    renderer.render(mujoco.MjData(model), CAMERAS[CAMERA])
+    name = opengl_renderer()
+    renderer.close()
+    return name
 
 
 def reward() -> ZeroShotReward:
@@ -219,7 +230,7 @@ def compare(seconds: float, repeats: int) -> None:
     print("\n| look | simulate | render | score (ms a frame) |\n|---|---|---|---|")
     for look, spent in times.items():
         print(f"| {look} | " + " | ".join(f"{value:.2f}" for value in spent.values()) + " |")
-    content = {"medians": medians, "stages_ms": times, "repeats": repeats, "opengl": opengl_renderer()}
+    content = {"medians": medians, "stages_ms": times, "repeats": repeats, "opengl": renderer_name()}
     keep("humanoid_frames.json", "frames", content)
 
 
@@ -296,7 +307,7 @@ def choose(count: int) -> None:
             correlation, separation = np.mean(rows, axis=0).tolist()
             table[f"{scene}, {name}"] = {"frames_per_second": speed, "correlation": correlation, "auc": separation}
             print(f"| {scene} | {name} | {speed:.0f} | {correlation:.3f} | {separation:.3f} |", flush=True)
-    keep("humanoid_frames.json", "choices", {"rows": table, "states": len(qpos), "opengl": opengl_renderer()})
+    keep("humanoid_frames.json", "choices", {"rows": table, "states": len(qpos), "opengl": renderer_name()})
 
 
 def main() -> None:

@@ -40,7 +40,8 @@ CONTROLLED = ("kneeling", "arms-raised")
 """Poses with all four controls; the others have one."""
 NOT_LEARNED = ("lotus", "one-leg")
 """Poses that one seed did not learn from words."""
-SEEDS, FIVE_SECONDS = "seed=0..2", 167
+WITHOUT = ("nothing", "constant")
+SEEDS, ONE_SEED, FIVE_SECONDS = "seed=0..2", "seed=0", 167
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,14 @@ def rows(part: str, poses: Sequence[str], untrained: Path, half: Path | None) ->
     for pose in poses:
         recipe = f"humanoid-{pose}"
         if part == "words":
-            yield Row(pose, (recipe, "seed=0" if pose in NOT_LEARNED else SEEDS))
+            yield Row(pose, (recipe, ONE_SEED if pose in NOT_LEARNED else SEEDS))
             if pose in ("kneeling", "standing"):
                 yield Row(f"{pose}, target angles", (recipe, SEEDS, "env_options.control=position"))
         elif part == "truth":
             yield Row(f"{pose}, ground truth", (recipe, SEEDS, "reward.kind=ground_truth"))
         elif part == "controls":
             fully = pose in CONTROLLED
-            seeds = SEEDS if fully else "seed=0"
+            seeds = SEEDS if fully else ONE_SEED
             yield Row(f"{pose}, nonsense", (recipe, seeds, f"goal='{NONSENSE[0]}'"))
             if fully:
                 words = ("goal='a humanoid robot'", "baseline=[]", "reward.alpha=null")
@@ -76,10 +77,20 @@ def rows(part: str, poses: Sequence[str], untrained: Path, half: Path | None) ->
         yield Row("kneeling", ("humanoid-kneeling", *grid, f"reward.encoder={encoders}", *one))
 
 
+def trained(row: Row, folder: Path) -> list[dict[str, Any]]:
+    """Cells of a row's sweep; of one seed it is a run."""
+    if ONE_SEED not in row.arguments or any("," in argument for argument in row.arguments):
+        return list(sightline("sweep", *row.arguments, "--run-dir", str(folder))["cells"])
+    run = folder / ONE_SEED
+    if not (run / "result.json").is_file():
+        sightline("train", *(("--resume",) if run.exists() else row.arguments), "--run-dir", str(run))
+    return [{"cell": ONE_SEED, "run": str(run)}]
+
+
 def measure(row: Row, folder: Path) -> dict[str, Any]:
     """Train a row's runs, and play their policies for five seconds as well."""
     found: dict[str, Any] = {}
-    for cell in sightline("sweep", *row.arguments, "--run-dir", str(folder / folder_of(row.name)))["cells"]:
+    for cell in trained(row, folder / folder_of(row.name)):
         run = Path(cell["run"])
         result = json.loads((run / "result.json").read_text())
         longer = run / "five-seconds.json"
@@ -100,17 +111,34 @@ def measure(row: Row, folder: Path) -> dict[str, Any]:
 
 
 def table(measured: dict[str, Any]) -> str:
-    """One line for each row, the cells of its seeds beside each other."""
-    lines = ["| run | held after 1.5 s, % | after 5 s, % | seconds |", "|---|---|---|---|"]
+    """One line for each row, the cells of its seeds beside each other, and what needs no learning beside them: doing
+    nothing and the best constant action, as `benchmarks/humanoid.py constants` found them."""
+    lines = [
+        "| run | held after 1.5 s, % | nothing | best constant | after 5 s, % | seconds |",
+        "|---|---|---|---|---|---|",
+    ]
+    unlearned = kept("humanoid.json", "constants")
     for name, cells in measured.items():
         # Seeds stand beside each other; each combination of a grid has a line of its own.
         is_grid = len(cells) > 3
         parts = {f"{name}: {cell}": [found] for cell, found in cells.items()} if is_grid else {name: [*cells.values()]}
+        pose, control = name.split(",")[0], "position" if "target angles" in name else "torque"
+        without = [f"{100 * unlearned[f'{pose}, {control}'][f'{who}, 50 steps']['held']:.0f}" for who in WITHOUT]
         for label, part in parts.items():
             seconds = sorted(each["seconds"] for each in part)
             held = percent([(each["held"], *each["interval"]) for each in part])
             after = percent([(each["held after 5 s"], *each["interval after 5 s"]) for each in part])
-            lines.append(f"| {label} | {held} | {after} | {seconds[0]}–{seconds[-1]} |")
+            lines.append(f"| {label} | {held} | {' | '.join(without)} | {after} | {seconds[0]}–{seconds[-1]} |")
+    return "\n".join(lines)
+
+
+def matrix(measured: dict[str, Any]) -> str:
+    """Every run judged by all eight checks: mean percentages over a row's seeds."""
+    checks = next(iter(next(iter(measured.values())).values()))["checks"]
+    lines = [f"| run | {' | '.join(checks)} |", f"|{'---|' * (1 + len(checks))}"]
+    for name, cells in measured.items():
+        means = [sum(cell["checks"][check] for cell in cells.values()) / len(cells) for check in checks]
+        lines.append(f"| {name} | {' | '.join(f'{100 * mean:.0f}' for mean in means)} |")
     return "\n".join(lines)
 
 
@@ -133,7 +161,7 @@ def main() -> None:
         measured = measure(row, given.folder / given.part)
         keep(FILE, given.part, kept(FILE, given.part) | {row.name: measured}, jobs=available_cores())
         print(table({row.name: measured}), flush=True)
-    print(table(kept(FILE, given.part)))
+    print(table(kept(FILE, given.part)), matrix(kept(FILE, given.part)), sep="\n\n")
 
 
 if __name__ == "__main__":

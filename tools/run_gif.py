@@ -1,4 +1,5 @@
-"""Write a run's two videos, before and after training, beside each other as a GIF: python tools/run_gif.py RUN OUT."""
+"""Write a run's two videos, before and after training, beside each other as a GIF; or those after training of several
+runs: python tools/run_gif.py RUN [RUN …] OUT."""
 
 from __future__ import annotations
 
@@ -15,12 +16,13 @@ FRAMES_PER_SECOND, PAUSE = 15, 12
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
     parser.add_argument("out", type=Path)
     parser.add_argument("--height", type=int, default=200)
     parser.add_argument("--fps", type=float, default=33, help="of the videos")
     given = parser.parse_args()
-    films = [iio.imread(given.run / "videos" / f"{name}.mp4") for name in ("untrained", "chosen")]
+    names = ("untrained", "chosen") if len(given.runs) == 1 else ("chosen",)
+    films = [iio.imread(run / "videos" / f"{name}.mp4") for run in given.runs for name in names]
     length = max(map(len, films))
     times = np.arange(0, length, given.fps / FRAMES_PER_SECOND).astype(int).tolist() + [length - 1] * PAUSE
     pictures = []

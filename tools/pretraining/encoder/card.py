@@ -44,6 +44,8 @@ GOAL, BASELINE = ("pole vertically upright on top of the cart",), ("pole and car
 HUMANOID_PICTURES: tuple[tuple[str, Scene, str], ...] = (
     ("drawn", "original", "front"),
     ("drawn", "original", "close"),
+    ("drawn", "original", "side"),
+    ("drawn", "original", "facing"),
     ("drawn", "textured", "front"),
     ("drawn", "textured", "close"),
     ("gl", "original", "close"),
