@@ -208,8 +208,9 @@ def relabelling(jobs: int) -> None:
         )
         assert buffer.features is not None
         buffer.features[:] = rng.integers(0, 200, buffer.features.shape).astype(buffer.features.dtype)
-        buffer.pos, buffer.full = 0, True
+        buffer.rows_added, buffer.pos, buffer.full = rows, 0, True
         buffer.committed[:] = True
+        assert len(buffer.filled_rows()) == rows, "or nothing would be measured"
         return buffer
 
     head = LearnedConfig().make_reward((64, 64, 3), load_encoder("bundled", device="cpu"), 0)
