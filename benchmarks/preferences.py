@@ -89,23 +89,24 @@ def efficiency(jobs: int) -> None:
 
 def existing(jobs: int) -> None:
     """Part `existing`."""
+    rows: dict[str, tuple[str, ...]] = {}
+    unasked, own = "reward.questions=0", "labels of its own"
     with tempfile.TemporaryDirectory() as place:
-        labels, cached = Path(place) / "labels", Path(place) / "cached"
-        train("labels of seed 0", ("cartpole-preferences", f"reward.labels={labels}"), 0, Path(place))
+        for recipe in ("cartpole-preferences", "straighten-rope"):
+            labels = Path(place) / f"labels of {recipe}"
+            train(f"{recipe}, whose labels are used", (recipe, f"reward.labels={labels}"), 0, Path(place))
+            rows[f"{recipe}, {own}"] = (recipe,)
+            rows[f"{recipe}, labels of seed 0, none of its own"] = (recipe, unasked, f"reward.labels_from={labels}")
+        cached = Path(place) / "cached"
         _import_cache(Path(place) / "cache", cached)
-        unasked = "reward.questions=0"
-        rows = {
-            "labels of their own": ("cartpole-preferences",),
-            "labels of seed 0, none of their own": ("cartpole-preferences", unasked, f"reward.labels_from={labels}"),
-            "a cache of RL-VLM-F's form": (
-                *("cartpole-preferences", unasked, f"reward.labels_from={cached}"),
-                *("env_options.view=rlvlmf", "reward.frame_size=[200,200]"),
-            ),
-        }
+        rows["cartpole-preferences, a cache of RL-VLM-F's form"] = (
+            *("cartpole-preferences", unasked, f"reward.labels_from={cached}"),
+            *("env_options.view=rlvlmf", "reward.frame_size=[200,200]"),
+        )
         results = _train_all(rows, jobs, first=1)
-    own = float(np.mean([run["return"] for run in results["labels of their own"]]))
     for name, runs in results.items():
-        shares = [_share(run, own) for run in runs]
+        reached = float(np.mean([run["return"] for run in results[f"{name.split(',')[0]}, {own}"]]))
+        shares = [_share(run, reached) for run in runs]
         print(f"{name}: returns {[round(run['return'], 1) for run in runs]}, share of the way {np.round(shares, 3)}")
     keep(FILE, "existing", _kept(results), jobs)
 
