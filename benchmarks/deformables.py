@@ -15,14 +15,14 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from running import keep
+from running import keep, kept
 from sightline.envs.deformables.cloth import FoldCloth
 from sightline.envs.deformables.rope import StraightenRope
 from sightline.envs.deformables.soft_body import SoftBody
@@ -63,10 +63,11 @@ def choices(env: SoftBody) -> dict[str, Callable[[], np.ndarray]]:
     }
 
 
-def players(episodes: int) -> dict[str, Any]:
+def players(tasks: Sequence[str], episodes: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     print("| task | player | success, % | return | diverged |\n|---|---|---|---|---|")
-    for name, (make, actions) in ENVS.items():
+    for name in tasks:
+        make, actions = ENVS[name]
         env = make()
         for player, choose in choices(env).items():
             rewards, success, diverged = zip(
@@ -86,10 +87,11 @@ def players(episodes: int) -> dict[str, Any]:
     return found
 
 
-def speed(seconds: float) -> dict[str, Any]:
+def speed(tasks: Sequence[str], seconds: float) -> dict[str, Any]:
     found: dict[str, Any] = {}
     print("| task | steps/s | pictures/s |\n|---|---|---|")
-    for name, (make, actions) in ENVS.items():
+    for name in tasks:
+        make, actions = ENVS[name]
         env, rng = make(render_mode="rgb_array"), np.random.default_rng(0)
         env.reset(seed=0)
         env.render()
@@ -105,8 +107,9 @@ def speed(seconds: float) -> dict[str, Any]:
         while (drawing := time.process_time() - began) < seconds / 4:
             env.render()
             pictures += 1
+        rates = {"steps_per_cpu_second": steps / spent, "pictures_per_cpu_second": pictures / drawing}
+        found[name] = rates | {"opengl": opengl_renderer()}
         env.close()
-        found[name] = {"steps_per_cpu_second": steps / spent, "pictures_per_cpu_second": pictures / drawing}
         print(f"| {name} | {steps / spent:.0f} | {pictures / drawing:.0f} |", flush=True)
     return found
 
@@ -114,15 +117,17 @@ def speed(seconds: float) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["players", "speed"])
+    parser.add_argument("--tasks", nargs="+", choices=ENVS, default=list(ENVS))
     parser.add_argument("--episodes", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=20.0, help="of processor time for each task's steps")
     given = parser.parse_args()
     prepare_rendering()
-    version = import_mujoco().__version__
+    known = kept(FILE, given.part).get("rows", {})
     if given.part == "players":
-        keep(FILE, "players", {"episodes": given.episodes, "mujoco": version, "rows": players(given.episodes)})
+        rows, setting = players(given.tasks, given.episodes), {"episodes": given.episodes}
     else:
-        keep(FILE, "speed", {"mujoco": version, "rows": speed(given.seconds), "opengl": opengl_renderer()})
+        rows, setting = speed(given.tasks, given.seconds), {}
+    keep(FILE, given.part, setting | {"mujoco": import_mujoco().__version__, "rows": known | rows})
 
 
 if __name__ == "__main__":

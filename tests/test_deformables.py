@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 from deformables import ENVS
 from deformables import play as play_until_the_end
 from sightline.envs.deformables.cloth import CLOTHS, FoldCloth
-from sightline.envs.deformables.rope import LENGTH, NODES, RADIUS, TAUT, StraightenRope, random_curve
+from sightline.envs.deformables.rope import CEILING, LENGTH, NODES, RADIUS, TAUT, StraightenRope, random_curve
 from sightline.envs.deformables.soft_body import SoftBody
 from sightline.envs.deformables.water import BALLS, TARGET, PassWater
 from sightline.errors import BadInput
@@ -177,6 +177,7 @@ def test_the_rope_is_not_stretched() -> None:
     for action in np.concatenate([[[-1, 0, 0, 1, 0, 0]] * 30, np.ones((30, 6)), jerks]):
         env.step(action)
         assert np.linalg.norm(np.diff(env.data.mocap_pos, axis=0)) <= TAUT * LENGTH + 1e-9
+        assert env.data.mocap_pos[:, 2].max() <= CEILING + 1e-9, "what is held higher sags unseen"
         assert env.gap < 1.05 * LENGTH
         assert np.linalg.norm(np.diff(env.points, axis=0), axis=1).sum() < 1.1 * LENGTH
 
