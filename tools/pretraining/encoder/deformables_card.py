@@ -145,6 +145,7 @@ def card(numbers: dict[str, Any], command: str, seconds: float, parameters: int,
         f"| {name} | {', '.join(f'{100 * value:.0f} %' for value in values)} |"
         for name, values in numbers["nonsense"].items()
     )
+    close = [row["close pairs"] for name, row in numbers["ranking"].items() if not name.startswith("pass-water")]
     return f"""# The bundled encoder of cloth, rope and water
 
 A tiny dual encoder in open_clip's format, as the other bundled one: a modified ResNet for 64x64 pictures and a
@@ -190,7 +191,8 @@ mean the same to the encoder, and less than 50 % is a preference for the worse:
 
 - Any picture that is not of these three tasks: photographs, hands, other cloths and glasses are noise to it.
 - Any word outside its vocabulary. Colours mean nothing to it: "blue balls" are any balls.
-- Judge fine differences of a cloth or a rope: of close pairs it prefers the better one in two of three (see above).
+- Judge fine differences of a cloth or a rope: of close pairs it prefers the better one in
+  {100 * min(close):.0f} to {100 * max(close):.0f} % (see above).
 """
 
 
