@@ -98,7 +98,8 @@ def test_adapters_in_bfloat16_give_a_ratio_of_one_as_well(algorithm: str, micro_
     assert mismatch["mismatch_max"] > 5e-3, "what the test is about"
     assert learner.compute_values_and_ref_logprobs(played) == mismatch, "compared with sampling in either attempt"
     numbers: dict[str, Any] = learner.learn(played, learner.compute_advantages(played), 0, 0.0)
-    assert numbers["update/ratio"] == pytest.approx(1, abs=1e-3)
+    # How differently depends on the processor: with passes of eight the mean was 1.0014 on one, below 1.001 on others.
+    assert numbers["update/ratio"] == pytest.approx(1, abs=max(1e-3, near / 4))
     assert numbers["update/ratio_max"] == pytest.approx(1, abs=near)
 
 

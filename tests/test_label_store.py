@@ -366,7 +366,9 @@ def test_kill_9_loses_no_answer_that_was_recorded(tmp_path: Path) -> None:
     assert labeller.stdout is not None
     lines = [labeller.stdout.readline() for _ in range(23)]
     labeller.send_signal(signal.SIGKILL)
-    lines += labeller.communicate()[0].splitlines()
+    # `communicate` would read past what `readline` has fetched already, and lose it.
+    lines += labeller.stdout.read().splitlines()
+    labeller.communicate()
     recorded = [tuple(map(int, line.split())) for line in lines if line.count(" ") == 1]
     assert labeller.returncode == -signal.SIGKILL
     assert len(recorded) >= 23
