@@ -302,6 +302,23 @@ Scale = tuple[float | None, tuple[float, float] | None]
 where a teacher needs none."""
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """A label as a reward model learns it.
+
+    Attributes:
+        segments: digests of the one or two segments that it is about.
+        features: of these segments, [L, …] each.
+        value: the answer's.
+        goal: that it was given for.
+    """
+
+    segments: tuple[str, ...]
+    features: tuple[np.ndarray, ...]
+    value: float
+    goal: tuple[str, ...]
+
+
 class Teacher:
     """Base of all teachers: judges segments with respect to a goal.
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from sightline.labels.store import LabelStore
+from sightline.labels.types import Lesson
 from sightline.models.encoders import warn_of_cropping
-from sightline.preferences.existing import Lesson, lessons_of
+from sightline.preferences.existing import lessons_of
 from sightline.preferences.settings import LearnedSettings
 from sightline.rewards.building import RewardContext, RewardSetup, RunContext
 from sightline.teachers.base import TeacherContext

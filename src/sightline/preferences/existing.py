@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,29 +14,12 @@ import numpy as np
 
 from sightline.errors import BadInput
 from sightline.labels.store import LabelStore, StoredLabel, existing_store
-from sightline.labels.types import Answer, Outcome, Segment, preference, sentences_of
+from sightline.labels.types import Answer, Lesson, Outcome, Segment, preference, sentences_of
 from sightline.preferences.feedback.base import FeedbackConfig
 
 if TYPE_CHECKING:
     from sightline.preferences.config import LearnedConfig
     from sightline.rewards.learned.reward import EnsembleReward, LearnedReward
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """A label as a reward model learns it.
-
-    Attributes:
-        segments: digests of the one or two segments that it is about.
-        features: of these segments, [L, …] each.
-        value: the answer's.
-        goal: that it was given for.
-    """
-
-    segments: tuple[str, ...]
-    features: tuple[np.ndarray, ...]
-    value: float
-    goal: tuple[str, ...]
 
 
 def usable_labels(

@@ -22,8 +22,7 @@ import numpy as np
 
 from sightline.errors import RunFailed
 from sightline.labels.store import LabelStore
-from sightline.labels.types import Outcome, Scale, Teacher
-from sightline.preferences.existing import Lesson
+from sightline.labels.types import Lesson, Outcome, Scale, Teacher
 from sightline.preferences.labelling import Answers, BackgroundLabeller
 from sightline.preferences.pool import whole_segments
 from sightline.preferences.rounds import PreferenceLearner, QueryRound

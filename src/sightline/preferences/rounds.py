@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from sightline.evaluation.statistics import spearman
-from sightline.labels.types import Answer, Outcome, Question, Segment, true_preference
-from sightline.preferences.existing import Lesson
+from sightline.labels.types import Answer, Lesson, Outcome, Question, Segment, true_preference
 from sightline.preferences.pool import SegmentPool
 from sightline.preferences.sampling import AskedPairs, PoolView, choose_singles
 from sightline.preferences.settings import LearnedSettings

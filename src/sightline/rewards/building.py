@@ -18,9 +18,8 @@ from sightline.errors import BadInput
 from sightline.rewards.base import OnlineRewardModel, RewardModel
 
 if TYPE_CHECKING:
-    from sightline.labels.types import Teacher
+    from sightline.labels.types import Lesson, Teacher
     from sightline.models.encoders import Encoder
-    from sightline.preferences.existing import Lesson
 
 
 @dataclass(frozen=True)
