@@ -8,8 +8,8 @@
   goal, an untrained encoder, and blank pictures, three seeds each for kneeling and raised arms; elsewhere nonsense
   with one seed.
 - `ablation`: kneeling, as the paper's: plain or textured scene, three cameras, the bundled encoder or one of half the
-  width, with half of the training (`--half FOLDER`, made by `python -m pretraining.encoder.train --width 6 --updates
-  4000`).
+  width that was trained for less long (`--half FOLDER`, made by `python -m pretraining.encoder.train --width 6
+  --updates 2000`).
 
 All are `sightline sweep`s: runs of before are kept, those cut off are resumed. A pose is held if its check was true in
 80 % of the last 0.6 s and at the end, over 100 fresh starts in the true physics: at the recipe's 1.5 s, and by

@@ -70,7 +70,7 @@ class _Count:
     """
 
     recorded: set[tuple[str, str, Answer]]
-    rows: set[tuple[str, int]]
+    rows: set[tuple[str, str]]
     keys: set[str]
     added: int = 0
     known: int = 0
@@ -80,7 +80,7 @@ class _Count:
     def of(cls, store: LabelStore) -> _Count:
         """Begin to count what is added to a store."""
         ever = store.recorded()
-        rows = {(str(origin["digest"]), int(origin["row"])) for *_, origin in ever if "digest" in origin}
+        rows = {_row(origin) for *_, origin in ever if "digest" in origin}
         keys = {key for _, key, _, origin in ever if "digest" not in origin}
         return cls({(time, key, answer) for time, key, answer, _ in ever}, rows, keys)
 
@@ -148,11 +148,10 @@ def _import_cache(
     folder = file.resolve().parent
     source = f"{folder.parent.name}/{folder.name}"
     teacher = _Source("imported rl-vlm-f", f"imported rl-vlm-f: cached labels of {source}, raw replies unavailable")
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
     for cached in _cached_labels(file, goal, ranges):
-        row = (digest, cached.origin["row"])
+        row = _row(cached.origin)
         if row not in count.rows and _key_before(cached.question, teacher) not in count.keys:
-            context = Context(RUN, task or folder.parent.name, None, cached.origin | {"digest": digest})
+            context = Context(RUN, task or folder.parent.name, None, cached.origin)
             store.record(cached.question, teacher, cached.answer, context)
             count.rows.add(row)
             count.added += 1
@@ -160,6 +159,11 @@ def _import_cache(
             count.known += 1
         if cached.answer.outcome in (Outcome.FIRST, Outcome.SECOND) and cached.oracle in (0, 1):
             count.same.append(cached.answer.value == cached.oracle)
+
+
+def _row(origin: dict[str, Any]) -> tuple[str, str]:
+    """Which row of which file a cached label is."""
+    return str(origin["digest"]), str(origin.get("row"))
 
 
 def _key_before(question: Question, teacher: _Source) -> str:
@@ -171,6 +175,8 @@ def _key_before(question: Question, teacher: _Source) -> str:
 def _cached_labels(file: Path, goal: tuple[str, ...], ranges: _ScoreRanges) -> Iterator[_CachedLabel]:
     """Labels of one query round, in their order."""
     images, oracle, labels, states_1, states_2, rewards_1, rewards_2 = _checked(file)
+    with file.open("rb") as content:  # which was read and found sound
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
     is_scores = _is_scores(labels)
     scores_are_wide = is_scores and ranges.wide(file)
     for i in range(len(labels)):
@@ -180,6 +186,7 @@ def _cached_labels(file: Path, goal: tuple[str, ...], ranges: _ScoreRanges) -> I
         origin = {
             "source": "RL-VLM-F label cache (Gemini 1.0 or GPT-4V, by the task; raw replies unavailable)",
             "file": file.name,
+            "digest": digest,
             "row": i,
             "time": _time(file),
             "seed": file.resolve().parent.name,
