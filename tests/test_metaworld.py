@@ -440,6 +440,20 @@ def test_frames_of_several_environments_at_once() -> None:
     assert (frames[0] != frames[1]).any()
 
 
+@needs_metaworld
+def test_an_action_that_is_held_is_the_same_action_again_and_again() -> None:
+    held, single = make("drawer-open", frame_skip=4), make("drawer-open")
+    held.reset(seed=3)
+    single.reset(seed=3)
+    for action in some_actions(5):
+        steps = [single.step(action) for _ in range(4)]
+        observation, reward, _, _, info = held.step(action)
+        np.testing.assert_array_equal(observation, steps[-1][0])
+        assert reward == pytest.approx(np.mean([step[1] for step in steps]))
+        assert info == steps[-1][4]
+    assert held.unwrapped.metadata["render_fps"] == 20
+
+
 # -- wrong input ------------------------------------------------------------------------------------------------------
 
 
@@ -454,6 +468,8 @@ def test_frames_of_several_environments_at_once() -> None:
         ({"camera": {"look_at": (0, 0, 0)}}, "distance"),
         ({"colour": "red"}, "colour"),
         ({"view": "rl-vlm-f"}, "'rlvlmf'"),
+        ({"frame_skip": 0}, "at least 1"),
+        ({"frame_skip": 2.5}, "frame_skip=2.5"),
         ({"task": "door-open", "view": "rlvlmf"}, "the task of view=rlvlmf"),
         ({"render_size": (64, 96), "view": "rlvlmf"}, "not 64x96; say render_size=[300,300]"),
     ],

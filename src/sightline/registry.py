@@ -89,6 +89,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "blackjack": "sightline.envs.games.blackjack:TASK",
         "sokoban": "sightline.envs.games.sokoban:TASK",
         "frozenlake": "sightline.envs.games.frozen_lake:TASK",
+        "household": "sightline.envs.household.household:TASK",
     },
 }
 

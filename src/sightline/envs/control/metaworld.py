@@ -26,6 +26,7 @@ from sightline.envs.rendering import OffscreenRenderer
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput, one_of
 
+FRAMES_A_SECOND = 80
 ROBOT = "base"
 """Root body of the arm and its gripper."""
 STATE = 18
@@ -101,13 +102,15 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
         shadows: draw shadows, reflections and smoothed edges, which takes several times as long.
         view: `rlvlmf` for the camera, the part of its picture, the hidden robot and the start of RL-VLM-F, in its three
             tasks and in square frames; `camera`, `robot` and `starts` do not count then. Its pictures are 300 x 300.
+        frame_skip: steps of Meta-World (12.5 ms each) that an action is held for. The reward is their mean, the rest is
+            of the last. A hand moves 1 cm a step at most, so that noise of single steps hardly moves it.
 
     Raises:
-        BadInput: an unknown task, camera or choice; a view of a task that has none.
+        BadInput: an unknown task, camera or choice; a view of a task that has none; no step to hold an action for.
         gymnasium.error.DependencyNotInstalled: `metaworld` is missing.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 80}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": FRAMES_A_SECOND}
 
     def __init__(
         self,
@@ -120,8 +123,13 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
         show_goal: bool = False,
         shadows: bool = False,
         view: str | None = None,
+        frame_skip: int = 1,
     ) -> None:
+        if not isinstance(frame_skip, int) or isinstance(frame_skip, bool) or frame_skip < 1:
+            raise BadInput(f"frame_skip={frame_skip!r}: say for how many steps an action is held, at least 1")
         self.task = task.removesuffix("-v3")
+        self._frame_skip = frame_skip
+        self.metadata = self.metadata | {"render_fps": max(1, round(FRAMES_A_SECOND / frame_skip))}
         self._inner = _simulation(self.task)
         self._published: PublishedView | None = None
         if view is not None:
@@ -166,11 +174,14 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         action = np.clip(np.asarray(action, np.float32), -1, 1)
-        observation, reward, _, _, known = self._inner.step(action)
+        rewards = []
+        for _ in range(self._frame_skip):
+            observation, reward, _, _, known = self._inner.step(action)
+            rewards.append(float(reward))
         distance = float(known["obj_to_target"])
         success = bool(known["success"]) or distance <= NEAR_ENOUGH.get(self.task, 0)
         info = {"success": success, "distance": distance}
-        return self._observation(observation), float(reward), False, False, info
+        return self._observation(observation), sum(rewards) / len(rewards), False, False, info
 
     def render(self) -> np.ndarray:
         """Render the present state: uint8[height, width, 3]."""

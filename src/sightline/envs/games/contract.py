@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -39,7 +40,21 @@ class AnyText(spaces.Text):
         return isinstance(x, str) and len(x) <= self.max_length
 
 
-class Game(gymnasium.Env[Observation, np.int64], ABC):
+class ActionText(spaces.Text):
+    """Action space of actions in words: the names of a game's actions, or any text where there are none."""
+
+    def __init__(self, names: Sequence[str] = (), max_length: int = 1_000) -> None:
+        super().__init__(max_length=max_length, min_length=0)
+        self.names = tuple(names)
+
+    def contains(self, x: Any) -> bool:
+        return x in self.names if self.names else isinstance(x, str) and len(x) <= self.max_length
+
+    def sample(self, *arguments: Any, **options: Any) -> str:
+        return str(self.np_random.choice(self.names)) if self.names else super().sample(*arguments, **options)
+
+
+class Game(gymnasium.Env[Observation, Any], ABC):
     """Base class of games with named actions, played from pictures.
 
     A concrete game keeps its state in attributes, samples from `self.np_random` only, and implements six methods about
@@ -47,7 +62,8 @@ class Game(gymnasium.Env[Observation, np.int64], ABC):
     `self._observation()` and `self._info(success)`.
 
     Attributes:
-        action_names: names of the actions, in the order of their numbers in `action_space`.
+        action_names: names of the actions, in the order of their numbers in `action_space`; empty if every state has
+            its own, which `legal_actions` gives, and `step` takes in words.
         asked: names of the queried facts, in order: those that only the picture shows and that a reply should state.
             The share of these statements that is true is measured for every agent.
         render_size: height and width of the picture in pixels.
@@ -74,7 +90,7 @@ class Game(gymnasium.Env[Observation, np.int64], ABC):
             raise BadInput(f"render_size={tuple(render_size)} is too small to be read; 32x32 is the least")
         self.render_size = int(render_size[0]), int(render_size[1])
         self.render_mode = render_mode
-        self.action_space = spaces.Discrete(len(self.action_names))
+        self.action_space: Any = spaces.Discrete(len(self.action_names)) if self.action_names else ActionText()
         picture = spaces.Box(0, 255, (*self.render_size, 3), np.uint8)
         self.observation_space: Any = spaces.Tuple((AnyText(), spaces.Tuple((picture,))))
 

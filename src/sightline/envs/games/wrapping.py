@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from sightline.envs.games.contract import AnyText, Observation
+from sightline.envs.games.contract import ActionText, AnyText, Observation
 from sightline.envs.vector import rgb_frame
 from sightline.errors import BadInput, RunFailed, nearest
 
@@ -179,20 +179,6 @@ def named_actions(env: AnyEnv, owner: str, actions: Sequence[str] | Mapping[str,
         raise BadInput(f"'{owner}' has {count} actions and {given}; give {count} names, in order: actions=[…]")
     check_action_names(names, owner)
     return {name: space.dtype.type(space.start + number) for number, name in enumerate(names)}
-
-
-class ActionText(spaces.Text):
-    """Action space of actions in words: the names of a game's actions, or any text where there are none."""
-
-    def __init__(self, names: Sequence[str] = (), max_length: int = 1_000) -> None:
-        super().__init__(max_length=max_length, min_length=0)
-        self.names = tuple(names)
-
-    def contains(self, x: Any) -> bool:
-        return x in self.names if self.names else isinstance(x, str) and len(x) <= self.max_length
-
-    def sample(self, *arguments: Any, **options: Any) -> str:
-        return str(self.np_random.choice(self.names)) if self.names else super().sample(*arguments, **options)
 
 
 class TextActions(GameWrapper):

@@ -1,0 +1,1 @@
+"""Household tasks in words and pictures, by the rules of ALFWorld."""

@@ -1,0 +1,197 @@
+"""Household: fetch, clean, heat, cool, slice and place things in a house that is seen in pictures, or told in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sightline.envs.drawing import Size
+from sightline.envs.games.contract import Game, Observation
+from sightline.envs.household.files import FILE, read_game
+from sightline.envs.household.goals import KINDS, Goal, expert
+from sightline.envs.household.pictures import draw_world
+from sightline.envs.household.scenes import ROOMS, Scene, draw_game, kind_of
+from sightline.envs.household.world import NOTHING_HAPPENS, Household, Thing, World
+from sightline.envs.tasks import Task
+from sightline.errors import BadInput, one_of
+
+RULES = (
+    "You are in a house and can go to furniture and appliances, open and close them, take one thing at a time and move "
+    "it elsewhere; clean things at a sinkbasin, heat them with a microwave, cool them with a fridge, slice them with a "
+    "knife, and use a lamp. "
+)
+
+
+class HouseholdGame(Game):
+    """One of ALFWorld's tasks, by ALFWorld's rules, in rooms of our own making or in its own game files.
+
+    With `words`, the answer to the last command is part of the text, and the commands that have a meaning now are the
+    actions, as in ALFWorld. Without, only the picture says what came of a command; the actions are the same in all of
+    an episode, and short (`take mug`, `open`, `go to drawer 2`), so that they give nothing away.
+
+    Reward: 1 when the task is done, which ends the episode; with `shaped`, each condition of the goal that becomes true
+    pays its share already, and costs it if it is undone. `kind` is that of the task. The time limit of the registration
+    (50 steps) truncates.
+
+    Args:
+        tasks: kinds of tasks to draw from, by ALFWorld's names; None for all six.
+        held_out: play in the rooms that are never trained in.
+        sliced: let things be sliced first.
+        words: see above.
+        shaped: see above.
+        games: a file `game.tw-pddl`, or a folder whose files of that name are played, instead of drawn games.
+        render_size: height and width of the pictures.
+        render_mode: `rgb_array` or None.
+
+    Raises:
+        BadInput: an unknown task, one that no room allows, a file that is no game, a folder without any.
+    """
+
+    action_names = ()
+    asked = ("place", "contents", "holding")
+
+    def __init__(
+        self,
+        tasks: Sequence[str] | str | None = None,
+        held_out: bool = False,
+        sliced: bool = False,
+        words: bool = True,
+        shaped: bool = False,
+        games: str | None = None,
+        render_size: Size = (96, 96),
+        render_mode: str | None = "rgb_array",
+    ) -> None:
+        super().__init__(render_size, render_mode)
+        given = (tasks,) if isinstance(tasks, str) else tuple(tasks or KINDS)
+        self._tasks = tuple(one_of("tasks", task, KINDS) for task in given)
+        if sliced:
+            self._tasks = tuple(task for task in self._tasks if task != "look_at_obj_in_light")
+            if not self._tasks:
+                raise BadInput("sliced: no room has both a knife and a lamp; leave out look_at_obj_in_light")
+        self.held_out, self.sliced, self.words, self.shaped = held_out, sliced, words, shaped
+        self._files = [] if games is None else _game_files(Path(games))
+        self._scene: Scene | None = None
+        self._goal = Goal("pick_and_place_simple", "", "")
+        self._world = World(Household({}, {}, {}, {}))
+        self._sentence, self._answer = "", ""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        if self._files:
+            self._scene = None
+            household, self._goal = read_game(self._files[int(self.np_random.integers(len(self._files)))])
+        else:
+            self._scene, household, self._goal = draw_game(
+                self.np_random, self._tasks, held_out=self.held_out, sliced=self.sliced
+            )
+        self._world = World(household)
+        sentences = self._goal.sentences
+        self._sentence = sentences[int(self.np_random.integers(len(sentences)))]
+        self._answer = self._world.introduction()
+        return self._observation(), self._info(self._goal.is_done(self._world))
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        before = self._goal.conditions(self._world)
+        self._answer = self._world.do(str(action) if self.words else self._whole_command(str(action)))
+        after = self._goal.conditions(self._world)
+        done = after == 1.0
+        reward = after - before if self.shaped else float(done)
+        return self._observation(), reward, done, False, self._info(done)
+
+    def text(self) -> str:
+        answer = f"\n{self._answer}" if self.words else ""
+        return f"{RULES}Your task is to: {self._sentence}.{answer}"
+
+    def draw(self) -> Any:
+        return draw_world(self._world, self.render_size)
+
+    def facts(self) -> dict[str, str]:
+        world, things = self._world, self._world.household.things
+        doors = [
+            f"{place.kind}{(', open' if place.name in world.opened else ', closed') if place.openable else ''}"
+            for place in world.here
+        ]
+        seen = [name for place in world.here if world.is_reachable(place) for name in world.contents(place.name)]
+        held = None if world.held is None else things[world.held]
+        return {
+            "place": "; ".join(doors) or "middle of the room",
+            "contents": ", ".join(self._described(things[name]) for name in seen) or "nothing",
+            "holding": "nothing" if held is None else self._described(held),
+        }
+
+    def _described(self, thing: Thing) -> str:
+        world = self._world
+        states = [state for state in ("hot", "cool", "clean", "sliced") if thing.name in world.states[state]]
+        return " ".join([*states, *(["lit"] if thing.name in world.states["toggled"] else []), thing.kind])
+
+    def legal_actions(self) -> tuple[str, ...]:
+        if self._goal.is_done(self._world):
+            return ()
+        return tuple(self._world.commands()) if self.words else self._short_commands()
+
+    def oracle(self) -> str | None:
+        command = expert(self._world, self._goal)
+        return command if command is None or self.words else self._shortened(command)
+
+    def caption(self) -> str:
+        facts = self.facts()
+        return f"You are at: {facts['place']}. There you see: {facts['contents']}. You hold: {facts['holding']}."
+
+    def _info(self, success: bool) -> dict[str, Any]:
+        known = {"kind": self._goal.task, "conditions": self._goal.conditions(self._world)}
+        return super()._info(success) | known
+
+    # -- short commands --------------------------------------------------------------------------------------------
+
+    def _short_commands(self) -> tuple[str, ...]:
+        household = self._world.household
+        # What a room of this kind can have, whatever is there now: a list of what is there would tell it.
+        room = None if self._scene is None else ROOMS[self._scene.room]
+        kinds = sorted({thing.kind for thing in household.things.values()} if room is None else room.things)
+        doing = ["clean", "close", "cool", "heat", "open", "put", "use"]
+        slicing = [f"slice {self._goal.thing}"] if self._goal.sliced else []
+        return (*doing, *slicing, *(f"take {kind}" for kind in kinds), *(f"go to {name}" for name in household.places))
+
+    def _whole_command(self, short: str) -> str:
+        """The command that a short one stands for in this state; one that means nothing if there is none."""
+        if short in self._short_commands():
+            for command in self._world.commands():
+                if self._shortened(command) == short:
+                    return command
+        return NOTHING_HAPPENS
+
+    def _shortened(self, command: str) -> str:
+        """`take mug 2 from shelf 1` -> `take mug`, and so on."""
+        verb, _, rest = command.partition(" ")
+        if verb == "move":
+            return "put"
+        if verb in ("take", "slice"):
+            return f"{verb} {kind_of(rest.partition(' from ')[0].partition(' with ')[0])}"
+        return command if verb == "go" else verb
+
+
+def _game_files(place: Path) -> list[Path]:
+    """The game files of a folder, in the order of their names; or the one that is named.
+
+    Raises:
+        BadInput: there are none, or the first is no game.
+    """
+    files = [place] if place.is_file() else sorted(place.rglob(FILE))
+    if not files:
+        raise BadInput(f"games: there is no {FILE} in '{place}'; say a folder of ALFWorld's data")
+    read_game(files[0])
+    return files
+
+
+TASK = Task(
+    name="household",
+    env="sightline/Household-v0",
+    goal=("the task of the house is done",),
+    baseline=("a room with furniture",),
+    success="end",
+    is_game=True,
+    summary="ALFWorld's six household tasks, in pictures and words.",
+)

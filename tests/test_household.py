@@ -1,0 +1,393 @@
+"""Household tasks: the rules against transcripts of ALFWorld's own engine, game files, goals, and the expert."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from household_problems import problem_of
+from sightline.envs.games.checking import check_game
+from sightline.envs.games.making import GameMaker
+from sightline.envs.household.files import FILE, names_of, of_problem, read_game
+from sightline.envs.household.goals import KINDS, Goal, expert
+from sightline.envs.household.household import HouseholdGame
+from sightline.envs.household.pictures import PLACES, THINGS, draw_world
+from sightline.envs.household.scenes import FITS, ROOMS, Scene, draw_game, scenes
+from sightline.envs.household.world import NOTHING_HAPPENS, Household, Place, Thing, World
+from sightline.errors import BadInput
+
+RECORDED = Path(__file__).parent / "data" / "household" / "transcripts.json.gz"
+
+
+def transcripts() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(gzip.decompress(RECORDED.read_bytes()))
+    return found
+
+
+def small() -> Household:
+    """A kitchen with an apple in a closed fridge, a knife, a mug and a lamp on the countertop."""
+    things = {
+        "apple 1": Thing("apple 1", "apple", frozenset({"take", "cool", "heat", "clean", "slice"})),
+        "desklamp 1": Thing("desklamp 1", "desklamp", frozenset({"toggle"})),
+        "knife 1": Thing("knife 1", "knife", frozenset({"take"})),
+        "mug 1": Thing("mug 1", "mug", frozenset({"take", "contain"})),
+    }
+    kinds = ("countertop", "fridge", "microwave", "sinkbasin")
+    places = {f"{kind} 1": Place(f"{kind} 1", kind, kind, kind in ("fridge", "microwave")) for kind in kinds}
+    inside = {"apple 1": "fridge 1", "desklamp 1": "countertop 1", "knife 1": "countertop 1", "mug 1": "countertop 1"}
+    return Household(things, places, FITS, inside)
+
+
+def played(world: World, *commands: str) -> list[str]:
+    return [world.do(command) for command in commands]
+
+
+# -- rules ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_recorded_turn_of_the_original_is_repeated_word_for_word() -> None:
+    turns, verbs = 0, Counter[str]()
+    for number, game in enumerate(transcripts()):
+        household, goal = of_problem(game["problem"])
+        world = World(household)
+        assert game["introduction"].split("\n\n")[1:] == [
+            world.introduction(),
+            f"Your task is to: {goal.sentences[0]}.",
+        ]
+        assert world.commands() == game["commands"]
+        for command, answer, commands, won in game["turns"]:
+            where = f"game {number}, {command}"
+            assert world.do(command) == answer, where
+            assert world.commands() == commands, where
+            assert goal.is_done(world) == won, where
+            turns += 1
+            verbs[command.split()[0]] += answer != NOTHING_HAPPENS
+    assert turns >= 1000
+    expected = ("go", "open", "close", "take", "move", "examine", "use", "heat", "clean", "cool", "slice", "look")
+    assert all(verbs[verb] >= 4 for verb in expected), verbs
+    assert {of_problem(game["problem"])[1].task for game in transcripts()} == set(KINDS)
+
+
+def test_what_is_behind_a_closed_door_is_out_of_reach() -> None:
+    world = World(small())
+    assert played(world, "take apple 1 from fridge 1", "go to fridge 1") == [
+        NOTHING_HAPPENS,
+        "You arrive at fridge 1. The fridge 1 is closed.",
+    ]
+    assert "take apple 1 from fridge 1" not in world.commands()
+    assert played(world, "open fridge 1", "take apple 1 from fridge 1", "examine apple 1") == [
+        "You open the fridge 1. The fridge 1 is open. In it, you see a apple 1.",
+        "You pick up the apple 1 from the fridge 1.",
+        "There's nothing special about apple 1.",
+    ]
+
+
+def test_heat_undoes_cold_and_cold_undoes_heat() -> None:
+    world = World(small())
+    played(world, "go to fridge 1", "open fridge 1", "take apple 1 from fridge 1", "cool apple 1 with fridge 1")
+    assert world.do("examine apple 1") == "This is a cold apple 1."
+    played(world, "go to microwave 1", "heat apple 1 with microwave 1")
+    assert world.do("examine apple 1") == "This is a hot apple 1."
+    played(world, "go to sinkbasin 1", "clean apple 1 with sinkbasin 1")
+    assert world.do("examine apple 1") == "This is a hot and clean apple 1."
+
+
+def test_a_command_without_a_meaning_changes_nothing() -> None:
+    world = World(small())
+    before = world.commands()
+    assert played(world, "dance", "", "take mug 1 from countertop 1", "GO TO FRIDGE 1") == [NOTHING_HAPPENS] * 4
+    assert world.commands() == before
+
+
+# -- goals and the expert -------------------------------------------------------------------------------------------
+
+
+def test_conditions_are_counted_for_the_thing_that_comes_closest() -> None:
+    goal, world = Goal("pick_cool_then_place_in_recep", "apple", "microwave"), World(small())
+    seen = [goal.conditions(world)]
+    for command in (
+        *("go to fridge 1", "open fridge 1", "take apple 1 from fridge 1", "cool apple 1 with fridge 1"),
+        *("go to microwave 1", "open microwave 1", "move apple 1 to microwave 1"),
+    ):
+        world.do(command)
+        seen.append(goal.conditions(world))
+    assert seen == [0, 0, 0, 0, 0.5, 0.5, 0.5, 1]
+    assert goal.is_done(world)
+
+
+def test_looking_needs_the_thing_in_hand_and_a_lamp_that_was_turned_on_here() -> None:
+    goal, world = Goal("look_at_obj_in_light", "mug", lamp="desklamp"), World(small())
+    played(world, "go to countertop 1", "use desklamp 1")
+    assert goal.conditions(world) == 0.5
+    world.do("take mug 1 from countertop 1")
+    assert goal.is_done(world)
+    world.do("go to fridge 1")
+    assert goal.conditions(world) == 0.5
+
+
+@pytest.mark.parametrize("task", KINDS)
+@pytest.mark.parametrize("sliced", [False, True])
+def test_the_expert_wins_every_game(task: str, sliced: bool) -> None:
+    if not scenes(True, task, sliced):
+        assert sliced and task == "look_at_obj_in_light", "no kitchen has a lamp"
+        return
+    for seed in range(5):
+        _, household, goal = draw_game(np.random.default_rng(seed), [task], held_out=bool(seed % 2), sliced=sliced)
+        world, commands = World(household), list[str]()
+        while (command := expert(world, goal)) is not None:
+            assert command in world.commands()
+            commands.append(command)
+            world.do(command)
+            assert len(commands) <= 30
+        assert goal.is_done(world), (goal, commands)
+        assert goal.sliced == any(command.startswith("slice") for command in commands)
+
+
+def test_the_expert_gets_rid_of_what_it_does_not_need() -> None:
+    world, goal = World(small()), Goal("pick_and_place_simple", "apple", "countertop")
+    played(world, "go to countertop 1", "take mug 1 from countertop 1")
+    commands = []
+    while (command := expert(world, goal)) is not None:
+        commands.append(command)
+        world.do(command)
+    assert commands[0] == "move mug 1 to countertop 1"
+    assert goal.is_done(world)
+
+
+def test_the_expert_gives_up_what_cannot_be_done() -> None:
+    assert expert(World(small()), Goal("pick_and_place_simple", "banana", "fridge")) is None
+    assert expert(World(small()), Goal("pick_and_place_simple", "apple", "bathtub")) is not None  # it fetches the apple
+    world = World(small())
+    played(world, "go to fridge 1", "open fridge 1", "take apple 1 from fridge 1")
+    assert expert(world, Goal("pick_and_place_simple", "apple", "bathtub")) is None
+
+
+# -- scenes ---------------------------------------------------------------------------------------------------------
+
+
+def test_drawn_games_begin_with_nothing_done_and_differ() -> None:
+    games = [draw_game(np.random.default_rng(seed)) for seed in range(60)]
+    assert all(goal.conditions(World(household)) == 0 for _, household, goal in games)
+    assert {goal.task for _, _, goal in games} == set(KINDS)
+    assert len({(scene, goal) for scene, _, goal in games}) > 50
+    again = draw_game(np.random.default_rng(7))
+    assert again == games[7]
+
+
+def test_held_out_scenes_are_never_seen() -> None:
+    drawn = {held: {draw_game(np.random.default_rng(i), held_out=held)[0] for i in range(80)} for held in (0, 1)}
+    assert not drawn[0] & drawn[1]
+    assert all(scene.is_held_out == bool(held) for held, found in drawn.items() for scene in found)
+    assert Scene("kitchen", 29).is_held_out and not Scene("kitchen", 0).is_held_out
+
+
+# -- files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", KINDS)
+def test_what_is_written_is_read(task: str) -> None:
+    sliced = task != "look_at_obj_in_light"
+    _, household, goal = draw_game(np.random.default_rng(3), [task], sliced=sliced)
+    read, read_goal = of_problem(problem_of(household, goal))
+    assert read_goal == goal
+    assert list(read.things.values()) == list(household.things.values())
+    assert [(place.name, place.kind, place.openable) for place in read.places.values()] == [
+        (place.name, place.kind, place.openable) for place in household.places.values()
+    ]
+    assert (read.inside, read.fits) == (household.inside, household.fits)
+
+
+def test_things_are_numbered_as_by_alfworld() -> None:
+    """Identifiers in order, the last number first; a basin is named after its sink."""
+    names = names_of(
+        ["mug_bar__plus_02", "mug_bar__minus_01", "sink_bar__plus_00_bar_sinkbasin", "mugtype", "agent1", "cup_bar_1"]
+    )
+    assert names == {
+        "cup_bar_1": "cup 1",
+        "mug_bar__minus_01": "mug 2",
+        "mug_bar__plus_02": "mug 1",
+        "sink_bar__plus_00_bar_sinkbasin": "sinkbasin 1",
+    }
+
+
+PROBLEM = """
+(define (problem plan_trial) (:domain alfred)
+  (:objects agent1 - agent
+    Mug_bar__plus_00_dot_50 - object  Mug - object
+    Cabinet_bar__minus_01_dot_25 - receptacle
+    loc_bar_1_bar_2 loc_bar_0_bar_0 - location  CabinetType - rtype  MugType - otype)
+  (:init ; where things are
+    (= (total-cost) 0) (atLocation agent1 loc_bar_0_bar_0)
+    (receptacleType Cabinet_bar__minus_01_dot_25 CabinetType) (objectType Mug_bar__plus_00_dot_50 MugType)
+    (receptacleAtLocation Cabinet_bar__minus_01_dot_25 loc_bar_1_bar_2) (openable Cabinet_bar__minus_01_dot_25)
+    (pickupable Mug_bar__plus_00_dot_50) (canContain CabinetType MugType))
+  (:goal (and (exists (?r - receptacle) (exists (?o - object)
+    (and (inReceptacle ?o ?r) (objectType ?o MugType) (receptacleType ?r CabinetType)))))))
+"""
+
+
+def test_a_problem_of_alfworlds_form_is_read() -> None:
+    household, goal = of_problem(PROBLEM)
+    assert goal == Goal("pick_and_place_simple", "mug", "cabinet")
+    assert household.things == {"mug 1": Thing("mug 1", "mug", frozenset({"take"}))}
+    assert household.places == {"cabinet 1": Place("cabinet 1", "cabinet", "loc_bar_1_bar_2", True)}
+    assert World(household).introduction().endswith("you see a cabinet 1.")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (")))))))", ")))", "cut off"),
+        ("(:goal", "(:aim", "no (:goal"),
+        ("(openable", "(locked", "'locked' is unknown"),
+        ("(canContain CabinetType MugType)", "(canContain CabinetType)", "1 arguments"),
+        ("(atLocation agent1 loc_bar_0_bar_0)", "", "0 locations"),
+        ("(inReceptacle ?o ?r)", "(or (inReceptacle ?o ?r))", "'or'"),
+        ("(inReceptacle ?o ?r) (objectType ?o MugType)", "(inReceptacle ?o ?r)", "six kinds"),
+    ],
+)
+def test_other_problems_are_refused_in_one_line(old: str, new: str, expected: str, tmp_path: Path) -> None:
+    file = tmp_path / FILE
+    file.write_text(json.dumps({"pddl_problem": PROBLEM.replace(old, new)}))
+    with pytest.raises(BadInput) as caught:
+        read_game(file)
+    assert expected in str(caught.value) and str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[]", b"{}", b"[" * 100_000, b'{"pddl_problem": 3}'])
+def test_files_that_are_no_games_are_refused(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / FILE
+    file.write_bytes(content)
+    with pytest.raises(BadInput):
+        read_game(file)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sightline.envs.household.files.MOST_BYTES", 10)
+    (tmp_path / FILE).write_text(json.dumps({"pddl_problem": PROBLEM}))
+    with pytest.raises(BadInput, match="larger than"):
+        read_game(tmp_path / FILE)
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_game(tmp_path / "missing")
+
+
+# -- the game -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [True, False])
+def test_the_game_passes_the_checks_of_games(words: bool) -> None:
+    maker = GameMaker("household", {"words": words})
+    findings = check_game(maker, episodes=8, round_trip=lambda name, names: name)
+    assert [finding for finding in findings if not finding.passed] == []
+
+
+def through(game: HouseholdGame, seed: int) -> tuple[list[str], list[float], dict[str, Any]]:
+    """An episode of the expert: its commands, the rewards, the last info."""
+    _, info = game.reset(seed=seed)
+    commands, rewards = list[str](), list[float]()
+    while (command := game.oracle()) is not None:
+        assert command in info["legal_actions"]
+        _, reward, _, _, info = game.step(command)
+        commands.append(command)
+        rewards.append(reward)
+    return commands, rewards, info
+
+
+@pytest.mark.parametrize("task", KINDS)
+def test_short_commands_do_what_whole_ones_do(task: str) -> None:
+    whole, short = HouseholdGame(task), HouseholdGame(task, words=False)
+    for seed in range(3):
+        commands, rewards, info = through(whole, seed)
+        shorter, same_rewards, same_info = through(short, seed)
+        assert (info["success"], same_info["success"], info["kind"]) == (True, True, task)
+        assert rewards == same_rewards == [0.0] * (len(rewards) - 1) + [1.0]
+        assert [command.split()[0].replace("move", "put") for command in commands] == [c.split()[0] for c in shorter]
+        assert short.text().endswith("."), "no answers in words"
+
+
+def test_without_words_the_actions_of_an_episode_tell_nothing() -> None:
+    game = HouseholdGame(words=False)
+    _, info = game.reset(seed=3)
+    listed = info["legal_actions"]
+    while (command := game.oracle()) is not None:
+        _, _, over, _, info = game.step(command)
+        assert over or info["legal_actions"] == listed
+    assert info["legal_actions"] == ()
+
+
+def test_shaped_rewards_sum_to_the_same() -> None:
+    game = HouseholdGame("pick_clean_then_place_in_recep", shaped=True)
+    _, rewards, info = through(game, 5)
+    assert sum(rewards) == info["conditions"] == 1.0
+    assert sorted(rewards)[-2:] == [0.5, 0.5]
+
+
+def test_a_folder_of_game_files_is_played(tmp_path: Path) -> None:
+    goals = set()
+    for seed in range(3):
+        _, household, goal = draw_game(np.random.default_rng(seed))
+        (tmp_path / f"trial_{seed}").mkdir()
+        (tmp_path / f"trial_{seed}" / FILE).write_text(json.dumps({"pddl_problem": problem_of(household, goal)}))
+        goals.add(goal)
+    game = HouseholdGame(games=str(tmp_path))
+    assert all(through(game, seed)[2]["success"] for seed in range(6))
+    single = HouseholdGame(games=str(tmp_path / "trial_1" / FILE))
+    assert through(single, 0)[2]["success"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"tasks": "pick_and_throw"}, "pick_and_place_simple"),
+        ({"tasks": "look_at_obj_in_light", "sliced": True}, "knife and a lamp"),
+        ({"games": "/nowhere"}, FILE),
+        ({"render_size": (16, 16)}, "too small"),
+    ],
+)
+def test_wrong_options_are_said_in_one_line(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        GameMaker("household", options)()
+    assert expected in str(caught.value) and "\n" not in str(caught.value)
+
+
+# -- pictures -------------------------------------------------------------------------------------------------------
+
+
+def test_every_kind_has_a_sign_of_its_own() -> None:
+    things = {thing for room in ROOMS.values() for thing in (*room.things, room.lamp) if thing}
+    assert things <= set(THINGS)
+    assert set(FITS) <= set(PLACES) and {place for room in ROOMS.values() for place in room.places} <= set(PLACES)
+    assert len(set(THINGS.values())) == len(THINGS) and len(set(PLACES.values())) == len(PLACES)
+
+
+def test_pictures_show_doors_things_and_what_is_held() -> None:
+    world, size = World(small()), (96, 96)
+    shown = [draw_world(world, size)]
+    for command in (
+        *("go to fridge 1", "open fridge 1", "take apple 1 from fridge 1", "cool apple 1 with fridge 1"),
+        *("go to countertop 1", "use desklamp 1", "move apple 1 to countertop 1", "take knife 1 from countertop 1"),
+        "slice apple 1 with knife 1",
+    ):
+        world.do(command)
+        shown.append(draw_world(world, size))
+    assert all(picture.shape == (96, 96, 3) and picture.dtype == np.uint8 for picture in shown)
+    assert len({picture.tobytes() for picture in shown}) == len(shown), "each command changes the picture"
+    closed, opened = shown[1], shown[2]
+    assert (closed[80:] == opened[80:]).all(), "nothing is held before or after"
+
+
+def test_kinds_of_other_peoples_files_are_drawn_too() -> None:
+    things = {f"{kind} 1": Thing(f"{kind} 1", kind, frozenset({"take"})) for kind in ("plunger", "dumbbell")}
+    place = Place("ottoman 1", "ottoman", "there")
+    pictures = set()
+    for thing in things:
+        world = World(Household(things, {place.name: place}, {}, {thing: place.name}, start="there"))
+        pictures.add(draw_world(world, (64, 64)).tobytes())
+    assert len(pictures) == 2
