@@ -21,6 +21,7 @@ GROUPS = {
     "Teachers and labels": (
         *("ChatTeacher", "EncoderTeacher", "ScriptedTeacher", "Teacher", "Answer", "LabelStore", "fit_reward"),
     ),
+    "Games": ("text_game",),
     "Runs": ("train", "Run", "evaluate"),
     "Plug-ins": (*("register", "RewardConfig", "RewardSetup", "TeacherConfig", "FeedbackConfig", "AlgorithmConfig"),),
     "Errors": ("BadInput", "RunFailed"),

@@ -44,6 +44,8 @@ _PUBLIC = {
     "train": "sightline.api:train",
     "evaluate": "sightline.api:evaluate",
     "Run": "sightline.api:Run",
+    # games
+    "text_game": "sightline.envs.games.text_game:text_game",
     # plug-ins
     "register": "sightline.registry:register",
     "RewardConfig": "sightline.rewards.building:RewardConfig",
@@ -83,6 +85,7 @@ __all__ = [
     "evaluate",
     "fit_reward",
     "register",
+    "text_game",
     "train",
     "wrap",
 ]
@@ -92,6 +95,7 @@ if TYPE_CHECKING:
 
     from sightline.agents.algorithms.base import AlgorithmConfig
     from sightline.api import Run, evaluate, train
+    from sightline.envs.games.text_game import text_game
     from sightline.envs.record_frame import RecordFrame
     from sightline.errors import BadInput, RunFailed
     from sightline.labels.store import LabelStore

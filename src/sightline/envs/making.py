@@ -91,7 +91,8 @@ class EnvMaker:
         else:
             env = _make_registered(self)
         _check_reset_signature(env, self.env_id)
-        if self.render and env.render_mode != "rgb_array":
+        # Those that are played in words bring their pictures in observations, if they have any.
+        if self.render and env.render_mode != "rgb_array" and not isinstance(env.action_space, spaces.Text):
             raise BadInput(
                 f"environment '{self.env_id}' renders no frames; its constructor must take render_mode='rgb_array'"
             )
