@@ -35,7 +35,7 @@ def some() -> list[Exercise]:
 
 
 def test_lessons_are_of_all_games_and_told_truly(some: list[Exercise]) -> None:
-    assert {lesson.game for lesson in some} == set(GAMES) == {*our_games(), "cartpole"}
+    assert {lesson.game for lesson in some} == set(GAMES) <= {*our_games(), "cartpole"}
     for lesson in some:
         names = GameMaker(lesson.game)().get_wrapper_attr("action_names")
         reply = read_reply(lesson.reply, REPLIES, names, tuple(lesson.facts))

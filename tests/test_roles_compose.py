@@ -32,7 +32,8 @@ from sightline.rewards.success import SuccessReward
 from sightline.rewards.weighted_sum import WeightedSum
 
 HERE = __name__
-PAIRS = [(name, role) for name in registry.BUILT_IN["env"] for role in find_task(name).roles]
+# Questions need data of the user's.
+PAIRS = [(name, role) for name in registry.BUILT_IN["env"] if name != "questions" for role in find_task(name).roles]
 
 
 def needs_metaworld(name: str) -> bool:

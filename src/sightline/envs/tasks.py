@@ -55,6 +55,7 @@ class Task:
         frames: number of last frames that an agent is shown in each turn.
         summary: one line for lists.
         is_game: whether the environment has words of its own and actions with names.
+        text_actions: whether its actions are words that differ from state to state, which only an agent can say.
     """
 
     name: str
@@ -73,10 +74,13 @@ class Task:
     frames: int = 1
     summary: str = ""
     is_game: bool = False
+    text_actions: bool = False
 
     @property
     def roles(self) -> tuple[str, ...]:
         """Who can act: `control` (a policy on states, or on the picture of a game) and `agent`."""
+        if self.text_actions:
+            return ("agent",)
         return ("control", "agent") if self.is_game or self.prompt else ("control",)
 
 

@@ -193,5 +193,6 @@ TASK = Task(
     baseline=("a room with furniture",),
     success="end",
     is_game=True,
+    text_actions=True,
     summary="ALFWorld's six household tasks, in pictures and words.",
 )
