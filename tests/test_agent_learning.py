@@ -15,13 +15,16 @@ import torch
 
 from conftest import Finished
 from sightline.agents.building import AgentSetup, build, resolve
+from sightline.agents.demos import demonstrations
 from sightline.agents.rollouts import EpisodeTask
 from sightline.agents.sequences import build_sequences, count_turns
 from sightline.agents.types import Advantages, Trajectory
 from sightline.agents.warm_start import warm_start
-from sightline.config.agents import WarmStart
+from sightline.config.agents import Replies, WarmStart
 from sightline.config.loading import for_agent, load_recipe
+from sightline.envs.games.making import GameMaker
 from sightline.errors import BadInput
+from sightline.runs.metrics import read_metrics
 from small_trajectories import turn_by_turn
 
 Sightline = Callable[..., Finished]
@@ -254,3 +257,33 @@ def test_a_warm_start_teaches_a_scrambled_model_to_reply(truthful: float | None)
     losses = [numbers["warm_start/loss"] for _, numbers in told]
     # Already the first 800 samples may end near zero, where chance decides which is smaller.
     assert all(loss is not None and loss < 0.1 for loss in losses)
+
+
+def test_a_run_of_no_steps_is_a_warm_start_and_its_model_is_taken_further(tmp_path: Path, sightline: Sightline) -> None:
+    """SFT as a step of its own, on others' demonstrations, by epochs."""
+    demos = list(demonstrations(GameMaker("numberline"), Replies(thoughts=False), 270))
+    (tmp_path / "images").mkdir()
+    entries = []
+    for number, demo in enumerate(demos):
+        (tmp_path / "images" / f"{number}.png").write_bytes(demo.pictures[0].png)
+        said = [{"from": "human", "value": f"<image>{demo.text}"}, {"from": "gpt", "value": demo.reply}]
+        entries.append({"image": f"{number}.png", "conversations": said})
+    (tmp_path / "sft.json").write_text(json.dumps(entries))
+    fewer = ("evaluation.episodes=4", "evaluation.test_episodes=4", "videos=false", "tensorboard=false")
+    sft = ("steps=0", f"warm_start.demos={tmp_path / 'sft.json'}", "warm_start.epochs=2", "warm_start.batch=32")
+    done = sightline("train", "numberline", *sft, *fewer, "--run-dir", tmp_path / "sft", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["chosen_step"] == 0
+    told = [line for line in read_metrics(tmp_path / "sft" / "metrics.jsonl") if "warm_start/loss" in line]
+    assert told, "metrics of the warm start are kept"
+    (model,) = (tmp_path / "sft" / "checkpoints").glob("best-*")
+    more = ("steps=8", f"policy.model={model}", "rollouts.tasks=2", "rollouts.parallel=2")
+    done = sightline("train", "numberline", *more, *fewer, "--run-dir", tmp_path / "rl", "--json")
+    assert done.code == 0, done.err
+
+
+def test_no_steps_and_no_warm_start_are_refused(sightline: Sightline) -> None:
+    done = sightline("train", "numberline", "steps=0", "--dry-run")
+    assert done.code == 2 and "say warm_start={}" in done.err
+    done = sightline("train", "numberline", "warm_start.epochs=2", "--dry-run")
+    assert done.code == 2 and "epochs are passes over warm_start.demos" in done.err

@@ -207,6 +207,65 @@ def test_damaged_pictures_are_named(tmp_path: Path) -> None:
         next(read_demos(tmp_path / "nowhere"))
 
 
+# -- LLaVA's form ------------------------------------------------------------------------------------------------------
+
+
+def conversations(folder: Path, count: int = 4, **changes: Any) -> Path:
+    """Demonstrations in LLaVA's form; `changes` are made to the third."""
+    folder.mkdir(parents=True, exist_ok=True)
+    entries: list[dict[str, Any]] = []
+    for number in range(count):
+        name = f"images/{number % 2}.png"
+        file = folder / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(Picture(np.full((24, 24, 3), number % 2 * 90, np.uint8)).png)
+        said = [{"from": "human", "value": f"<image>\nTurn {number}."}, {"from": "gpt", "value": '{"action": "+"}'}]
+        entries.append({"id": str(number), "image": name, "conversations": said})
+    entries[2] |= changes
+    table = folder / "sft.json"
+    table.write_text(json.dumps(entries))
+    return table
+
+
+def test_demonstrations_in_the_form_of_llava_are_read(tmp_path: Path) -> None:
+    demos = list(read_demos(conversations(tmp_path)))
+    assert [demo.text for demo in demos] == ["Turn 0.", "Turn 1.", "Turn 2.", "Turn 3."]
+    assert all(demo.reply == '{"action": "+"}' and demo.facts == {} for demo in demos)
+    assert demos[0].pictures[0] is demos[2].pictures[0], "equal pictures are held once"
+    assert [int(demo.pictures[0].pixels.max()) for demo in demos[:2]] == [0, 90]
+    several = list(read_demos(conversations(tmp_path / "b", image=["0.png", "1.png"])))
+    assert len(several[2].pictures) == 2, "images are found below 'images' as well"
+    words = list(read_demos(conversations(tmp_path / "c", image=None)))
+    assert words[2].pictures == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"image": "gone.png"}, "there is no picture 'gone.png'"),
+        ({"image": "../secret.png"}, "there is no picture"),
+        ({"image": "sft.json"}, "cannot be read as a picture"),
+        ({"conversations": []}, "has 0 messages"),
+        ({"conversations": [{"from": "human"}]}, "no 'conversations' with a 'value' each"),
+        ({"conversations": [{"from": "human", "value": "a"}] * 4}, "has 4 messages"),
+    ],
+)
+def test_broken_conversations_are_named(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
+    (tmp_path / "secret.png").write_bytes(Picture(np.zeros((4, 4, 3), np.uint8)).png)
+    with pytest.raises(BadInput, match=complaint) as raised:
+        list(read_demos(conversations(tmp_path / "a", **changes)))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("content", [b"{", b"{}", b"\xff"])
+def test_a_file_without_conversations_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(BadInput):
+        list(read_demos(tmp_path / "a.json"))
+    with pytest.raises(BadInput, match="cannot be read"):
+        list(read_demos(tmp_path / "nowhere.json"))
+
+
 # -- the command -------------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 """Demonstrations: what an agent is shown, and the reply that a game's own best play would give.
 
 On disk they are a folder: `demos.jsonl` with one object a line (`text`, `pictures`, `reply`, `seed`, `turn`, `facts`),
-and `pictures/`, each distinct picture once, as a PNG file named by its digest.
+and `pictures/`, each distinct picture once, as a PNG file named by its digest. Others' are read in LLaVA's form, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sightline.agents.prompting import demonstration, prompt_text
 from sightline.config.agents import Replies
 from sightline.envs.games.wrapping import has_oracle, oracle
 from sightline.errors import BadInput, RunFailed
-from sightline.images import Picture, PictureFiles
+from sightline.images import Picture, PictureFiles, read_image
 from sightline.runs.files import write_atomically
 
 LINES, PICTURES = "demos.jsonl", "pictures"
@@ -156,9 +156,15 @@ def write_demos(folder: Path, demos: Iterable[Demo]) -> int:
 def read_demos(folder: Path) -> Iterator[Demo]:
     """Read demonstrations one by one. Equal pictures are held once.
 
+    Args:
+        folder: as `write_demos` writes it, or a JSON file in LLaVA's form.
+
     Raises:
         BadInput: there are none, a line is none, or a picture is missing or another.
     """
+    if folder.suffix == ".json":
+        yield from _read_conversations(folder)
+        return
     file = folder / LINES
     if not file.is_file():
         raise BadInput(f"'{folder}' holds no demonstrations ({LINES}); 'sightline demos' writes some")
@@ -166,6 +172,50 @@ def read_demos(folder: Path) -> Iterator[Demo]:
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             yield _read_line(line, f"'{file}' line {number}", files, known)
+
+
+def _read_conversations(file: Path) -> Iterator[Demo]:
+    """Read demonstrations in the form of LLaVA (Liu et al., NeurIPS 2023), which RL4VLM's are in.
+
+        [{"image": "cards/0.png", "conversations": [{"from": "human", "value": "<image>\\nYou play …"},
+                                                    {"from": "gpt", "value": "{\\"action\\": …}"}]}, …]
+
+    An image is a file below the JSON file's folder, or below its `images`; `image` may be a list, or missing.
+    """
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"'{file}' cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"'{file}' is no JSON: {' '.join(str(error).split())[:100]}") from error
+    if not isinstance(document, list):
+        raise BadInput(f"'{file}' holds no list of conversations")
+    known: dict[str, Picture] = {}
+    for number, entry in enumerate(document):
+        place = f"'{file}' entry {number + 1}"
+        said = entry.get("conversations") if isinstance(entry, dict) else None
+        if not isinstance(said, list) or not all(
+            isinstance(one, dict) and isinstance(one.get("value"), str) for one in said
+        ):
+            raise BadInput(f"{place} has no 'conversations' with a 'value' each")
+        if [one.get("from") for one in said] != ["human", "gpt"]:
+            raise BadInput(f"{place} has {len(said)} messages; one of 'human' and one of 'gpt' are a turn")
+        images = entry.get("image") or []
+        for image in images if isinstance(images, list) else [images]:
+            if image not in known:
+                known[image] = Picture(read_image(_beside(file, image, place)))
+        pictures = tuple(known[image] for image in (images if isinstance(images, list) else [images]))
+        text = said[0]["value"].replace("<image>", "").strip()
+        yield Demo(text, pictures, said[1]["value"], 0, number, {})
+
+
+def _beside(file: Path, image: Any, place: str) -> Path:
+    """An image's file; a stranger's list names files below its own folder only."""
+    for folder in (file.parent, file.parent / "images"):
+        found = (folder / str(image)).resolve()
+        if found.is_file() and found.is_relative_to(file.parent.resolve()):
+            return found
+    raise BadInput(f"{place}: there is no picture '{image}' beside the file, or below 'images'")
 
 
 def _read_line(line: bytes, place: str, files: PictureFiles, known: dict[str, Picture]) -> Demo:

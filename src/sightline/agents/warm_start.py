@@ -48,10 +48,12 @@ def warm_start(
         BadInput: the demonstrations cannot be read, there are too few, or the environment has no oracle.
     """
     engine, vlm = setup.engine, setup.vlm
-    held_out, stream = _demos(setup, settings)
+    held_out, stream, samples = _demos(setup, settings)
     parameters = [parameter for parameter in vlm.scorer.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.AdamW(parameters, settings.learning_rate, betas=(0.9, 0.98))
-    updates = max(settings.samples // settings.batch, 1)
+    optimiser = torch.optim.AdamW(
+        parameters, settings.learning_rate, betas=(0.9, 0.98), weight_decay=settings.weight_decay
+    )
+    updates = max(samples // settings.batch, 1)
     rise = 0.06 if updates == 20 else 0.05  # the schedule divides by rise * updates - 1
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.learning_rate, updates, pct_start=rise)
     numbers: dict[str, float | None] = {}
@@ -86,17 +88,18 @@ def warm_start(
     return numbers
 
 
-def _demos(setup: AgentSetup, settings: WarmStart) -> tuple[list[Demo], Iterator[Demo]]:
-    """Held-out demonstrations, and an endless stream of those to train on."""
+def _demos(setup: AgentSetup, settings: WarmStart) -> tuple[list[Demo], Iterator[Demo], int]:
+    """Held-out demonstrations, an endless stream of those to train on, and how many of it to take."""
     recipe = setup.recipe
     if settings.demos is None:
         make = game_maker(recipe, training=True)
         stream = demonstrations(make, recipe.replies, settings.samples + HELD_OUT, recipe.seed, settings.explore)
-        return list(islice(stream, HELD_OUT)), stream
+        return list(islice(stream, HELD_OUT)), stream, settings.samples
     found = list(read_demos(Path(settings.demos)))
     if len(found) < 2 * HELD_OUT:
         raise BadInput(f"'{settings.demos}' holds {len(found)} demonstrations; {2 * HELD_OUT} are the least")
-    return found[:HELD_OUT], _shuffled(found[HELD_OUT:], recipe.seed)
+    samples = settings.samples if settings.epochs is None else settings.epochs * (len(found) - HELD_OUT)
+    return found[:HELD_OUT], _shuffled(found[HELD_OUT:], recipe.seed), samples
 
 
 def _shuffled(demos: Sequence[Demo], seed: int) -> Iterator[Demo]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from sightline.config.basics import Fraction, Strict
 
@@ -132,16 +132,26 @@ class WarmStart(Strict):
     """Supervised learning from demonstrations before RL."""
 
     demos: str | None = None
-    """A folder written by `sightline demos`; default: they are made on the way by the game's own best play."""
+    """A folder written by `sightline demos`, or a JSON file in LLaVA's form (`conversations`, and `image` in a folder
+    beside it); default: they are made on the way by the game's own best play."""
     samples: PositiveInt = 20_000
     """Turns to learn from."""
+    epochs: PositiveInt | None = None
+    """Passes over the demonstrations of `demos`, instead of a number of samples."""
     batch: PositiveInt = 64
     learning_rate: PositiveFloat = 1e-3
+    weight_decay: NonNegativeFloat = 0.01
     stop_at: Fraction | None = None
     """Stop as soon as the perception accuracy on held-out replies (share of facts stated correctly) reaches this;
     a run that never gets there says so."""
     explore: Fraction = 0.3
     """Share of random moves between the demonstrated ones, so that recovery from mistakes is shown."""
+
+    @model_validator(mode="after")
+    def _epochs_are_of_demos(self) -> WarmStart:
+        if self.epochs is not None and self.demos is None:
+            raise ValueError("epochs are passes over warm_start.demos, of which there are none; say warm_start.samples")
+        return self
 
 
 class AgentEvaluation(Strict):

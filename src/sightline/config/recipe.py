@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, PositiveInt, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, NonNegativeInt, PositiveInt, Tag, model_validator
 
 from sightline.config.agents import (
     AgentEvaluation,
@@ -224,8 +224,9 @@ class AgentRecipe(RecipeBase):
     """A vision-language model that plays a game and learns from it."""
 
     role: Literal["agent"] = "agent"
-    steps: PositiveInt = 15_000
-    """Turns to play, summed over episodes; the last update's episodes are played to their end."""
+    steps: NonNegativeInt = 15_000
+    """Turns to play, summed over episodes; the last update's episodes are played to their end. 0 ends the run after its
+    warm start, with a model that `policy.model=` takes."""
     prompt: Annotated[str, Field(max_length=100_000)] | None = None
     """Words instead of the game's own; `{text}` stands for those. Needed for environments that have none."""
     actions: tuple[ActionName, ...] | dict[ActionName, Any] = ()
@@ -250,6 +251,12 @@ class AgentRecipe(RecipeBase):
     @model_validator(mode="after")
     def _reward_fits(self) -> AgentRecipe:
         self.reward.check(self)
+        return self
+
+    @model_validator(mode="after")
+    def _something_is_learned(self) -> AgentRecipe:
+        if not self.steps and self.warm_start is None:
+            raise ValueError("steps=0 ends a run after its warm start, and there is none; say warm_start={}")
         return self
 
 
