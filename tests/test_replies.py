@@ -77,6 +77,34 @@ def test_a_demonstration_says_what_the_settings_want() -> None:
     )
 
 
+@pytest.mark.parametrize("form", ["json", "tags"])
+def test_keys_of_ones_own_are_asked_for_demonstrated_and_read_in_their_order(form: Any) -> None:
+    own = {"plan": "what to do first and next", "holding": "", "doubt": "", "action": "one action"}
+    replies = Replies(format=form, fields=own)
+    told = instructions(replies, ("place", "holding"), ("go", "stay"))
+    assert "with plan: what to do first and next; holding; doubt; action: one action:\n" in told
+    written = demonstration(replies, {"place": "shelf", "holding": "mug"}, "I think", "go")
+    places = [written.index(word) for word in own]
+    assert places == sorted(places) and "shelf" not in written
+    reply = read_reply(written, replies, ("go", "stay"), ("place", "holding"))
+    assert (reply.action, reply.stated, reply.thoughts) == ("go", {"holding": "mug"}, "I think\nI think")
+    assert replies.asks(("place", "holding")) == ("holding",)
+    schema = reply_schema(replies, ("place", "holding"), ("go", "stay"))
+    assert schema is None if form == "tags" else list(schema["properties"]) == list(own)  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"plan": "", "thoughts": ""}, "no reply without 'action'"),
+        ({"a b": "", "A_b": "", "action": ""}, "must differ"),
+    ],
+)
+def test_keys_that_cannot_be_read_are_refused(fields: dict[str, str], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Replies(fields=fields)
+
+
 def test_the_schema_allows_demonstrations_and_names_the_actions() -> None:
     schema = reply_schema(JSON, ("current",), SIGNS)
     assert schema is not None

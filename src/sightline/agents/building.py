@@ -217,7 +217,7 @@ def _check_length(recipe: AgentRecipe, vlm: VLM) -> None:
     game = game_maker(recipe)()
     names, queried_facts = game.get_wrapper_attr("action_names"), game.get_wrapper_attr("asked")
     game.close()
-    thoughts = BLANK * 8 if recipe.replies.thoughts else ""
+    thoughts = BLANK * 8
     facts = dict.fromkeys(queried_facts, BLANK)
     shortest = (demonstration(recipe.replies, facts, thoughts, name) for name in names or (BLANK,))
     minimum = max(len(vlm.tokens.encode(reply)) for reply in shortest) + 1

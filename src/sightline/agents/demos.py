@@ -105,7 +105,9 @@ def _played(
     observation, info = env.reset(seed=seed)
     turn, over = 0, False
     while not over and (best := oracle(env)) is not None:
-        facts = {name: str(info["facts"][name]) for name in asked}
+        facts = {
+            name: str(info["facts"][name]) for name in asked if name in settings.asks(asked) or not settings.fields
+        }
         names = env.get_wrapper_attr("action_names") or info["legal_actions"]
         text = prompt_text(observation.text, settings, asked, names)
         reply = demonstration(settings, facts, thoughts_of(facts), best)

@@ -50,7 +50,10 @@ def read_reply(
     if not text.strip():
         return Reply(None, None, failure=Failure.EMPTY)
     start = skip_thinking(text)
-    fields, in_format = _json_fields(text, start) if settings.format == "json" else _tag_fields(text, start, asked)
+    own = tuple(key for key in settings.fields if key != ACTION and key not in asked) or (THOUGHTS,)
+    fields, in_format = (
+        _json_fields(text, start) if settings.format == "json" else _tag_fields(text, start, (*asked, *own, ACTION))
+    )
     said: dict[str, str] = {}
     for one in fields:
         if one.key != ACTION and one.text.strip():
@@ -77,7 +80,8 @@ def read_reply(
         failure = Failure.CUT_OFF
     else:
         failure = Failure.NO_ACTION if in_format else Failure.MALFORMED
-    return Reply(action, span, stated, said.get(THOUGHTS, ""), failure)
+    thoughts = "\n".join(said[normalise_key(key)] for key in own if normalise_key(key) in said)
+    return Reply(action, span, stated, thoughts, failure)
 
 
 def _matches(said: str, action_names: Sequence[str]) -> list[str]:
@@ -140,13 +144,13 @@ def _fields_of(text: str, container: JsonValue) -> list[_Field]:
     return fields
 
 
-def _tag_fields(text: str, start: int, asked: Sequence[str]) -> tuple[list[_Field], bool]:
+def _tag_fields(text: str, start: int, keys: Sequence[str]) -> tuple[list[_Field], bool]:
     """Fields of all tags that were asked for, up to one that is not closed, which may state a fact but no action.
 
     Returns:
         The fields, and whether there are any and all are closed.
     """
-    names = tuple(dict.fromkeys((*asked, THOUGHTS, ACTION)))
+    names = tuple(dict.fromkeys(keys))
     opening, closings = _tag_patterns(names)
     fields: list[_Field] = []
     while opened := opening.search(text, start):

@@ -1,15 +1,16 @@
 """Prompt of a turn: the observation's words, the instructions on the reply format, and example replies in it.
 
 A reply states facts, then thoughts, then the action, in this order: so the action can follow from the thoughts, and
-these from the facts. There are two formats. `json` is one object, `{"current": "3", …, "action": "+"}`;
-`tags` is `<current>3</current>…<action>+</action>`, one to a line, where nothing is escaped.
+these from the facts. `replies.fields` names other keys in another order. There are two formats. `json` is one object,
+`{"current": "3", …, "action": "+"}`; `tags` is `<current>3</current>…<action>+</action>`, one to a line, where nothing
+is escaped.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sightline.config.agents import Replies
@@ -40,16 +41,26 @@ def instructions(settings: Replies, queried_facts: Sequence[str], action_names: 
         action_names: all of the environment's, not only the legal ones; those of the state, where each has its own; or
             none, if any text is an action.
     """
-    facts = tuple(queried_facts) if settings.facts else ()
-    wanted = [f"what you see ({', '.join(facts)})"] if facts else []
-    wanted += ["your thoughts"] if settings.thoughts else []
-    wanted += ["one action"]
-    listed = wanted[0] if len(wanted) == 1 else f"{', '.join(wanted[:-1])} and {wanted[-1]}"
+    facts = settings.asks(queried_facts)
+    if settings.fields:
+        listed = "; ".join(f"{name}: {hint}" if hint else name for name, hint in settings.fields.items())
+    else:
+        wanted = [f"what you see ({', '.join(facts)})"] if facts else []
+        wanted += ["your thoughts"] if settings.thoughts else []
+        wanted += ["one action"]
+        listed = wanted[0] if len(wanted) == 1 else f"{', '.join(wanted[:-1])} and {wanted[-1]}"
     form = "JSON" if settings.format == "json" else "tags"
     actions = ", ".join(json.dumps(name, ensure_ascii=False) for name in action_names)
     skeleton = demonstration(settings, dict.fromkeys(facts, BLANK), BLANK, BLANK)
     choice = f"The action is one of {actions}. " if action_names else ""
     return f"{choice}Reply in {form} with {listed}:\n{skeleton}"
+
+
+def keys_of(settings: Replies, queried_facts: Iterable[str]) -> tuple[str, ...]:
+    """Keys of a reply, in order."""
+    if settings.fields:
+        return tuple(settings.fields)
+    return (*settings.asks(queried_facts), *([THOUGHTS] if settings.thoughts else []), ACTION)
 
 
 def demonstration(settings: Replies, facts: Mapping[str, str], thoughts: str, action: str) -> str:
@@ -59,9 +70,7 @@ def demonstration(settings: Replies, facts: Mapping[str, str], thoughts: str, ac
         facts: to be stated, in order; left out if the settings do not want facts.
         thoughts: left out if the settings do not want them.
     """
-    said = dict(facts) if settings.facts else {}
-    said |= {THOUGHTS: thoughts} if settings.thoughts else {}
-    said |= {ACTION: action}
+    said = {key: action if key == ACTION else facts.get(key, thoughts) for key in keys_of(settings, facts)}
     if settings.format == "json":
         return json.dumps(said, ensure_ascii=False)
     return "\n".join(f"<{tag_name(name)}>{value}</{tag_name(name)}>" for name, value in said.items())
@@ -77,9 +86,8 @@ def reply_schema(settings: Replies, queried_facts: Sequence[str], action_names: 
     if settings.format != "json":
         return None
     text: dict[str, Any] = {"type": "string"}
-    properties = dict.fromkeys(queried_facts, text) if settings.facts else {}
-    properties |= {THOUGHTS: text} if settings.thoughts else {}
-    properties |= {ACTION: text | ({"enum": list(action_names)} if action_names else {})}
+    properties = dict.fromkeys(keys_of(settings, queried_facts), text)
+    properties[ACTION] = text | ({"enum": list(action_names)} if action_names else {})
     return {
         "type": "object",
         "properties": properties,

@@ -348,7 +348,7 @@ class _Episode:
             legal=is_legal,
             reward=-penalty,
             penalty=penalty,
-            facts=dict(self._info.get("facts", {})) if settings.facts else {},
+            facts={name: self._info["facts"][name] for name in settings.asks(self._info.get("facts", ()))},
             legal_actions=legal,
             action_tokens=parsed.action_tokens,
             choice=parsed.choice,

@@ -112,7 +112,7 @@ def _shuffled(demos: Sequence[Demo], seed: int) -> Iterator[Demo]:
 def _perception_accuracy(setup: AgentSetup, demos: Sequence[Demo]) -> float | None:
     """Share of the visible facts that greedy replies state correctly; None for environments without facts."""
     recipe, correct, total = setup.recipe, 0, 0
-    if not recipe.replies.facts:
+    if not any(recipe.replies.asks(demo.facts) for demo in demos):
         return None
     conversations = [[ChatTurn(demo.text, demo.pictures)] for demo in demos]
     samples: list[Sample] = []
@@ -122,7 +122,8 @@ def _perception_accuracy(setup: AgentSetup, demos: Sequence[Demo]) -> float | No
             batch = conversations[start : start + recipe.evaluation.parallel]
             samples += [completion.sample for completion in sampler.generate(batch, [()] * len(batch))]
     for demo, sample in zip(demos, samples, strict=True):
-        stated = read_reply(sample.text, recipe.replies, (), tuple(demo.facts)).stated
-        correct += sum(same_text(stated.get(name, ""), fact) for name, fact in demo.facts.items())
-        total += len(demo.facts)
+        asked = recipe.replies.asks(demo.facts)
+        stated = read_reply(sample.text, recipe.replies, (), asked).stated
+        correct += sum(same_text(stated.get(name, ""), demo.facts[name]) for name in asked)
+        total += len(asked)
     return correct / total if total else None

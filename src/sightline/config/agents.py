@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -63,6 +65,10 @@ class Replies(Strict):
     """Ask for what it sees in the picture; whether that is true is measured."""
     thoughts: bool = True
     """Ask for thoughts before the action."""
+    fields: dict[str, str] = {}
+    """Keys of a reply in their order, each with a hint of what to write (or none), instead of facts, thoughts, action:
+    {plan: what to do first and next, holding: "", action: one action}. `action` is needed; names of facts that the game
+    asks for are facts, the rest is thoughts."""
     max_tokens: PositiveInt = 256
     """Tokens of a reply, at most; a reply that is cut off counts as unparsable."""
     unparsable: Literal["random", "forfeit"] = "random"
@@ -73,6 +79,23 @@ class Replies(Strict):
     penalty: NonNegativeFloat = 0.0
     """Penalty on the reward of a turn whose reply was unparsable or illegal. Only with a penalty is a reply credited
     with what a random move in its place led to."""
+
+    @model_validator(mode="after")
+    def _fields_can_be_read(self) -> Replies:
+        if self.fields and "action" not in self.fields:
+            raise ValueError(
+                f"fields: {', '.join(self.fields)} are no reply without 'action'; add it, mostly at the end"
+            )
+        plain = [re.sub(r"\W+", "_", name).strip("_").casefold() for name in self.fields]
+        if "" in plain or len(set(plain)) < len(plain):
+            raise ValueError("fields: names need letters, and must differ in more than case and punctuation")
+        return self
+
+    def asks(self, facts: Iterable[str]) -> tuple[str, ...]:
+        """Those of a game's facts that a reply should state."""
+        if self.fields:
+            return tuple(name for name in facts if name in self.fields)
+        return tuple(facts) if self.facts else ()
 
 
 class Update(Strict):
