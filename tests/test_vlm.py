@@ -1,4 +1,4 @@
-"""A trainable vision-language model of five families: prompts, sampling, scoring, parts that learn, and files."""
+"""A trainable vision-language model of six families: prompts, sampling, scoring, parts that learn, and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny random models of five families, saved as Hugging Face saves any: what is not family-specific must do for all.
+"""Tiny random models of six families, saved as Hugging Face saves any: what is not family-specific must do for all.
 
 Weights are drawn so that the models see and prefer (with the usual deviation of 0.02 they would be blind and bored).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-FAMILIES = ("llava", "qwen2_5_vl", "qwen3_vl", "smolvlm", "gemma3")
+FAMILIES = ("llava", "llava_next", "qwen2_5_vl", "qwen3_vl", "smolvlm", "gemma3")
 TEXTS = (
     "You see a game. Which way do you go?",
     'Reply with {"seen": "a red dot at 3", "thoughts": "the target is to the right", "action": "+"}',
@@ -33,6 +33,7 @@ def build_family(name: str, folder: Path, seed: int = 0) -> None:
     torch.manual_seed(seed)
     processor, model = {
         "llava": _llava,
+        "llava_next": _llava_next,
         "qwen2_5_vl": _qwen2_5_vl,
         "qwen3_vl": _qwen3_vl,
         "smolvlm": _smolvlm,
@@ -146,6 +147,45 @@ def _llava() -> tuple[Any, Any]:
         vision_feature_layer=-2,
     )
     return processor, LlavaForConditionalGeneration(config)
+
+
+def _llava_next() -> tuple[Any, Any]:
+    """LLaVA 1.6 with Mistral: pictures in tiles, as RL4VLM's model reads them, and Mistral's own template."""
+    from transformers import (
+        CLIPVisionConfig,
+        LlavaNextConfig,
+        LlavaNextForConditionalGeneration,
+        LlavaNextImageProcessor,
+        LlavaNextProcessor,
+        MistralConfig,
+    )
+
+    tokenizer = metaspace("<image>", eos_token="<eos>")
+    tiles = [[32, 64], [64, 32], [64, 64]]
+    template = (
+        "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}[INST] {% endif %}"
+        "{% for part in message['content'] %}{% if part['type'] == 'image' %}<image>\n{% else %}{{ part['text'] }}"
+        "{% endif %}{% endfor %}{% if message['role'] == 'user' %} [/INST]{% else %}{{ eos_token }}{% endif %}"
+        "{% endfor %}"
+    )
+    processor = LlavaNextProcessor(
+        image_processor=LlavaNextImageProcessor(
+            size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}, image_grid_pinpoints=tiles
+        ),
+        tokenizer=tokenizer,
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        chat_template=template,
+        num_additional_image_tokens=1,
+    )
+    config = LlavaNextConfig(
+        vision_config=CLIPVisionConfig(**TEXT | {"num_hidden_layers": 3}, image_size=32, patch_size=8),
+        text_config=MistralConfig(**TEXT, num_key_value_heads=2, vocab_size=len(tokenizer) + 3, sliding_window=None),
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        image_grid_pinpoints=tiles,
+        vision_feature_layer=-2,
+    )
+    return processor, LlavaNextForConditionalGeneration(config)
 
 
 def _qwen_processor(image_processor: Any, processor_class: Any, video_processor: Any) -> Any:
