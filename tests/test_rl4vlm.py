@@ -38,7 +38,7 @@ def test_they_train_a_model_of_that_class(
     game: str, model: Path, sightline: Callable[..., Finished], tmp_path: Path
 ) -> None:
     small = (
-        *(f"policy.model={model}", "policy.lora.rank=2", "steps=4", "replies.max_tokens=40"),
+        *(f"policy.model={model}", "policy.lora.rank=2", "steps=4", "replies.max_tokens=80"),
         *("rollouts.tasks=2", "episode_steps=2", "env_options.render_size=[64,64]", "update.micro_batch=2"),
         *("evaluation.every=4", "evaluation.episodes=2", "evaluation.test_episodes=2", "videos=false"),
         "tensorboard=false",
