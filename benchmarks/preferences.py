@@ -1,6 +1,6 @@
 """Does learning from a teacher work, and what does it cost? Every such claim of docs/results.md, by one command.
 
-    python benchmarks/preferences.py main efficiency existing throughput relabelling drawer --jobs 2
+    python benchmarks/preferences.py main efficiency existing throughput relabelling updates drawer --jobs 2
 
 - `main`: the bundled recipe (encoder teacher, offline) against the same learner on the ground-truth reward.
 - `efficiency`: with a scripted teacher, what each kind of feedback makes of 4 to 32 labels.
@@ -9,6 +9,8 @@
 - `throughput`: labelling against a server on this machine that takes one second for every answer, against the published
   way (two requests a pair, one after the other), and how long the learner waits for it.
 - `relabelling`: paying for stored frames anew, against the published way (converted on the host, 32 at a time).
+- `updates`: what an update of SAC costs on Meta-World's states, with the published networks and batches and with those
+  of `drawer-open`.
 - `drawer`: Meta-World's drawer, frames of an expert that errs, scripted labels: how well is the reward ranked on frames
   of other episodes, and what do 20 % wrong labels do?
 
@@ -261,6 +263,49 @@ def _the_published_way(size: int, frames: np.ndarray) -> np.ndarray:
     return np.concatenate(rewards)
 
 
+def updates(jobs: int) -> None:
+    """Part `updates`."""
+    import torch
+
+    torch.set_num_threads(1)
+    numbers: dict[str, float] = {}
+    for recipe in ("drawer-open-chat", "drawer-open"):
+        learner = _filled_learner(recipe)
+        many = 50
+        seconds = _median_seconds(functools.partial(learner.train, many, learner.batch_size))
+        numbers[f"{recipe}: milliseconds per update"] = 1000 * seconds / many
+    numbers["ratio"] = (
+        numbers["drawer-open-chat: milliseconds per update"] / numbers["drawer-open: milliseconds per update"]
+    )
+    for name, value in numbers.items():
+        print(f"{name}: {value:.3g}")
+    keep(FILE, "updates", numbers, jobs)
+
+
+def _filled_learner(recipe: str) -> Any:
+    """The learner of a recipe, with a replay buffer of random transitions of Meta-World's form."""
+    import gymnasium
+    from gymnasium import spaces
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    from sightline.config.loading import for_control, load_recipe
+    from sightline.control.learners import build_learner
+
+    class Nothing(gymnasium.Env[np.ndarray, np.ndarray]):
+        observation_space = spaces.Box(-1, 1, (39,), np.float32)
+        action_space = spaces.Box(-1, 1, (4,), np.float32)
+
+    learner = build_learner(for_control(load_recipe(recipe)), DummyVecEnv([Nothing]), None, np.float16)
+    buffer: Any = learner.replay_buffer
+    rng, rows = np.random.default_rng(0), 5_000
+    buffer.observations[:rows] = rng.uniform(-1, 1, buffer.observations[:rows].shape)
+    buffer.actions[:rows] = rng.uniform(-1, 1, buffer.actions[:rows].shape)
+    buffer.rewards[:rows] = rng.normal(size=buffer.rewards[:rows].shape)
+    buffer.rows_added = buffer.pos = rows
+    buffer.committed[:rows] = True
+    return learner
+
+
 def drawer(jobs: int) -> None:
     """Part `drawer`."""
     from sightline.evaluation.statistics import spearman
@@ -378,6 +423,7 @@ PARTS = {
     "existing": existing,
     "throughput": throughput,
     "relabelling": relabelling,
+    "updates": updates,
     "drawer": drawer,
 }
 
