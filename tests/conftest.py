@@ -49,11 +49,11 @@ def our_tasks() -> list[Any]:
 
 
 def our_games() -> dict[str, str]:
-    """The games that come with Sightline and need no data of the user's: name -> Gymnasium id."""
+    """The games that come with Sightline and need neither data of the user's nor a browser: name -> Gymnasium id."""
     from sightline.registry import BUILT_IN, find
 
     games = {name: task.env for name in BUILT_IN["env"] if (task := find("env", name)).is_game}
-    return {name: env for name, env in games.items() if name != "questions"}
+    return {name: env for name, env in games.items() if name not in ("questions", "miniwob")}
 
 
 def result_of(run: Path) -> dict[str, Any]:

@@ -32,8 +32,9 @@ from sightline.rewards.success import SuccessReward
 from sightline.rewards.weighted_sum import WeightedSum
 
 HERE = __name__
-# Questions need data of the user's.
-PAIRS = [(name, role) for name in registry.BUILT_IN["env"] if name != "questions" for role in find_task(name).roles]
+# Questions need data of the user's, web pages a browser.
+NAMES = [name for name in registry.BUILT_IN["env"] if name not in ("questions", "miniwob")]
+PAIRS = [(name, role) for name in NAMES for role in find_task(name).roles]
 
 
 def needs_metaworld(name: str) -> bool:

@@ -1,0 +1,139 @@
+"""MiniWoB++ in a real browser: what is seen, clicks and keys, pages that lead away or hang, nothing that is left."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+
+from sightline.envs.games.making import GameMaker
+from sightline.envs.games.miniwob import BROWSERS, MiniWoB
+from sightline.errors import BadInput, RunFailed
+
+pytest.importorskip("miniwob")
+pytest.importorskip("playwright")
+if not any(map(shutil.which, BROWSERS)):
+    pytest.skip("there is no Chromium", allow_module_level=True)
+
+
+@pytest.fixture
+def game() -> Iterator[MiniWoB]:
+    made = MiniWoB("click-test")
+    yield made
+    made.close()
+
+
+def middle(game: MiniWoB, selector: str) -> str:
+    box = game._page.locator(selector).bounding_box()
+    return f"{int(box['x'] + box['width'] / 2)} {int(box['y'] + box['height'] / 2)}"
+
+
+def test_a_button_is_clicked(game: MiniWoB) -> None:
+    observation, info = game.reset(seed=0)
+    assert game.observation_space.contains(observation)
+    assert observation.text.endswith("Your task: Click the button.") and info["success"] is False
+    assert observation.images[0].shape == (210, 160, 3) and np.ptp(observation.images[0]) > 100
+    _, reward, terminated, _, info = game.step(f"click {middle(game, '#subbtn')}")
+    assert (reward, terminated, info["success"], info["mistakes"]) == (1.0, True, True, 0)
+
+
+def test_equal_seeds_give_equal_pages_and_others_other_ones(game: MiniWoB) -> None:
+    first, again, other = (game.reset(seed=seed)[0].images[0] for seed in (1, 1, 2))
+    assert (first == again).all() and (first != other).any()
+
+
+def test_words_are_typed_into_a_field() -> None:
+    game = MiniWoB("enter-text")
+    observation, _ = game.reset(seed=1)
+    wanted = observation.text.split('"')[1]
+    before = game.draw()
+    game.step(f"click {middle(game, '#tt')}")
+    observation, *_ = game.step(f"type {wanted}")
+    assert (observation.images[0] != before).any(), "what is typed is seen"
+    _, reward, *_ = game.step(f"click {middle(game, '#subbtn')}")
+    assert reward == 1.0
+    game.close()
+
+
+def test_other_commands_move_the_mouse_and_press_keys() -> None:
+    game = MiniWoB("drag-box")
+    game.reset(seed=1)
+    before = game.draw()
+    small = middle(game, "#small_box") if game._page.locator("#small_box").count() else "40 100"
+    observation, *_ = game.step(f"drag {small} to 120 180")
+    assert game._mistakes == 0
+    for command in ("double click 5 5", "scroll down 80 100", "press Tab", "press Control+a"):
+        *_, info = game.step(command)
+        assert info["mistakes"] == 0, command
+    assert observation.images[0].shape == before.shape
+    game.close()
+
+
+def test_what_means_nothing_is_counted_and_changes_nothing(game: MiniWoB) -> None:
+    before = game.reset(seed=0)[0].images[0]
+    for number, command in enumerate(("dance", "click 10", "click 500 10", "press NoSuchKey", ""), 1):
+        observation, reward, terminated, _, info = game.step(command)
+        assert (info["mistakes"], reward, terminated) == (number, 0.0, False), command
+    assert (observation.images[0] == before).all()
+
+
+def test_a_page_that_leads_away_ends_the_episode(game: MiniWoB) -> None:
+    game.reset(seed=0)
+    game._page.evaluate("() => document.getElementById('subbtn').onclick = () => location.href = 'click-link.html'")
+    game._page.evaluate("() => document.getElementById('subbtn').click()")
+    game._page.wait_for_timeout(300)
+    _, reward, terminated, _, info = game.step("click 1 1")
+    assert (reward, terminated, info["success"]) == (0.0, True, False)
+    assert game.reset(seed=0)[0].text.endswith("Click the button."), "the next episode is back on the page"
+
+
+def test_nothing_beyond_the_loopback_server_is_reached(game: MiniWoB) -> None:
+    game.reset(seed=0)
+    fetched = game._page.evaluate("() => fetch('http://example.com/').then(() => 'reached', () => 'refused')")
+    assert fetched == "refused"
+
+
+def test_a_page_that_hangs_is_given_up(game: MiniWoB, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sightline.envs.games.miniwob.PATIENCE", 300)
+    monkeypatch.setattr("sightline.envs.games.miniwob._BEGIN", "() => { WOB_TASK_READY = false; }")
+    with pytest.raises(Exception, match="Timeout"):
+        game.reset(seed=0)
+
+
+def test_no_process_is_left() -> None:
+    def browsers() -> list[psutil.Process]:
+        return [child for child in psutil.Process().children(recursive=True) if "chrom" in child.name()]
+
+    games = [MiniWoB("click-test"), MiniWoB("click-button")]
+    assert browsers()
+    for game in games:
+        game.close()
+        game.close()
+    assert not browsers()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"), [({"page": "click-tset"}, "'click-test'"), ({"render_size": (8, 8)}, "too small")]
+)
+def test_wrong_options_are_said_in_one_line(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        GameMaker("miniwob", options)()
+    assert expected in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_without_a_package_or_a_browser_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "miniwob", None)
+        with pytest.raises(RunFailed, match=r"pip install 'sightline\[miniwob\]'"):
+            GameMaker("miniwob")()
+        with pytest.raises(gymnasium.error.DependencyNotInstalled):
+            MiniWoB()
+    monkeypatch.setattr("shutil.which", lambda name: "/nowhere/chromium")
+    with pytest.raises(RunFailed, match="no Chromium could be started"):
+        MiniWoB()
