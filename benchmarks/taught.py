@@ -59,9 +59,15 @@ def rows(part: str, task: str, matching: str | None) -> Iterator[tuple[str, tupl
 
 def measure(name: str, arguments: tuple[str, ...], folder: Path) -> list[dict[str, Any]]:
     """Train a row's runs: of each seed the success of the chosen policy, and the time that all took."""
-    found = []
-    for cell in sightline("sweep", *arguments, "--run-dir", str(folder / folder_of(name)))["cells"]:
-        result = json.loads((Path(cell["run"]) / "result.json").read_text())
+    found, place = [], folder / folder_of(name)
+    if SEEDS in arguments:
+        runs = [Path(cell["run"]) for cell in sightline("sweep", *arguments, "--run-dir", str(place))["cells"]]
+    else:  # one run alone, which no sweep makes
+        runs = [place]
+        if not (place / "result.json").exists():
+            sightline("train", *arguments, "--run-dir", str(place), *(["--resume"] if place.exists() else []))
+    for run in runs:
+        result = json.loads((run / "result.json").read_text())
         keys = ("success_rate", "ci_low", "ci_high", "return", "chosen_step", "seconds")
         found.append({key: result[key] for key in keys})
     return found
