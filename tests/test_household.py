@@ -14,9 +14,9 @@ import pytest
 from household_problems import problem_of
 from sightline.envs.games.checking import check_game
 from sightline.envs.games.making import GameMaker
+from sightline.envs.household.env import HouseholdGame
 from sightline.envs.household.files import FILE, names_of, of_problem, read_game
 from sightline.envs.household.goals import KINDS, Goal, expert
-from sightline.envs.household.household import HouseholdGame
 from sightline.envs.household.pictures import PLACES, THINGS, draw_world
 from sightline.envs.household.scenes import FITS, ROOMS, Scene, draw_game, scenes
 from sightline.envs.household.world import NOTHING_HAPPENS, Household, Place, Thing, World

@@ -89,7 +89,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "blackjack": "sightline.envs.games.blackjack:TASK",
         "sokoban": "sightline.envs.games.sokoban:TASK",
         "frozenlake": "sightline.envs.games.frozen_lake:TASK",
-        "household": "sightline.envs.household.household:TASK",
+        "household": "sightline.envs.household.env:TASK",
         "miniwob": "sightline.envs.games.miniwob:TASK",
         "questions": "sightline.envs.games.questions:TASK",
         "babyai": "sightline.envs.games.babyai:TASK",
