@@ -18,7 +18,7 @@ from sightline.labels.types import Answer, Lesson, Outcome, Segment, preference,
 from sightline.preferences.feedback.base import FeedbackConfig
 
 if TYPE_CHECKING:
-    from sightline.preferences.config import LearnedConfig
+    from sightline.preferences.settings import LearnedSettings
     from sightline.rewards.learned.reward import EnsembleReward, LearnedReward
 
 
@@ -52,7 +52,7 @@ def usable_labels(
 
 def lessons_of(
     folders: Sequence[str],
-    config: LearnedConfig,
+    config: LearnedSettings,
     reward: LearnedReward,
     goal: tuple[str, ...],
     frame_shape: Sequence[int],
@@ -103,7 +103,7 @@ def lessons_of(
 def _lessons(
     labels: Sequence[tuple[StoredLabel, float]],
     store: LabelStore,
-    config: LearnedConfig,
+    config: LearnedSettings,
     reward: EnsembleReward,
     frame_shape: Sequence[int],
 ) -> Iterator[Lesson]:
