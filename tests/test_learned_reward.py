@@ -26,7 +26,7 @@ from sightline.preferences.pool import SegmentPool, whole_segments
 from sightline.rewards.learned import fitting
 from sightline.rewards.learned.config import CNNConfig, EmbeddingHeadConfig, FittingConfig, ResNetConfig, StatesConfig
 from sightline.rewards.learned.fitting import Examples, Fit
-from sightline.rewards.learned.networks import resize
+from sightline.rewards.learned.networks import FrameEnsemble, cnn, resize
 from sightline.rewards.learned.reward import (
     BOUND,
     EnsembleReward,
@@ -705,3 +705,19 @@ def test_rank_correlation_of_nothing() -> None:
     assert spearman(np.zeros(0), np.zeros(0)) is None
     assert spearman(np.array([1, np.nan, 2]), np.array([1, 2, 3])) is None
     assert spearman(np.array([1.0, 2, 3]), np.array([10.0, 20, 1e9])) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("size", [(84, 84), (50, 61)])
+@pytest.mark.parametrize("lower", [False, True])
+def test_members_side_by_side_say_what_they_say_one_after_the_other(size: tuple[int, int], lower: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    ensemble = FrameEnsemble([cnn((*size, 3), (8, 12, 16)) for _ in range(3)]).eval()
+    frames = torch.randint(0, 256, (7, *size, 3), dtype=torch.uint8, generator=generator)
+    with torch.autocast("cpu", torch.bfloat16, enabled=lower):
+        with torch.no_grad():
+            apart = ensemble(frames)
+        with torch.inference_mode():
+            together = ensemble(frames)
+    assert together.shape == (3, 7)
+    # Kernels for other shapes may add in another order.
+    torch.testing.assert_close(together, apart, rtol=0, atol=2e-3 if lower else 1e-6)

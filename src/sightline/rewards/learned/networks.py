@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +35,11 @@ class MLPEnsemble(nn.Module):
 
 
 class FrameEnsemble(nn.Module):
-    """Members that read frames, one after the other."""
+    """Members that read frames: one after the other while they learn, and side by side when they are only asked.
+
+    Side by side, the first convolutions of all members are one convolution with as many maps, for all read the same
+    picture; later ones are one convolution in groups. Each map is computed as before, so nothing changes to the bit.
+    """
 
     def __init__(self, members: list[nn.Module]) -> None:
         super().__init__()
@@ -47,7 +52,22 @@ class FrameEnsemble(nn.Module):
         place = features.device.type
         dtype = torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else torch.float32
         pixels = features.permute(0, 3, 1, 2).to(dtype).div_(255)
+        if torch.is_inference_mode_enabled() and all(isinstance(member, nn.Sequential) for member in self.members):
+            return self._side_by_side(pixels).float()
         return torch.stack([member(pixels).squeeze(-1) for member in self.members]).float()
+
+    def _side_by_side(self, pixels: Tensor) -> Tensor:
+        """Members made by `cnn`, float[B, 3, H, W] -> float[M, B]."""
+        stacks: list[Any] = list(self.members)
+        layers = [[layer for layer in stack if isinstance(layer, nn.Conv2d)] for stack in stacks]
+        x = pixels
+        for depth, same in enumerate(zip(*layers, strict=True)):
+            weight = torch.cat([conv.weight for conv in same]).to(memory_format=torch.channels_last)
+            bias = torch.cat([conv.bias for conv in same if conv.bias is not None])
+            groups = 1 if depth == 0 else len(same)
+            x = nn.functional.relu(nn.functional.conv2d(x, weight, bias, same[0].stride, groups=groups))
+        parts = x.chunk(len(stacks), dim=1)
+        return torch.stack([stack[-1](part.flatten(1)).squeeze(-1) for stack, part in zip(stacks, parts, strict=True)])
 
 
 def _uniform(*shape: int, fan_in: int) -> Tensor:

@@ -26,7 +26,7 @@ IN_RUN = "reward"
 BOUND = 5.0
 """Bound of standardised rewards, which are squashed smoothly to [-BOUND, BOUND]."""
 FEATURES_AT_ONCE = 8192
-FRAME_BYTES_AT_ONCE = 5_000_000
+FRAME_BYTES_AT_ONCE = 2_500_000
 """Frames read in one pass: about what fits into the caches of a core."""
 
 
