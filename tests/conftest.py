@@ -53,7 +53,7 @@ def our_games() -> dict[str, str]:
     from sightline.registry import BUILT_IN, find
 
     games = {name: task.env for name in BUILT_IN["env"] if (task := find("env", name)).is_game}
-    return {name: env for name, env in games.items() if name not in ("questions", "miniwob")}
+    return {name: env for name, env in games.items() if name not in ("questions", "miniwob", "household-thor")}
 
 
 def result_of(run: Path) -> dict[str, Any]:

@@ -32,8 +32,8 @@ from sightline.rewards.success import SuccessReward
 from sightline.rewards.weighted_sum import WeightedSum
 
 HERE = __name__
-# Questions need data of the user's, web pages a browser.
-NAMES = [name for name in registry.BUILT_IN["env"] if name not in ("questions", "miniwob")]
+# Questions and THOR need data of the user's, web pages a browser.
+NAMES = [name for name in registry.BUILT_IN["env"] if name not in ("questions", "miniwob", "household-thor")]
 PAIRS = [(name, role) for name in NAMES for role in find_task(name).roles]
 
 

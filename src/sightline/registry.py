@@ -90,6 +90,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "sokoban": "sightline.envs.games.sokoban:TASK",
         "frozenlake": "sightline.envs.games.frozen_lake:TASK",
         "household": "sightline.envs.household.env:TASK",
+        "household-thor": "sightline.envs.household.thor:TASK",
         "miniwob": "sightline.envs.games.miniwob:TASK",
         "questions": "sightline.envs.games.questions:TASK",
         "babyai": "sightline.envs.games.babyai:TASK",

@@ -33,6 +33,7 @@ for _id, _entry_point, _steps in (
     ("sightline/Sokoban-v0", "games.sokoban:Sokoban", 60),
     ("sightline/FrozenLake-v0", "games.frozen_lake:FrozenLake", 100),
     ("sightline/Household-v0", "household.env:HouseholdGame", 50),
+    ("sightline/HouseholdThor-v0", "household.thor:thor_game", None),  # ALFWorld's configuration limits it
     ("sightline/MiniWoB-v0", "games.miniwob:MiniWoB", 20),
     ("sightline/Questions-v0", "games.questions:Questions", None),
     ("sightline/BabyAI-v0", "games.babyai:BabyAI", None),  # each level has a limit of its own
