@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
@@ -29,8 +30,12 @@ def game() -> Iterator[MiniWoB]:
     made.close()
 
 
+def in_page(game: MiniWoB, work: Callable[[Any], Any]) -> Any:
+    return game._browser.ask(work, game._page)
+
+
 def middle(game: MiniWoB, selector: str) -> str:
-    box = game._page.locator(selector).bounding_box()
+    box = in_page(game, lambda page: page.locator(selector).bounding_box())
     return f"{int(box['x'] + box['width'] / 2)} {int(box['y'] + box['height'] / 2)}"
 
 
@@ -65,7 +70,7 @@ def test_other_commands_move_the_mouse_and_press_keys() -> None:
     game = MiniWoB("drag-box")
     game.reset(seed=1)
     before = game.draw()
-    small = middle(game, "#small_box") if game._page.locator("#small_box").count() else "40 100"
+    small = "40 100"
     observation, *_ = game.step(f"drag {small} to 120 180")
     assert game._mistakes == 0
     for command in ("double click 5 5", "scroll down 80 100", "press Tab", "press Control+a"):
@@ -85,9 +90,8 @@ def test_what_means_nothing_is_counted_and_changes_nothing(game: MiniWoB) -> Non
 
 def test_a_page_that_leads_away_ends_the_episode(game: MiniWoB) -> None:
     game.reset(seed=0)
-    game._page.evaluate("() => document.getElementById('subbtn').onclick = () => location.href = 'click-link.html'")
-    game._page.evaluate("() => document.getElementById('subbtn').click()")
-    game._page.wait_for_timeout(300)
+    in_page(game, lambda page: page.evaluate("() => { location.href = 'click-link.html'; }"))
+    in_page(game, lambda page: page.wait_for_timeout(300))
     _, reward, terminated, _, info = game.step("click 1 1")
     assert (reward, terminated, info["success"]) == (0.0, True, False)
     assert game.reset(seed=0)[0].text.endswith("Click the button."), "the next episode is back on the page"
@@ -95,7 +99,8 @@ def test_a_page_that_leads_away_ends_the_episode(game: MiniWoB) -> None:
 
 def test_nothing_beyond_the_loopback_server_is_reached(game: MiniWoB) -> None:
     game.reset(seed=0)
-    fetched = game._page.evaluate("() => fetch('http://example.com/').then(() => 'reached', () => 'refused')")
+    ask = "() => fetch('http://example.com/').then(() => 'reached', () => 'refused')"
+    fetched = in_page(game, lambda page: page.evaluate(ask))
     assert fetched == "refused"
 
 
@@ -104,6 +109,16 @@ def test_a_page_that_hangs_is_given_up(game: MiniWoB, monkeypatch: pytest.Monkey
     monkeypatch.setattr("sightline.envs.games.miniwob._BEGIN", "() => { WOB_TASK_READY = false; }")
     with pytest.raises(Exception, match="Timeout"):
         game.reset(seed=0)
+
+
+def test_other_event_loops_run_beside_it(game: MiniWoB) -> None:
+    """As those of chat models do, which play such a game."""
+
+    async def two() -> int:
+        return 2
+
+    game.reset(seed=0)
+    assert asyncio.run(two()) == 2
 
 
 def test_no_process_is_left() -> None:

@@ -202,7 +202,6 @@ class AgentTrainer:
             self.session.progress.say(f"warm start: {samples} samples, loss {numbers['warm_start/loss']:.3f}{said}")
 
         numbers = warm_start(setup, settings, report, self._give_up_if_overdue)
-        self.session.log(0, dict(numbers))
         accuracy = numbers.get("warm_start/truthful")
         if settings.stop_at is not None and accuracy is not None and accuracy < settings.stop_at:
             self.session.warn(

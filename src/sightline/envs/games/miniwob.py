@@ -11,11 +11,12 @@ Playwright, and they are served on the loopback address; nothing else is reached
 
 from __future__ import annotations
 
-import atexit
 import functools
 import re
 import shutil
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
@@ -104,30 +105,37 @@ class MiniWoB(Game):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
-        # A fresh load: what an episode left in the page, or where it led, is gone.
-        self._page.goto(self._url)
-        self._page.add_style_tag(content=_QUIET)
-        self._page.evaluate(_BEGIN, [str(int(self.np_random.integers(2**31))), ENDLESS])
-        self._page.wait_for_function("() => WOB_TASK_READY", timeout=PATIENCE)
-        self._page.wait_for_timeout(SETTLING)
-        said = self._page.evaluate("() => core.getUtterance()")
+        said = self._browser.ask(self._begin, str(int(self.np_random.integers(2**31))))
         self._utterance = " ".join(str(said["utterance"] if isinstance(said, dict) else said).split())
         if not self._utterance:
             raise RunFailed(f"the page {self._url.rpartition('/')[2]} states no task")
         self._mistakes, self._over = 0, False
         return self._observation(), self._known(False)
 
+    def _begin(self, seed: str) -> Any:
+        """Begin an episode in the page; gives its task."""
+        # A fresh load: what an episode left in the page, or where it led, is gone.
+        self._page.goto(self._url)
+        self._page.add_style_tag(content=_QUIET)
+        self._page.evaluate(_BEGIN, [seed, ENDLESS])
+        self._page.wait_for_function("() => WOB_TASK_READY", timeout=PATIENCE)
+        self._page.wait_for_timeout(SETTLING)
+        return self._page.evaluate("() => core.getUtterance()")
+
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        if not self._act(str(action)):
-            self._mistakes += 1
+        meant, done, reward = self._browser.ask(self._played, str(action))
+        self._mistakes += not meant
+        self._over = done
+        return self._observation(), reward, done, False, self._known(reward > 0)
+
+    def _played(self, said: str) -> tuple[bool, bool, float]:
+        """Do what is said in the page: whether it means something, whether the episode is over, the reward."""
+        meant = self._act(said)
         self._page.wait_for_timeout(SETTLING)
         if self._page.url.partition("#")[0] != self._url:
-            self._over = True
-            return self._observation(), 0.0, True, False, self._known(False)
+            return meant, True, 0.0
         done, reward, _ = self._page.evaluate(_STATE)
-        self._over = bool(done)
-        reward = float(reward) if done else 0.0
-        return self._observation(), reward, bool(done), False, self._known(reward > 0)
+        return meant, bool(done), float(reward) if done else 0.0
 
     def _act(self, said: str) -> bool:
         """Do what is said; False if it means nothing."""
@@ -175,7 +183,8 @@ class MiniWoB(Game):
         return f"{RULES}Your task: {self._utterance}"
 
     def draw(self) -> np.ndarray:
-        with Image.open(BytesIO(self._page.screenshot(animations="disabled", caret="hide"))) as shown:
+        taken = self._browser.ask(lambda: self._page.screenshot(animations="disabled", caret="hide"))
+        with Image.open(BytesIO(taken)) as shown:
             picture = shown.convert("RGB")
         size = (self.render_size[1], self.render_size[0])
         return np.asarray(picture if picture.size == size else picture.resize(size, Image.Resampling.BICUBIC))
@@ -192,7 +201,8 @@ class MiniWoB(Game):
 
     def caption(self) -> str:
         """The words on the page."""
-        return " ".join(str(self._page.inner_text("#area") or "").split()) or "A page without words."
+        words = self._browser.ask(lambda: self._page.inner_text("#area"))
+        return " ".join(str(words or "").split()) or "A page without words."
 
     def close(self) -> None:
         self._browser.close(self._page)
@@ -202,29 +212,22 @@ class MiniWoB(Game):
 
 
 class _Browser:
-    """A headless Chromium and a server of the package's files, shared by all games of a process."""
+    """A headless Chromium and a server of the package's files, shared by all games of a process.
+
+    Playwright has an event loop, which would keep any other from running in its thread. So it has a thread of its own,
+    and everything that concerns pages is asked of that.
+    """
 
     _known: _Browser | None = None
 
     def __init__(self, folder: Path) -> None:
-        from playwright.sync_api import Error, sync_playwright
-
         handler = functools.partial(_Quiet, directory=str(folder))
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         threading.Thread(target=self._server.serve_forever, name="miniwob pages", daemon=True).start()
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._pages: list[Any] = []
-        self._playwright = sync_playwright().start()
-        found = next(filter(None, map(shutil.which, BROWSERS)), None)
-        try:
-            self._browser = self._playwright.chromium.launch(executable_path=found, args=["--font-render-hinting=none"])
-        except Error as error:
-            self._stop()
-            raise RunFailed(
-                "no Chromium could be started; install one: apt-get install chromium, or playwright install chromium "
-                f"({' '.join(str(error).split())[:100]})"
-            ) from error
-        atexit.register(self._stop)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="miniwob browser")
+        self.ask(self._start)
 
     @classmethod
     def of_this_process(cls, folder: Path) -> _Browser:
@@ -232,8 +235,31 @@ class _Browser:
             cls._known = cls(folder)
         return cls._known
 
+    def ask(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of work that is done in the browser's thread."""
+        return self._thread.submit(work, *arguments).result()
+
+    def _start(self) -> None:
+        from playwright.sync_api import Error, sync_playwright
+
+        self._playwright = sync_playwright().start()
+        found = next(filter(None, map(shutil.which, BROWSERS)), None)
+        try:
+            self._browser = self._playwright.chromium.launch(executable_path=found, args=["--font-render-hinting=none"])
+        except Error as error:
+            self._playwright.stop()
+            self._server.shutdown()
+            self._server.server_close()
+            raise RunFailed(
+                "no Chromium could be started; install one: apt-get install chromium, or playwright install chromium "
+                f"({' '.join(str(error).split())[:100]})"
+            ) from error
+
     def open(self, url: str) -> Any:
         """A new page, in a context of its own: it shares no cookies or storage with others."""
+        return self.ask(self._opened, url)
+
+    def _opened(self, url: str) -> Any:
         context = self._browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=1)
         # Whatever a page asks for beyond the loopback server is refused.
         context.route(re.compile(rf"^(?!{re.escape(self.address)})"), lambda route: route.abort())
@@ -249,15 +275,13 @@ class _Browser:
         if page not in self._pages:
             return
         self._pages.remove(page)
-        page.context.close()
-        if not self._pages:
-            atexit.unregister(self._stop)
-            self._browser.close()
-            self._stop()
-
-    def _stop(self) -> None:
+        self.ask(page.context.close)
+        if self._pages:
+            return
         type(self)._known = None
-        self._playwright.stop()
+        self.ask(self._browser.close)
+        self.ask(self._playwright.stop)
+        self._thread.shutdown()
         self._server.shutdown()
         self._server.server_close()
 
