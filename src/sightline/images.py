@@ -212,6 +212,12 @@ def read_png(file: Path | io.BytesIO, name: str = "", room: int = MAX_PIXELS) ->
 # -- files of the user: images and videos of any format ----------------------------------------------------------------
 
 
+def file_within(folder: Path, name: Any) -> Path | None:
+    """The file that a stranger's list calls so, if it is one and lies in this folder or below it; else None."""
+    found = (folder / str(name)).resolve()
+    return found if found.is_file() and found.is_relative_to(folder.resolve()) else None
+
+
 def read_image(file: Path) -> np.ndarray:
     """uint8[H, W, 3] of an image file; greyscale is spread over the channels, transparency is laid on white.
 

@@ -20,7 +20,7 @@ from sightline.agents.prompting import demonstration, prompt_text
 from sightline.config.agents import Replies
 from sightline.envs.games.wrapping import has_oracle, oracle
 from sightline.errors import BadInput, RunFailed
-from sightline.images import Picture, PictureFiles, read_image
+from sightline.images import Picture, PictureFiles, file_within, read_image
 from sightline.runs.files import write_atomically
 
 LINES, PICTURES = "demos.jsonl", "pictures"
@@ -105,9 +105,8 @@ def _played(
     observation, info = env.reset(seed=seed)
     turn, over = 0, False
     while not over and (best := oracle(env)) is not None:
-        facts = {
-            name: str(info["facts"][name]) for name in asked if name in settings.asks(asked) or not settings.fields
-        }
+        seen = settings.asks(asked) if settings.fields else asked
+        facts = {name: str(info["facts"][name]) for name in seen}
         names = env.get_wrapper_attr("action_names") or info["legal_actions"]
         text = prompt_text(observation.text, settings, asked, names)
         reply = demonstration(settings, facts, thoughts_of(facts), best)
@@ -202,20 +201,20 @@ def _read_conversations(file: Path) -> Iterator[Demo]:
             raise BadInput(f"{place} has no 'conversations' with a 'value' each")
         if [one.get("from") for one in said] != ["human", "gpt"]:
             raise BadInput(f"{place} has {len(said)} messages; one of 'human' and one of 'gpt' are a turn")
-        images = entry.get("image") or []
-        for image in images if isinstance(images, list) else [images]:
+        listed = entry.get("image") or []
+        images = [str(image) for image in (listed if isinstance(listed, list) else [listed])]
+        for image in images:
             if image not in known:
                 known[image] = Picture(read_image(_beside(file, image, place)))
-        pictures = tuple(known[image] for image in (images if isinstance(images, list) else [images]))
+        pictures = tuple(known[image] for image in images)
         text = said[0]["value"].replace("<image>", "").strip()
         yield Demo(text, pictures, said[1]["value"], 0, number, {})
 
 
-def _beside(file: Path, image: Any, place: str) -> Path:
-    """An image's file; a stranger's list names files below its own folder only."""
-    for folder in (file.parent, file.parent / "images"):
-        found = (folder / str(image)).resolve()
-        if found.is_file() and found.is_relative_to(file.parent.resolve()):
+def _beside(file: Path, image: str, place: str) -> Path:
+    """An image's file, below the list's folder or its `images`."""
+    for name in (image, f"images/{image}"):
+        if (found := file_within(file.parent, name)) is not None:
             return found
     raise BadInput(f"{place}: there is no picture '{image}' beside the file, or below 'images'")
 

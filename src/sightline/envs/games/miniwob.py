@@ -61,7 +61,7 @@ _BEGIN = """([seed, endless]) => {
   Math.seedrandom(seed);
   core.startEpisodeReal();
 }"""
-_STATE = "() => [WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL, WOB_TASK_READY]"
+_STATE = "() => [WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL]"
 _QUIET = "* { caret-color: transparent !important; transition: none !important; animation: none !important; }"
 
 
@@ -134,7 +134,7 @@ class MiniWoB(Game):
         self._page.wait_for_timeout(SETTLING)
         if self._page.url.partition("#")[0] != self._url:
             return meant, True, 0.0
-        done, reward, _ = self._page.evaluate(_STATE)
+        done, reward = self._page.evaluate(_STATE)
         return meant, bool(done), float(reward) if done else 0.0
 
     def _act(self, said: str) -> bool:

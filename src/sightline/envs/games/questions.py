@@ -19,7 +19,7 @@ from sightline.envs.drawing import Size
 from sightline.envs.games.contract import Game, Observation
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput, RunFailed, nearest
-from sightline.images import read_image
+from sightline.images import file_within, read_image
 
 Pay = Callable[[str, Mapping[str, Any]], float]
 """(what was answered, the row of the table) -> reward; 1 and more counts as success."""
@@ -152,9 +152,7 @@ def _rows(data: str, picture: str, question: str, split: str, others: Sequence[s
             raise BadInput(f"'{tables[0]}' cannot be read as a table: {error}") from error
         _check_columns(columns[0] if columns else {}, [picture, question, *others], str(tables[0]))
         for number, row in enumerate(columns):
-            # A table may come from anyone: it names files of its own folder only.
-            file_path = (folder / str(row[picture])).resolve()
-            if not file_path.is_relative_to(folder.resolve()) or not file_path.is_file():
+            if file_within(folder, row[picture]) is None:
                 raise BadInput(f"'{tables[0]}', row {number + 1}: there is no picture '{row[picture]}' in its folder")
         return [Row(folder / str(row[picture]), str(row[question]), dict(row)) for row in columns]
     loaded = _data_set(data, split)

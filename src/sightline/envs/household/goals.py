@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sightline.envs.household.world import CLEANS, COOLS, HEATS, KNIVES, Place, Thing, World
@@ -180,9 +180,13 @@ def _fetch_one(world: World, goal: Goal) -> str | None:
     ]
     settled = _settled(world, goal)
     loose = [thing for thing in candidates if world.inside[thing.name] != settled]
-    # What has been changed already comes first; then what is at hand.
-    loose.sort(key=lambda t: (bool(goal.changed) and t.name not in world.states[goal.changed], *_effort(world, t)))
-    return _take(world, loose[0]) if loose else None
+
+    def order(thing: Thing) -> tuple[bool, bool, bool]:
+        # What has been changed already comes first; then what is at hand.
+        unchanged = bool(goal.changed) and thing.name not in world.states[goal.changed]
+        return unchanged, *_effort(world, world.household.places[world.inside[thing.name]])
+
+    return _take(world, min(loose, key=order)) if loose else None
 
 
 def _settled(world: World, goal: Goal) -> str | None:
@@ -193,8 +197,8 @@ def _settled(world: World, goal: Goal) -> str | None:
     return max(full, key=lambda pair: pair[0])[1] if any(count for count, _ in full) else None
 
 
-def _effort(world: World, thing: Thing) -> tuple[bool, bool]:
-    place = world.household.places[world.inside[thing.name]]
+def _effort(world: World, place: Place) -> tuple[bool, bool]:
+    """What it takes to reach the inside of a place, to sort by: going there, opening it."""
     return place.spot != world.spot, not world.is_reachable(place)
 
 
@@ -229,17 +233,19 @@ def _light(world: World, goal: Goal) -> str | None:
 
 def _put(world: World, goal: Goal, held: Thing) -> str | None:
     settled = _settled(world, goal)
-    places = [
-        place
-        for place in goal._places(world)
-        if settled in (None, place.name) and held.kind in world.household.fits.get(place.kind, ())
-    ]
-    places.sort(key=lambda place: (place.spot != world.spot, not world.is_reachable(place)))
-    return None if not places else _reach(world, places[0]) or f"move {held.name} to {places[0].name}"
+    places = [place for place in goal._places(world) if settled in (None, place.name)]
+    return _move(world, held, places)
 
 
 def _drop(world: World, held: Thing) -> str | None:
     """Put what is held somewhere, here if possible."""
-    places = [p for p in world.household.places.values() if held.kind in world.household.fits.get(p.kind, ())]
-    places.sort(key=lambda place: (place.spot != world.spot, not world.is_reachable(place)))
-    return None if not places else _reach(world, places[0]) or f"move {held.name} to {places[0].name}"
+    return _move(world, held, world.household.places.values())
+
+
+def _move(world: World, held: Thing, places: Iterable[Place]) -> str | None:
+    """The next command on the way of what is held to the nearest of these places that takes it; None if none does."""
+    fitting = [place for place in places if held.kind in world.household.fits.get(place.kind, ())]
+    if not fitting:
+        return None
+    place = min(fitting, key=lambda place: _effort(world, place))
+    return _reach(world, place) or f"move {held.name} to {place.name}"

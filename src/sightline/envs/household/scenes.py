@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sightline.envs.household.goals import CHANGES, KINDS, Goal, expert
-from sightline.envs.household.world import HEATS, KNIVES, Household, Place, Thing, World
+from sightline.envs.household.goals import CHANGES, KINDS, VERBS, Goal, expert
+from sightline.envs.household.world import KNIVES, Household, Place, Thing, World
 
 SCENES = 30
 """Scenes of each room."""
@@ -233,7 +233,7 @@ def goals_of(scene: Scene, task: str, sliced: bool) -> tuple[Goal, ...]:
             return ()
         return tuple(Goal(task, thing, lamp=room.lamp, sliced=sliced) for thing in things)
     if task in CHANGES:
-        ability = {"clean": "clean", "hot": "heat", "cool": "cool"}[CHANGES[task][0]]
+        ability = VERBS[CHANGES[task][0]]
         if CHANGES[task][1] not in places:
             return ()
         things = [thing for thing in things if thing in ABILITIES[ability]]
@@ -297,8 +297,6 @@ def _may_lie(thing: str, place: str, room: Room, goal: Goal) -> bool:
     """Whether a thing may be at a kind of place at first; of the goal's kind, none is where it should be."""
     if thing == room.lamp:
         return place in room.lamp_on
-    if place == HEATS and thing in ABILITIES["toggle"]:
-        return False
     return thing in FITS[place] and not (thing == goal.thing and place == goal.place)
 
 
