@@ -29,9 +29,11 @@ def targets_for(lengths: Sequence[int], advantages: Sequence[float], **rest: Any
     action = torch.zeros(sum(lengths), dtype=torch.bool)
     action[ends] = True
     count = len(lengths)
+    old = rest.get("old_logprobs", torch.zeros(sum(lengths)))
     return replace(
         Targets(
-            old_logprobs=torch.zeros(sum(lengths)),
+            old_logprobs=old,
+            sampler_logprobs=old,
             action=action,
             turn_of=torch.tensor(np.repeat(np.arange(count), lengths)),
             advantages=torch.tensor(advantages, dtype=torch.float32),
@@ -102,6 +104,36 @@ class TestTurnRatio:
         clipped = expected in (-1.3, 0.9)
         assert output.metrics["clipped"] == clipped
         assert (gradient([difference], targets, settings) == [0]) is clipped
+
+    def test_of_a_sequence_is_the_root_of_the_turn_s(self) -> None:
+        """GSPO: exp((0.1 + 0.2 + 0.3) / 3) = exp(0.2), cut to 1.1, and exp(-0.05); a turn of one token as it is."""
+        targets = targets_for([3, 2, 1], [2.0, -1.0, 1.0])
+        settings = Update(thought_weight=1.0, ratio="sequence", clip_low=0.2, clip_high=0.1)
+        output, _ = loss_of([0.1, 0.2, 0.3, 0.0, -0.1, 0.01], targets, settings)
+        assert output.loss.item() == pytest.approx((-2 * 1.1 + exp(-0.05) - exp(0.01)) / 3)
+        # the thoughts' weights count in the root, too: (0.5 * (0.1 + 0.2) + 0.3) / 2
+        halved = settings.model_copy(update={"thought_weight": 0.5})
+        output, _ = loss_of([0.1, 0.2, 0.3], targets_for([3], [1.0]), halved)
+        assert output.metrics["ratio"] == pytest.approx(exp(0.225))
+        # its gradient is that of the turn, divided by its tokens
+        at_first = [0.0, 0.0, 0.0]
+        by_turn = gradient(at_first, targets_for([3], [1.0]), PLAIN)
+        by_sequence = gradient(at_first, targets_for([3], [1.0]), settings)
+        assert np.array(by_sequence) * 3 == pytest.approx(np.array(by_turn))
+
+    def test_a_cap_weighs_turns_by_what_sampler_and_learner_think_of_them(self) -> None:
+        """Truncated importance sampling: exp(0.3 + 0.2) is below the cap of 2, exp(1) is not."""
+        old, sampler = torch.tensor([-1.0, -2.0, -1.0]), torch.tensor([-1.3, -2.2, -2.0])
+        targets = targets_for([2, 1], [1.0, 1.0], old_logprobs=old, sampler_logprobs=sampler)
+        capped = Update(thought_weight=1.0, importance_cap=2.0)
+        output, _ = loss_of(old.tolist(), targets, capped)
+        assert output.loss.item() == pytest.approx(-(exp(0.5) + 2.0) / 2)
+        assert update_metrics(output.metrics)["update/importance"] == pytest.approx((exp(0.5) + 2.0) / 2)
+        assert gradient(old.tolist(), targets, capped) == pytest.approx([-exp(0.5) / 2, -exp(0.5) / 2, -1.0])
+        # token by token: exp(0.3), exp(0.2), and the cap
+        by_token = gradient(old.tolist(), targets, Update(thought_weight=1.0, importance_cap=2.0, ratio="token"))
+        assert by_token == pytest.approx([-exp(0.3) / 2, -exp(0.2) / 2, -1.0])
+        assert gradient(old.tolist(), targets, PLAIN) == pytest.approx([-0.5, -0.5, -0.5])
 
     def test_old_probabilities_are_what_it_is_compared_with(self) -> None:
         targets = targets_for([2], [1.0], old_logprobs=torch.tensor([-1.0, -2.0]))
@@ -274,7 +306,7 @@ class TestParts:
         features = torch.tensor(rng.normal(size=(total, 5)), dtype=torch.float32)
         numbers = torch.tensor(rng.normal(size=(4, total)), dtype=torch.float32) * 0.3
         weights = torch.full((5,), 0.1, requires_grad=True)
-        settings = Update(ratio=ratio, kl_thoughts=0.3, kl_actions=0.1, entropy=0.2)
+        settings = Update(ratio=ratio, kl_thoughts=0.3, kl_actions=0.1, entropy=0.2, importance_cap=2.0)
         algorithm = PPO(value_clip=0.3)
         starts = np.concatenate([[0], np.cumsum(self.LENGTHS)])
         sums = []
@@ -284,6 +316,7 @@ class TestParts:
                 self.LENGTHS[turns],
                 numbers[0][turns].tolist(),
                 old_logprobs=numbers[1][tokens],
+                sampler_logprobs=numbers[0][tokens],
                 returns=numbers[2][turns],
                 has_choice=torch.ones(last - first, dtype=torch.bool),
                 on_policy=torch.arange(first, last) != 2,

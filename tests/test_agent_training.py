@@ -41,11 +41,12 @@ KINDS: dict[str, tuple[str, ...]] = {
     "grpo": (
         *("numberline", *SMALL, "algorithm.kind=grpo", "algorithm.group=2", "update.kl_actions=0.1"),
         *("warm_start.samples=24", "warm_start.batch=8", "rollouts.window=2", "checkpoints.keep=1"),
-        *("rollouts.temperature=1.5", "steps=60"),
+        *("rollouts.temperature=1.5", "steps=60", "rollouts.dynamic_sampling=1"),
     ),
     "lora": ("numberline", *SMALL, "policy.lora.rank=2", "seed=3"),
 }
-"""A value head and an anchor; groups, an anchor that is warm-started, and merged passages; adapters."""
+"""A value head and an anchor; groups (of which those that teach nothing are played anew), an anchor that is
+warm-started, and merged passages; adapters."""
 AGAIN = "go on with the same command and --resume"
 KILL = int(signal.SIGKILL)
 DEATHS: dict[str, list[tuple[str, int, int]]] = {
@@ -181,6 +182,17 @@ def test_the_runs_that_are_compared_are_worth_it(runs: Path) -> None:
     assert any("resuming" not in (runs / f"log-{kind}-1").read_text() for kind in KINDS), "killed before any checkpoint"
     assert (runs / "grpo-whole" / "checkpoints" / "warm-000000000000").is_dir()
     assert "adapter_model.safetensors" in str(list(weights_in(runs / "lora-whole")))
+
+
+def test_tasks_that_teach_nothing_are_played_anew_once(runs: Path) -> None:
+    """Two tasks of two episodes are an update; for each whose episodes ended alike there was one more."""
+    records = read_metrics(runs / "grpo-whole" / "metrics.jsonl")
+    updates = [one for one in records if one.get("rollout/episodes") is not None]
+    for one in updates:
+        # zero_variance is the share of all that were played: a of 2 at first, and b of these a again
+        missing = one["rollout/episodes"] / 2 - 2
+        assert 0 <= missing <= 2 and missing <= one["rollout/zero_variance"] * (2 + missing) + 1e-9
+    assert any(one["rollout/episodes"] > 4 for one in updates)
 
 
 def test_every_step_is_told_once(runs: Path) -> None:

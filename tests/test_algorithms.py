@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
@@ -14,7 +15,10 @@ from sightline.agents.algorithms.gigpo import GiGPO
 from sightline.agents.algorithms.grpo import GRPO
 from sightline.agents.algorithms.ppo import PPO, generalised_advantages
 from sightline.agents.algorithms.reinforce import Reinforce
+from sightline.agents.algorithms.reinforce_plus_plus import ReinforcePlusPlus
+from sightline.agents.algorithms.returns import informative_tasks
 from sightline.agents.algorithms.rloo import RLOO
+from sightline.agents.algorithms.turn_grpo import TurnGRPO
 from sightline.agents.types import Group
 from small_trajectories import episode
 
@@ -33,7 +37,7 @@ def first_turns(group: Group, settings: Any) -> list[float]:
 
 class TestAll:
     def test_nothing_of_nothing(self) -> None:
-        for settings in (PPO(), GRPO(), RLOO(), GiGPO(), Reinforce()):
+        for settings in (PPO(), GRPO(), RLOO(), GiGPO(), Reinforce(), ReinforcePlusPlus(), TurnGRPO()):
             assert settings.compute_advantages([]) == []
             assert advantages([[], [episode([])]], settings) == [[], [None]]
 
@@ -87,20 +91,20 @@ class TestPPO:
 
 class TestGRPO:
     def test_by_hand(self) -> None:
-        # returns 1, 0, 0, 3: mean 1, variance (0 + 1 + 1 + 4) / 4
+        # returns 1, 0, 0, 3: mean 1, variance of a sample (0 + 1 + 1 + 4) / 3, of a population the same / 4
         group = [episode([0, 1]), episode([0.0]), episode([-1, 1]), episode([1, 1, 1])]
-        deviation = sqrt(1.5)
-        expected = [[0, 0], [-1 / deviation], [-1 / deviation] * 2, [2 / deviation] * 3]
-        for one, wanted in zip(advantages([group], GRPO())[0], expected, strict=True):
-            assert one == pytest.approx(wanted, abs=1e-5)
+        for settings, deviation in ((GRPO(), sqrt(2)), (GRPO(deviation="population"), sqrt(1.5))):
+            expected = [[0, 0], [-1 / deviation], [-1 / deviation] * 2, [2 / deviation] * 3]
+            for one, wanted in zip(advantages([group], settings)[0], expected, strict=True):
+                assert one == pytest.approx(wanted, abs=1e-5)
 
     def test_without_division(self) -> None:
         group = [episode([0, 1]), episode([0.0]), episode([-1, 1]), episode([1, 1, 1])]
-        assert advantages([group], GRPO(divide_by_deviation=False)) == [[[0, 0], [-1], [-1, -1], [2, 2, 2]]]
+        assert advantages([group], GRPO(deviation="none")) == [[[0, 0], [-1], [-1, -1], [2, 2, 2]]]
 
     def test_groups_are_apart(self) -> None:
         groups = [[episode([1.0]), episode([0.0])], [episode([100.0]), episode([98.0])]]
-        assert advantages(groups, GRPO(divide_by_deviation=False)) == [[[0.5], [-0.5]], [[1], [-1]]]
+        assert advantages(groups, GRPO(deviation="none")) == [[[0.5], [-0.5]], [[1], [-1]]]
 
     def test_has_no_values(self) -> None:
         assert GRPO().compute_advantages([[episode([1.0]), episode([0.0])]])[0][0].returns is None  # type: ignore[union-attr]
@@ -120,27 +124,90 @@ class TestGiGPO:
         # returns 1 and 0: +-0.5. To come, at gamma 0.5: (0.5, 1) and (0, 0, 0). State 5 was seen thrice, with 0.5, 0, 0
         # to come: 1/3, -1/6, -1/6 from their mean; the others once.
         group = [episode([0, 1], states=[5, 6]), episode([0, 0, 0], states=[5, 5, 7])]
-        plain = GiGPO(gamma=0.5, turn_weight=2.0, divide_by_deviation=False)
+        plain = GiGPO(gamma=0.5, turn_weight=2.0, deviation="none")
         first, second = advantages([group], plain)[0]
         assert first == pytest.approx([0.5 + 2 / 3, 0.5])
         assert second == pytest.approx([-0.5 - 1 / 3, -0.5 - 1 / 3, -0.5])
-        # divided by deviations: 0.5 among episodes, sqrt((4 + 1 + 1) / 36 / 3) in state 5
-        first, second = advantages([group], GiGPO(gamma=0.5))[0]
+        # divided by deviations of populations: 0.5 among episodes, sqrt((4 + 1 + 1) / 36 / 3) in state 5
+        first, second = advantages([group], GiGPO(gamma=0.5, deviation="population"))[0]
         assert first == pytest.approx([1 + (1 / 3) * sqrt(18), 1], abs=1e-4)
         assert second == pytest.approx([-1 - sqrt(18) / 6, -1 - sqrt(18) / 6, -1], abs=1e-4)
 
     def test_states_of_other_groups_do_not_count(self) -> None:
         groups = [[episode([r], states=[5]), episode([0.0], states=[6])] for r in (1.0, 3.0)]
-        plain = GiGPO(divide_by_deviation=False)
+        plain = GiGPO(deviation="none")
         assert advantages(groups, plain) == [[[0.5], [-0.5]], [[1.5], [-1.5]]]
 
     def test_equal_episodes_may_differ_in_how_soon_they_got_there(self) -> None:
         group = [episode([1.0], states=[5]), episode([0, 1], states=[5, 6])]
-        assert advantages([group], GiGPO(gamma=0.5, divide_by_deviation=False)) == [[[0.25], [-0.25, 0]]]
+        assert advantages([group], GiGPO(gamma=0.5, deviation="none")) == [[[0.25], [-0.25, 0]]]
+
+    def test_states_that_are_said_in_nearly_the_same_words_are_one(self) -> None:
+        """Pictures still have to be equal."""
+
+        def told(reward: float, words: str, state: int = 5) -> Any:
+            played = episode([reward], states=[state])
+            played.turns[0].exchange = replace(played.turns[0].exchange, text=words)
+            return played
+
+        group = [told(1.0, "a mug on shelf 1"), told(0.0, "a mug on shelf 2"), told(0.5, "a mug on shelf 2", state=6)]
+        apart = advantages([group], GiGPO(deviation="none", similarity=1.0))[0]
+        assert apart == [[0.5], [-0.5], [0.0]]
+        near = advantages([group], GiGPO(deviation="none", similarity=0.9))[0]
+        assert near == [[1.0], [-1.0], [0.0]]
+        far = [told(1.0, "a mug on shelf 1"), told(0.0, "nothing at all")]
+        assert advantages([far], GiGPO(deviation="none", similarity=0.9))[0] == [[0.5], [-0.5]]
 
     def test_without_weight_it_is_grpo(self) -> None:
         group = [episode([0, 1], states=[5, 5]), episode([0.5], states=[5]), episode([0.0], states=[5])]
         assert advantages([group], GiGPO(turn_weight=0)) == advantages([group], GRPO())
+
+
+class TestTurnGRPO:
+    def test_by_hand(self) -> None:
+        # outcomes 3, 1: +-1. To come, at gamma 0.5: (1 + 0.5 * 2, 2) and (0 + 0.5 * 1 + 0.25 * 0, 1, 0): +-0.75, +-0.5;
+        # the third turn is one's alone
+        group = [episode([1, 2]), episode([0, 1, 0])]
+        plain = TurnGRPO(gamma=0.5, deviation="none", outcome_weight=2.0)
+        assert advantages([group], plain) == [[[2.75, 2.5], [-2.75, -2.5, -2.0]]]
+        # a group of two in sample deviations: +-1 / sqrt(2) each
+        first = advantages([group], TurnGRPO(gamma=0.5))[0][0]
+        assert first == pytest.approx([sqrt(2), sqrt(2)], abs=1e-4)
+
+    def test_a_good_turn_of_a_lost_episode_keeps_its_credit(self) -> None:
+        group = [episode([1, 0.0]), episode([0, 1.0])]
+        first, second = advantages([group], TurnGRPO(gamma=0.0, deviation="none"))[0]
+        assert (first, second) == ([0.5, -0.5], [-0.5, 0.5])
+
+
+class TestReinforcePlusPlus:
+    def test_by_hand(self) -> None:
+        # returns 3, 1, -1 over turns 2, 1, 1: mean (3 + 3 + 1 - 1) / 4 = 1.5, variance (2 * 2.25 + 0.25 + 6.25) / 4
+        groups = [[episode([1, 2])], [episode([1.0])], [episode([-1.0]), episode([9.0], error="it broke")]]
+        deviation = sqrt(11 / 4)
+        found = advantages(groups, ReinforcePlusPlus())
+        assert found[0][0] == pytest.approx([1.5 / deviation] * 2)
+        assert found[1][0] == pytest.approx([-0.5 / deviation]) and found[2][0] == pytest.approx([-2.5 / deviation])
+        assert found[2][1] is None
+
+    def test_groups_are_compared_first_and_divided_together(self) -> None:
+        # +-0.5 and +-2, four turns: mean 0, variance (0.5 + 8) / 4; equal returns teach nothing
+        groups = [[episode([1.0]), episode([0.0])], [episode([4.0]), episode([0.0])], [episode([7.0]), episode([7.0])]]
+        found = advantages(groups, ReinforcePlusPlus(group=2))
+        assert [one for group in found[:2] for one in group] == [
+            pytest.approx([value / sqrt(8.5 / 4)]) for value in (0.5, -0.5, 2, -2)
+        ]
+        assert found[2] == [None, None]
+
+
+def test_tasks_whose_episodes_ended_alike_say_nothing() -> None:
+    """What dynamic sampling counts."""
+    groups = [
+        [episode([r], seed=seed) for r in rewards] for seed, rewards in enumerate([(1.0, 0.0), (1.0, 1.0), (2.0, 0.0)])
+    ]
+    played = [one for group in groups for one in group]
+    credits = [one for group in GRPO().compute_advantages(groups) for one in group]
+    assert informative_tasks(played, credits) == 2 and informative_tasks([], []) == 0
 
 
 class TestReinforce:
@@ -172,7 +239,14 @@ class TestReinforce:
         assert np.subtract(after[0][0], before[0][0]) == pytest.approx(np.array(raised), abs=1e-9)  # type: ignore[arg-type]
 
 
-GROUPED = {"grpo": GRPO(), "dr": GRPO(divide_by_deviation=False), "rloo": RLOO(), "gigpo": GiGPO()}
+GROUPED = {
+    "grpo": GRPO(),
+    "dr": GRPO(deviation="none"),
+    "rloo": RLOO(),
+    "gigpo": GiGPO(),
+    "turns": TurnGRPO(),
+    "plus": ReinforcePlusPlus(group=2),
+}
 grouped = pytest.mark.parametrize("settings", GROUPED.values(), ids=GROUPED)
 returns = st.lists(st.floats(-10, 10), min_size=2, max_size=8)
 
@@ -186,7 +260,8 @@ def singles(values: list[float]) -> Group:
 class TestGroups:
     def test_without_differences_are_dropped(self, settings: Any) -> None:
         tenths = [episode([0.1] * 3, states=[1, 2, 3]), episode([0.3], states=[4])]  # 0.1 + 0.1 + 0.1 is not quite 0.3
-        assert advantages([tenths], settings) == [[None, None]]
+        if settings.kind != "turn_grpo":  # to it, the sooner reward is another one
+            assert advantages([tenths], settings) == [[None, None]]
         assert advantages([[episode([0.0])] * 3], settings) == [[None] * 3]
 
     def test_the_broken_and_the_empty_do_not_count(self, settings: Any) -> None:

@@ -56,6 +56,8 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "rloo": "sightline.agents.algorithms.rloo:RLOO",
         "gigpo": "sightline.agents.algorithms.gigpo:GiGPO",
         "reinforce": "sightline.agents.algorithms.reinforce:Reinforce",
+        "reinforce_plus_plus": "sightline.agents.algorithms.reinforce_plus_plus:ReinforcePlusPlus",
+        "turn_grpo": "sightline.agents.algorithms.turn_grpo:TurnGRPO",
     },
     "provider": {
         "openai": "sightline.models.chat.openai_compatible:OpenAICompatible",

@@ -101,6 +101,8 @@ class PolicyLearner:
         sums: list[Sums] = []
         batches = _chunks(build_sequences(trajectories), self._micro_batch)
         rounds = not self._vlm.exact
+        # The correction for the sampler compares its log-probs with the learner's own.
+        rounds = rounds or self._settings.importance_cap is not None
         needed = rounds or self._algorithm.needs_values or self._settings.needs_reference
         for batch in batches if needed else batches[:1]:
             for each in (each for sequence in batch for each in sequence.turns):

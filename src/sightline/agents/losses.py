@@ -16,6 +16,16 @@ advantage of its turn; the value stays one for each turn (VL-DAC, Bredis et al. 
 are summed with their weights, not averaged: before the first step both kinds have the same gradient, and a mean over
 the reply would make long wrong replies cheap (Liu et al. 2025, arXiv 2503.20783).
 
+Importance ratio, `ratio="sequence"`: r = exp(mean over the turn of log pi - log old, weighted by w), the geometric mean
+of the tokens' ratios (GSPO, Zheng et al. 2025, arXiv 2507.18071, equation 7): long replies move no further than short
+ones before they are clipped, so its clip ranges are much narrower, 3e-4 and 4e-4 in the paper, and its gradient is that
+of `turn` divided by the length of the reply.
+
+Sampler mismatch: where another library or precision has sampled, `old` is what the learner computes before the weights
+change, and the loss of each turn is multiplied by min(old / sampler, importance_cap), the probability of its reply
+under both (truncated importance sampling, Yao et al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL
+Training", 2025); with `ratio="token"` that of each token.
+
 Policy loss, the PPO clip (Schulman et al. 2017, arXiv 1707.06347, equation 7): -min(r A, clip(r) A).
 
          A > 0                          A < 0
@@ -76,7 +86,8 @@ class Targets:
     """Training targets of a microbatch; T tokens and M turns in the order of `TokenStats`.
 
     Attributes:
-        old_logprobs: float32[T], log-probabilities under the model that sampled.
+        old_logprobs: float32[T], log-probabilities under the model that sampled, as the learner computes them.
+        sampler_logprobs: float32[T], the same as the sampler computed them.
         action: bool[T], the token is part of the action.
         turn_of: int64[T], index of the turn that the token belongs to.
         advantages: float32[M].
@@ -87,6 +98,7 @@ class Targets:
     """
 
     old_logprobs: torch.Tensor
+    sampler_logprobs: torch.Tensor
     action: torch.Tensor
     turn_of: torch.Tensor
     advantages: torch.Tensor
@@ -206,7 +218,7 @@ def sampler_mismatch(scores: TokenStats, targets: Targets) -> Sums:
     The mean of |exp(new - old) - 1| over tokens. The weights are the same, so it is 0 up to rounding; more means that
     sampler and trainer read different prompts or compute differently, and importance ratios are wrong.
     """
-    gap = (_importance_ratios(scores.logprobs.float().detach() - targets.old_logprobs) - 1).abs()
+    gap = (_importance_ratios(scores.logprobs.float().detach() - targets.sampler_logprobs) - 1).abs()
     sums = {"mismatch": gap.sum(), "mismatch_tokens": (gap >= 0).sum()}
     if len(gap):
         sums["mismatch_max"] = gap.max()
@@ -230,7 +242,10 @@ def _clipped_surrogate(
         counted = targets.on_policy[targets.turn_of] & (weights > 0)
     else:
         # [M]: the ratio of whole replies, a product over their tokens, with weights as exponents
-        ratios, advantages = _importance_ratios(targets.per_turn(weights * log_ratios)), targets.advantages
+        exponents = weights
+        if settings.ratio == "sequence":  # and its root, of as many tokens as the weights sum up to
+            exponents = weights / targets.per_turn(weights).clamp(min=1e-6)[targets.turn_of]
+        ratios, advantages = _importance_ratios(targets.per_turn(exponents * log_ratios)), targets.advantages
         counted = targets.on_policy
     clipped = ratios.clamp(1 - settings.clip_low, 1 + settings.clip_high)
     # The smaller of both is a lower bound of the objective: leaving the trust region never pays, coming back does.
@@ -238,11 +253,19 @@ def _clipped_surrogate(
     # where, not times 0: the ratio of a turn that does not count may be infinite
     losses = torch.where(counted, losses, torch.zeros_like(losses))
     with torch.no_grad():
+        if settings.importance_cap is not None:
+            mismatch = targets.old_logprobs - targets.sampler_logprobs
+            mismatch = mismatch if by_token else targets.per_turn(weights * mismatch)
+            importance = _importance_ratios(mismatch).clamp(max=settings.importance_cap)
+            sums["importance"] = importance[counted].sum()
+        else:
+            importance = torch.ones_like(losses)
         sums["ratios"] = counted.sum()
         sums["ratio"] = ratios[counted].sum()
         sums["clipped"] = (counted & (ratios * advantages > clipped * advantages)).sum()
         if counted.any():
             sums["ratio_max"] = ratios[counted].max()
+    losses = importance * losses
     losses = targets.per_turn(weights * losses) if by_token else losses
     sums["policy_loss"] = losses.sum()
     return losses

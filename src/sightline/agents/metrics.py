@@ -129,9 +129,10 @@ def update_metrics(sums: Mapping[str, float]) -> MetricValues:
 
     For each turn: `loss`, `policy_loss`, `value_loss`, and in nats `kl_old` (KL from the model that sampled) and
     `kl_reference` (KL to the model before RL). For each sampled token: `entropy` in nats, `mismatch`. For each
-    importance ratio (of turns or tokens, whatever is clipped): `ratio`, `ratio_max`, the share that is `clipped`. For
-    each turn with a choice: `choice_entropy` in nats. `explained_variance`: share of the variance of returns that the
-    values predict; 1 is best, 0 is as good as their mean.
+    importance ratio (of turns or tokens, whatever is clipped): `ratio`, `ratio_max`, the share that is `clipped`, and
+    `importance`, the weight that corrects for the sampler. For each turn with a choice: `choice_entropy` in nats.
+    `explained_variance`: share of the variance of returns that the values predict; 1 is best, 0 is as good as their
+    mean.
     """
     values: MetricValues = {
         "loss": _of(sums, "loss", "turns"),
@@ -140,6 +141,7 @@ def update_metrics(sums: Mapping[str, float]) -> MetricValues:
         "ratio": _of(sums, "ratio", "ratios"),
         "ratio_max": sums.get("ratio_max"),
         "clipped": _of(sums, "clipped", "ratios"),
+        "importance": _of(sums, "importance", "ratios") if "importance" in sums else None,
         "kl_old": _of(sums, "kl_old", "turns"),
         "kl_reference": _of(sums, "kl_reference", "kl_reference_turns"),
         "entropy": _of(sums, "entropy", "tokens"),

@@ -200,11 +200,15 @@ def build_targets(sequences: Sequence[TrainingSequence], device: str | torch.dev
     if returns and len(returns) < len(turns):
         raise ValueError("some of the turns have a target for their value and some have none")
     # Flat over tokens, without padding: turns of all sequences one after the other, as `VLM.score` returns them.
-    old = [each.turn.sample.logprobs if each.turn.old_logprobs is None else each.turn.old_logprobs for each in turns]
-    logprobs = [np.asarray(one, np.float32) for one in old]
+    sampled = [np.asarray(each.turn.sample.logprobs, np.float32) for each in turns]
+    old = [
+        one if each.turn.old_logprobs is None else each.turn.old_logprobs
+        for one, each in zip(sampled, turns, strict=True)
+    ]
     action = [np.asarray(each.turn.action_tokens, bool) for each in turns]
     return Targets(
-        old_logprobs=tensor(np.concatenate([np.zeros(0), *logprobs]), torch.float32),
+        old_logprobs=tensor(np.concatenate([np.zeros(0), *old]), torch.float32),
+        sampler_logprobs=tensor(np.concatenate([np.zeros(0), *sampled]), torch.float32),
         action=tensor(np.concatenate([np.zeros(0, bool), *action]), torch.bool),
         turn_of=tensor(np.repeat(np.arange(len(turns)), lengths), torch.int64),
         advantages=tensor([each.advantage for each in turns], torch.float32),

@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from sightline.agents.alarms import Alarms
-from sightline.agents.algorithms.returns import is_complete
+from sightline.agents.algorithms.returns import informative_tasks, is_complete
 from sightline.agents.building import AgentSetup
 from sightline.agents.evaluation import evaluate_policy, film_episode, play_eval_seeds, summary
+from sightline.agents.losses import Sums
 from sightline.agents.metrics import MetricValues, merge_sums, rollout_metrics, update_metrics
 from sightline.agents.rollouts import EpisodeTask
 from sightline.agents.samplers import Completion, Conversation, Key, Sampler
@@ -267,19 +268,27 @@ class AgentTrainer:
     def _update(self) -> None:
         setup, recipe = self.setup, self.setup.recipe
         began = time.monotonic()
-        with setup.engine.full_params():
-            local = self._rollout()
-            played_at = time.monotonic()
-            if self._train_rewards is not None:
-                self._train_rewards.score(local, learns=True)
-            local_mismatch = self._learner.compute_values_and_ref_logprobs(local)
-        mismatch = merge_sums(setup.engine.gather(local_mismatch))
-        # Advantages compare episodes of all processes, and every process needs the number of all turns for its loss.
-        played = gather_episodes(setup.engine, local, recipe.algorithm.episodes_per_task, pictured=LOGGED_EPISODES)
-        if not any(is_complete(episode) for episode in played):
-            reasons = sorted({episode.error for episode in played if episode.error})
-            raise RunFailed(f"no episode could be played to its end: {'; '.join(reasons[:2])}")
-        advantages = self._learner.compute_advantages(played)
+        played, mismatches, seconds_played = list[Trajectory](), list[Sums](), 0.0
+        advantages = list[Advantages | None]()
+        for attempt in range(1 + recipe.rollouts.dynamic_sampling):
+            missing = recipe.rollouts.tasks - informative_tasks(played, advantages)
+            if missing <= 0:
+                break
+            with setup.engine.full_params():
+                started = time.monotonic()
+                local = self._rollout(missing, attempt)
+                seconds_played += time.monotonic() - started
+                if self._train_rewards is not None:
+                    self._train_rewards.score(local, learns=True)
+                mismatches += setup.engine.gather(self._learner.compute_values_and_ref_logprobs(local))
+            # Advantages compare episodes of all processes, and every process needs the number of all turns for its
+            # loss.
+            played += gather_episodes(setup.engine, local, recipe.algorithm.episodes_per_task, pictured=LOGGED_EPISODES)
+            if not any(is_complete(episode) for episode in played):
+                reasons = sorted({episode.error for episode in played if episode.error})
+                raise RunFailed(f"no episode could be played to its end: {'; '.join(reasons[:2])}")
+            advantages = self._learner.compute_advantages(played)
+        mismatch = merge_sums(mismatches)
         values: MetricValues = rollout_metrics(played)
         values |= self._learner.learn(played, advantages, self._updates, self._turns / recipe.steps)
         setup.weights_changed()
@@ -290,8 +299,8 @@ class AgentTrainer:
         self._updates += 1
         values |= {
             "time/steps_per_second": turns / seconds,
-            "time/rollout": played_at - began,
-            "time/update": seconds - (played_at - began),
+            "time/rollout": seconds_played,
+            "time/update": seconds - seconds_played,
             "rollout/episodes": float(len(played)),
         }
         for line in self._alarms.watch(values):
@@ -302,11 +311,16 @@ class AgentTrainer:
         self._latest = played, advantages
         self.session.progress.update(min(self._turns, recipe.steps), values)
 
-    def _rollout(self) -> list[Trajectory]:
-        """Play this process's share of the update's tasks, each one as often as the algorithm's group is large."""
+    def _rollout(self, count: int, attempt: int = 0) -> list[Trajectory]:
+        """Play this process's share of an update's tasks, each one as often as the algorithm's group is large.
+
+        Args:
+            count: tasks, over all processes.
+            attempt: how often tasks of this update were played before; each has others.
+        """
         setup, recipe, engine = self.setup, self.setup.recipe, self.setup.engine
-        sequence = np.random.SeedSequence([TRAINING, recipe.seed, self._updates])
-        seeds = sequence.generate_state(recipe.rollouts.tasks, np.uint32)
+        sequence = np.random.SeedSequence([TRAINING, recipe.seed, self._updates, *([attempt] if attempt else [])])
+        seeds = sequence.generate_state(recipe.rollouts.tasks, np.uint32)[:count]
         local = [int(seed) for seed in seeds[engine.rank :: engine.world]]
         tasks = [EpisodeTask(seed, member) for seed in local for member in range(recipe.algorithm.episodes_per_task)]
         key = (recipe.seed, self._updates)

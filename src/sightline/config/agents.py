@@ -38,7 +38,7 @@ class ModelConfig(Strict):
     """The model that plays and learns."""
 
     model: str = "bundled"
-    """`bundled`, `owner/name` on the Hugging Face hub, or a folder."""
+    """`bundled`, `bundled-rooms` (households and BabyAI), `owner/name` on the Hugging Face hub, or a folder."""
     lora: LoRA | None = None
     """Adapters to be trained instead of the weights."""
     freeze: tuple[TrainablePart, ...] = ()
@@ -110,8 +110,13 @@ class Update(Strict):
     """Turns of an optimiser step, over all processes."""
     micro_batch: PositiveInt = 64
     """Turns of a forward pass; halved by itself when memory runs out. Changes no result but rounding."""
-    ratio: Literal["turn", "token"] = "turn"
-    """Clipped ratio: of a turn's probability (RL4VLM, arXiv 2405.10292), or of each token's (VL-DAC, 2508.04280)."""
+    ratio: Literal["turn", "token", "sequence"] = "turn"
+    """Clipped ratio: of a turn's probability (RL4VLM, arXiv 2405.10292), of each token's (VL-DAC, 2508.04280), or the
+    geometric mean of a turn's tokens (GSPO, 2507.18071), for which `clip_low` and `clip_high` are about 1000 times as
+    narrow."""
+    importance_cap: PositiveFloat | None = None
+    """Correct for a sampler whose probabilities differ from the learner's, as those of vLLM, servers and bfloat16 do:
+    losses are multiplied by their ratio, at most this (2 is usual)."""
     thought_weight: Fraction = 0.5
     """Weight of the tokens that are not the action (RL4VLM's lambda): 0 leaves them to the KL term, 1 all alike. Where
     no action can be parsed, all tokens of the reply have weight 1."""
@@ -137,6 +142,9 @@ class Rollouts(Strict):
 
     tasks: PositiveInt = 32
     """Task seeds; each is played by as many episodes as the algorithm's `group` says."""
+    dynamic_sampling: NonNegativeInt = 0
+    """Times, at most, that other tasks are played in place of those whose episodes all ended alike and teach nothing
+    (DAPO, Yu et al. 2025, arXiv 2503.14476). Their turns count."""
     parallel: PositiveInt = 64
     """Episodes played at the same time, over all processes; the place of a finished one is taken by the next."""
     temperature: PositiveFloat = 1.0

@@ -62,13 +62,17 @@ RENAMED = {
     "rollouts.practice": "rollouts.train_env_options",
     "rollouts.reward": "reward.kind",
     "warm_start.truthful": "warm_start.stop_at",
+    "algorithm.divide_by_deviation": "algorithm.deviation",
     "alarms.truthful_drop": "alarms.perception_drop",
     "reward.fitting.fresh": "reward.fitting.reset_weights",
     "reward.teacher.patience": "reward.teacher.timeout",
 }
 """Keys of earlier versions: old name -> present one. A recipe that uses one is refused with the present name; the
 recipe in a run folder is read with its keys renamed."""
-_RENAMED_VALUES = {"rollouts.reward": {"game": "ground_truth"}}
+_RENAMED_VALUES: dict[str, dict[Any, str]] = {
+    "rollouts.reward": {"game": "ground_truth"},
+    "algorithm.divide_by_deviation": {True: "population", False: "none"},
+}
 
 
 def _outdated_keys(document: dict[str, Any]) -> list[str]:
@@ -90,9 +94,8 @@ def rename_outdated_keys(document: dict[str, Any]) -> None:
     for key in _outdated_keys(document):
         *path, last = key.split(".")
         value = _part(document, path).pop(last)
-        _apply(
-            document, RENAMED[key], _RENAMED_VALUES.get(key, {}).get(value, value) if isinstance(value, str) else value
-        )
+        known = _RENAMED_VALUES.get(key, {})
+        _apply(document, RENAMED[key], known.get(value, value) if isinstance(value, str | bool) else value)
 
 
 def _has_key(document: dict[str, Any], key: str) -> bool:

@@ -9,24 +9,26 @@ NeurIPS 2025 (arXiv 2505.10978), section 4.
                      s0 ---- s1 ---- s2   won          anchor state s1: three visits, by two episodes,
                      s0 ---- s1 ---- s1   lost         compared with each other
 
-An anchor state is the same words and pictures, in whichever episode of the group and however often it was visited. A
-turn whose state was seen once has nothing to be compared with and a turn advantage of 0. Groups in which all advantages
-are 0 are dropped; unlike in GRPO, episodes with equal returns may still differ in how soon they got there.
+An anchor state is the same words and pictures, in whichever episode of the group and however often it was visited;
+with `similarity` below 1, words that are nearly the same. A turn whose state was seen once has nothing to be compared
+with and a turn advantage of 0. Groups in which all advantages are 0 are dropped; unlike in GRPO, episodes with equal
+returns may still differ in how soon they got there.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat
 
 from sightline.agents.algorithms.base import AlgorithmConfig
-from sightline.agents.algorithms.grpo import relative_to_group
+from sightline.agents.algorithms.grpo import Deviation, relative_to_group
 from sightline.agents.algorithms.returns import discounted_returns, is_complete
-from sightline.agents.types import Advantages, Group
+from sightline.agents.types import Advantages, Group, Turn
 from sightline.config.basics import Fraction
 
 
@@ -39,7 +41,11 @@ class GiGPO(AlgorithmConfig):
     gamma: Fraction = 0.95
     turn_weight: NonNegativeFloat = 1.0
     """Weight of the advantage among turns in the same state beside that among episodes."""
-    divide_by_deviation: bool = True
+    deviation: Deviation = "sample"
+    """As of GRPO."""
+    similarity: Fraction = 1.0
+    """Likeness of words from which on two states with equal pictures are one: 1 asks for equal words, less for that
+    share of characters in common (`difflib`'s ratio), for worlds that say the same in many ways."""
 
     title: ClassVar[str] = "GiGPO"
 
@@ -55,9 +61,9 @@ class GiGPO(AlgorithmConfig):
         episodes = [group[i] for i in complete]
         rewards = [episode.rewards for episode in episodes]
         # Undiscounted between episodes, as in GRPO; discounted between turns: a shorter way from a state is better.
-        of_episodes = relative_to_group(np.array([each.sum() for each in rewards]), self.divide_by_deviation)
+        of_episodes = relative_to_group(np.array([each.sum() for each in rewards]), self.deviation)
         returns = [discounted_returns(each, self.gamma) for each in rewards]
-        of_turns = _turn_advantages(episodes, returns, self.divide_by_deviation)
+        of_turns = _turn_advantages(episodes, returns, self.deviation, self.similarity)
         advantages = [one + self.turn_weight * turns for one, turns in zip(of_episodes, of_turns, strict=True)]
         # Equal returns and no state visited twice: nothing to compare, so the group is left out of the update.
         if any(each.any() for each in advantages):
@@ -66,16 +72,39 @@ class GiGPO(AlgorithmConfig):
         return found
 
 
-def _turn_advantages(group: Group, returns: list[np.ndarray], divide_by_deviation: bool) -> list[np.ndarray]:
+def _turn_advantages(
+    group: Group, returns: list[np.ndarray], deviation: Deviation, similarity: float
+) -> list[np.ndarray]:
     """float64[turns] for each episode: discounted returns relative to those of turns in the same anchor state."""
+    anchors = _anchors({turn.state: turn for episode in group for turn in episode.turns}, similarity)
     visits: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for i, episode in enumerate(group):
         for j, turn in enumerate(episode.turns):
-            visits[turn.state].append((i, j))
+            visits[anchors[turn.state]].append((i, j))
     advantages = [np.zeros(len(episode.turns)) for episode in group]
     # Comparing turns in the same state removes what the state is worth from the advantage, as a critic would.
     for places in visits.values():
         values = np.array([returns[i][j] for i, j in places])
-        for (i, j), advantage in zip(places, relative_to_group(values, divide_by_deviation), strict=True):
+        for (i, j), advantage in zip(places, relative_to_group(values, deviation), strict=True):
             advantages[i][j] = advantage
     return advantages
+
+
+def _anchors(states: Mapping[str, Turn], similarity: float) -> dict[str, str]:
+    """State -> its anchor, the first state that was seen and is similar enough; in the order of the turns."""
+    if similarity == 1.0:
+        return {state: state for state in states}
+    anchors: dict[str, str] = {}
+    heads: dict[tuple[str, ...], list[str]] = defaultdict(list)  # digests of pictures -> anchors with these
+    for state, turn in states.items():
+        heads_here = heads[tuple(picture.digest for picture in turn.exchange.pictures)]
+        text = turn.exchange.text
+        alike = (one for one in heads_here if _likeness(states[one].exchange.text, text) >= similarity)
+        anchors[state] = next(alike, state)
+        if anchors[state] == state:
+            heads_here.append(state)
+    return anchors
+
+
+def _likeness(one: str, other: str) -> float:
+    return SequenceMatcher(None, one, other, autojunk=False).ratio()

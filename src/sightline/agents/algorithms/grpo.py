@@ -1,13 +1,14 @@
 """GRPO advantages, relative to the group: Shao et al., "DeepSeekMath", 2024 (arXiv 2402.03300), section 4.1.2 (outcome
 supervision).
 
-    task seed 7:  return  1   0   0   1        mean 0.5, standard deviation 0.5
-    advantage            +1  -1  -1  +1        the same for every turn of an episode
+    task seed 7:  return    1     0     0     1        mean 0.5, sample standard deviation 0.58
+    advantage            +.87  -.87  -.87  +.87        the same for every turn of an episode
 
-The group's mean is the baseline, so no critic is needed. `divide_by_deviation=False` leaves the division out (Liu et
-al., "Understanding R1-Zero-Like Training" (Dr. GRPO), 2025, arXiv 2503.20783, section 3): dividing favours tasks that
-are nearly always or nearly never solved. Groups whose episodes all have the same return carry no signal and are
-dropped.
+The group's mean is the baseline, so no critic is needed. `deviation` says what differences are divided by: `sample`,
+sqrt(sum of squares / (n - 1)), is what libraries of the field divide by; `population`, with n in place of n - 1, is
+what the equation says, 1.07 times as much at a group of 8; `none` leaves the division out (Liu et al., "Understanding
+R1-Zero-Like Training" (Dr. GRPO), 2025, arXiv 2503.20783, section 3), for dividing favours tasks that are nearly always
+or nearly never solved. Groups whose episodes all have the same return carry no signal and are dropped.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from sightline.agents.types import Advantages, Group
 
 EPSILON = 1e-6
 """Added to the standard deviation that advantages are divided by."""
+Deviation = Literal["sample", "population", "none"]
+"""What differences from a group's mean are divided by."""
 
 
 class GRPO(AlgorithmConfig):
@@ -32,8 +35,9 @@ class GRPO(AlgorithmConfig):
     kind: Literal["grpo"] = "grpo"
     group: Annotated[int, Field(ge=2)] = 8
     """Episodes with the same task seed."""
-    divide_by_deviation: bool = True
-    """False leaves the scale of returns alone (Liu et al. 2025, arXiv 2503.20783)."""
+    deviation: Deviation = "sample"
+    """Standard deviation that advantages are divided by: of a `sample` (n - 1) or a `population` (n); `none` leaves the
+    scale of returns alone (Liu et al. 2025, arXiv 2503.20783)."""
 
     title: ClassVar[str] = "GRPO"
 
@@ -48,17 +52,18 @@ class GRPO(AlgorithmConfig):
         returns = np.array([group[i].rewards.sum() for i in complete])
         if len(complete) < 2 or all_equal(returns):
             return advantages
-        for i, advantage in zip(complete, relative_to_group(returns, self.divide_by_deviation), strict=True):
+        for i, advantage in zip(complete, relative_to_group(returns, self.deviation), strict=True):
             # Outcome supervision: the episode's advantage goes to all of its turns alike.
             advantages[i] = Advantages(np.full(len(group[i].turns), advantage))
         return advantages
 
 
-def relative_to_group(returns: np.ndarray, divide_by_deviation: bool) -> np.ndarray:
+def relative_to_group(returns: np.ndarray, deviation: Deviation) -> np.ndarray:
     """float64[n] -> float64[n]: returns minus their mean, in standard deviations if wanted; 0 if all are equal."""
     if all_equal(returns):
         # Dividing rounding errors by EPSILON would turn them into advantages.
         return np.zeros(len(returns))
     centered = returns - returns.mean()
-    deviation = float(returns.std()) + EPSILON if divide_by_deviation else 1.0
-    return np.asarray(centered / deviation)
+    if deviation == "none":
+        return np.asarray(centered)
+    return np.asarray(centered / (float(returns.std(ddof=int(deviation == "sample"))) + EPSILON))

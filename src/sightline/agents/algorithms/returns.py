@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from sightline.agents.types import Trajectory
+from sightline.agents.types import Advantages, Trajectory
 
 
 def is_complete(trajectory: Trajectory) -> bool:
@@ -15,6 +17,11 @@ def is_complete(trajectory: Trajectory) -> bool:
 def all_equal(values: np.ndarray) -> bool:
     """Tell whether float64[n] are equal up to rounding: zero variance, so relative advantages carry no signal."""
     return bool(np.ptp(values) <= 1e-9 * max(1.0, float(np.abs(values).max())))
+
+
+def informative_tasks(played: Sequence[Trajectory], advantages: Sequence[Advantages | None]) -> int:
+    """Count the task seeds of which at least one episode has something to teach."""
+    return len({one.seed for one, found in zip(played, advantages, strict=True) if found is not None})
 
 
 def discounted_returns(rewards: np.ndarray, gamma: float) -> np.ndarray:

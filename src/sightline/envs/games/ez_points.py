@@ -21,7 +21,8 @@ class EZPoints(PointsGame):
 
     Args:
         target: value that the formula has to have.
-        legacy: make every action legal in every state.
+        legacy: make every action legal in every state, as the reference does (which also takes a sign
+            before a number, as in `+5+7`, where ours is worth nothing).
         deals: `reference` samples the first rank uniformly from 2 to K and its partner by the sum, or in half of the
             deals by the product where there is one (five of six deals need +); `pairs` is for training: half of the
             deals need +, half *, and for each sign all pairs of numbers are equally likely.

@@ -1,0 +1,66 @@
+"""REINFORCE++ advantages: Hu, Liu and Shen, "REINFORCE++: Stabilizing Critic-Free Policy Optimization with Global
+Advantage Normalization", 2025 (arXiv 2501.03262), section 3.
+
+    return of episode i        R_i   = r_0 + r_1 + ...
+    compared with its group    R'_i  = R_i - mean of R over the group          (only with `group` of 2 or more)
+    advantage of its turns     A_i   = (R'_i - mean) / standard deviation      over all turns of the update
+
+Unlike GRPO's, the divisor is that of the whole update: no group is blown up because its episodes hardly differ, and a
+group of one is enough. The KL term against the model before RL is in the loss (`update.kl_thoughts`,
+`update.kl_actions`) instead of in the reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import PositiveInt
+
+from sightline.agents.algorithms.base import AlgorithmConfig
+from sightline.agents.algorithms.returns import all_equal, is_complete
+from sightline.agents.types import Advantages, Group
+
+EPSILON = 1e-8
+"""Added to the standard deviation that advantages are divided by."""
+
+
+class ReinforcePlusPlus(AlgorithmConfig):
+    """An episode's return in standard deviations of the whole update (Hu et al. 2025, arXiv 2501.03262)."""
+
+    kind: Literal["reinforce_plus_plus"] = "reinforce_plus_plus"
+    group: PositiveInt = 1
+    """Episodes with the same task seed; from 2 on, returns are first compared with the group's mean."""
+
+    title: ClassVar[str] = "REINFORCE++"
+
+    def compute_advantages(self, groups: Sequence[Group]) -> list[list[Advantages | None]]:
+        """Advantages of each trajectory; None for broken or empty episodes, and for groups of two or more whose returns
+        are all the same."""
+        compared = [self._compared(group) for group in groups]
+        turns = [
+            np.full(len(episode.turns), return_)
+            for group, returns in zip(groups, compared, strict=True)
+            for episode, return_ in zip(group, returns, strict=True)
+            if return_ is not None
+        ]
+        together = np.concatenate(turns) if turns else np.zeros(1)
+        mean, deviation = float(together.mean()), float(together.std()) + EPSILON
+        return [
+            [
+                None if return_ is None else Advantages(np.full(len(episode.turns), (return_ - mean) / deviation))
+                for episode, return_ in zip(group, returns, strict=True)
+            ]
+            for group, returns in zip(groups, compared, strict=True)
+        ]
+
+    def _compared(self, group: Group) -> list[float | None]:
+        """Return of each episode, less the group's mean; None where there is nothing to learn."""
+        returns = [float(episode.rewards.sum()) if is_complete(episode) else None for episode in group]
+        known = np.array([return_ for return_ in returns if return_ is not None])
+        if self.group == 1:
+            return list(returns)
+        if len(known) < 2 or all_equal(known):
+            return [None] * len(group)
+        return [None if return_ is None else return_ - float(known.mean()) for return_ in returns]

@@ -1,0 +1,69 @@
+"""Turn-level GRPO: each turn against the same turn of the group's other episodes. Zeng et al., "Reinforcing Multi-Turn
+Reasoning in LLM Agents via Turn-Level Credit Assignment", 2025 (arXiv 2505.11821), section 4.
+
+    advantage of turn t = outcome_weight * advantage of the episode's return + advantage of what came from turn t on
+
+    turn        0     1     2     3
+    episode 1   G_0   G_1   G_2   G_3          G_t = r_t + gamma * G_{t+1}
+    episode 2   G_0   G_1   G_2
+    episode 3   G_0   G_1                      compared down the columns, within the group
+
+GRPO gives all turns of an episode one advantage, also those before its mistake. Here a turn that was well played keeps
+its credit; what is compared are episodes with the same task, so the columns are alike as long as episodes are. A turn
+that one episode alone has reached has nothing to be compared with, and only its episode's advantage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, NonNegativeFloat
+
+from sightline.agents.algorithms.base import AlgorithmConfig
+from sightline.agents.algorithms.grpo import Deviation, relative_to_group
+from sightline.agents.algorithms.returns import discounted_returns, is_complete
+from sightline.agents.types import Advantages, Group
+from sightline.config.basics import Fraction
+
+
+class TurnGRPO(AlgorithmConfig):
+    """Each turn's return against the same turn of the group's other episodes (Zeng et al. 2025, arXiv 2505.11821)."""
+
+    kind: Literal["turn_grpo"] = "turn_grpo"
+    group: Annotated[int, Field(ge=2)] = 8
+    """Episodes with the same task seed."""
+    gamma: Fraction = 0.95
+    outcome_weight: NonNegativeFloat = 1.0
+    """Weight of the advantage of the whole episode beside that of the turn."""
+    deviation: Deviation = "sample"
+    """As of GRPO."""
+
+    title: ClassVar[str] = "turn-level GRPO"
+
+    def compute_advantages(self, groups: Sequence[Group]) -> list[list[Advantages | None]]:
+        """Advantages of each trajectory; None for broken or empty episodes, and for groups without differences."""
+        return [self._of_group(group) for group in groups]
+
+    def _of_group(self, group: Group) -> list[Advantages | None]:
+        found: list[Advantages | None] = [None] * len(group)
+        complete = [i for i, episode in enumerate(group) if is_complete(episode)]
+        if len(complete) < 2:
+            return found
+        rewards = [group[i].rewards for i in complete]
+        outcomes = relative_to_group(np.array([each.sum() for each in rewards]), self.deviation)
+        returns = [discounted_returns(each, self.gamma) for each in rewards]
+        advantages = [
+            np.full(len(each), self.outcome_weight * one) for each, one in zip(rewards, outcomes, strict=True)
+        ]
+        for t in range(max(map(len, returns))):
+            reached = [i for i, each in enumerate(returns) if len(each) > t]
+            if len(reached) > 1:
+                compared = relative_to_group(np.array([returns[i][t] for i in reached]), self.deviation)
+                for i, advantage in zip(reached, compared, strict=True):
+                    advantages[i][t] += advantage
+        if any(each.any() for each in advantages):
+            for i, each in zip(complete, advantages, strict=True):
+                found[i] = Advantages(each)
+        return found
