@@ -19,6 +19,7 @@ import torch
 from conftest import TESTS, Finished
 from sightline.agents import training
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
+from sightline.agents.samplers import Completion, Conversation, Key, only_text
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import Trajectory
 from sightline.config.agents import Replies
@@ -41,7 +42,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "grpo": (
         *("numberline", *SMALL, "algorithm.kind=grpo", "algorithm.group=2", "update.kl_actions=0.1"),
         *("warm_start.samples=24", "warm_start.batch=8", "rollouts.window=2", "checkpoints.keep=1"),
-        *("rollouts.temperature=1.5", "steps=60", "rollouts.dynamic_sampling=1"),
+        *("rollouts.temperature=1.5", "steps=60", "rollouts.dynamic_sampling=1", "rollouts.top_k=20"),
     ),
     "lora": ("numberline", *SMALL, "policy.lora.rank=2", "seed=3"),
 }
@@ -379,6 +380,36 @@ def played_by(
 
 
 REPLIES = Replies(thoughts=False, max_tokens=24)
+
+
+def test_earlier_turns_are_left_out_to_keep_to_a_budget_of_tokens(vlm: VLM) -> None:
+    """Of a window of 3: as many as fit, the newest ones; the present turn always."""
+    sampler, tasks = PolicySampler(vlm, 1.0, 24), [EpisodeTask(seed) for seed in range(6)]
+    lengths = {}
+    for budget in (None, 100, 1):
+        table = RolloutWorker(GameMaker("numberline"), REPLIES, 3, 6, vlm, prompt_tokens=budget)
+        played = table.play(sampler, tasks)
+        table.close()
+        lengths[budget] = [[len(turn.prompt.ids) for turn in one.turns if turn.prompt] for one in played]
+    one_turn = lengths[None][0][0]
+    assert {length for episode in lengths[1] for length in episode} == {one_turn}
+    longest = max(length for episode in lengths[None] for length in episode)
+    assert longest > 100 > max(length for episode in lengths[100] for length in episode) > one_turn
+
+
+def test_notes_of_a_reply_come_with_the_next_turn(vlm: VLM) -> None:
+    replies = Replies(fields={"notes": "", "action": ""}, memory="notes", max_tokens=24)
+
+    class Writes:
+        def generate(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
+            said = [f'{{"notes": "turn {key[-1]}", "action": "+"}}' for key in keys]
+            return [only_text(text, finished=True) for text in said]
+
+    table = RolloutWorker(GameMaker("numberline"), replies)
+    (episode,) = table.play(Writes(), [EpisodeTask(3)])
+    table.close()
+    shown = [turn.exchange.text.partition("written down: ")[2].partition("\n")[0] for turn in episode.turns]
+    assert len(shown) > 1 and shown == ["nothing", *(f"turn {i}" for i in range(len(shown) - 1))]
 
 
 def same(a: Trajectory, b: Trajectory) -> bool:

@@ -93,6 +93,22 @@ def test_keys_of_ones_own_are_asked_for_demonstrated_and_read_in_their_order(for
     assert schema is None if form == "tags" else list(schema["properties"]) == list(own)  # type: ignore[index]
 
 
+@pytest.mark.parametrize("form", ["json", "tags"])
+def test_what_a_reply_writes_down_is_shown_in_the_next_prompt(form: Any) -> None:
+    replies = Replies(format=form, fields={"notes": "what to remember", "action": ""}, memory="notes")
+    written = demonstration(replies, {"notes": "drawer 1 is empty"}, "", "go")
+    reply = read_reply(written, replies, ("go", "stay"))
+    assert (reply.action, reply.memory) == ("go", "drawer 1 is empty")
+    told = prompt_text("A house.", replies, (), ("go",), reply.memory)
+    assert told.startswith("A house.\nYou have written down: drawer 1 is empty\nThe action is one of")
+    assert "You have written down: nothing\n" in prompt_text("A house.", replies, (), ("go",))
+    plain = Replies(format=form)
+    assert "written down" not in prompt_text("A house.", plain, (), ("go",)) and not read_reply("", replies, ()).memory
+    for memory in ("action", "plan"):
+        with pytest.raises(ValueError, match=f"memory: '{memory}' is not a key to write notes under"):
+            Replies(fields={"notes": "", "action": ""}, memory=memory)
+
+
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [

@@ -24,9 +24,9 @@ from sightline.models.vlm.batches import join_pictures
 from sightline.models.vlm.loading import load_pretrained
 from sightline.models.vlm.model import VLM, load_vlm
 from sightline.models.vlm.parts import freeze, part_of, without_dropout
-from sightline.models.vlm.sampling import draw
+from sightline.models.vlm.sampling import draw, kept_tokens
 from sightline.models.vlm.tokens import Tokens
-from sightline.models.vlm.types import ChatTurn, Prompt, Sample, TokenSequence, TokenStats, TurnSpan
+from sightline.models.vlm.types import ChatTurn, Prompt, Sample, TokenSequence, TokenStats, Truncation, TurnSpan
 from tiny_families import FAMILIES, SPECIAL, build_family, byte_level, metaspace
 
 
@@ -292,6 +292,52 @@ def test_draw_inverts_the_cumulative_probability(logits: list[float], uniform: f
 def test_draw_survives_the_largest_number() -> None:
     row = torch.tensor([[0.0, 1.0, -torch.inf, 2.0, -torch.inf, -torch.inf]]).expand(2, -1)
     assert draw(row, torch.tensor([np.nextafter(1.0, 0), 0.0], dtype=torch.float64)).tolist() == [3, 0]
+
+
+# -- a part of the vocabulary ------------------------------------------------------------------------------------------
+
+
+def test_truncations_by_hand() -> None:
+    """Probabilities .5, .25, .125, .0625, .0625 and a banned token."""
+    row = torch.tensor([[0.5, 0.25, 0.125, 0.0625, 0.0625, 0.0]]).log()
+    for truncation, kept in (
+        (Truncation(), [0, 1, 2, 3, 4]),
+        (Truncation(top_k=2), [0, 1]),
+        (Truncation(top_k=4), [0, 1, 2, 3, 4]),  # equal ones are kept together
+        (Truncation(top_k=99), [0, 1, 2, 3, 4]),
+        (Truncation(top_p=0.5), [0]),
+        (Truncation(top_p=0.51), [0, 1]),
+        (Truncation(top_p=1e-9), [0]),
+        (Truncation(min_p=0.25), [0, 1, 2]),
+        (Truncation(min_p=0.3), [0, 1]),
+        (Truncation(top_k=2, top_p=0.6), [0]),  # 2/3 of what top_k has left is enough
+    ):
+        assert kept_tokens(row, truncation)[0].nonzero().flatten().tolist() == kept, truncation
+
+
+@pytest.mark.parametrize("truncation", [Truncation(top_k=3), Truncation(top_p=0.6), Truncation(min_p=0.2)], ids=str)
+def test_what_was_sampled_from_a_part_is_scored_over_that_part(
+    truncation: Truncation, loaded: Callable[[str], VLM]
+) -> None:
+    vlm = loaded("llava")
+    prompts = [vlm.encode(exchanges) for exchanges in SHOWN[:2]]
+    samples = vlm.generate(prompts, uniforms(2, 9), 1.3, 9, truncation=truncation)
+    passages = [passage(p, s, kept=s.kept) for p, s in zip(prompts, samples, strict=True)]
+    whole = vlm.score([*passages, passage(prompts[0], samples[0], kept=samples[0].kept)], 1.3)
+    told = np.concatenate([one.logprobs for one in (*samples, samples[0])])
+    np.testing.assert_allclose(whole.logprobs.detach(), told, atol=1e-4)
+    for sample in samples:
+        assert len(sample.kept) == len(sample.ids)
+        assert all(
+            token in kept and len(kept) < len(vlm.tokens.banned)
+            for token, kept in zip(sample.ids, sample.kept, strict=True)
+        )
+    # over the whole vocabulary the same tokens are less probable
+    over_all = vlm.score([passage(p, s) for p, s in zip(prompts, samples, strict=True)], 1.3)
+    assert (over_all.logprobs.detach().numpy() <= told[: -len(samples[0].ids)] + 1e-5).all()
+    assert float(over_all.logprobs.detach().sum()) < told[: -len(samples[0].ids)].sum() - 1
+    # without one, nothing is kept apart
+    assert all(not sample.kept for sample in vlm.generate(prompts, uniforms(2, 9), 1.3, 9))
 
 
 # -- prompts -----------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from sightline.envs.vector import rgb_frame
 from sightline.errors import BadInput
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played
 from sightline.models.vlm.model import VLM
+from sightline.models.vlm.types import EVERY_TOKEN, Truncation
 from sightline.rewards.base import OnlineRewardModel, RewardModel
 from sightline.rewards.building import RewardContext, RewardSetup, RunContext, resolved_words, reward_config
 from sightline.rewards.building import build_reward as build_model_of
@@ -150,6 +151,7 @@ class AgentSetup:
             find_task(recipe.env).success,
             keeps_frames=self.judge is not None,
             workers=recipe.workers,
+            prompt_tokens=recipe.rollouts.prompt_tokens,
         )
 
     def sampler(self, greedy: bool = False) -> Sampler:
@@ -158,7 +160,9 @@ class AgentSetup:
         temperature = 0.0 if greedy else recipe.rollouts.temperature
         if self.server is not None:
             return self.server.at(temperature)
-        return PolicySampler(self.vlm, temperature, recipe.replies.max_tokens)
+        cut = recipe.rollouts
+        truncation = EVERY_TOKEN if greedy else Truncation(cut.top_k, cut.top_p, cut.min_p)
+        return PolicySampler(self.vlm, temperature, recipe.replies.max_tokens, truncation)
 
     def learner(self, say: Callable[[str], None] = print) -> PolicyLearner:
         """What trains the policy, with new optimiser state; the engine must have prepared the policy.
@@ -205,6 +209,7 @@ def evaluation_worker(recipe: AgentRecipe, vlm: VLM | None = None, keeps_frames:
         find_task(recipe.env).success,
         keeps_frames=keeps_frames,
         workers=recipe.workers,
+        prompt_tokens=recipe.rollouts.prompt_tokens,
     )
 
 
@@ -271,6 +276,12 @@ def _check_trainable(recipe: AgentRecipe) -> None:
         raise BadInput(
             f"policy.sampler=vllm is for one process, and torchrun has started {processes}; take "
             "policy.sampler=transformers, or start without torchrun"
+        )
+    cut = recipe.rollouts
+    if policy.sampler == "vllm" and Truncation(cut.top_k, cut.top_p, cut.min_p) != EVERY_TOKEN:
+        raise BadInput(
+            "rollouts.top_k, top_p and min_p need policy.sampler=transformers: vLLM does not say which tokens it kept, "
+            "and what they were is part of a reply's probability"
         )
 
 

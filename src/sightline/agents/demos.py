@@ -103,13 +103,14 @@ def _played(
     """One game, as long as best play is known."""
     asked: Sequence[str] = env.get_wrapper_attr("asked")
     observation, info = env.reset(seed=seed)
-    turn, over = 0, False
+    turn, over, memory = 0, False, ""
     while not over and (best := oracle(env)) is not None:
         seen = settings.asks(asked) if settings.fields else asked
         facts = {name: str(info["facts"][name]) for name in seen}
         names = env.get_wrapper_attr("action_names") or info["legal_actions"]
-        text = prompt_text(observation.text, settings, asked, names)
-        reply = demonstration(settings, facts, thoughts_of(facts), best)
+        text = prompt_text(observation.text, settings, asked, names, memory)
+        memory = thoughts_of(facts)
+        reply = demonstration(settings, facts, memory, best)
         yield Demo(text, tuple(map(Picture, observation.images)), reply, seed, turn, facts)
         strays = chance.random() < explore
         legal = tuple(info["legal_actions"]) or names

@@ -81,7 +81,8 @@ def read_reply(
     else:
         failure = Failure.NO_ACTION if in_format else Failure.MALFORMED
     thoughts = "\n".join(said[normalise_key(key)] for key in own if normalise_key(key) in said)
-    return Reply(action, span, stated, thoughts, failure)
+    memory = "" if settings.memory is None else said.get(normalise_key(settings.memory), "")
+    return Reply(action, span, stated, thoughts, failure, memory)
 
 
 def _matches(said: str, action_names: Sequence[str]) -> list[str]:

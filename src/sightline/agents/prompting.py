@@ -21,16 +21,22 @@ BLANK = "..."
 
 
 def prompt_text(
-    observation_text: str, settings: Replies, queried_facts: Sequence[str], action_names: Sequence[str]
+    observation_text: str,
+    settings: Replies,
+    queried_facts: Sequence[str],
+    action_names: Sequence[str],
+    memory: str = "",
 ) -> str:
-    """Compose the prompt of one turn: the observation's words and the reply instructions.
+    """Compose the prompt of one turn: the observation's words, what was written down, and the reply instructions.
 
     Args:
         observation_text: rules, and what of the present state is told in words.
         queried_facts: names of the facts that a reply should state, in order.
         action_names: of the environment.
+        memory: what the reply before wrote down, for settings that have a key for that.
     """
-    return f"{observation_text}\n{instructions(settings, queried_facts, action_names)}"
+    notes = "" if settings.memory is None else f"\nYou have written down: {memory or 'nothing'}"
+    return f"{observation_text}{notes}\n{instructions(settings, queried_facts, action_names)}"
 
 
 def instructions(settings: Replies, queried_facts: Sequence[str], action_names: Sequence[str]) -> str:

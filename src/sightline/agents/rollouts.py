@@ -78,7 +78,7 @@ class _Texts:
         self.replies, self.vlm = replies, vlm
         # Episodes of a group have the same beginning, and many observations differ in their pictures only.
         self.prompt_text = lru_cache(CACHE_SIZE)(
-            lambda text, queried_facts, action_names: prompt_text(text, replies, queried_facts, action_names)
+            lambda text, queried_facts, names, memory: prompt_text(text, replies, queried_facts, names, memory)
         )
         self.parse = lru_cache(CACHE_SIZE)(self._parse)
 
@@ -115,6 +115,8 @@ class RolloutWorker:
         keeps_frames: whether turns keep the frame of the state that they led to, for a reward model.
         workers: `inline` steps all episodes in this process, one after the other; `processes` spreads them over as many
             processes as there are cores.
+        prompt_tokens: of a prompt, at most: earlier turns are left out to keep to it. For policies only: the tokens of
+            others are not known.
     """
 
     def __init__(
@@ -127,8 +129,9 @@ class RolloutWorker:
         success: SuccessRule = "end",
         keeps_frames: bool = False,
         workers: Workers = "inline",
+        prompt_tokens: int | None = None,
     ) -> None:
-        self._window, self._parallel = window, parallel
+        self._window, self._prompt_tokens, self._parallel = window, prompt_tokens, parallel
         self.success: SuccessRule = success
         self._keeps_frames = keeps_frames
         self._texts = _Texts(replies, vlm)
@@ -172,6 +175,7 @@ class RolloutWorker:
                         picture_filter,
                         self.success,
                         self._keeps_frames,
+                        self._prompt_tokens,
                     )
                 )
             for episode in active:
@@ -235,8 +239,9 @@ class _Episode:
         picture_filter: PictureFilter | None,
         success: SuccessRule,
         keeps_frames: bool,
+        prompt_tokens: int | None = None,
     ) -> None:
-        self._keeps_frames = keeps_frames
+        self._keeps_frames, self._prompt_tokens = keeps_frames, prompt_tokens
         self._game, self.slot, self.index, self._task = game, slot, index, task
         self._key, self._texts, self._window, self._picture_filter = key, texts, window, picture_filter
         self.trajectory = Trajectory(task.seed, task.member)
@@ -255,12 +260,16 @@ class _Episode:
         return (*self._key, self._task.seed, self._task.member, len(self.trajectory.turns))
 
     def conversation(self) -> list[ChatTurn]:
-        """Messages of the window; the last one waits for its reply.
+        """Messages of the window, as many as the budget of tokens allows; the last one waits for its reply.
 
         window 2:    turn 0   turn 1   turn 2   turn 3
                                        shown    shown, to be replied to
         """
-        return self._exchanges[-self._window :]
+        shown, vlm = self._exchanges[-self._window :], self._texts.vlm
+        if self._prompt_tokens is not None and vlm is not None:
+            while len(shown) > 1 and len(vlm.encode(shown).ids) > self._prompt_tokens:
+                shown = shown[1:]
+        return shown
 
     def step(self, completion: Completion) -> None:
         """Parse a reply, and begin to play its action; `observe` goes on."""
@@ -321,7 +330,8 @@ class _Episode:
             turn = len(self.trajectory.turns)
             pictures = tuple(self._picture_filter(picture, self._task, turn) for picture in pictures)
         names = self._action_names or tuple(self._info.get("legal_actions", ()))
-        text = self._texts.prompt_text(observation.text, self._queried_facts, names)
+        memory = self.trajectory.turns[-1].reply.memory if self.trajectory.turns else ""
+        text = self._texts.prompt_text(observation.text, self._queried_facts, names, memory)
         self._exchanges.append(ChatTurn(text, pictures))
 
     def parsed_turn(self, completion: Completion) -> Turn:

@@ -99,7 +99,7 @@ def _sequence_turn(turn: Turn, advantages: Advantages, index: int) -> SequenceTu
     # A reply begins where its prompt ends, in the merged sequence as well: that begins with this prompt.
     start = len(turn.prompt.ids)
     choice = None if turn.choice is None else start + turn.choice
-    span = TurnSpan(start, start + len(turn.sample.ids), choice, turn.choices)
+    span = TurnSpan(start, start + len(turn.sample.ids), choice, turn.choices, turn.sample.kept)
     value_target = None if advantages.returns is None else float(advantages.returns[index])
     return SequenceTurn(turn, span, float(advantages.advantages[index]), value_target)
 

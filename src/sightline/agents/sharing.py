@@ -51,4 +51,5 @@ def _light_turn(turn: Turn, sent: dict[str, Picture] | None) -> Turn:
         for picture in turn.exchange.pictures
     )
     prompt = None if turn.prompt is None else Prompt(np.zeros(0, np.int64))
-    return replace(turn, exchange=replace(turn.exchange, pictures=pictures), prompt=prompt, frame=None)
+    sample = replace(turn.sample, kept=())
+    return replace(turn, exchange=replace(turn.exchange, pictures=pictures), prompt=prompt, sample=sample, frame=None)

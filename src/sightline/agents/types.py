@@ -37,6 +37,7 @@ class Reply:
         stated: facts that the reply states about the picture: name -> text.
         thoughts: chain of thought; may be empty.
         failure: None if an action was parsed.
+        memory: what it writes down for the next turn, if the recipe has a key for that (`replies.memory`).
     """
 
     action: str | None
@@ -44,6 +45,7 @@ class Reply:
     stated: dict[str, str] = field(default_factory=dict)
     thoughts: str = ""
     failure: Failure | None = None
+    memory: str = ""
 
 
 @dataclass(eq=False)

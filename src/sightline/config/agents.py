@@ -69,6 +69,9 @@ class Replies(Strict):
     """Keys of a reply in their order, each with a hint of what to write (or none), instead of facts, thoughts, action:
     {plan: what to do first and next, holding: "", action: one action}. `action` is needed; names of facts that the game
     asks for are facts, the rest is thoughts."""
+    memory: str | None = None
+    """Key of `fields` whose text is shown again in the next turn's prompt: what the model has written down for itself,
+    in place of earlier turns or beside them (`rollouts.window`)."""
     max_tokens: PositiveInt = 256
     """Tokens of a reply, at most; a reply that is cut off counts as unparsable."""
     unparsable: Literal["random", "forfeit"] = "random"
@@ -89,6 +92,10 @@ class Replies(Strict):
         plain = [re.sub(r"\W+", "_", name).strip("_").casefold() for name in self.fields]
         if "" in plain or len(set(plain)) < len(plain):
             raise ValueError("fields: names need letters, and must differ in more than case and punctuation")
+        if self.memory is not None and (self.memory == "action" or self.memory not in self.fields):
+            raise ValueError(
+                f"memory: '{self.memory}' is not a key to write notes under; add it to replies.fields, before 'action'"
+            )
         return self
 
     def asks(self, facts: Iterable[str]) -> tuple[str, ...]:
@@ -148,8 +155,18 @@ class Rollouts(Strict):
     parallel: PositiveInt = 64
     """Episodes played at the same time, over all processes; the place of a finished one is taken by the next."""
     temperature: PositiveFloat = 1.0
+    top_k: NonNegativeInt = 0
+    """Sample among so many of the most probable tokens; 0: among all. What was kept is kept in learning, too, so
+    log-probabilities are those of what was sampled from."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Sample among the most probable tokens that together have this probability."""
+    min_p: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Sample among tokens at least this share as probable as the most probable one."""
     window: PositiveInt = 1
     """Turns that the model is shown: the present one, and what was seen and replied before."""
+    prompt_tokens: PositiveInt | None = None
+    """Tokens of a prompt, at most: earlier turns of the window are left out, the oldest first, until it has no more.
+    The present turn is always shown."""
     rewards: Literal["turn", "episode"] = "turn"
     """`turn`: each turn has its reward; `episode`: their sum is that of an episode's last turn."""
     episode_steps: PositiveInt | None = None

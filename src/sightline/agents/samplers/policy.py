@@ -10,7 +10,7 @@ import numpy as np
 from sightline.agents.samplers import Completion, Conversation, Key
 from sightline.errors import RunFailed
 from sightline.models.vlm.model import VLM
-from sightline.models.vlm.types import Prompt, Sample
+from sightline.models.vlm.types import EVERY_TOKEN, Prompt, Sample, Truncation
 
 CHANCE_OF_SAMPLING = 1
 """First number of the PRNG keys of sampling, so that they differ from those of random actions."""
@@ -24,11 +24,13 @@ class PolicySampler:
         vlm: the policy.
         temperature: 1 samples from the model's distribution; 0 is greedy.
         max_tokens: of a reply.
+        truncation: tokens that may be sampled at all.
     """
 
     vlm: VLM
     temperature: float
     max_tokens: int
+    truncation: Truncation = EVERY_TOKEN
 
     def generate(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
         """See `Sampler`."""
@@ -47,7 +49,8 @@ class PolicySampler:
         import torch
 
         try:
-            return self.vlm.generate(prompts, uniforms, self.temperature or 1.0, self.max_tokens)
+            temperature, truncation = self.temperature or 1.0, self.truncation
+            return self.vlm.generate(prompts, uniforms, temperature, self.max_tokens, truncation=truncation)
         except (torch.OutOfMemoryError, MemoryError) as error:
             if len(prompts) == 1:
                 raise RunFailed(

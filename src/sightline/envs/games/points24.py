@@ -24,7 +24,8 @@ class Points24(PointsGame):
         faces_as_10: count J, Q and K as 10, otherwise as 11, 12 and 13 (with three more actions).
         solvable_only: deal again until the target can be made.
         legacy: make every action legal in every state, as the reference does (which also takes a sign
-            before a number, as in `+5+7`, where ours is worth nothing), and keep unsolvable deals even with `solvable_only`.
+            before a number, as in `+5+7`, where ours is worth nothing), and keep unsolvable deals even with
+            `solvable_only`.
         render_size: height and width of the pictures.
         render_mode: `rgb_array` or None.
 

@@ -14,6 +14,7 @@ replies, and so does a run on another number of processes.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ import numpy as np
 
 from sightline.errors import RunFailed
 from sightline.models.vlm.tokens import Tokens
-from sightline.models.vlm.types import Sample
+from sightline.models.vlm.types import EVERY_TOKEN, Sample, Truncation
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +39,7 @@ def sample(
     alternatives: int = 0,
     stop: Callable[[], bool] | None = None,
     options: Mapping[str, Any] | None = None,
+    truncation: Truncation = EVERY_TOKEN,
 ) -> list[Sample]:
     """Sample a reply to each of N prompts.
 
@@ -52,6 +54,7 @@ def sample(
         alternatives: number of the most probable tokens that are returned for each place.
         stop: asked after each token; once it is true, all replies are cut off where they are.
         options: further fields of `GenerationConfig` that change logits, such as `min_new_tokens`.
+        truncation: tokens that may be sampled at all; the samples say which these were.
 
     Raises:
         RunFailed: the model's probabilities are not finite.
@@ -59,7 +62,7 @@ def sample(
     import torch
     import transformers
 
-    processor = _inverse_cdf_processor(banned, uniforms, temperature, alternatives)
+    processor = _inverse_cdf_processor(banned, uniforms, temperature, alternatives, truncation)
     # `do_sample=False`, although tokens are sampled: the processor has already chosen, and leaves `generate` only one
     # token with a finite score to take the maximum of.
     library: Any = transformers  # its types change with its version
@@ -88,9 +91,9 @@ def sample(
             tuple(zip(best.indices[number].tolist(), best.values[number].tolist(), strict=True))
             for best in processor.alternatives[:length]
         )
-        replies.append(
-            Sample(said, row[:length].astype(np.float32), text, finished=end is not None, alternatives=others)
-        )
+        kept = tuple(mask[number].nonzero()[0].astype(np.int32) for mask in processor.kept[:length])
+        logprobs_said = row[:length].astype(np.float32)
+        replies.append(Sample(said, logprobs_said, text, end is not None, alternatives=others, kept=kept))
     if not all(np.isfinite(reply.logprobs).all() for reply in replies):
         raise RunFailed(
             "the model's probabilities are not finite; resume from an earlier checkpoint, or try policy.dtype=float32"
@@ -99,10 +102,10 @@ def sample(
 
 
 def _inverse_cdf_processor(
-    banned: torch.Tensor, uniforms: np.ndarray | None, temperature: float, alternatives: int
+    banned: torch.Tensor, uniforms: np.ndarray | None, temperature: float, alternatives: int, truncation: Truncation
 ) -> Any:
-    """Logits processor that samples the next token, forces `generate` to take it, and records its log-probability and
-    the most probable tokens."""
+    """Logits processor that samples the next token, forces `generate` to take it, and records its log-probability, the
+    most probable tokens, and those that were kept."""
     import torch
     from transformers import LogitsProcessor
 
@@ -113,9 +116,14 @@ def _inverse_cdf_processor(
             self.picked: list[torch.Tensor] = []
             self.logprobs: list[torch.Tensor] = []
             self.alternatives: list[Any] = []
+            self.kept: list[np.ndarray] = []
 
         def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
             logits = (scores.float() / temperature).masked_fill(banned, -torch.inf)
+            if truncation != EVERY_TOKEN:
+                kept = kept_tokens(logits, truncation)
+                logits = logits.masked_fill(~kept, -torch.inf)
+                self.kept.append(kept.cpu().numpy())
             chosen = logits.argmax(-1) if numbers is None else draw(logits, numbers[:, len(self.picked)])
             self.picked.append(chosen)
             self.logprobs.append(logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1))
@@ -127,6 +135,31 @@ def _inverse_cdf_processor(
             return only.scatter(1, chosen[:, None], 0.0)
 
     return InverseCDFProcessor()
+
+
+def kept_tokens(logits: torch.Tensor, truncation: Truncation) -> torch.Tensor:
+    """Tell which tokens a truncation keeps; the most probable one is always kept, and equal ones are kept together.
+
+    Args:
+        logits: float32[N, V]; tokens at minus infinity are never kept.
+
+    Returns:
+        bool[N, V].
+    """
+    import torch
+
+    kept = logits > -torch.inf
+    if 0 < truncation.top_k < logits.shape[-1]:
+        kept &= logits >= logits.topk(truncation.top_k).values[:, -1:]
+    if truncation.top_p < 1:
+        probabilities = logits.masked_fill(~kept, -torch.inf).double().softmax(-1)
+        ordered = probabilities.sort(descending=True).values
+        # As many as are needed to reach top_p: a token counts while those before it have not reached it.
+        needed = (ordered.cumsum(-1) - ordered < truncation.top_p).sum(-1, keepdim=True)
+        kept &= probabilities >= ordered.gather(1, needed - 1)
+    if truncation.min_p > 0:
+        kept &= logits >= logits.max(-1, keepdim=True).values + math.log(truncation.min_p)
+    return kept
 
 
 def _stopping_criteria(stop: Callable[[], bool]) -> Any:

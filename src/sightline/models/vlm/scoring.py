@@ -48,6 +48,7 @@ class Batch:
         choice_tokens: int64[C], indices into the T tokens: the token that decides between the legal actions.
         choice_turns: int64[C], indices into the M turns.
         choices: int64[C, K], ids that this token can have, padded with -1.
+        kept: int64[T, K], ids that could be sampled in the place of each token, padded with -1; without any, [T, 0].
     """
 
     inputs: dict[str, torch.Tensor]
@@ -59,6 +60,7 @@ class Batch:
     choice_tokens: torch.Tensor
     choice_turns: torch.Tensor
     choices: torch.Tensor
+    kept: torch.Tensor
 
     def to(self, device: torch.device, floats: torch.dtype) -> Batch:
         """Copy to a device, with floating-point inputs (pictures) cast to a dtype."""
@@ -86,6 +88,7 @@ def collate(sequences: Sequence[TokenSequence], pad: int, nested: frozenset[str]
     choice_tokens: list[int] = []
     choice_turns: list[int] = []
     choices: list[torch.Tensor] = []
+    kept: list[np.ndarray] = []
     whole = [np.concatenate([sequence.prompt.ids, sequence.reply]).astype(np.int64) for sequence in sequences]
     for row, (sequence, ids) in enumerate(zip(sequences, whole, strict=True)):
         for span in sequence.spans:
@@ -100,6 +103,7 @@ def collate(sequences: Sequence[TokenSequence], pad: int, nested: frozenset[str]
             rows += [row] * (span.end - span.start)
             columns += range(span.start - 1, span.end - 1)  # the logits before each token
             targets += ids[span.start : span.end].tolist()
+            kept += span.kept
     listed = nn.utils.rnn.pad_sequence(choices, True, -1) if choices else torch.zeros((0, 1), dtype=torch.int64)
     inputs = stack(whole, [sequence.prompt for sequence in sequences], pad, "right", nested)
 
@@ -116,7 +120,16 @@ def collate(sequences: Sequence[TokenSequence], pad: int, nested: frozenset[str]
         choice_tokens=numbers(choice_tokens),
         choice_turns=numbers(choice_turns),
         choices=listed,
+        kept=_padded(kept) if kept else torch.zeros((len(targets), 0), dtype=torch.int64),
     )
+
+
+def _padded(kept: list[np.ndarray]) -> torch.Tensor:
+    """int64[T, K], lists of ids padded with -1."""
+    found = np.full((len(kept), max(map(len, kept))), -1, np.int64)
+    for row, ids in enumerate(kept):
+        found[row, : len(ids)] = ids
+    return torch.from_numpy(found)
 
 
 class PolicyWithValueHead(nn.Module):
@@ -146,7 +159,10 @@ class PolicyWithValueHead(nn.Module):
         # would differ from 1 before any update.
         scaled = raw.float() / temperature
         logits = scaled.masked_fill(self.banned, -torch.inf)
-        logprobs = logits.gather(1, batch.targets[:, None])[:, 0] - logits.logsumexp(-1)
+        # Sampled from a part of the vocabulary: the same part, or old and new probabilities would be of different
+        # distributions.
+        among = logits if not batch.kept.shape[1] else _among(logits, batch.kept)
+        logprobs = logits.gather(1, batch.targets[:, None])[:, 0] - among.logsumexp(-1)
         # The entropy is a metric, not a loss, and its gradient would keep copies of [T, V] alive.
         with torch.no_grad():
             parts = [_entropy(part) for part in torch.split(logits, ENTROPY_ROWS)]
@@ -155,8 +171,7 @@ class PolicyWithValueHead(nn.Module):
         choice_entropy = raw.new_zeros(len(batch.value_rows), dtype=torch.float32)
         if len(batch.choices):
             # Entropy over the legal actions alone, with gradient: the exploration bonus of the policy loss.
-            among = scaled[batch.choice_tokens].gather(1, batch.choices.clamp(min=0))
-            entropies = _entropy(among.masked_fill(batch.choices < 0, -torch.inf))
+            entropies = _entropy(_among(scaled[batch.choice_tokens], batch.choices))
             choice_entropy = choice_entropy.index_copy(0, batch.choice_turns, entropies)
         return TokenStats(logprobs, entropy, values, choice_entropy)
 
@@ -196,6 +211,11 @@ class ValueHead(nn.Module):
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         values: torch.Tensor = self.value(torch.tanh(self.hidden(states.float())))
         return values[:, 0].clone()  # FSDP does not allow a module to return a view of its output
+
+
+def _among(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Logits [T, K] of some ids, padded with -1, whose logits are minus infinity."""
+    return logits.gather(1, ids.clamp(min=0)).masked_fill(ids < 0, -torch.inf)
 
 
 def _entropy(logits: torch.Tensor) -> torch.Tensor:

@@ -61,6 +61,25 @@ class Prompt:
     per_picture: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Truncation:
+    """Which tokens may be sampled at all; applied in this order, as Hugging Face does.
+
+    Attributes:
+        top_k: only so many of the most probable; 0 for all.
+        top_p: only the most probable ones that together have this probability (nucleus sampling, Holtzman et al. 2020).
+        min_p: none that is less probable than this share of the most probable one (Nguyen et al. 2025).
+    """
+
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+
+EVERY_TOKEN = Truncation()
+"""Nothing is cut off."""
+
+
 @dataclass(frozen=True, eq=False)
 class Sample:
     """A sampled reply with its log-probabilities.
@@ -68,11 +87,13 @@ class Sample:
     Attributes:
         ids: int64[n], including the stop token if there is one.
         logprobs: float32[n], log-probabilities (nats) at the sampling temperature, normalised over the tokens that are
-            not banned.
+            not banned and, with a truncation, were kept.
         text: the reply without special tokens.
         finished: true if the reply ended with a stop token, false if it reached the token limit.
         alternatives: for each token the most probable ones at its place, as (id, log-probability at temperature 1);
             empty unless they were asked for.
+        kept: for each token the ids, int32[K] in ascending order, that the truncation of sampling kept at its place;
+            empty without one.
     """
 
     ids: np.ndarray
@@ -80,6 +101,7 @@ class Sample:
     text: str
     finished: bool
     alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
+    kept: tuple[np.ndarray, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,12 +112,14 @@ class TurnSpan:
         start, end: half-open range of positions in the sequence's ids; `start` is the first sampled token.
         choice: position of the first token at which the legal actions differ; None if the reply held no action.
         choices: id of that token for each legal action.
+        kept: `Sample.kept`: probabilities are normalised over these tokens alone; empty for all.
     """
 
     start: int
     end: int
     choice: int | None = None
     choices: tuple[int, ...] = ()
+    kept: tuple[np.ndarray, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
