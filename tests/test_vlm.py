@@ -294,6 +294,25 @@ def test_draw_survives_the_largest_number() -> None:
     assert draw(row, torch.tensor([np.nextafter(1.0, 0), 0.0], dtype=torch.float64)).tolist() == [3, 0]
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_prompt_is_read_once_for_all_its_replies(family: str, loaded: Callable[[str], VLM]) -> None:
+    """With pictures of several sizes, several, and none; in any order; and what was read before leaves nothing."""
+    vlm, of = loaded(family), [0, 1, 1, 3, 0, 2, 3, 3, 1]
+    prompts = [vlm.encode(exchanges) for exchanges in SHOWN]
+    apart = vlm.generate([prompts[i] for i in of], uniforms(9, 12), 0.8, 12)
+    read: list[int] = []
+    hook = vlm.model.get_input_embeddings().register_forward_hook(lambda module, inputs, out: read.append(out.numel()))
+    together = vlm.generate(prompts, uniforms(9, 12), 0.8, 12, of=of)
+    shared = sum(read)
+    again = vlm.generate([prompts[i] for i in of], uniforms(9, 12), 0.8, 12)
+    hook.remove()
+    assert shared < 0.8 * (sum(read) - shared)
+    for one, other, third in zip(apart, together, again, strict=True):
+        np.testing.assert_array_equal(one.ids, other.ids)
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
+        np.testing.assert_array_equal(one.ids, third.ids)
+
+
 # -- a part of the vocabulary ------------------------------------------------------------------------------------------
 
 

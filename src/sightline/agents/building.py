@@ -33,6 +33,7 @@ from sightline.rewards.building import build_reward as build_model_of
 
 if TYPE_CHECKING:
     from sightline.agents.learning import PolicyLearner
+    from sightline.agents.samplers.server import ServerSampler
     from sightline.agents.samplers.vllm import VLLMSampler
 
 
@@ -94,7 +95,7 @@ class AgentSetup:
         recipe: resolved.
         vlm: the policy, with the weights that the recipe names.
         engine: the processes that it is trained on.
-        server: vLLM with a copy of the weights; None if the policy samples by itself.
+        server: vLLM, in this process or as a server, with a copy of the weights; None if the policy samples by itself.
         reward: the reward model that episodes are scored by, and what goes with it; None where they keep the
             environment's own rewards.
     """
@@ -102,7 +103,7 @@ class AgentSetup:
     recipe: AgentRecipe
     vlm: VLM
     engine: Engine
-    server: VLLMSampler | None = None
+    server: VLLMSampler | ServerSampler | None = None
     reward: RewardSetup | None = None
 
     @property
@@ -187,11 +188,15 @@ class AgentSetup:
             say=say,
         )
 
-    def weights_changed(self) -> None:
-        """Hand new weights to a sampler that has a copy of them."""
+    def weights_changed(self, version: int | None = None) -> None:
+        """Hand new weights to a sampler that has a copy of them.
+
+        Args:
+            version: their number, updates before them; None if they are none of training's.
+        """
         if self.server is not None:
             with self.engine.full_params():
-                self.server.take_over_weights()
+                self.server.take_over_weights(version)
 
     def eval_seeds(self, name: str, episodes: int, seed: int = 0) -> EvalSeeds:
         """Evaluation seeds of the recipe's environment; other options give other seeds."""
@@ -272,16 +277,26 @@ def _check_trainable(recipe: AgentRecipe) -> None:
             f"device={recipe.device} would put all {processes} processes on one GPU; say device=cuda, and each takes "
             "a GPU of its own"
         )
-    if processes > 1 and policy.sampler == "vllm":
+    if processes > 1 and policy.sampler != "transformers":
         raise BadInput(
-            f"policy.sampler=vllm is for one process, and torchrun has started {processes}; take "
+            f"policy.sampler={policy.sampler} is for one process, and torchrun has started {processes}; take "
             "policy.sampler=transformers, or start without torchrun"
         )
     cut = recipe.rollouts
-    if policy.sampler == "vllm" and Truncation(cut.top_k, cut.top_p, cut.min_p) != EVERY_TOKEN:
+    if policy.sampler != "transformers" and Truncation(cut.top_k, cut.top_p, cut.min_p) != EVERY_TOKEN:
         raise BadInput(
-            "rollouts.top_k, top_p and min_p need policy.sampler=transformers: vLLM does not say which tokens it kept, "
-            "and what they were is part of a reply's probability"
+            "rollouts.top_k, top_p and min_p need policy.sampler=transformers: others do not say which tokens they "
+            "kept, and what they were is part of a reply's probability"
+        )
+    if recipe.rollouts.staleness is not None and policy.sampler != "server":
+        raise BadInput(
+            "rollouts.staleness is for policy.sampler=server: only a server can play on while the model learns; leave "
+            "it out"
+        )
+    if recipe.rollouts.staleness and recipe.rollouts.dynamic_sampling:
+        raise BadInput(
+            "rollouts.staleness and dynamic_sampling exclude each other: which tasks teach nothing is known only when "
+            "the next ones are being played; leave one out"
         )
 
 
@@ -303,11 +318,16 @@ def build(recipe: AgentRecipe) -> AgentSetup:
     if not any(parameter.requires_grad for parameter in vlm.model.parameters()):
         raise BadInput("nothing is left to learn: policy.freeze names all parts; take one out")
     _check_length(recipe, vlm)
-    server = None
+    server: VLLMSampler | ServerSampler | None = None
     if recipe.policy.sampler == "vllm":
         from sightline.agents.samplers.vllm import VLLMSampler
 
         server = VLLMSampler(vlm, max_tokens=recipe.replies.max_tokens, settings=recipe.policy.vllm)
+    elif recipe.policy.sampler == "server":
+        from sightline.agents.samplers.server import ServerSampler
+
+        server = ServerSampler(vlm, recipe.policy.server, max_tokens=recipe.replies.max_tokens)
+        server.take_over_weights()  # whatever it serves at first
     return AgentSetup(recipe, vlm, engine, server, build_reward(recipe))
 
 

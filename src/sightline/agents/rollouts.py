@@ -363,6 +363,7 @@ class _Episode:
             action_tokens=parsed.action_tokens,
             choice=parsed.choice,
             choices=parsed.choices,
+            version=completion.version,
         )
 
     def _choose_action(self, action: str | None, is_legal: bool, legal: Iterable[str]) -> str | None:

@@ -11,6 +11,7 @@ test of the best model
 
 from __future__ import annotations
 
+import contextlib
 import time
 import zlib
 from collections import Counter
@@ -23,12 +24,14 @@ import numpy as np
 
 from sightline.agents.alarms import Alarms
 from sightline.agents.algorithms.returns import informative_tasks, is_complete
+from sightline.agents.asynchronous import RolloutsAhead, staleness, within_bound
 from sightline.agents.building import AgentSetup
 from sightline.agents.evaluation import evaluate_policy, film_episode, play_eval_seeds, summary
 from sightline.agents.losses import Sums
 from sightline.agents.metrics import MetricValues, merge_sums, rollout_metrics, update_metrics
 from sightline.agents.rollouts import EpisodeTask
 from sightline.agents.samplers import Completion, Conversation, Key, Sampler
+from sightline.agents.samplers.server import ServerSampler
 from sightline.agents.sharing import gather_episodes
 from sightline.agents.trajectory_log import trajectory_log, write_trajectory_log
 from sightline.agents.types import Advantages, Trajectory
@@ -125,6 +128,7 @@ class AgentTrainer:
         self._alarms = Alarms(recipe.alarms)
         self._turns, self._updates = 0, 0
         self._latest: tuple[list[Trajectory], list[Advantages | None]] | None = None
+        self._ahead: RolloutsAhead | None = None
         setup.engine.prepare(setup.vlm)
         self._learner = setup.learner(session.progress.say)
 
@@ -136,10 +140,12 @@ class AgentTrainer:
     def learn(self) -> None:
         """Alternate rollouts and updates until the recipe's turns are played, or the score is good enough."""
         steps = self.setup.recipe.steps
+        self._begin_playing_ahead()
         while self._turns < steps and not self.session.state.finished:
             self._update()
             self._learn_reward()
             self.session.between_steps(last=self._turns >= steps)
+        self._end_playing_ahead()
 
     def _learn_reward(self) -> None:
         """Have an online reward model ask and learn if it is time to."""
@@ -155,6 +161,7 @@ class AgentTrainer:
 
     def close(self) -> None:
         """Close the environments, and leave the other processes."""
+        self._end_playing_ahead()
         if self._online is not None:
             self._online.close()
         self._train_worker.close()
@@ -226,7 +233,7 @@ class AgentTrainer:
         state = read_state(folder / STATE)
         with setup.engine.full_params():
             setup.vlm.load_weights(folder)
-        setup.weights_changed()
+        setup.weights_changed(int(state["updates"]))
         with restoring(folder):
             setup.engine.load_optimiser_state(self._learner.optimiser, state["optimiser"])
             self._turns, self._updates = int(state["turns"]), int(state["updates"])
@@ -277,6 +284,7 @@ class AgentTrainer:
             with setup.engine.full_params():
                 started = time.monotonic()
                 local = self._rollout(missing, attempt)
+                self._check_server(local)
                 seconds_played += time.monotonic() - started
                 if self._train_rewards is not None:
                     self._train_rewards.score(local, learns=True)
@@ -290,8 +298,13 @@ class AgentTrainer:
             advantages = self._learner.compute_advantages(played)
         mismatch = merge_sums(mismatches)
         values: MetricValues = rollout_metrics(played)
+        if setup.server is not None:
+            values["rollout/staleness"] = float(max(staleness(one, self._updates) for one in played))
         values |= self._learner.learn(played, advantages, self._updates, self._turns / recipe.steps)
-        setup.weights_changed()
+        if self._ahead is None:
+            setup.weights_changed(self._updates + 1)
+        else:
+            self._ahead_server().publish(self._updates + 1, keep=self._staleness + 2)
         values |= {k: v for k, v in update_metrics(mismatch).items() if "mismatch" in k}
         turns = sum(len(episode.turns) for episode in played)
         seconds = time.monotonic() - began
@@ -318,13 +331,76 @@ class AgentTrainer:
             count: tasks, over all processes.
             attempt: how often tasks of this update were played before; each has others.
         """
-        setup, recipe, engine = self.setup, self.setup.recipe, self.setup.engine
-        sequence = np.random.SeedSequence([TRAINING, recipe.seed, self._updates, *([attempt] if attempt else [])])
+        if self._ahead is None or attempt:
+            with self._present_weights():
+                return self._play_tasks(self._tasks(self._updates, count, attempt), self._updates)
+        played = self._ahead.take(self._updates)
+        fresh = {id(one) for one in within_bound(played, self._updates, self._staleness)}
+        if late := [EpisodeTask(one.seed, one.member) for one in played if id(one) not in fresh]:
+            with self._ahead_server().with_weights(self._updates):
+                again = iter(self._play_tasks(late, self._updates))
+            played = [one if id(one) in fresh else next(again) for one in played]
+        return played
+
+    def _tasks(self, update: int, count: int, attempt: int = 0) -> list[EpisodeTask]:
+        """This process's share of an update's tasks."""
+        recipe, engine = self.setup.recipe, self.setup.engine
+        sequence = np.random.SeedSequence([TRAINING, recipe.seed, update, *([attempt] if attempt else [])])
         seeds = sequence.generate_state(recipe.rollouts.tasks, np.uint32)[:count]
         local = [int(seed) for seed in seeds[engine.rank :: engine.world]]
-        tasks = [EpisodeTask(seed, member) for seed in local for member in range(recipe.algorithm.episodes_per_task)]
-        key = (recipe.seed, self._updates)
-        return self._train_worker.play(InterruptibleSampler(setup.sampler(), self._give_up_if_overdue), tasks, key)
+        return [EpisodeTask(seed, member) for seed in local for member in range(recipe.algorithm.episodes_per_task)]
+
+    def _play_tasks(self, tasks: list[EpisodeTask], update: int) -> list[Trajectory]:
+        sampler = InterruptibleSampler(self.setup.sampler(), self._give_up_if_overdue)
+        return self._train_worker.play(sampler, tasks, (self.setup.recipe.seed, update))
+
+    # -- a server that plays on while the model learns -----------------------------------------------------------------
+
+    @property
+    def _staleness(self) -> int:
+        return self.setup.recipe.rollouts.staleness or 0
+
+    def _ahead_server(self) -> ServerSampler:
+        server = self.setup.server
+        assert isinstance(server, ServerSampler), "rollouts.staleness is for a server"
+        return server
+
+    def _begin_playing_ahead(self) -> None:
+        recipe = self.setup.recipe
+        if recipe.rollouts.staleness is None or self._turns >= recipe.steps or self.session.state.finished:
+            return
+        server = self._ahead_server()
+        server.take_over_weights(self._updates)
+
+        def play(update: int, weights: int) -> list[Trajectory]:
+            with server.with_weights(weights):
+                return self._play_tasks(self._tasks(update, recipe.rollouts.tasks), update)
+
+        self._ahead = RolloutsAhead(play, self._updates, self._staleness)
+
+    def _end_playing_ahead(self) -> None:
+        """Whatever was played ahead is not learned from; it is played again after a resumption."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.close()
+
+    def _present_weights(self) -> contextlib.AbstractContextManager[None]:
+        """Within the context the sampler has the present weights, whatever is played ahead."""
+        if self._ahead is None:
+            return contextlib.nullcontext()
+        return self._ahead_server().with_weights(self._updates)
+
+    def _check_server(self, played: Sequence[Trajectory]) -> None:
+        """Compare a server's log-probabilities of fresh replies with the policy's own.
+
+        Raises:
+            RunFailed: they are far off.
+        """
+        server = self.setup.server
+        if isinstance(server, ServerSampler):
+            fresh = [turn for one in played if one.turns and staleness(one, self._updates) == 0 for turn in one.turns]
+            replies = [(turn.prompt, turn.sample) for turn in fresh if turn.prompt is not None and len(turn.sample.ids)]
+            server.at(self.setup.recipe.rollouts.temperature).check_weights(replies)
 
     def _give_up_if_overdue(self) -> None:
         """Stop in the middle of a rollout if a stop was requested long ago; unsaved progress is lost."""
@@ -361,7 +437,8 @@ class AgentTrainer:
         with self.setup.engine.full_params():
             if not self._is_main_process:
                 return None
-            return film_episode(self._eval_worker, self._eval_sampler(), self._validation, self._rewards)
+            with self._present_weights():
+                return film_episode(self._eval_worker, self._eval_sampler(), self._validation, self._rewards)
 
     def test(self, best: Path) -> dict[str, Any]:
         """Play the test seeds by the best model, with real, blank and shuffled pictures."""
@@ -389,7 +466,8 @@ class AgentTrainer:
 
     def _play(self, seeds: EvalSeeds) -> list[Trajectory]:
         """Play evaluation seeds greedily; a reward model scores the episodes, if there is one."""
-        played = play_eval_seeds(self._eval_worker, self._eval_sampler(), seeds)
+        with self._present_weights():
+            played = play_eval_seeds(self._eval_worker, self._eval_sampler(), seeds)
         if self._rewards is not None:
             self._rewards.score(played)
         return played

@@ -80,6 +80,7 @@ class Turn:
             weights change; None if those of sampling are the same but for rounding in float32.
         ref_logprobs: float32[n], log-probabilities of the sampled tokens under the reference model (the model before
             RL); None if the loss does not need them.
+        version: number of the weights that sampled it, where a server has copies of them; else None.
     """
 
     exchange: ChatTurn
@@ -102,6 +103,7 @@ class Turn:
     value: float = 0.0
     old_logprobs: np.ndarray | None = None
     ref_logprobs: np.ndarray | None = None
+    version: int | None = None
 
     @property
     def state(self) -> str:

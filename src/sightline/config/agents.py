@@ -34,6 +34,26 @@ class VLLM(Strict):
     """Compile the model and record CUDA graphs; false starts sooner, takes less memory, and samples more slowly."""
 
 
+class PolicyServer(Strict):
+    """A server that samples the replies: vLLM's, or another one with its interface (`agents/samplers/server.py`)."""
+
+    url: str = "http://localhost:8000/v1"
+    """Its address, up to and with `/v1`."""
+    model: str | None = None
+    """Name that it serves the model under; default: the only one."""
+    weights: str | None = None
+    """Folder that this machine and the server both see, for new weights; default: a temporary one, for a server on this
+    machine."""
+    concurrency: PositiveInt = 64
+    """Requests that are waited for at the same time."""
+    timeout: PositiveFloat = 300.0
+    """Seconds that a whole reply, or the loading of weights, may take."""
+    key_env: str | None = None
+    """Environment variable with a key, where the server asks for one."""
+    insecure_http: bool = False
+    """Ask a server on another machine by plain http, without a key."""
+
+
 class ModelConfig(Strict):
     """The model that plays and learns."""
 
@@ -50,10 +70,13 @@ class ModelConfig(Strict):
     """Load the weights in 4 bits (NF4, Dettmers et al. 2023); needs the extra `quantised`, a GPU and `lora`."""
     gradient_checkpointing: bool = False
     """Spend time instead of memory: activations are computed again in the backward pass."""
-    sampler: Literal["transformers", "vllm"] = "transformers"
-    """Library that samples the replies; vLLM needs its package and a GPU, and is for one process."""
+    sampler: Literal["transformers", "vllm", "server"] = "transformers"
+    """What samples the replies: the model itself, vLLM in this process (needs its package and a GPU), or a server; the
+    last two are for one process."""
     vllm: VLLM = VLLM()
     """How vLLM shares the GPU, for `sampler=vllm`."""
+    server: PolicyServer = PolicyServer()
+    """Where the server is, for `sampler=server`."""
 
 
 class Replies(Strict):
@@ -167,6 +190,9 @@ class Rollouts(Strict):
     prompt_tokens: PositiveInt | None = None
     """Tokens of a prompt, at most: earlier turns of the window are left out, the oldest first, until it has no more.
     The present turn is always shown."""
+    staleness: NonNegativeInt | None = None
+    """Asynchronous rollouts, for `policy.sampler=server`: play on while the model learns, with weights that are at most
+    so many updates old when an episode is learned from. 0 waits for each update, with the same result as none."""
     rewards: Literal["turn", "episode"] = "turn"
     """`turn`: each turn has its reward; `episode`: their sum is that of an episode's last turn."""
     episode_steps: PositiveInt | None = None

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from sightline import registry
-from sightline.config.recipe import ControlRecipe, Recipe
+from sightline.config.recipe import AgentRecipe, ControlRecipe, Recipe
 from sightline.errors import BadInput
 
 KNOWN_PACKAGES = ("stable_baselines3", "sb3_contrib")
@@ -58,9 +58,16 @@ def _external_keys(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     """Recipe keys that send queries, credentials, money, labels or metrics elsewhere: (key, value, meaning)."""
     if recipe.wandb:
         yield "wandb", recipe.wandb, "a project that metrics would be sent to"
-    if isinstance(recipe, ControlRecipe):
-        for key, value, what in recipe.reward.reaches():
-            yield f"reward.{key}", value, what
+    for key, value, what in recipe.reward.reaches():
+        yield f"reward.{key}", value, what
+    if isinstance(recipe, AgentRecipe) and recipe.policy.sampler == "server":
+        server = recipe.policy.server
+        if not is_this_machine(server.url):
+            yield "policy.server.url", server.url, "a server that would be sent pictures"
+        if server.weights is not None:
+            yield "policy.server.weights", server.weights, "a folder that weights would be written to"
+        if server.key_env is not None:
+            yield "policy.server.key_env", server.key_env, "a key that would be used"
 
 
 def is_this_machine(url: str) -> bool:

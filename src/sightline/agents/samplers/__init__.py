@@ -18,10 +18,15 @@ Key = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Completion:
-    """Sampled reply, and the prompt as token ids; without a prompt it is not trained on."""
+    """Sampled reply, and the prompt as token ids; without a prompt it is not trained on.
+
+    Attributes:
+        version: number of the weights that it was sampled with, where a server has copies of them; else None.
+    """
 
     sample: Sample
     prompt: Prompt | None = None
+    version: int | None = None
 
 
 class Sampler(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,8 @@ from sightline.errors import RunFailed
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import EVERY_TOKEN, Prompt, Sample, Truncation
 
+WORTH_SHARING = 0.75
+"""Share of different prompts up to which equal ones are read once: it takes a call more."""
 CHANCE_OF_SAMPLING = 1
 """First number of the PRNG keys of sampling, so that they differ from those of random actions."""
 
@@ -41,21 +43,43 @@ class PolicySampler:
             # on the batch that it is generated in.
             generators = [np.random.default_rng((CHANCE_OF_SAMPLING, *key)) for key in keys]
             uniforms = np.stack([generator.random(self.max_tokens) for generator in generators])
-        samples = self._sample(prompts, uniforms)
+        samples = self._sample(prompts, [_key(conversation) for conversation in conversations], uniforms)
         return [Completion(sample, prompt) for sample, prompt in zip(samples, prompts, strict=True)]
 
-    def _sample(self, prompts: Sequence[Prompt], uniforms: np.ndarray | None) -> list[Sample]:
-        """Sample replies; if memory runs out in two halves, with the same result: each has its own uniform numbers."""
+    def _sample(
+        self, prompts: Sequence[Prompt], states: Sequence[Hashable], uniforms: np.ndarray | None
+    ) -> list[Sample]:
+        """Sample replies; if memory runs out in two halves, with the same result: each has its own uniform numbers.
+
+        Episodes of a group begin alike, and small games have few states: what is shown several times is read once.
+        """
         import torch
 
+        first = {state: i for i, state in reversed(list(enumerate(states)))}  # where each state is shown first
+        distinct = sorted(first.values())
+        place = {i: number for number, i in enumerate(distinct)}
+        of = [place[first[state]] for state in states] if len(distinct) <= WORTH_SHARING * len(prompts) else None
         try:
-            temperature, truncation = self.temperature or 1.0, self.truncation
-            return self.vlm.generate(prompts, uniforms, temperature, self.max_tokens, truncation=truncation)
+            return self.vlm.generate(
+                prompts if of is None else [prompts[i] for i in distinct],
+                uniforms,
+                self.temperature or 1.0,
+                self.max_tokens,
+                truncation=self.truncation,
+                of=of,
+            )
         except (torch.OutOfMemoryError, MemoryError) as error:
             if len(prompts) == 1:
                 raise RunFailed(
                     "out of memory while a single reply is written; lower replies.max_tokens, or take a smaller model"
                 ) from error
         half = len(prompts) // 2
-        first, second = (None, None) if uniforms is None else (uniforms[:half], uniforms[half:])
-        return self._sample(prompts[:half], first) + self._sample(prompts[half:], second)
+        above, below = (None, None) if uniforms is None else (uniforms[:half], uniforms[half:])
+        return self._sample(prompts[:half], states[:half], above) + self._sample(prompts[half:], states[half:], below)
+
+
+def _key(conversation: Conversation) -> Hashable:
+    """What a prompt depends on."""
+    return tuple(
+        (turn.layout, tuple(picture.digest for picture in turn.pictures), tuple(turn.reply)) for turn in conversation
+    )

@@ -113,8 +113,8 @@ class VLLMSampler:
         other._sampling = self._sampling | {"temperature": temperature}
         return other
 
-    def take_over_weights(self) -> None:
-        """Load the present weights of the policy, adapters merged, into vLLM; see `sync`."""
+    def take_over_weights(self, version: int | None = None) -> None:
+        """Load the present weights of the policy, adapters merged, into vLLM; see `sync`. They need no number here."""
         from safetensors.torch import load_file
 
         # by way of files, because the names of weights in a checkpoint are those that vLLM knows

@@ -168,7 +168,7 @@ class VLM:
             uniforms: float64[N, max_tokens] in [0, 1), the random number behind each token; None decodes greedily.
             temperature: temperature of sampling and of the returned log-probabilities.
             max_tokens: token limit of a reply; longer replies are truncated.
-            further: `alternatives`, `stop`, `options` and `truncation` of `sampling.sample`.
+            further: `alternatives`, `stop`, `options`, `truncation` and `of` of `sampling.sample`.
 
         Raises:
             RunFailed: the model's probabilities are not finite.

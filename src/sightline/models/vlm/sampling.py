@@ -14,13 +14,16 @@ replies, and so does a run on another number of processes.
 from __future__ import annotations
 
 import contextlib
+import copy
+import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sightline.errors import RunFailed
+from sightline.models.vlm.loading import without_future_warnings
 from sightline.models.vlm.tokens import Tokens
 from sightline.models.vlm.types import EVERY_TOKEN, Sample, Truncation
 
@@ -40,8 +43,9 @@ def sample(
     stop: Callable[[], bool] | None = None,
     options: Mapping[str, Any] | None = None,
     truncation: Truncation = EVERY_TOKEN,
+    of: Sequence[int] | None = None,
 ) -> list[Sample]:
-    """Sample a reply to each of N prompts.
+    """Sample a reply to each of N prompts, or several to each.
 
     Args:
         model: a Hugging Face model with `generate`.
@@ -55,6 +59,8 @@ def sample(
         stop: asked after each token; once it is true, all replies are cut off where they are.
         options: further fields of `GenerationConfig` that change logits, such as `min_new_tokens`.
         truncation: tokens that may be sampled at all; the samples say which these were.
+        of: for each reply the prompt that it is to, as an index into `inputs`; None for one reply to each. A prompt is
+            read once, whatever the number of its replies, which `uniforms` has the rows of.
 
     Raises:
         RunFailed: the model's probabilities are not finite.
@@ -77,7 +83,10 @@ def sample(
     if stop is not None:
         hooks["stopping_criteria"] = library.StoppingCriteriaList([_stopping_criteria(stop)])
     with _without_own_settings(model), torch.no_grad():
-        model.generate(**inputs, generation_config=settings, **hooks)
+        if of is not None:
+            inputs = _fanned_out(model, inputs, of, settings)
+        with without_future_warnings():
+            model.generate(**inputs, generation_config=settings, **hooks)
     picked = torch.stack(processor.picked, 1).cpu().numpy()
     logprobs = torch.stack(processor.logprobs, 1).cpu().numpy()
     replies = []
@@ -99,6 +108,37 @@ def sample(
             "the model's probabilities are not finite; resume from an earlier checkpoint, or try policy.dtype=float32"
         )
     return replies
+
+
+def _fanned_out(model: Any, inputs: Mapping[str, torch.Tensor], of: Sequence[int], settings: Any) -> dict[str, Any]:
+    """Read each prompt but for its last token, and give every reply a copy of what was kept of it.
+
+    inputs      p p p p      of = 0 0 0 1 1       cache   p p p      to be read   p
+                q q q q                                   p p p                   p
+                                                          p p p                   p
+                                                          q q q                   q
+                                                          q q q                   q
+    """
+    import torch
+
+    length = inputs["input_ids"].shape[1]
+    per_token = {name for name, tensor in inputs.items() if tensor.ndim == 2 and tensor.shape[1] == length}
+    per_token &= {"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"}
+    first = {name: tensor[:, :-1] if name in per_token else tensor for name, tensor in inputs.items()}
+    once = copy.deepcopy(settings)
+    once.max_new_tokens, once.return_dict_in_generate = 1, True
+    rows = torch.as_tensor(of, device=inputs["input_ids"].device)
+    with without_future_warnings():
+        read = model.generate(**first, generation_config=once)
+    cache = read.get("cache") or read["past_key_values"]
+    cache.batch_select_indices(rows)
+    # Models that count positions of pictures in their own way keep how far each prompt's are from the usual.
+    for module in model.modules():
+        if isinstance(getattr(module, "rope_deltas", None), torch.Tensor):
+            module.rope_deltas = module.rope_deltas[rows]
+    core = model.get_base_model() if hasattr(model, "get_base_model") else model
+    name = "cache" if "cache" in inspect.signature(core.forward).parameters else "past_key_values"  # by version
+    return {each: inputs[each][rows] for each in per_token} | {name: cache}
 
 
 def _inverse_cdf_processor(

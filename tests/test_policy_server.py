@@ -1,0 +1,282 @@
+"""The policy on a server: what it answers is checked, its weights follow the learner, and old episodes are not used."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sightline as sl
+from conftest import Finished
+from policy_server import Faults, PolicyServer
+from sightline.agents.asynchronous import RolloutsAhead, staleness, within_bound
+from sightline.agents.samplers.policy import PolicySampler
+from sightline.agents.samplers.server import ServerSampler
+from sightline.agents.types import Trajectory
+from sightline.config.agents import PolicyServer as Settings
+from sightline.config.loading import parse_override
+from sightline.errors import BadInput, RunFailed
+from sightline.images import Picture
+from sightline.models.vlm.model import VLM, load_vlm
+from sightline.models.vlm.types import ChatTurn
+from sightline.runs.metrics import read_metrics
+from small_trajectories import episode
+
+SHOWN = [ChatTurn("Which way?", (Picture(np.full((40, 40, 3), 90, np.uint8)),))]
+SMALL = (
+    *(
+        "numberline",
+        "policy.sampler=server",
+        "steps=50",
+        "tensorboard=false",
+        "evaluation.every=25",
+        "checkpoints.every=25",
+    ),
+    *("evaluation.stop_at=null", "evaluation.episodes=2", "evaluation.test_episodes=2", "rollouts.tasks=3"),
+    *("rollouts.parallel=3", "update.minibatch=8", "update.epochs=1", "algorithm.kind=reinforce", "videos.final=false"),
+)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[PolicyServer]:
+    with PolicyServer() as server:
+        yield server
+
+
+@pytest.fixture
+def server(served: PolicyServer) -> PolicyServer:
+    """The server of the module as it was."""
+    served.faults = Faults()
+    served.loaded.clear()
+    served.requests.clear()
+    served.vlm = load_vlm("bundled", device="cpu")
+    return served
+
+
+@pytest.fixture(scope="module")
+def vlm() -> VLM:
+    return load_vlm("bundled", device="cpu")
+
+
+def sampler(server: PolicyServer, vlm: VLM, **settings: Any) -> ServerSampler:
+    return ServerSampler(vlm, Settings(url=server.url, **settings), 1.0, 12)
+
+
+def test_a_server_s_replies_are_the_policy_s_own(server: PolicyServer, vlm: VLM) -> None:
+    """Ids, log-probabilities at the temperature, and the end; greedily the very same reply."""
+    of_server = sampler(server, vlm)
+    asked = of_server.generate([SHOWN, SHOWN, SHOWN], [(0, 1), (0, 2), (0, 1)])
+    assert asked[0].sample.ids.tolist() == asked[2].sample.ids.tolist() != asked[1].sample.ids.tolist()
+    assert asked[0].prompt is not None and asked[0].version == -1
+    replies = [(one.prompt, one.sample) for one in asked if one.prompt is not None]
+    of_server.check_weights(replies)  # the same weights: no complaint
+    (greedy,), (own,) = (one.generate([SHOWN], [(0, 1)]) for one in (of_server.at(0.0), PolicySampler(vlm, 0.0, 12)))
+    np.testing.assert_array_equal(greedy.sample.ids, own.sample.ids)
+    assert greedy.sample.text == own.sample.text and greedy.sample.finished == own.sample.finished
+    assert of_server.generate([], []) == []
+
+
+def test_earlier_turns_go_along(server: PolicyServer, vlm: VLM) -> None:
+    """As the learner reads them, or the run ends: a reply that is spelt otherwise is another prompt."""
+    ids = (*vlm.tokens.encode("up"), vlm.tokens.stop)
+    before = ChatTurn(SHOWN[0].text, SHOWN[0].pictures, ids, "up")
+    (reply,) = sampler(server, vlm).generate([[before, *SHOWN]], [(1,)])
+    assert reply.prompt is not None and len(reply.prompt.ids) > len(vlm.encode(SHOWN).ids)
+    spelt = ChatTurn(
+        SHOWN[0].text, SHOWN[0].pictures, (*vlm.tokens.encode("u"), *vlm.tokens.encode("p"), ids[-1]), "up"
+    )
+    with pytest.raises(RunFailed, match=r"reads a prompt of \d+ tokens where the learner reads another"):
+        sampler(server, vlm).generate([[spelt, *SHOWN]], [(1,)])
+
+
+@pytest.mark.parametrize(
+    ("fault", "complaint"),
+    [
+        ({"other_ids": True}, "reads a prompt of .* where the learner reads another"),
+        ({"no_ids": True}, "does not say token ids"),
+        ({"other_name": True}, "answers as 'another' where 'tiny' was asked"),
+        ({"banned": True}, "tokens that were banned"),
+        ({"stalls": 30.0}, "no whole answer within 0.5 s"),
+        ({"busy": 99}, "status 503: .*busy"),
+    ],
+)
+def test_what_cannot_be_learned_from_ends_the_run(
+    fault: dict[str, Any], complaint: str, server: PolicyServer, vlm: VLM
+) -> None:
+    asked = sampler(server, vlm, timeout=0.5 if "stalls" in fault else 60.0)
+    server.faults = Faults(**fault)
+    with pytest.raises(RunFailed, match=complaint):
+        asked.generate([SHOWN], [(0,)])
+
+
+def test_what_may_pass_is_asked_again(server: PolicyServer, vlm: VLM) -> None:
+    asked = sampler(server, vlm)
+    server.faults = Faults(busy=2)
+    assert len(asked.generate([SHOWN], [(0,)])) == 1 and len(server.requests) == 3
+
+
+def test_servers_that_are_not_there_or_serve_others_are_refused(server: PolicyServer, vlm: VLM) -> None:
+    with pytest.raises(BadInput, match=r"there is no server at http://127\.0\.0\.1:9/v1 .*vllm serve"):
+        ServerSampler(vlm, Settings(url="http://127.0.0.1:9/v1"))
+    with pytest.raises(BadInput, match="does not serve 'tini'; did you mean 'tiny'"):
+        sampler(server, vlm, model="tini")
+    with pytest.raises(BadInput, match="in plain text"):
+        ServerSampler(vlm, Settings(url="http://192.0.2.1:8000/v1"))
+    server.faults = Faults(no_reload=True)
+    with pytest.raises(RunFailed, match="collective_rpc: status 404"):
+        sampler(server, vlm).take_over_weights()
+
+
+def test_new_weights_arrive_whole_and_older_ones_are_noticed(server: PolicyServer, tmp_path: Path) -> None:
+    import torch
+
+    vlm = load_vlm("bundled", device="cpu")
+    of_server = sampler(server, vlm, weights=str(tmp_path))
+    of_server.take_over_weights()
+    (before,) = of_server.at(0.0).generate([SHOWN], [(0,)])
+    with torch.no_grad():
+        for parameter in vlm.model.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
+    of_server.take_over_weights()
+    (after,) = of_server.at(0.0).generate([SHOWN], [(0,)])
+    (own,) = PolicySampler(vlm, 0.0, 12).generate([SHOWN], [(0,)])
+    assert after.sample.ids.tolist() == own.sample.ids.tolist() != before.sample.ids.tolist()
+    assert (before.version, after.version, server.loaded) == (0, 1, ["0", "1"])
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["0", "1"]
+    of_server.take_over_weights()
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["1", "2"] and (tmp_path / "2" / "READY").exists()
+    with of_server.with_weights(1):  # what is there can be loaded again, and is not twice
+        assert of_server.version == 1 and server.loaded[-1] == "1"
+
+    server.faults = Faults(keeps_weights=True)
+    with torch.no_grad():
+        for parameter in vlm.model.parameters():
+            parameter.mul_(-1.0)
+    of_server.take_over_weights()
+    (old,) = of_server.generate([SHOWN], [(0,)])
+    assert old.prompt is not None
+    with pytest.raises(RunFailed, match="it serves older weights or another model"):
+        of_server.check_weights([(old.prompt, old.sample)])
+
+
+# -- asynchronous rollouts ---------------------------------------------------------------------------------------------
+
+
+def versioned(*versions: int | None) -> Trajectory:
+    played = episode([0.0] * len(versions))
+    for turn, version in zip(played.turns, versions, strict=True):
+        turn.version = version
+    return played
+
+
+def test_the_oldest_turn_says_how_stale_an_episode_is() -> None:
+    assert [staleness(one, 5) for one in (versioned(5, 5), versioned(5, 3), versioned(None), episode([]))] == [
+        0,
+        2,
+        0,
+        0,
+    ]
+    fresh, old = versioned(5, 4), versioned(5, 3)
+    assert within_bound([fresh, old], 5, 1) == [fresh]
+
+
+@pytest.mark.parametrize("bound", [0, 1, 2])
+@pytest.mark.parametrize("slow", ["server", "learner"])
+def test_staleness_never_exceeds_its_bound_at_use(bound: int, slow: str) -> None:
+    """Whoever is slow. With weights that are asked for before they are published, it would fail, too."""
+    published = [0]
+
+    def play(update: int, weights: int) -> list[Trajectory]:
+        assert weights in published
+        time.sleep(0.02 if slow == "server" else 0.0)
+        return [versioned(weights, weights)]
+
+    ahead, seen = RolloutsAhead(play, 0, bound), []
+    for update in range(8):
+        (played,) = ahead.take(update)
+        seen.append(staleness(played, update))
+        time.sleep(0.02 if slow == "learner" else 0.0)
+        published.append(update + 1)
+    ahead.close()
+    assert seen == [min(update, bound) for update in range(8)]
+
+
+def test_errors_of_the_other_thread_are_this_one_s() -> None:
+    def play(update: int, weights: int) -> list[Trajectory]:
+        raise RunFailed("the server is gone")
+
+    ahead = RolloutsAhead(play, 0, 1)
+    with pytest.raises(RunFailed, match="the server is gone"):
+        ahead.take(0)
+    ahead.close()
+
+
+@pytest.fixture(scope="module")
+def runs(served: PolicyServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same run without asynchronous rollouts, with a bound of 0, of 1, and of 1 with a server that is slow."""
+    folder = tmp_path_factory.mktemp("served")
+    ways = {"plain": (), "zero": ("rollouts.staleness=0",), "one": ("rollouts.staleness=1",)}
+    for name, more in (*ways.items(), ("slow", ways["one"])):
+        served.faults = Faults(delay=0.02 if name == "slow" else 0.0)
+        overrides = dict(map(parse_override, [*SMALL[1:], f"policy.server.url={served.url}", *more]))
+        sl.train("numberline", run_dir=folder / name, progress=False, **overrides)
+    served.faults = Faults()
+    return {name: folder / name for name in (*ways, "slow")}
+
+
+def numbers(run: Path) -> list[dict[str, Any]]:
+    left_out = ("time/", "wall")
+    return [
+        {name: value for name, value in record.items() if not name.startswith(left_out)}
+        for record in read_metrics(run / "metrics.jsonl")
+    ]
+
+
+def test_a_bound_of_zero_is_the_synchronous_run_bit_for_bit(runs: dict[str, Path]) -> None:
+    assert numbers(runs["plain"]) == numbers(runs["zero"])
+    results = [json.loads((runs[name] / "result.json").read_text()) for name in ("plain", "zero")]
+    assert results[0]["success_rate"] == results[1]["success_rate"] and results[0]["return"] == results[1]["return"]
+
+
+def test_a_bound_of_one_learns_from_the_rollout_before_and_is_the_same_however_slow(runs: dict[str, Path]) -> None:
+    stale = [one["rollout/staleness"] for one in numbers(runs["one"]) if one.get("rollout/staleness") is not None]
+    assert len(stale) > 2 and stale == [min(update, 1) for update in range(len(stale))]
+    assert numbers(runs["one"]) == numbers(runs["slow"]) != numbers(runs["zero"])
+
+
+def test_a_run_on_a_server_can_be_resumed_longer(
+    runs: dict[str, Path], served: PolicyServer, sightline: Callable[..., Finished]
+) -> None:
+    done = sightline(
+        "train",
+        *SMALL,
+        f"policy.server.url={served.url}",
+        "rollouts.staleness=1",
+        "steps=70",
+        "--resume",
+        "--run-dir",
+        runs["one"],
+    )
+    assert done.code == 0, done.err
+    stale = [one["rollout/staleness"] for one in numbers(runs["one"]) if one.get("rollout/staleness") is not None]
+    assert max(stale) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        (("policy.sampler=transformers", "rollouts.staleness=1"), "rollouts.staleness is for policy.sampler=server"),
+        (("rollouts.top_k=5",), "need policy.sampler=transformers"),
+        (("rollouts.staleness=1", "rollouts.dynamic_sampling=1"), "exclude each other"),
+    ],
+)
+def test_settings_that_exclude_each_other(
+    more: tuple[str, ...], complaint: str, sightline: Callable[..., Finished], served: PolicyServer
+) -> None:
+    done = sightline("train", *SMALL, f"policy.server.url={served.url}", *more)
+    assert done.code == 2 and complaint in done.err and len(done.err.splitlines()) == 1
