@@ -86,9 +86,7 @@ def test_levels_without_a_bot_have_no_oracle() -> None:
 
 def test_an_empty_mission_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     game = BabyAI()
-    monkeypatch.setattr(
-        type(game._inner), "mission", property(lambda self: "", lambda self, value: None), raising=False
-    )
+    monkeypatch.setattr(type(game.inner), "mission", property(lambda self: "", lambda self, value: None), raising=False)
     with pytest.raises(RunFailed, match="empty mission"):
         game.reset(seed=0)
 

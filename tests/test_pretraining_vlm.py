@@ -12,12 +12,14 @@ import torch
 
 from conftest import our_games
 from pretraining.vlm import train as training
-from pretraining.vlm.curriculum import GAMES, REPLIES, Exercise, exercises
+from pretraining.vlm.curriculum import GAMES, ROOMS, exercises
+from pretraining.vlm.exercise import REPLIES, Exercise
+from pretraining.vlm.rooms import CELLS, KINDS, LOOKS
 from sightline.agents.parsing import read_reply
 from sightline.agents.prompting import prompt_text
 from sightline.envs.games.making import GameMaker
 from sightline.images import Picture
-from sightline.models.vlm.loading import bundled_vlm_folder
+from sightline.models.vlm.loading import BUNDLED, bundled_vlm_folder
 from sightline.models.vlm.model import VLM, load_vlm
 from sightline.models.vlm.types import ChatTurn
 
@@ -30,8 +32,18 @@ def bundled() -> VLM:
 
 
 @pytest.fixture(scope="module")
+def rooms() -> VLM:
+    return load_vlm("bundled-rooms", device="cpu")
+
+
+@pytest.fixture(scope="module")
 def some() -> list[Exercise]:
     return list(islice(exercises(1), 150))
+
+
+@pytest.fixture(scope="module")
+def some_rooms() -> list[Exercise]:
+    return list(islice(exercises(1, ROOMS), 1000))
 
 
 def test_lessons_are_of_all_games_and_told_truly(some: list[Exercise]) -> None:
@@ -40,6 +52,44 @@ def test_lessons_are_of_all_games_and_told_truly(some: list[Exercise]) -> None:
         names = GameMaker(lesson.game)().get_wrapper_attr("action_names")
         reply = read_reply(lesson.reply, REPLIES, names, tuple(lesson.facts))
         assert reply.stated == lesson.facts and reply.action in names
+
+
+def test_lessons_of_rooms_are_shown_or_told_and_say_what_each_cell_shows(some_rooms: list[Exercise]) -> None:
+    assert {(lesson.game, len(lesson.pictures)) for lesson in some_rooms} == {(g, n) for g in ROOMS for n in (0, 1)}
+    for lesson in some_rooms:
+        reply = read_reply(lesson.reply, REPLIES, lesson.actions, tuple(lesson.facts))
+        assert reply.stated == lesson.facts and reply.action in lesson.actions
+        assert len(lesson.cells) == (CELLS**2 if lesson.pictures else 0)
+        assert all(kind in KINDS and look in LOOKS for kind, look in lesson.cells)
+    shown = [lesson for lesson in some_rooms if lesson.cells]
+    grids = [lesson for lesson in shown if lesson.game == "babyai"]
+    for lesson in grids:  # the agent stands in the cell, and looks in the direction, that the facts say
+        column, row = (int(word) for word in lesson.facts["position"].replace("column ", "").split(", row "))
+        assert lesson.cells[(row - 1) * CELLS + column - 1] == ("agent", lesson.facts["facing"])
+    for lesson in (one for one in shown if one.game == "household" and one.facts["holding"] != "nothing"):
+        assert lesson.facts["holding"].split()[-1] in {kind for kind, *_ in lesson.cells[6 * CELLS :]}
+
+
+def test_the_actions_in_rooms_do_something_and_show_no_skill(some_rooms: list[Exercise]) -> None:
+    """What is taken lies there, and is the goal's thing no more often than any other that lies there."""
+    taken, expected = [], []
+    for lesson in (one for one in some_rooms if one.game == "household"):
+        action = read_reply(lesson.reply, REPLIES, lesson.actions).action or ""
+        kinds = {thing.split()[-1] for thing in lesson.facts["contents"].split(", ")} - {"nothing"}
+        if not action.startswith("take "):
+            continue
+        assert action.removeprefix("take ") in kinds and lesson.facts["holding"] == "nothing"
+        wanted = [
+            kind for kind in kinds if f" {kind} " in lesson.prompt.partition("Your task is to: ")[2].split("\n")[0]
+        ]
+        if wanted and len(kinds) > 1:
+            taken.append(action.removeprefix("take ") in wanted)
+            expected.append(len(wanted) / len(kinds))
+    assert len(taken) > 10 and abs(np.mean(taken) - np.mean(expected)) < 0.3
+    for lesson in (one for one in some_rooms if one.game == "babyai"):
+        action = read_reply(lesson.reply, REPLIES, lesson.actions).action
+        assert action != "forward" or lesson.facts["ahead"] == "nothing"
+        assert action not in ("toggle", "done")
 
 
 def test_equal_seeds_give_equal_lessons(some: list[Exercise]) -> None:
@@ -77,17 +127,40 @@ def test_every_action_and_rank_is_a_token(bundled: VLM, game: str) -> None:
             assert set(values.replace("row ", "").replace(" column ", " ").split(", ")) <= {t.strip() for t in texts}
 
 
-def test_any_text_can_be_written(bundled: VLM) -> None:
+def test_goals_facts_and_actions_of_rooms_are_made_of_the_same_tokens(rooms: VLM) -> None:
+    said = [rooms.decode([token]) for token in rooms.tokens.encode('"action": "go to shelf 2"}')]
+    assert said[-4:] == ["go to ", "shelf", " 2", '"}']
+    for text in (
+        "put a mug in shelf.",
+        '{"place": "shelf 1", "contents": "hot mug, plate", "holding": "mug"',
+        "take mug",
+    ):
+        tokens = [rooms.decode([token]).strip() for token in rooms.tokens.encode(text)]
+        assert {word for word in ("mug", "shelf", "hot", "plate") if word in text} <= set(tokens)
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_any_text_can_be_written(name: str, request: pytest.FixtureRequest) -> None:
+    vlm = request.getfixturevalue({"bundled": "bundled", "bundled-rooms": "rooms"}[name])
     for text in ("Größe 7 × 3 = 21; 漢字 \U0001f600\n\tend", prompt_text("Other rules.", REPLIES, (), ("a", "b"))):
-        assert bundled.decode(bundled.tokens.encode(text)) == text
+        assert vlm.decode(vlm.tokens.encode(text)) == text
 
 
-def test_the_bundled_model_is_small_and_has_a_card() -> None:
-    folder = bundled_vlm_folder()
+@pytest.mark.parametrize(("name", "games"), [("bundled", GAMES), ("bundled-rooms", ROOMS)])
+def test_the_bundled_models_are_small_and_have_cards(name: str, games: dict[str, float]) -> None:
+    folder = bundled_vlm_folder(name)
     size = sum(file.stat().st_size for file in folder.iterdir())
     assert size < MOST_MEGABYTES * 1e6
     card = (folder / "README.md").read_text()
-    assert "not for science" in card and all(game in card for game in GAMES)
+    assert "not for science" in card and all(game in card for game in games)
+
+
+def test_the_second_model_sees_rooms_and_grids(rooms: VLM) -> None:
+    for game, enough in (("household", 0.6), ("babyai", 0.6)):
+        stream = exercises(training.HELD_OUT_SEED + 2, {game: 1.0})
+        shown = list(islice((one for one in stream if one.pictures), 60))
+        assert _truthful(rooms, shown, [one.pictures for one in shown]) > enough
+        assert _truthful(rooms, shown, [tuple(np.full_like(p, 128) for p in one.pictures) for one in shown]) < 0.3
 
 
 def test_the_bundled_model_sees(bundled: VLM) -> None:

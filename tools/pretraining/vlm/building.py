@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-IMAGE_SIZE, PATCH = 96, 16
+IMAGE_SIZE, PATCH, WORDS = 96, 16, 1000
 PAD, IMAGE, REPLY, END = "<pad>", "<image>", "<|reply|>", "<|end|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -21,12 +21,14 @@ CHAT_TEMPLATE = (
 )
 
 
-def build_processor(texts: Iterable[str], phrases: Iterable[str]) -> Any:
+def build_processor(texts: Iterable[str], phrases: Iterable[str], patch: int = PATCH, words: int = WORDS) -> Any:
     """A processor whose tokenizer reads any text byte by byte at worst, and known phrases at once.
 
     Args:
         texts: from which the byte-level BPE (Sennrich et al. 2016) learns its words; numbers and signs stay apart.
         phrases: texts that are one token each wherever they occur, so that prompts of our games are a few tokens long.
+        patch: pixels of a side of the patches that pictures are cut into.
+        words: tokens of the BPE, phrases not counted.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlavaProcessor, PreTrainedTokenizerFast, SiglipImageProcessor
@@ -40,7 +42,7 @@ def build_processor(texts: Iterable[str], phrases: Iterable[str]) -> Any:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=1000,
+        vocab_size=words,
         special_tokens=[PAD, IMAGE, REPLY, END],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
@@ -55,7 +57,7 @@ def build_processor(texts: Iterable[str], phrases: Iterable[str]) -> Any:
     return processor(
         image_processor=SiglipImageProcessor(size={"height": IMAGE_SIZE, "width": IMAGE_SIZE}),
         tokenizer=fast,
-        patch_size=PATCH,
+        patch_size=patch,
         vision_feature_select_strategy="full",
         chat_template=CHAT_TEMPLATE,
         num_additional_image_tokens=0,
@@ -77,7 +79,7 @@ def build_model(processor: Any, width: int = 128, vision_layers: int = 3, text_l
             num_hidden_layers=vision_layers,
             num_attention_heads=4,
             image_size=IMAGE_SIZE,
-            patch_size=PATCH,
+            patch_size=processor.patch_size,
             vision_use_head=False,
         ),
         text_config=LlamaConfig(

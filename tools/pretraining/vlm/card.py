@@ -1,6 +1,6 @@
 """Measure the bundled vision-language model on held-out states and panels, and write its model card.
 
-PYTHONPATH=tools python -m pretraining.vlm.card FOLDER --command "…" --seconds 2000
+PYTHONPATH=tools python -m pretraining.vlm.card FOLDER --command "…" --seconds 2000 [--rooms]
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretraining.vlm.curriculum import GAMES, OPTIONS, REPLIES, Exercise, exercises
+from pretraining.vlm.curriculum import GAMES, OPTIONS, ROOMS, exercises
+from pretraining.vlm.exercise import REPLIES, Exercise
 from pretraining.vlm.train import HELD_OUT_SEED
 from sightline.agents.evaluation import MID_GREY, play_eval_seeds, random_play, summary
 from sightline.agents.parsing import read_reply
@@ -36,22 +37,86 @@ SAMPLES, EPISODES = 200, 100
 """States of each game that are read, and episodes of each game that are played."""
 MAX_TOKENS = 48
 MOST_TURNS = 30
+ENOUGH = 20
+"""States with the same prompt that say how often facts come with it."""
+
+NUMBERLINE_RECURS = (
+    "(States of small games recur: NumberLine has 36 pictures, so held-out states are not held-out pictures.)"
+)
+CANNOT_SAY_WHAT_IS_AHEAD = """- Say which thing is ahead of BabyAI's agent: it says "nothing". (Walls and empty cells
+  are told apart.)
+"""
+NO_FLOOR = "(Prompts of the household hardly ever recur, so its floor is not known.)"
+CARDS_AND_GRIDS = """# The bundled vision-language model
+
+A LLaVA of stock transformers classes: a SigLIP tower for 96x96 pictures in patches of 16, and a Llama, three layers of
+128 numbers each. {parameters:,} parameters, {megabytes:.1f} MB (float16). Its byte-level BPE tokenizer reads any text,
+and the phrases of our games' prompts and replies as one token each.
+
+**For trying Sightline on a laptop, offline, in minutes. It knows six games and CartPole, all drawn by us, and is
+not for science.**
+
+## Training
+
+- Pictures: states of our games at 96x96, met by playing without skill; in half and more of the card games the cards are
+  any cards, not only those of deals that can be won. Of CartPole two, before and after a push, with any pole.
+- Replies: what the picture shows, told truly, then an action of the right form drawn from fixed habits ("+" more often
+  than "-", "stand" more often than "hit"), right or wrong. Skill is left to reinforcement learning.
+- Loss: cross-entropy of the reply; where two pictures differ by fractions of a pixel (CartPole), also the error of
+  linear readouts of position, angle and turn, which are thrown away afterwards: words alone teach the eyes too slowly.
+- Commands, one thread each, {seconds} s in all:
+
+{commands}
+
+  The curriculum grew meanwhile: the first was run without CartPole; the second, with a change of 0.5 degrees as the
+  least that is called falling; the third, before the shares were what they are.
+"""
+HOUSES_AND_GRIDS = """# The bundled vision-language model of households and grids
+
+A LLaVA of stock transformers classes: a SigLIP tower for 96x96 pictures in patches of 12, and a Llama, three layers of
+128 numbers each. {parameters:,} parameters, {megabytes:.1f} MB (float16). Its name is `bundled-rooms`. Its byte-level
+BPE tokenizer reads any text; actions, places, and the phrases of these prompts and replies are one token each.
+
+**For trying Sightline on a laptop, offline, in minutes. It knows the household (short commands, `words=false`) and
+BabyAI's single rooms, and is not for science.**
+
+## Training
+
+- Pictures: rooms of the household, seen ones only, and BabyAI's GoToObj, GoToLocal and PutNextLocal at 96x96, met by
+  strolling; a fifth of the games is told in words instead (`text_only`).
+- Replies: what the picture shows, told truly, then an action that does something there, whatever the goal is: take what
+  lies there, open what is closed, go forward where nothing is in the way. Skill is left to demonstrations and
+  reinforcement learning.
+- Loss: cross-entropy of the reply; and each picture token is pulled towards the embeddings of the words for what its
+  cell shows, how it looks, and where it is.
+- Commands, {seconds} s in all on one or two threads:
+
+{commands}
+
+  During the first, actions were any that the prompt names.
+"""
 
 
-def measure(vlm: VLM) -> dict[str, dict[str, Any]]:
+def measure(vlm: VLM, games: Iterable[str] = GAMES) -> dict[str, dict[str, Any]]:
     """All numbers of the card, by game."""
-    return {game: _reading(vlm, game) | _playing(vlm, game) for game in GAMES}
+    return {game: _reading(vlm, game) | _playing(vlm, game) for game in games}
+
+
+def _shown(seed: int, game: str, count: int) -> list[Exercise]:
+    """States of a game that are seen, not told."""
+    return list(islice((one for one in exercises(seed, {game: 1.0}) if one.pictures), count))
 
 
 def _reading(vlm: VLM, game: str) -> dict[str, Any]:
     """How the model reads held-out states, and how much of that it owes to the pictures."""
-    shown = list(islice(exercises(HELD_OUT_SEED, {game: 1.0}), SAMPLES))
+    shown = _shown(HELD_OUT_SEED, game, SAMPLES)
     others = np.random.default_rng(HELD_OUT_SEED).permutation(SAMPLES)
     blank = [replace(one, pictures=tuple(np.full_like(p, MID_GREY) for p in one.pictures)) for one in shown]
     shuffled = [replace(one, pictures=shown[other].pictures) for one, other in zip(shown, others, strict=True)]
     true_facts, true_replies, parsed, facts = 0, 0, 0, 0
     for lesson, text in zip(shown, _replies(vlm, shown), strict=True):
-        reply = read_reply(text, REPLIES, GameMaker(game)().get_wrapper_attr("action_names"), tuple(lesson.facts))
+        names = lesson.actions or GameMaker(game)().get_wrapper_attr("action_names")
+        reply = read_reply(text, REPLIES, names, tuple(lesson.facts))
         true = [same_text(reply.stated.get(name, ""), fact) for name, fact in lesson.facts.items()]
         true_facts, facts = true_facts + sum(true), facts + len(true)
         true_replies, parsed = true_replies + all(true), parsed + (reply.failure is None)
@@ -92,20 +157,20 @@ def _facts_of(vlm: VLM, lesson: Exercise) -> TokenSequence:
     return TokenSequence(prompt, reply, (TurnSpan(len(prompt.ids), len(prompt.ids) + len(reply)),))
 
 
-def _blind_floor(game: str, shown: Sequence[Exercise]) -> float:
+def _blind_floor(game: str, shown: Sequence[Exercise]) -> float | None:
     """The least loss, in nats, that is possible without the picture for one who knows how often each combination of
-    facts comes with a prompt: its entropy, estimated from many states."""
+    facts comes with a prompt: its entropy, estimated from many states. None where no prompt comes often enough."""
     counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for lesson in islice(exercises(HELD_OUT_SEED + 1, {game: 1.0}), 20 * SAMPLES):
+    for lesson in _shown(HELD_OUT_SEED + 1, game, 20 * SAMPLES):
         counts[lesson.prompt][json.dumps(lesson.facts)] += 1
     found = []
     for lesson in shown:
         of_prompt = counts[lesson.prompt]
         total = sum(of_prompt.values())
-        if total >= 20:  # rare formulas say nothing about how often facts come with them
+        if total >= ENOUGH:  # rare formulas say nothing about how often facts come with them
             entropy = -sum(n / total * np.log(n / total) for n in of_prompt.values())
             found.append(float(entropy))
-    return float(np.mean(found))
+    return float(np.mean(found)) if found else None
 
 
 def _playing(vlm: VLM, game: str) -> dict[str, Any]:
@@ -127,30 +192,14 @@ def write_card(
     megabytes = (folder / "model.safetensors").stat().st_size / 1e6
     rows = [_reading_row(game, numbers) for game, numbers in measured.items()]
     plays = [_playing_row(game, numbers) for game, numbers in measured.items()]
-    text = f"""# The bundled vision-language model
-
-A LLaVA of stock transformers classes: a SigLIP tower for 96x96 pictures in patches of 16, and a Llama, three layers of
-128 numbers each. {parameters:,} parameters, {megabytes:.1f} MB (float16). Its byte-level BPE tokenizer reads any text,
-and the phrases of our games' prompts and replies as one token each.
-
-**For trying Sightline on a laptop, offline, in minutes. It knows six games and CartPole, all drawn by us, and is
-not for science.**
-
-## Training
-
-- Pictures: states of our games at 96x96, met by playing without skill; in half and more of the card games the cards are
-  any cards, not only those of deals that can be won. Of CartPole two, before and after a push, with any pole.
-- Replies: what the picture shows, told truly, then an action of the right form drawn from fixed habits ("+" more often
-  than "-", "stand" more often than "hit"), right or wrong. Skill is left to reinforcement learning.
-- Loss: cross-entropy of the reply; where two pictures differ by fractions of a pixel (CartPole), also the error of
-  linear readouts of position, angle and turn, which are thrown away afterwards: words alone teach the eyes too slowly.
-- Commands, one thread each, {seconds} s in all:
-
-{chr(10).join(f"      {command}" for command in commands)}
-
-  The curriculum grew meanwhile: the first was run without CartPole; the second, with a change of 0.5 degrees as the
-  least that is called falling; the third, before the shares were what they are.
-
+    about = (HOUSES_AND_GRIDS if measured.keys() == ROOMS.keys() else CARDS_AND_GRIDS).format(
+        parameters=parameters,
+        megabytes=megabytes,
+        seconds=seconds,
+        commands="\n".join(f"      {command}" for command in commands),
+    )
+    cannot = CANNOT_SAY_WHAT_IS_AHEAD if "babyai" in measured else ""
+    text = f"""{about}
 ## Held-out numbers
 
 {SAMPLES} states of each game, met with another seed, printed by `pretraining.vlm.card`. Replies are greedy;
@@ -161,7 +210,7 @@ can go below without looking (the entropy of the facts, given the prompt).
 |---|---|---|---|---|---|---|---|
 {chr(10).join(rows)}
 
-(States of small games recur: NumberLine has 36 pictures, so held-out states are not held-out pictures.)
+{NUMBERLINE_RECURS if "numberline" in measured else NO_FLOOR}
 
 What it plays before reinforcement learning, greedily, in {EPISODES} episodes of at most {MOST_TURNS} turns; clean
 is without mistakes or illegal moves:
@@ -172,8 +221,8 @@ is without mistakes or illegal moves:
 
 ## What it cannot do
 
-- See anything but these drawings at this size, or read other prompts than those of our games in the JSON form without
-  thoughts: it has seen no other text.
+{cannot}- See anything but these drawings at this size, or read other prompts than those of our games in the JSON form
+  without thoughts: it has seen no other text.
 - Think: its replies have no thoughts, only facts and an action.
 - Read earlier turns: it was trained with one turn at a time (`rollouts.window=1`).
 """
@@ -182,10 +231,11 @@ is without mistakes or illegal moves:
 
 def _reading_row(game: str, numbers: dict[str, Any]) -> str:
     low, high = numbers["true_replies_interval"]
+    floor = "—" if numbers["floor"] is None else f"{numbers['floor']:.2f}"
     return (
         f"| {game} | {numbers['true_replies']:.3f} [{low:.3f}, {high:.3f}] | {numbers['true_facts']:.3f} "
         f"| {numbers['parsed']:.3f} | {numbers['loss']:.2f} | {numbers['loss_blank']:.2f} "
-        f"| {numbers['loss_shuffled']:.2f} | {numbers['floor']:.2f} |"
+        f"| {numbers['loss_shuffled']:.2f} | {floor} |"
     )
 
 
@@ -200,10 +250,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--command", action="append", required=True, help="how the model was trained; once per stage")
     parser.add_argument("--seconds", type=int, required=True, help="how long that took")
+    parser.add_argument("--rooms", action="store_true", help="it is the second model")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     vlm = load_vlm(str(arguments.folder), device="cpu")
-    measured = measure(vlm)
+    measured = measure(vlm, ROOMS if arguments.rooms else GAMES)
     print(json.dumps(measured, indent=2))
     parameters = sum(parameter.numel() for parameter in vlm.model.parameters())
     write_card(arguments.folder, measured, parameters, arguments.command, arguments.seconds)

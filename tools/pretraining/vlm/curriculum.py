@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from pretraining.vlm.exercise import REPLIES, Exercise
+from pretraining.vlm.rooms import KINDS, LOOKS, strolls
 from sightline.agents.prompting import demonstration, prompt_text
-from sightline.config.agents import Replies
 from sightline.envs.control.cartpole import TRACK, CartPole
 from sightline.envs.games.cards import RANKS, any_suit
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.points import PointsGame
 
-REPLIES = Replies(format="json", thoughts=False)
-"""How the bundled model replies."""
 GAMES = {
     "numberline": 0.16,
     "ezpoints": 0.28,
@@ -34,29 +32,22 @@ GAMES = {
     "cartpole": 1.30,
 }
 """Task that the bundled model reads -> share of the samples; they need not sum to 1."""
-OPTIONS: dict[str, dict[str, Any]] = {"cartpole": {"render_size": (96, 96)}}
+ROOMS = {"household": 1.0, "babyai": 0.8}
+"""The same of the second one, `bundled-rooms`."""
+OPTIONS: dict[str, dict[str, Any]] = {
+    "cartpole": {"render_size": (96, 96)},
+    "household": {"tasks": "pick_and_place_simple", "words": False},
+}
+"""How they are played for the model card."""
 WEIGHTS = {"+": 0.65, "-": 0.35, "*": 0.5, "/": 0.35, "stand": 0.6, "hit": 0.4}
 HABIT_AT_THE_POLE = {"right": 1.5}
 """Habits, right or wrong: with no skill at all, the most probable action is the same one in every state."""
 
 
-@dataclass(frozen=True)
-class Exercise:
-    """Pictures uint8[H, W, 3], what is asked about them, and what is to be replied."""
-
-    game: str
-    pictures: tuple[np.ndarray, ...]
-    prompt: str
-    reply: str
-    facts: dict[str, str]
-    quantities: np.ndarray | None = None
-    """float32[P, 3], numbers that determine each of the P pictures, for environments whose facts are coarser."""
-
-
 def exercises(seed: int, games: dict[str, float] = GAMES) -> Iterator[Exercise]:
     """States of games without end, each game as often as its share says."""
     rng = np.random.default_rng(seed)
-    playing = {name: _states(name, rng) for name in games}
+    playing = {name: strolls(name, rng) if name in ROOMS else _states(name, rng) for name in games}
     names, shares = list(games), np.array(list(games.values()))
     while True:
         yield next(playing[names[rng.choice(len(names), p=shares / shares.sum())]])
@@ -69,7 +60,13 @@ def phrases(examples: list[Exercise]) -> list[str]:
         prompts = {example.prompt for example in examples if example.game == game}
         start = _common_start(list(prompts))
         end = _common_start([prompt[::-1] for prompt in prompts])[::-1]
+        if game == "household":  # what its goals, facts and actions are made of are the same tokens in all of them
+            end = end[end.index('". Reply') :]
+            listed = [prompt.partition("\nThe action")[2].partition("take ")[0] for prompt in prompts]
+            found |= {*KINDS, *LOOKS, *(f" {number}" for number in range(1, 10)), "take ", "go to "}
+            found |= {'", "take ', '", "go to ', f"\nThe action{_common_start(listed)}take "}
         found |= {start} if start == end else {start, end}
+        found |= {name for one in examples if game == one.game == "babyai" for name in one.actions}
     mark = "\0"
     for asked in {tuple(example.facts) for example in examples}:
         reply = demonstration(REPLIES, dict.fromkeys(asked, mark), "", mark)

@@ -3,11 +3,13 @@
     PYTHONPATH=tools python -m pretraining.vlm.train --out FOLDER                            from scratch
     PYTHONPATH=tools python -m pretraining.vlm.train --out FOLDER --start-from BEFORE \
         --shares cartpole=3 --updates 2600                            with one more environment
+    PYTHONPATH=tools python -m pretraining.vlm.train --out FOLDER --rooms
+                                                                      the second one: households and grids
 
 Supervised learning on states of our games (see `curriculum`): the loss is the cross-entropy of the reply's tokens.
 Where an environment moves by fractions of a pixel between two pictures (CartPole), facts alone teach the eyes too
 slowly: 56 % of leaning poles were named after 19 000 samples. There the model also regresses the quantities that the
-pictures show, and their differences.
+pictures show, and their differences. In rooms and grids each token of the picture learns what is in its cell.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,13 +26,19 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from pretraining.vlm.building import IMAGE, IMAGE_SIZE, PATCH, build_model, build_processor
-from pretraining.vlm.curriculum import GAMES, Exercise, exercises, phrases
+from pretraining.vlm.building import IMAGE, IMAGE_SIZE, PATCH, WORDS, build_model, build_processor
+from pretraining.vlm.curriculum import GAMES, ROOMS, exercises, phrases
+from pretraining.vlm.exercise import Exercise
+from pretraining.vlm.rooms import CELLS, EMPTY, KINDS, LOOKS
 
 HELD_OUT_SEED = 10_000_019
 """Of the states on which the model card's numbers are measured; no training seed comes near it."""
-PICTURE_TOKENS = (IMAGE_SIZE // PATCH) ** 2
 IGNORED = -100
+VOCABULARIES = (KINDS, LOOKS, *([f"{blank}{i}" for i in range(1, CELLS + 1)] for blank in (" ", "")))
+"""Words for what a cell shows, its look, its column and its row: in replies, columns have a blank before them. No word
+should stand in for two things, such as what is there and what is ahead: one token cannot look like both."""
+ROOMS_PATCH, ROOMS_WORDS = 12, 2000
+"""Pixels of a side of a patch, which is a cell of an 8 x 8 grid, and words of the second model."""
 
 
 class Batches:
@@ -39,6 +47,7 @@ class Batches:
     def __init__(self, processor: Any) -> None:
         self._tokenizer, self._template = processor.tokenizer, processor
         self._ids: dict[str, list[int]] = {}
+        self._image = IMAGE * (IMAGE_SIZE // processor.patch_size) ** 2
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text."""
@@ -50,7 +59,7 @@ class Batches:
         """Inputs of the model, with labels on the replies and their ends only."""
         rows = []
         for lesson in batch:
-            prompt = self.encode(f"{IMAGE * PICTURE_TOKENS * len(lesson.pictures)}{lesson.prompt}<|reply|>")
+            prompt = self.encode(f"{self._image * len(lesson.pictures)}{lesson.prompt}<|reply|>")
             rows.append((prompt, [*self.encode(lesson.reply), self._tokenizer.eos_token_id]))
         width = max(len(prompt) + len(reply) for prompt, reply in rows)
         ids = torch.full((len(rows), width), self._tokenizer.pad_token_id)
@@ -59,15 +68,11 @@ class Batches:
             end = len(prompt) + len(reply)
             ids[row, :end] = torch.tensor(prompt + reply)
             labels[row, len(prompt) : end] = torch.tensor(reply)
-        pixels = torch.from_numpy(np.stack([picture for lesson in batch for picture in lesson.pictures])).permute(
-            0, 3, 1, 2
-        )
-        return {
-            "input_ids": ids,
-            "attention_mask": (ids != self._tokenizer.pad_token_id).long(),
-            "pixel_values": pixels.float() / 127.5 - 1,
-            "labels": labels,
-        }
+        inputs = {"input_ids": ids, "attention_mask": (ids != self._tokenizer.pad_token_id).long(), "labels": labels}
+        if pictures := [picture for lesson in batch for picture in lesson.pictures]:
+            pixels = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2)
+            inputs["pixel_values"] = pixels.float() / 127.5 - 1
+        return inputs
 
 
 def reply_losses(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -96,10 +101,12 @@ class QuantityHeads(torch.nn.Module):
     SCALE = 10.0
     """Degrees per unit of a head's output, so that a fraction of one counts."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, encode: Callable[[str], list[int]]) -> None:
         super().__init__()
         width = model.config.text_config.hidden_size
         self.pictures, self.turn = torch.nn.Linear(width, 4), torch.nn.Linear(width, 1)
+        self._model = [model]  # in a list, or its weights would be part of this module
+        self._ids = [torch.tensor([encode(word)[0] for word in words]) for words in VOCABULARIES]
         self.tokens: torch.Tensor
         self.hidden: torch.Tensor
         model.model.multi_modal_projector.register_forward_hook(self._keep_tokens)
@@ -118,7 +125,38 @@ class QuantityHeads(torch.nn.Module):
             labels: int64[B, L], labelled on the replies.
         """
         starts = np.cumsum([0, *(len(one.pictures) for one in batch)])
-        read = self.pictures(self.tokens.reshape(int(starts[-1]), -1, self.tokens.shape[-1]).mean(1))
+        if not starts[-1]:
+            return torch.zeros(())
+        tokens = self.tokens.reshape(int(starts[-1]), -1, self.tokens.shape[-1])
+        return self._of_poles(batch, labels, starts, tokens) + self._of_cells(batch, starts, tokens)
+
+    def _of_cells(self, batch: Sequence[Exercise], starts: np.ndarray, tokens: torch.Tensor) -> torch.Tensor:
+        """Error of the words for what each cell shows and where it is, read from the token of its patch by the words'
+        own embeddings.
+
+        So what a token shows looks to the language model as if it were written there, and reading is copying.
+        """
+        known = [(int(starts[row]), one.cells) for row, one in enumerate(batch) if one.cells]
+        if not known:
+            return torch.zeros(())
+        shown = tokens[[row for row, _ in known]].flatten(0, 1)  # [cells, width]
+        shown = shown * shown.square().mean(-1, keepdim=True).add(1e-6).rsqrt()
+        words = [
+            (*cell, f" {1 + i % CELLS}", f"{1 + i // CELLS}") for _, cells in known for i, cell in enumerate(cells)
+        ]
+        # Most cells show nothing special: they count for a tenth.
+        weight = torch.tensor([0.1 if kind in (EMPTY, "wall") else 1.0 for kind, *_ in words])
+        losses = []
+        for said, vocabulary, ids in zip(zip(*words, strict=True), VOCABULARIES, self._ids, strict=True):
+            true = torch.tensor([vocabulary.index(word) for word in said])
+            logits = shown @ self._model[0].get_input_embeddings()(ids).T / 2
+            losses.append(functional.cross_entropy(logits, true, reduction="none") @ weight / weight.sum())
+        return torch.stack(losses).sum()
+
+    def _of_poles(
+        self, batch: Sequence[Exercise], labels: torch.Tensor, starts: np.ndarray, tokens: torch.Tensor
+    ) -> torch.Tensor:
+        read = self.pictures(tokens.mean(1))
         known = [(row, one.quantities) for row, one in enumerate(batch) if one.quantities is not None]
         if not known:
             return torch.zeros(())
@@ -136,11 +174,13 @@ class QuantityHeads(torch.nn.Module):
         )
 
 
-def begin(start_from: Path | None, examples: list[Exercise]) -> tuple[Any, Any]:
+def begin(start_from: Path | None, examples: list[Exercise], rooms: bool = False) -> tuple[Any, Any]:
     """Processor and model: fresh, or those of an earlier training with the phrases that are new to them."""
     if start_from is None:
-        texts = [example.reply for example in examples] + [example.prompt for example in examples[:100]]
-        processor = build_processor(texts, phrases(examples))
+        prompts = examples if rooms else examples[:100]
+        texts = [example.reply for example in examples] + [example.prompt for example in prompts]
+        patch, words = (ROOMS_PATCH, ROOMS_WORDS) if rooms else (PATCH, WORDS)
+        processor = build_processor(texts, phrases(examples), patch, words)
         return processor, build_model(processor)
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
@@ -168,21 +208,25 @@ def train(
     """Make, teach and save the model."""
     torch.manual_seed(seed)
     stream = exercises(seed, shares)
-    processor, model = begin(start_from, list(islice(stream, 4000)))
+    processor, model = begin(start_from, list(islice(stream, 4000)), shares.keys() == ROOMS.keys())
     say(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(processor.tokenizer)} tokens")
-    batches, heads = Batches(processor), QuantityHeads(model)
+    batches = Batches(processor)
+    heads = QuantityHeads(model, batches.encode)
     learned = [*model.parameters(), *heads.parameters()]
     optimiser = torch.optim.AdamW(learned, lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, updates, pct_start=0.05)
     began, recent = time.monotonic(), list[tuple[float, float]]()
     for update in range(1, updates + 1):
-        lessons = list(islice(stream, batch))
-        inputs = batches(lessons)
-        losses = reply_losses(model, inputs)
-        loss = losses.sum() / (inputs["labels"] != IGNORED).sum()
-        aside = heads.loss(lessons, inputs["labels"])
+        # Halves of like length: little is padded.
+        lessons = sorted(islice(stream, batch), key=lambda one: len(batches.encode(one.prompt)))
         optimiser.zero_grad(set_to_none=True)
-        (loss + aside).backward()  # type: ignore[no-untyped-call]
+        loss, aside = torch.zeros(()), torch.zeros(())
+        for half in (lessons[: batch // 2], lessons[batch // 2 :]):
+            inputs = batches(half)
+            part = reply_losses(model, inputs).sum() / (inputs["labels"] != IGNORED).sum() / 2
+            beside = heads.loss(half, inputs["labels"]) / 2
+            (part + beside).backward()  # type: ignore[no-untyped-call]
+            loss, aside = loss + part.detach(), aside + beside.detach()
         torch.nn.utils.clip_grad_norm_(learned, 1.0)
         optimiser.step()
         schedule.step()
@@ -193,14 +237,16 @@ def train(
             say(f"update {update}/{updates}: {losses_of}, {update * batch / seconds:.0f} samples/s")
             recent.clear()
         if update % 250 == 0:
-            say(json.dumps(read_accuracy(model, batches)))
+            say(json.dumps(read_accuracy(model, batches, shares)))
             save(model, processor, out)
     save(model, processor, out)
 
 
-def read_accuracy(model: Any, batches: Batches, samples: int = 512) -> dict[str, float]:
+def read_accuracy(
+    model: Any, batches: Batches, shares: dict[str, float] = GAMES, samples: int = 512
+) -> dict[str, float]:
     """Share of held-out replies of each game of which every token before the action would be said right, one by one."""
-    held_out = list(islice(exercises(HELD_OUT_SEED), samples))
+    held_out = list(islice(exercises(HELD_OUT_SEED, shares), samples))
     right: dict[str, list[bool]] = {}
     model.eval()
     for start in range(0, samples, 128):
@@ -234,9 +280,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start-from", type=Path)
     parser.add_argument("--shares", nargs="*", default=[], help="GAME=SHARE, over those of the curriculum")
+    parser.add_argument("--rooms", action="store_true", help="the second model, of households and grids")
+    parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
-    torch.set_num_threads(1)
-    shares = GAMES | {game: float(share) for game, _, share in (one.partition("=") for one in given.shares)}
+    torch.set_num_threads(given.threads)
+    shares = (ROOMS if given.rooms else GAMES) | {
+        game: float(share) for game, _, share in (one.partition("=") for one in given.shares)
+    }
     train(given.out, given.updates, given.batch, given.learning_rate, given.seed, print, given.start_from, shares)
 
 

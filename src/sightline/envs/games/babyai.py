@@ -55,7 +55,7 @@ class BabyAI(Game):
     """
 
     action_names = ACTIONS
-    asked = ("facing", "ahead", "holding")
+    asked = ("position", "facing", "ahead", "holding")
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class BabyAI(Game):
     ) -> None:
         super().__init__(render_size, render_mode)
         self.view = one_of("view", view, RULES)
-        self._inner: Any = _level(level).unwrapped
+        self.inner: Any = _level(level).unwrapped  # MiniGrid's own environment
         self._over = False
         self._bot: Any = None
         self._advice: str | None = None
@@ -76,55 +76,63 @@ class BabyAI(Game):
     ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
         with contextlib.redirect_stdout(io.StringIO()):  # it prints when it draws a room again
-            self._inner.reset(seed=int(self.np_random.integers(2**31)))
-        if not self._inner.mission:
+            self.inner.reset(seed=int(self.np_random.integers(2**31)))
+        if not self.inner.mission:
             raise RunFailed(
-                f"the level '{self._inner.spec.id}' has an empty mission; there is nothing to tell the agent"
+                f"the level '{self.inner.spec.id}' has an empty mission; there is nothing to tell the agent"
             )
         self._over, self._bot, self._advice = False, None, None
         return self._observation(), self._info(False)
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        _, reward, terminated, truncated, _ = self._inner.step(int(action))
+        _, reward, terminated, truncated, _ = self.inner.step(int(action))
         self._over = bool(terminated or truncated)
         if self._bot is not None and not self._over:
             self._ask_bot(int(action))
         return self._observation(), float(reward), bool(terminated), bool(truncated), self._info(reward > 0)
 
     def text(self) -> str:
-        return f"{RULES[self.view]}{WHAT_ACTIONS_DO}Your mission: {self._inner.mission}."
+        return f"{RULES[self.view]}{WHAT_ACTIONS_DO}Your mission: {self.inner.mission}."
 
     def draw(self) -> np.ndarray:
-        cells = self._inner.agent_view_size if self.view == "agent" else max(self._inner.width, self._inner.height)
+        cells = self.inner.agent_view_size if self.view == "agent" else max(self.inner.width, self.inner.height)
         tile = max(SMALLEST_TILE, -(-max(self.render_size) // cells))
-        picture = self._inner.get_frame(highlight=False, tile_size=tile, agent_pov=self.view == "agent")
-        if self.view == "whole" and self._inner.carrying is not None:
-            picture[:tile, :tile] = self._inner.grid.render_tile(self._inner.carrying, tile_size=tile)
+        picture = self.inner.get_frame(highlight=False, tile_size=tile, agent_pov=self.view == "agent")
+        if self.view == "whole" and self.inner.carrying is not None:
+            picture[:tile, :tile] = self.inner.grid.render_tile(self.inner.carrying, tile_size=tile)
         size = (self.render_size[1], self.render_size[0])
         return np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.BOX))
 
     def facts(self) -> dict[str, str]:
-        inner = self._inner
+        inner = self.inner
         column, row = np.add(inner.agent_pos, STEPS[inner.agent_dir])
         held = inner.carrying
         return {
+            "position": self._position(),
             # In the agent's own view, it always looks up.
             "facing": "up" if self.view == "agent" else DIRECTIONS[inner.agent_dir],
             "ahead": _described(inner.grid.get(column, row)),
             "holding": "nothing" if held is None else _described(held),
         }
 
+    def _position(self) -> str:
+        """Where the agent stands in the picture; in its own view, always the same."""
+        if self.view == "whole":
+            return _cell(*self.inner.agent_pos)
+        size = self.inner.agent_view_size
+        return _cell(size // 2, size - 1)
+
     def legal_actions(self) -> tuple[str, ...]:
         return () if self._over else ACTIONS
 
     def oracle(self) -> str | None:
         """The bot's next action; None if the episode is over, or where it knows no way."""
-        if self._over or not hasattr(self._inner, "instrs"):
+        if self._over or not hasattr(self.inner, "instrs"):
             return None
         if self._bot is None:
             from minigrid.utils.baby_ai_bot import BabyAIBot
 
-            self._bot = BabyAIBot(self._inner)  # type: ignore[no-untyped-call]
+            self._bot = BabyAIBot(self.inner)  # type: ignore[no-untyped-call]
             self._ask_bot(None)
         return self._advice
 
@@ -137,22 +145,21 @@ class BabyAI(Game):
 
     def caption(self) -> str:
         """What lies where: each thing with its column and row, counted from 1."""
-        inner, seen = self._inner, []
+        inner, seen = self.inner, []
         for row in range(inner.height):
             for column in range(inner.width):
                 thing = inner.grid.get(column, row)
                 if thing is not None and thing.type != "wall":
-                    seen.append(f"{_described(thing)} at column {column + 1}, row {row + 1}")
+                    seen.append(f"{_described(thing)} at {_cell(column, row)}")
         facts = self.facts()
-        column, row = inner.agent_pos
         return (
-            f"You are at column {column + 1}, row {row + 1} of {inner.width} x {inner.height}, walls included, and "
+            f"You are at {_cell(*inner.agent_pos)} of {inner.width} x {inner.height}, walls included, and "
             f"look {DIRECTIONS[inner.agent_dir]}. Ahead: {facts['ahead']}. You hold: {facts['holding']}. "
             f"There are: {'; '.join(seen) or 'no things'}."
         )
 
     def close(self) -> None:
-        self._inner.close()
+        self.inner.close()
 
 
 def _level(name: str) -> gymnasium.Env[Any, Any]:
@@ -172,6 +179,11 @@ def _level(name: str) -> gymnasium.Env[Any, Any]:
         short = [one.removeprefix("BabyAI-").removesuffix("-v0") for one in known]
         raise BadInput(f"there is no level '{name}'{nearest(name, [*short, *known])}")
     return gymnasium.make(found, disable_env_checker=True)
+
+
+def _cell(column: int, row: int) -> str:
+    """Column and row, counted from 1; walls count."""
+    return f"column {column + 1}, row {row + 1}"
 
 
 def _described(thing: Any) -> str:

@@ -73,7 +73,7 @@ class HouseholdGame(Game):
         self._files = [] if games is None else _game_files(Path(games))
         self._scene: Scene | None = None
         self._goal = Goal("pick_and_place_simple", "", "")
-        self._world = World(Household({}, {}, {}, {}))
+        self.world = World(Household({}, {}, {}, {}))
         self._sentence, self._answer = "", ""
 
     def reset(
@@ -87,16 +87,16 @@ class HouseholdGame(Game):
             self._scene, household, self._goal = draw_game(
                 self.np_random, self._tasks, held_out=self.held_out, sliced=self.sliced
             )
-        self._world = World(household)
+        self.world = World(household)
         sentences = self._goal.sentences
         self._sentence = sentences[int(self.np_random.integers(len(sentences)))]
-        self._answer = self._world.introduction()
-        return self._observation(), self._info(self._goal.is_done(self._world))
+        self._answer = self.world.introduction()
+        return self._observation(), self._info(self._goal.is_done(self.world))
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        before = self._goal.conditions(self._world)
-        self._answer = self._world.do(str(action) if self.words else self._whole_command(str(action)))
-        after = self._goal.conditions(self._world)
+        before = self._goal.conditions(self.world)
+        self._answer = self.world.do(str(action) if self.words else self._whole_command(str(action)))
+        after = self._goal.conditions(self.world)
         done = after == 1.0
         reward = after - before if self.shaped else float(done)
         return self._observation(), reward, done, False, self._info(done)
@@ -106,12 +106,12 @@ class HouseholdGame(Game):
         return f"{RULES}Your task is to: {self._sentence}.{answer}"
 
     def draw(self) -> Any:
-        return draw_world(self._world, self.render_size)
+        return draw_world(self.world, self.render_size)
 
     def facts(self) -> dict[str, str]:
-        world, things = self._world, self._world.household.things
+        world, things = self.world, self.world.household.things
         doors = [
-            f"{place.kind}{(', open' if place.name in world.opened else ', closed') if place.openable else ''}"
+            f"{place.name}{(', open' if place.name in world.opened else ', closed') if place.openable else ''}"
             for place in world.here
         ]
         seen = [name for place in world.here if world.is_reachable(place) for name in world.contents(place.name)]
@@ -123,31 +123,31 @@ class HouseholdGame(Game):
         }
 
     def _described(self, thing: Thing) -> str:
-        world = self._world
+        world = self.world
         states = [state for state in ("hot", "cool", "clean", "sliced") if thing.name in world.states[state]]
         return " ".join([*states, *(["lit"] if thing.name in world.states["toggled"] else []), thing.kind])
 
     def legal_actions(self) -> tuple[str, ...]:
-        if self._goal.is_done(self._world):
+        if self._goal.is_done(self.world):
             return ()
-        return tuple(self._world.commands()) if self.words else self._short_commands()
+        return tuple(self.world.commands()) if self.words else self._short_commands()
 
     def oracle(self) -> str | None:
-        command = expert(self._world, self._goal)
-        return command if command is None or self.words else self._shortened(command)
+        command = expert(self.world, self._goal)
+        return command if command is None or self.words else self.shortened(command)
 
     def caption(self) -> str:
         facts = self.facts()
         return f"You are at: {facts['place']}. There you see: {facts['contents']}. You hold: {facts['holding']}."
 
     def _info(self, success: bool) -> dict[str, Any]:
-        known = {"kind": self._goal.task, "conditions": self._goal.conditions(self._world)}
+        known = {"kind": self._goal.task, "conditions": self._goal.conditions(self.world)}
         return super()._info(success) | known
 
     # -- short commands --------------------------------------------------------------------------------------------
 
     def _short_commands(self) -> tuple[str, ...]:
-        household = self._world.household
+        household = self.world.household
         # What a room of this kind can have, whatever is there now: a list of what is there would tell it.
         room = None if self._scene is None else ROOMS[self._scene.room]
         kinds = sorted({thing.kind for thing in household.things.values()} if room is None else room.things)
@@ -158,12 +158,12 @@ class HouseholdGame(Game):
     def _whole_command(self, short: str) -> str:
         """The command that a short one stands for in this state; one that means nothing if there is none."""
         if short in self._short_commands():
-            for command in self._world.commands():
-                if self._shortened(command) == short:
+            for command in self.world.commands():
+                if self.shortened(command) == short:
                     return command
         return NOTHING_HAPPENS
 
-    def _shortened(self, command: str) -> str:
+    def shortened(self, command: str) -> str:
         """`take mug 2 from shelf 1` -> `take mug`, and so on."""
         verb, _, rest = command.partition(" ")
         if verb == "move":

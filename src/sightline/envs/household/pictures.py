@@ -1,7 +1,7 @@
 """Pictures of a household: what the agent faces, what lies there, and what it holds.
 
     ┌──────────────┐
-    │ place, door  │   its sign, and whether it is open; in the middle of the room: the signs of all places
+    │ place, door  │   its sign, its number in dots, and whether it is open; in the middle of the room: all signs
     ├──────────────┤
     │ ● ▲ ▬        │   what lies there, unless the door is closed
     ├──────────────┤
@@ -22,10 +22,12 @@ import hashlib
 import math
 from collections.abc import Mapping
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
 from sightline.envs.drawing import Canvas, Colour, Point, Size
+from sightline.envs.household.scenes import number_of
 from sightline.envs.household.world import Place, Thing, World
 
 COLOURS: dict[str, Colour] = {
@@ -151,6 +153,11 @@ PLACES: dict[str, str] = {
 }
 """Kind of a place -> its sign."""
 
+SCENE = 0.76
+"""Share of the picture's height above the hand."""
+DOT = "oval .5 .5 .5 .5 dark"
+FEWEST_DOTS = 8
+"""Spots for dots, so that those of different places are of one size; more where a number is greater."""
 CLOSED = "box .08 .05 .92 .95 brown; box .12 .1 .88 .9 wood; box .76 .4 .82 .6 dark"
 OPEN = "box .02 0 .98 1 brown; box .05 .05 .95 .95 inside"
 SURFACE = "box .02 0 .98 1 surface"
@@ -163,38 +170,39 @@ STATES = {
 }
 
 
-class Area:
-    """Rectangle of a canvas, to draw signs in; left, top, width and height are fractions of the picture's."""
+class Box(NamedTuple):
+    """Rectangle of a picture, in fractions of its sides.
 
-    def __init__(self, canvas: Canvas, left: float, top: float, width: float, height: float) -> None:
-        self._canvas, self._left, self._top, self._width, self._height = canvas, left, top, width, height
+    Attributes:
+        left, top, width, height: from 0 to 1.
+        shape: width of the picture over its height, both in pixels.
+    """
 
-    def draw(self, sign: str) -> None:
-        """Draw a sign over all of the area."""
-        for points, colour in _shapes(sign):
-            self._canvas.polygon(
-                [(self._left + x * self._width, self._top + y * self._height) for x, y in points], colour
-            )
+    left: float
+    top: float
+    width: float
+    height: float
+    shape: float = 1.0
 
-    def part(self, left: float, top: float, width: float, height: float) -> Area:
-        """Part of the area, in fractions of its sides."""
-        return Area(
-            self._canvas,
-            self._left + left * self._width,
-            self._top + top * self._height,
-            width * self._width,
-            height * self._height,
+    def part(self, left: float, top: float, width: float, height: float) -> Box:
+        """Part of the rectangle, in fractions of its sides."""
+        return Box(
+            self.left + left * self.width,
+            self.top + top * self.height,
+            width * self.width,
+            height * self.height,
+            self.shape,
         )
 
-    def square(self, margin: float) -> Area:
+    def square(self, margin: float) -> Box:
         """The largest square in the middle, smaller by a margin (a fraction of its side)."""
-        wide, high = self._width * self._canvas.width, self._height * self._canvas.height
+        wide, high = self.width * self.shape, self.height
         side = min(wide, high) * (1 - 2 * margin)
         return self.part((1 - side / wide) / 2, (1 - side / high) / 2, side / wide, side / high)
 
-    def grid(self, count: int) -> list[Area]:
-        """Areas for `count` signs, row by row, as large as they can be."""
-        shape = self._width * self._canvas.width / (self._height * self._canvas.height)
+    def grid(self, count: int) -> list[Box]:
+        """Rectangles for `count` signs, row by row, as large as they can be."""
+        shape = self.width * self.shape / self.height
         columns = min(range(1, count + 1), key=lambda n: max(n / shape, math.ceil(count / n)), default=1)
         rows = max(1, math.ceil(count / columns))
         places = [(row, column) for row in range(rows) for column in range(columns)][:count]
@@ -230,43 +238,73 @@ def sign_of(kind: str, signs: Mapping[str, str]) -> str:
     return f"box .1 .1 .9 .9 {digest[:6]}; box .35 .35 .65 .65 {digest[6:]}"
 
 
+def boxes(world: World, size: Size) -> dict[str, Box]:
+    """Where the picture shows things and places: name -> its sign's square; what is hidden is left out."""
+    picture, here = Box(0, 0, 1, 1, size[1] / size[0]), world.here
+    found: dict[str, Box] = {}
+    for number, place in enumerate(here):
+        area = picture.part(number / len(here), 0, 1 / len(here), SCENE)
+        found[place.name] = area.part(0, 0, 1, 0.4).square(0.05)
+        if world.is_reachable(place):
+            names = world.contents(place.name)
+            spots = _inside(area).part(0.06, 0.04, 0.88, 0.92).grid(len(names))
+            found |= {name: spot.square(0.06) for name, spot in zip(names, spots, strict=True)}
+    if not here:
+        places = list(world.household.places)
+        spots = picture.part(0.02, 0.02, 0.96, 0.72).grid(len(places))
+        found |= {name: spot.square(0.08) for name, spot in zip(places, spots, strict=True)}
+    if world.held is not None:
+        found[world.held] = _tray(picture).grid(4)[1].square(0.06)
+    return found
+
+
 def draw_world(world: World, size: Size) -> np.ndarray:
     """Draw what the agent sees: uint8[height, width, 3]."""
     canvas = Canvas(size, COLOURS["floor"])
-    picture, here = Area(canvas, 0, 0, 1, 1), world.here
+    picture, here = Box(0, 0, 1, 1, size[1] / size[0]), world.here
     for number, place in enumerate(here):
-        _draw_place(world, place, picture.part(number / len(here), 0, 1 / len(here), 0.76))
-    if not here:
-        places = list(world.household.places.values())
-        for place, area in zip(places, picture.part(0.02, 0.02, 0.96, 0.72).grid(len(places)), strict=True):
-            area.square(0.08).draw(sign_of(place.kind, PLACES))
-    tray = picture.part(0, 0.78, 1, 0.22)
-    tray.draw("box 0 0 1 1 tray")
-    hand, held = tray.grid(4)[:2]
-    hand.square(0.1).draw("oval .5 .5 .45 .45 skin")
-    if world.held is not None:
-        _draw_thing(world, world.household.things[world.held], held.square(0.06))
+        _draw_door_and_dots(canvas, world, place, picture.part(number / len(here), 0, 1 / len(here), SCENE))
+    tray = _tray(picture)
+    _draw(canvas, tray, "box 0 0 1 1 tray")
+    _draw(canvas, tray.grid(4)[0].square(0.1), "oval .5 .5 .45 .45 skin")
+    household = world.household
+    for name, box in boxes(world, size).items():
+        if name in household.places:
+            _draw(canvas, box, sign_of(household.places[name].kind, PLACES))
+        else:
+            _draw_thing(canvas, world, household.things[name], box)
     return canvas.pixels()
 
 
-def _draw_place(world: World, place: Place, area: Area) -> None:
-    area.part(0, 0, 1, 0.4).square(0.05).draw(sign_of(place.kind, PLACES))
-    inside = area.part(0, 0.42, 1, 0.58)
-    if not world.is_reachable(place):
-        inside.draw(CLOSED)
-        return
-    inside.draw(OPEN if place.openable else SURFACE)
-    names = world.contents(place.name)
-    for name, spot in zip(names, inside.part(0.06, 0.04, 0.88, 0.92).grid(len(names)), strict=True):
-        _draw_thing(world, world.household.things[name], spot.square(0.06))
+def _tray(picture: Box) -> Box:
+    return picture.part(0, 0.78, 1, 0.22)
 
 
-def _draw_thing(world: World, thing: Thing, area: Area) -> None:
+def _inside(area: Box) -> Box:
+    """The part of a place's area in which things lie."""
+    return area.part(0, 0.42, 1, 0.58)
+
+
+def _draw(canvas: Canvas, box: Box, sign: str) -> None:
+    for points, colour in _shapes(sign):
+        canvas.polygon([(box.left + x * box.width, box.top + y * box.height) for x, y in points], colour)
+
+
+def _draw_door_and_dots(canvas: Canvas, world: World, place: Place, area: Box) -> None:
+    # Which of several it is, a room would show by where it stands.
+    count = number_of(place.name)
+    for spot in area.part(0.02, 0.02, 0.26, 0.36).grid(max(count, FEWEST_DOTS))[:count]:
+        _draw(canvas, spot.square(0.15), DOT)
+    door = (OPEN if place.openable else SURFACE) if world.is_reachable(place) else CLOSED
+    _draw(canvas, _inside(area), door)
+
+
+def _draw_thing(canvas: Canvas, world: World, thing: Thing, box: Box) -> None:
     if thing.name in world.states["toggled"]:
-        area.draw(LIT)
-    area.draw(sign_of(thing.kind, THINGS))
+        _draw(canvas, box, LIT)
+    _draw(canvas, box, sign_of(thing.kind, THINGS))
     if thing.name in world.states["sliced"]:
-        area.draw(SLICED)
+        _draw(canvas, box, SLICED)
     for state, mark in STATES.items():
         if thing.name in world.states[state]:
-            area.draw(mark)
+            _draw(canvas, box, mark)

@@ -212,6 +212,12 @@ def kind_of(name: str) -> str:
     return name.rsplit(" ", 1)[0]
 
 
+def number_of(name: str) -> int:
+    """The number in `drawer 3`; 0 if there is none."""
+    number = name.rsplit(" ", 1)[-1]
+    return int(number) if number.isdecimal() else 0
+
+
 @cache
 def furniture(scene: Scene) -> dict[str, Place]:
     """The places of a scene, by name."""

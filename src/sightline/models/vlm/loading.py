@@ -17,21 +17,22 @@ from sightline.runs.files import parse_json, read_bytes
 if TYPE_CHECKING:
     import torch
 
-BUNDLED = "bundled"
+BUNDLED = {"bundled": "vlm", "bundled-rooms": "rooms_vlm"}
+"""Models of ours -> their folders: cards, small grids and CartPole; households and BabyAI."""
 CROSS_ATTENTION = {"mllama": "Llama 3.2 Vision"}
 """Model types that read pictures by cross-attention, and their names: their pictures are not tokens of the prompt."""
 
 
-def bundled_vlm_folder() -> Path:
-    """Folder of the bundled vision-language model, in Hugging Face's format."""
-    return Path(str(resources.files("sightline.models") / "bundled" / "vlm"))
+def bundled_vlm_folder(name: str = "bundled") -> Path:
+    """Folder of a bundled vision-language model, in Hugging Face's format, with its model card."""
+    return Path(str(resources.files("sightline.models") / "bundled" / BUNDLED[name]))
 
 
 def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any) -> tuple[Any, Any]:
     """Load a processor and an image-text-to-text model, on the CPU unless `options` say otherwise.
 
     Args:
-        name: `bundled`, `owner/name` on the hub, or a folder; a folder may hold only adapters (PEFT).
+        name: `bundled`, `bundled-rooms`, `owner/name` on the hub, or a folder; a folder may hold only adapters (PEFT).
         dtype: dtype of the weights; `auto` keeps the one they were saved in.
         options: further arguments of the model's `from_pretrained`.
 
@@ -44,7 +45,7 @@ def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any
     auto: Any = transformers  # its types change with its version
     auto.utils.logging.disable_progress_bar()
     # Whether a folder is meant is asked of the name as it was written: a `Path` drops the `./` that says so.
-    folder = bundled_vlm_folder() if name == BUNDLED else Path(name).expanduser() if _is_path(name) else None
+    folder = bundled_vlm_folder(name) if name in BUNDLED else Path(name).expanduser() if _is_path(name) else None
     place = name if folder is None else str(folder)
     if folder is not None and not folder.is_dir():
         raise BadInput(f"there is no folder '{place}'; use bundled, owner/name of the Hugging Face hub, or a folder")

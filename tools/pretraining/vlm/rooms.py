@@ -1,0 +1,111 @@
+"""Lessons of the second bundled model: rooms of the household, and grids of BabyAI.
+
+Rooms and missions are met by strolling: now and then a step of best play, so that there is something in the hand or
+behind an open door, and else anything. The action that a reply ends with is one that does something there (take what
+lies there, open what is closed, go forward where nothing is in the way), whatever the goal is: no skill is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pretraining.vlm.exercise import REPLIES, Exercise
+from sightline.agents.prompting import demonstration, prompt_text
+from sightline.envs.games.babyai import DIRECTIONS, BabyAI
+from sightline.envs.games.making import GameMaker
+from sightline.envs.games.wrapping import oracle
+from sightline.envs.household.pictures import PLACES, THINGS, boxes
+from sightline.envs.household.scenes import kind_of
+
+IN_WORDS = 0.15
+"""Share of games that are told in words instead of shown."""
+LEVELS = ("GoToObj", "GoToLocal", "GoToLocal", "PutNextLocal")
+"""Levels of BabyAI: one room of 8 x 8 cells, with one thing and with many."""
+CELLS = 8
+"""Cells of a picture's side: as many as the model's patches, and as a level of BabyAI has."""
+EMPTY = "nothing"
+STATES_SEEN = ("hot", "cool", "clean", "sliced", "toggled")
+KINDS = (EMPTY, *THINGS, *PLACES, "agent", "ball", "door", "key", "wall")
+LOOKS = (EMPTY, *STATES_SEEN, "blue", "green", "grey", "purple", "red", "yellow", "down", "left", "right", "up")
+"""Words for what a cell of a picture shows, and for its state, colour or direction."""
+STROLLS = {"household": (0.4, 0.06), "babyai": (0.1, 0.12)}
+"""Game -> the chance of a step of best play, and that a game is left after a step."""
+
+
+def strolls(name: str, rng: np.random.Generator) -> Iterator[Exercise]:
+    """States of the household or of BabyAI without end."""
+    best, leaving = STROLLS[name]
+    options: list[dict[str, Any]] = [{"words": False}] if name == "household" else [{"level": one} for one in LEVELS]
+    envs = [partial(GameMaker(name, one, text_only=told))() for told in (False, True) for one in options]
+    while True:
+        told = rng.random() < IN_WORDS
+        env = envs[told * len(options) + int(rng.integers(len(options)))]
+        observation, info = env.reset(seed=int(rng.integers(2**31)))
+        over = False
+        while not over:
+            names = tuple(env.get_wrapper_attr("action_names") or info["legal_actions"])
+            yield Exercise(
+                game=name,
+                pictures=observation.images,
+                prompt=prompt_text(observation.text, REPLIES, env.get_wrapper_attr("asked"), names),
+                reply=demonstration(REPLIES, info["facts"], "", _any_that_does_something(env.unwrapped, names, rng)),
+                facts=info["facts"],
+                actions=names,
+                cells=() if told else _cells(env.unwrapped),
+            )
+            advice = oracle(env) if rng.random() < best else None
+            observation, _, terminated, truncated, info = env.step(advice or _any_move(name, names, info, rng))
+            over = terminated or truncated or rng.random() < leaving
+
+
+def _any_that_does_something(env: Any, names: tuple[str, ...], rng: np.random.Generator) -> str:
+    """An action that is possible, whatever the goal; half of the time one that turns or goes elsewhere."""
+    if isinstance(env, BabyAI):
+        facts = env.facts()
+        free, holding = facts["ahead"] == "nothing", facts["holding"] != "nothing"
+        moving = ["left", "right"]
+        doing = ["forward"] if free else []
+        doing += ["drop"] if free and holding else []
+        doing += ["pick up"] if facts["ahead"] not in ("nothing", "wall") and not holding else []
+    else:
+        possible = {env.shortened(command) for command in env.world.commands()}
+        moving = [name for name in names if name in possible and name.startswith("go to ")]
+        doing = [name for name in names if name in possible and not name.startswith("go to ")]
+    return str(rng.choice(doing if doing and rng.random() < 0.5 else moving))
+
+
+def _any_move(name: str, names: tuple[str, ...], info: dict[str, Any], rng: np.random.Generator) -> str:
+    """An action that mostly changes the picture."""
+    if name == "babyai":
+        thing = info["facts"]["ahead"] not in ("nothing", "wall")
+        likely = ("pick up",) if thing else ("drop",) if info["facts"]["holding"] != "nothing" else ("forward",)
+        names = likely if rng.random() < 0.3 else ("left", "right", "forward")
+    elif "closed" in info["facts"]["place"] and rng.random() < 0.5:
+        return "open"
+    elif rng.random() < 0.4 and info["facts"]["contents"] != "nothing":
+        kinds = [thing.split()[-1] for thing in info["facts"]["contents"].split(", ")]
+        return f"take {rng.choice(kinds)}"
+    return str(rng.choice(names))
+
+
+def _cells(env: Any) -> tuple[tuple[str, str], ...]:
+    """What the picture shows in each cell, row by row: words of `KINDS` and `LOOKS`."""
+    cells = {(row, column): (EMPTY, EMPTY) for row in range(CELLS) for column in range(CELLS)}
+    if isinstance(env, BabyAI):
+        grid = env.inner.grid
+        for row, column in cells:
+            if (thing := grid.get(column, row)) is not None:
+                cells[row, column] = thing.type, EMPTY if thing.type == "wall" else thing.color
+        column, row = env.inner.agent_pos
+        cells[row, column] = "agent", DIRECTIONS[env.inner.agent_dir]
+    else:
+        for name, box in boxes(env.world, env.render_size).items():
+            # A sign that lies over several cells counts in that of its middle.
+            row, column = int(CELLS * (box.top + box.height / 2)), int(CELLS * (box.left + box.width / 2))
+            states = [state for state in STATES_SEEN if name in env.world.states[state]]
+            cells[row, column] = kind_of(name), states[0] if states else EMPTY
+    return tuple(cells.values())
