@@ -75,7 +75,7 @@ HOUSES_AND_GRIDS = """# The bundled vision-language model of households and grid
 
 A LLaVA of stock transformers classes: a SigLIP tower for 96x96 pictures in patches of 12, and a Llama, three layers of
 128 numbers each. {parameters:,} parameters, {megabytes:.1f} MB (float16). Its name is `bundled-rooms`. Its byte-level
-BPE tokenizer reads any text; actions, places, and the phrases of these prompts and replies are one token each.
+BPE tokenizer reads any text; things, places and the phrases of these prompts and replies are one token each.
 
 **For trying Sightline on a laptop, offline, in minutes. It knows the household (short commands, `words=false`) and
 BabyAI's single rooms, and is not for science.**
@@ -83,7 +83,7 @@ BabyAI's single rooms, and is not for science.**
 ## Training
 
 - Pictures: rooms of the household, seen ones only, and BabyAI's GoToObj, GoToLocal and PutNextLocal at 96x96, met by
-  strolling; a fifth of the games is told in words instead (`text_only`).
+  strolling; 15 % of the games are told in words instead (`text_only`).
 - Replies: what the picture shows, told truly, then an action that does something there, whatever the goal is: take what
   lies there, open what is closed, go forward where nothing is in the way. Skill is left to demonstrations and
   reinforcement learning.
