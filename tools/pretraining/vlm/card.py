@@ -93,7 +93,8 @@ BabyAI's single rooms, and is not for science.**
 
 {commands}
 
-  During the first, actions were any that the prompt names.
+  During the first, actions were any that the prompt names. That cells also learn where they lie from BabyAI's agent
+  came after both.
 """
 
 
