@@ -1,11 +1,17 @@
-"""Base of an agent's RL algorithms: a recipe block that computes advantages."""
+"""Base of an agent's RL algorithms: a recipe block that computes advantages; and what several of them share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import numpy as np
+
+from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.types import Advantages, Group
 from sightline.config.blocks import AlgorithmBlock
+
+EPSILON = 1e-8
+"""Added to the standard deviation that the advantages of an update are divided by."""
 
 
 class AlgorithmConfig(AlgorithmBlock):
@@ -22,3 +28,42 @@ class AlgorithmConfig(AlgorithmBlock):
             empty, or its group shows no differences.
         """
         raise NotImplementedError
+
+
+def within_groups(
+    groups: Sequence[Group], compare: Callable[[Group], Sequence[np.ndarray]]
+) -> list[list[Advantages | None]]:
+    """Advantages of episodes that are compared with the others of their group.
+
+    Args:
+        groups: as in `compute_advantages`.
+        compare: gives float64[turns] for each of at least two complete episodes; 0 where nothing tells them apart.
+
+    Returns:
+        None for broken or empty episodes, and for groups that carry no signal: all their advantages are 0.
+    """
+    found: list[list[Advantages | None]] = []
+    for group in groups:
+        of_group: list[Advantages | None] = [None] * len(group)
+        # A broken episode says nothing about the policy, so the others are not compared with it.
+        complete = [i for i, episode in enumerate(group) if is_complete(episode)]
+        advantages = compare([group[i] for i in complete]) if len(complete) > 1 else []
+        if any(each.any() for each in advantages):
+            for i, each in zip(complete, advantages, strict=True):
+                of_group[i] = Advantages(each)
+        found.append(of_group)
+    return found
+
+
+def standardised(advantages: list[list[Advantages | None]]) -> list[list[Advantages | None]]:
+    """Advantages of an update with mean 0 and deviation 1; the targets of the values keep their scale."""
+    known = [one.advantages for group in advantages for one in group if one is not None]
+    if not known:
+        return advantages
+    # Over turns, not episodes: the unit that the loss sums over.
+    together = np.concatenate(known)
+    mean, deviation = together.mean(), together.std()
+    return [
+        [one and Advantages((one.advantages - mean) / (deviation + EPSILON), one.returns) for one in group]
+        for group in advantages
+    ]

@@ -25,9 +25,9 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field, NonNegativeFloat
 
-from sightline.agents.algorithms.base import AlgorithmConfig
-from sightline.agents.algorithms.grpo import Deviation, relative_to_group
-from sightline.agents.algorithms.returns import discounted_returns, is_complete
+from sightline.agents.algorithms.base import AlgorithmConfig, within_groups
+from sightline.agents.algorithms.grpo import Deviation, of_episodes, relative_to_group
+from sightline.agents.algorithms.returns import discounted_returns
 from sightline.agents.types import Advantages, Group, Turn
 from sightline.config.basics import Fraction
 
@@ -51,25 +51,14 @@ class GiGPO(AlgorithmConfig):
 
     def compute_advantages(self, groups: Sequence[Group]) -> list[list[Advantages | None]]:
         """GiGPO advantages of each trajectory; None for broken or empty episodes, and for groups without signal."""
-        return [self._of_group(group) for group in groups]
+        return within_groups(groups, self._compare)
 
-    def _of_group(self, group: Group) -> list[Advantages | None]:
-        found: list[Advantages | None] = [None] * len(group)
-        complete = [i for i, episode in enumerate(group) if is_complete(episode)]
-        if len(complete) < 2:
-            return found
-        episodes = [group[i] for i in complete]
-        rewards = [episode.rewards for episode in episodes]
+    def _compare(self, episodes: Group) -> list[np.ndarray]:
         # Undiscounted between episodes, as in GRPO; discounted between turns: a shorter way from a state is better.
-        of_episodes = relative_to_group(np.array([each.sum() for each in rewards]), self.deviation)
-        returns = [discounted_returns(each, self.gamma) for each in rewards]
+        whole = of_episodes(episodes, self.deviation)
+        returns = [discounted_returns(episode.rewards, self.gamma) for episode in episodes]
         of_turns = _turn_advantages(episodes, returns, self.deviation, self.similarity)
-        advantages = [one + self.turn_weight * turns for one, turns in zip(of_episodes, of_turns, strict=True)]
-        # Equal returns and no state visited twice: nothing to compare, so the group is left out of the update.
-        if any(each.any() for each in advantages):
-            for i, each in zip(complete, advantages, strict=True):
-                found[i] = Advantages(each)
-        return found
+        return [one + self.turn_weight * turns for one, turns in zip(whole, of_turns, strict=True)]
 
 
 def _turn_advantages(

@@ -19,8 +19,8 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from sightline.agents.algorithms.base import AlgorithmConfig
-from sightline.agents.algorithms.returns import all_equal, is_complete
+from sightline.agents.algorithms.base import AlgorithmConfig, within_groups
+from sightline.agents.algorithms.returns import all_equal
 from sightline.agents.types import Advantages, Group
 
 EPSILON = 1e-6
@@ -43,19 +43,14 @@ class GRPO(AlgorithmConfig):
 
     def compute_advantages(self, groups: Sequence[Group]) -> list[list[Advantages | None]]:
         """GRPO advantages of each trajectory; None for broken or empty episodes, and for groups of equal returns."""
-        return [self._of_group(group) for group in groups]
+        return within_groups(groups, lambda episodes: of_episodes(episodes, self.deviation))
 
-    def _of_group(self, group: Group) -> list[Advantages | None]:
-        advantages: list[Advantages | None] = [None] * len(group)
-        # A broken episode says nothing about the policy, so it counts neither in the mean nor in the deviation.
-        complete = [i for i, episode in enumerate(group) if is_complete(episode)]
-        returns = np.array([group[i].rewards.sum() for i in complete])
-        if len(complete) < 2 or all_equal(returns):
-            return advantages
-        for i, advantage in zip(complete, relative_to_group(returns, self.deviation), strict=True):
-            # Outcome supervision: the episode's advantage goes to all of its turns alike.
-            advantages[i] = Advantages(np.full(len(group[i].turns), advantage))
-        return advantages
+
+def of_episodes(episodes: Group, deviation: Deviation) -> list[np.ndarray]:
+    """float64[turns] for each episode: its return relative to the group's, to all of its turns alike (outcome
+    supervision)."""
+    relative = relative_to_group(np.array([episode.rewards.sum() for episode in episodes]), deviation)
+    return [np.full(len(episode.turns), one) for episode, one in zip(episodes, relative, strict=True)]
 
 
 def relative_to_group(returns: np.ndarray, deviation: Deviation) -> np.ndarray:

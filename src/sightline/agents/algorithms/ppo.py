@@ -20,14 +20,11 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from sightline.agents.algorithms.base import AlgorithmConfig
+from sightline.agents.algorithms.base import AlgorithmConfig, standardised
 from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.types import Advantages, Group, Trajectory
 from sightline.config.basics import Fraction
 from sightline.config.blocks import ValueLoss
-
-EPSILON = 1e-8
-"""Added to the standard deviation that advantages are divided by."""
 
 
 class PPO(AlgorithmConfig):
@@ -58,7 +55,7 @@ class PPO(AlgorithmConfig):
         and standard deviation 1 over all turns of all groups: pass those of all processes together.
         """
         advantages = [[self._of_episode(episode) for episode in group] for group in groups]
-        return _normalised(advantages) if self.normalise else advantages
+        return standardised(advantages) if self.normalise else advantages
 
     def _of_episode(self, episode: Trajectory) -> Advantages | None:
         if not is_complete(episode):
@@ -89,17 +86,3 @@ def generalised_advantages(
         following = deltas[i] + gamma * gae_lambda * following
         advantages[i] = following
     return advantages
-
-
-def _normalised(advantages: list[list[Advantages | None]]) -> list[list[Advantages | None]]:
-    """Standardise the advantages of an update; the targets of the values keep their scale."""
-    known = [one.advantages for group in advantages for one in group if one is not None]
-    if not known:
-        return advantages
-    # Over turns, not episodes: the unit that the loss sums over.
-    together = np.concatenate(known)
-    mean, deviation = together.mean(), together.std()
-    return [
-        [one and Advantages((one.advantages - mean) / (deviation + EPSILON), one.returns) for one in group]
-        for group in advantages
-    ]

@@ -23,13 +23,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import PositiveInt
 
-from sightline.agents.algorithms.base import AlgorithmConfig
+from sightline.agents.algorithms.base import EPSILON, AlgorithmConfig
 from sightline.agents.algorithms.returns import discounted_returns, is_complete
 from sightline.agents.types import Advantages, Group
 from sightline.config.basics import Fraction
-
-EPSILON = 1e-8
-"""Added to the standard deviation that advantages are divided by."""
 
 
 class Reinforce(AlgorithmConfig):

@@ -18,12 +18,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import PositiveInt
 
-from sightline.agents.algorithms.base import AlgorithmConfig
-from sightline.agents.algorithms.returns import all_equal, is_complete
+from sightline.agents.algorithms.base import AlgorithmConfig, standardised, within_groups
+from sightline.agents.algorithms.grpo import of_episodes
+from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.types import Advantages, Group
-
-EPSILON = 1e-8
-"""Added to the standard deviation that advantages are divided by."""
 
 
 class ReinforcePlusPlus(AlgorithmConfig):
@@ -38,29 +36,10 @@ class ReinforcePlusPlus(AlgorithmConfig):
     def compute_advantages(self, groups: Sequence[Group]) -> list[list[Advantages | None]]:
         """Advantages of each trajectory; None for broken or empty episodes, and for groups of two or more whose returns
         are all the same."""
-        compared = [self._compared(group) for group in groups]
-        turns = [
-            np.full(len(episode.turns), return_)
-            for group, returns in zip(groups, compared, strict=True)
-            for episode, return_ in zip(group, returns, strict=True)
-            if return_ is not None
+        if self.group > 1:
+            return standardised(within_groups(groups, lambda episodes: of_episodes(episodes, "none")))
+        returns = [
+            [Advantages(np.full(len(one.turns), one.rewards.sum())) if is_complete(one) else None for one in group]
+            for group in groups
         ]
-        together = np.concatenate(turns) if turns else np.zeros(1)
-        mean, deviation = float(together.mean()), float(together.std()) + EPSILON
-        return [
-            [
-                None if return_ is None else Advantages(np.full(len(episode.turns), (return_ - mean) / deviation))
-                for episode, return_ in zip(group, returns, strict=True)
-            ]
-            for group, returns in zip(groups, compared, strict=True)
-        ]
-
-    def _compared(self, group: Group) -> list[float | None]:
-        """Return of each episode, less the group's mean; None where there is nothing to learn."""
-        returns = [float(episode.rewards.sum()) if is_complete(episode) else None for episode in group]
-        known = np.array([return_ for return_ in returns if return_ is not None])
-        if self.group == 1:
-            return list(returns)
-        if len(known) < 2 or all_equal(known):
-            return [None] * len(group)
-        return [None if return_ is None else return_ - float(known.mean()) for return_ in returns]
+        return standardised(returns)

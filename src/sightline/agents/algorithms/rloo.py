@@ -16,8 +16,8 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from sightline.agents.algorithms.base import AlgorithmConfig
-from sightline.agents.algorithms.returns import all_equal, is_complete
+from sightline.agents.algorithms.base import AlgorithmConfig, within_groups
+from sightline.agents.algorithms.returns import all_equal
 from sightline.agents.types import Advantages, Group
 
 
@@ -32,18 +32,12 @@ class RLOO(AlgorithmConfig):
 
     def compute_advantages(self, groups: Sequence[Group]) -> list[list[Advantages | None]]:
         """RLOO advantages of each trajectory; None for broken or empty episodes, and for groups of equal returns."""
-        return [_of_group(group) for group in groups]
+        return within_groups(groups, _against_the_others)
 
 
-def _of_group(group: Group) -> list[Advantages | None]:
-    advantages: list[Advantages | None] = [None] * len(group)
-    complete = [i for i, episode in enumerate(group) if is_complete(episode)]
-    returns = np.array([group[i].rewards.sum() for i in complete])
-    # Leave-one-out needs at least one other episode.
-    if len(complete) < 2 or all_equal(returns):
-        return advantages
+def _against_the_others(episodes: Group) -> list[np.ndarray]:
+    returns = np.array([episode.rewards.sum() for episode in episodes])
     # mean of the others = (sum - own) / (n - 1)
-    baselines = (returns.sum() - returns) / (len(complete) - 1)
-    for i, advantage in zip(complete, returns - baselines, strict=True):
-        advantages[i] = Advantages(np.full(len(group[i].turns), advantage))
-    return advantages
+    baselines = (returns.sum() - returns) / (len(episodes) - 1)
+    advantages = np.zeros(len(returns)) if all_equal(returns) else returns - baselines
+    return [np.full(len(episode.turns), one) for episode, one in zip(episodes, advantages, strict=True)]

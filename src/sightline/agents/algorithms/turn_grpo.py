@@ -21,9 +21,9 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field, NonNegativeFloat
 
-from sightline.agents.algorithms.base import AlgorithmConfig
-from sightline.agents.algorithms.grpo import Deviation, relative_to_group
-from sightline.agents.algorithms.returns import discounted_returns, is_complete
+from sightline.agents.algorithms.base import AlgorithmConfig, within_groups
+from sightline.agents.algorithms.grpo import Deviation, of_episodes, relative_to_group
+from sightline.agents.algorithms.returns import discounted_returns
 from sightline.agents.types import Advantages, Group
 from sightline.config.basics import Fraction
 
@@ -44,26 +44,15 @@ class TurnGRPO(AlgorithmConfig):
 
     def compute_advantages(self, groups: Sequence[Group]) -> list[list[Advantages | None]]:
         """Advantages of each trajectory; None for broken or empty episodes, and for groups without differences."""
-        return [self._of_group(group) for group in groups]
+        return within_groups(groups, self._compare)
 
-    def _of_group(self, group: Group) -> list[Advantages | None]:
-        found: list[Advantages | None] = [None] * len(group)
-        complete = [i for i, episode in enumerate(group) if is_complete(episode)]
-        if len(complete) < 2:
-            return found
-        rewards = [group[i].rewards for i in complete]
-        outcomes = relative_to_group(np.array([each.sum() for each in rewards]), self.deviation)
-        returns = [discounted_returns(each, self.gamma) for each in rewards]
-        advantages = [
-            np.full(len(each), self.outcome_weight * one) for each, one in zip(rewards, outcomes, strict=True)
-        ]
+    def _compare(self, episodes: Group) -> list[np.ndarray]:
+        returns = [discounted_returns(episode.rewards, self.gamma) for episode in episodes]
+        advantages = [self.outcome_weight * whole for whole in of_episodes(episodes, self.deviation)]
         for t in range(max(map(len, returns))):
             reached = [i for i, each in enumerate(returns) if len(each) > t]
-            if len(reached) > 1:
-                compared = relative_to_group(np.array([returns[i][t] for i in reached]), self.deviation)
-                for i, advantage in zip(reached, compared, strict=True):
-                    advantages[i][t] += advantage
-        if any(each.any() for each in advantages):
-            for i, each in zip(complete, advantages, strict=True):
-                found[i] = Advantages(each)
-        return found
+            # A turn that one episode alone has reached is compared with itself: 0.
+            compared = relative_to_group(np.array([returns[i][t] for i in reached]), self.deviation)
+            for i, advantage in zip(reached, compared, strict=True):
+                advantages[i][t] += advantage
+        return advantages
