@@ -36,15 +36,14 @@ class RolloutsAhead:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="rollouts")
         self._waiting: dict[int, Future[list[Trajectory]]] = {}
 
-    def take(self, update: int, last: int | None = None) -> list[Trajectory]:
+    def take(self, update: int) -> list[Trajectory]:
         """Wait for the episodes of an update, and let those that may be played meanwhile begin.
 
         Args:
             update: its number; the weights of that number are published.
-            last: number of the last update, beyond which nothing is played; None if it is not known.
         """
         for number in range(update, update + self._staleness + 1):
-            if number not in self._waiting and (last is None or number <= last):
+            if number not in self._waiting:
                 weights = max(number - self._staleness, self._first)
                 self._waiting[number] = self._pool.submit(self._play, number, weights)
         return self._waiting.pop(update).result()

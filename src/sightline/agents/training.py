@@ -334,13 +334,7 @@ class AgentTrainer:
         if self._ahead is None or attempt:
             with self._present_weights():
                 return self._play_tasks(self._tasks(self._updates, count, attempt), self._updates)
-        played = self._ahead.take(self._updates)
-        fresh = {id(one) for one in within_bound(played, self._updates, self._staleness)}
-        if late := [EpisodeTask(one.seed, one.member) for one in played if id(one) not in fresh]:
-            with self._ahead_server().with_weights(self._updates):
-                again = iter(self._play_tasks(late, self._updates))
-            played = [one if id(one) in fresh else next(again) for one in played]
-        return played
+        return within_bound(self._ahead.take(self._updates), self._updates, self._staleness)
 
     def _tasks(self, update: int, count: int, attempt: int = 0) -> list[EpisodeTask]:
         """This process's share of an update's tasks."""

@@ -55,18 +55,17 @@ class PolicySampler:
         """
         import torch
 
-        first = {state: i for i, state in reversed(list(enumerate(states)))}  # where each state is shown first
-        distinct = sorted(first.values())
-        place = {i: number for number, i in enumerate(distinct)}
-        of = [place[first[state]] for state in states] if len(distinct) <= WORTH_SHARING * len(prompts) else None
+        prompt_of = dict(zip(states, prompts, strict=True))
+        place = {state: i for i, state in enumerate(prompt_of)}
+        shared = len(prompt_of) <= WORTH_SHARING * len(prompts)
         try:
             return self.vlm.generate(
-                prompts if of is None else [prompts[i] for i in distinct],
+                list(prompt_of.values()) if shared else prompts,
                 uniforms,
                 self.temperature or 1.0,
                 self.max_tokens,
                 truncation=self.truncation,
-                of=of,
+                of=[place[state] for state in states] if shared else None,
             )
         except (torch.OutOfMemoryError, MemoryError) as error:
             if len(prompts) == 1:

@@ -32,19 +32,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sightline.agents.samplers import Completion, Conversation, Key
+from sightline.agents.samplers.served import banned_biases, check_prompt, completion_of, seed_of
 from sightline.config.agents import PolicyServer
 from sightline.errors import BadInput, RunFailed, nearest
-from sightline.images import Picture
 from sightline.models.chat.endpoints import read_key, resolve_endpoint
-from sightline.models.vlm.types import ChatTurn, Prompt, Sample, TokenSequence, TurnSpan
+from sightline.models.chat.openai_compatible import complaint, message_part
+from sightline.models.vlm.types import Prompt, Sample, TokenSequence, TurnSpan
 
 if TYPE_CHECKING:
     from sightline.models.vlm.model import VLM
 
-CHANCE_OF_SEEDS = 3
-"""First number of the PRNG keys of the server's seeds."""
-BANNED = -100.0
-"""Lowest logit bias that servers take: the token's probability times 4e-44."""
 READY = "READY"
 """File that says that a folder of weights is whole."""
 ATTEMPTS = 3
@@ -80,7 +77,7 @@ class ServerSampler:
         self._url, self._key = place.url, None if place.key_env is None else read_key(place.key_env)
         self._temporary = None if self._settings.weights else tempfile.TemporaryDirectory(prefix="sightline-weights-")
         self._folder = Path(self._settings.weights or self._temporary.name)  # type: ignore[union-attr]
-        self._banned = {str(token): BANNED for token in vlm.tokens.banned.nonzero().flatten().tolist()}
+        self._banned = {str(token): bias for token, bias in banned_biases(vlm).items()}
         self._loaded = _Loaded()
         self._client = self._connected()
         self._model = self._served_model()
@@ -132,14 +129,14 @@ class ServerSampler:
             "max_tokens": self._max_tokens,
             "temperature": self._temperature,
             "top_p": 1.0,
-            "seed": int(np.random.SeedSequence((CHANCE_OF_SEEDS, *key)).generate_state(1)[0] >> 1),
+            "seed": seed_of(key),
             "logprobs": True,
             "top_logprobs": 0,
             "return_token_ids": True,
             "stop_token_ids": sorted(self._vlm.tokens.stops),
             "logit_bias": self._banned,
         }
-        return self._completion(prompt, self._post(f"{self._url}/chat/completions", body))
+        return self._completion(prompt, self._answer(f"{self._url}/chat/completions", body))
 
     def _completion(self, prompt: Prompt, answer: Any) -> Completion:
         """Check an answer, and take over the reply.
@@ -157,13 +154,13 @@ class ServerSampler:
         if model != self._model:
             raise RunFailed(f"the server at {self._url} answers as '{model}' where '{self._model}' was asked")
         if read is None or ids is None:
-            raise RunFailed(f"the server at {self._url} does not say token ids; vLLM does from 0.11 on")
-        if list(read) != prompt.ids.tolist():
             raise RunFailed(
-                f"the server at {self._url} reads a prompt of {len(read)} tokens where the learner reads another of "
-                f"{len(prompt.ids)}; its model or chat template is another one (or rollouts.window shows replies that "
-                "it spells otherwise)"
+                f"the server at {self._url} does not say token ids; take a vLLM that knows return_token_ids"
             )
+        check_prompt(
+            *(read, prompt, f"the server at {self._url}"),
+            "its model or chat template is another one (or rollouts.window shows replies that it spells otherwise)",
+        )
         banned = self._vlm.tokens.banned
         if not all(isinstance(token, int) and 0 <= token < len(banned) and not banned[token] for token in ids):
             raise RunFailed(f"the server at {self._url} has sampled tokens that were banned, or that there are not")
@@ -172,9 +169,7 @@ class ServerSampler:
                 f"the server at {self._url} gives {len(logprobs)} log-probabilities for {len(ids)} tokens, or such as "
                 "are none"
             )
-        finished = bool(ids) and ids[-1] in self._vlm.tokens.stops
-        sample = Sample(np.array(ids, np.int64), np.array(logprobs, np.float32), self._vlm.decode(ids), finished)
-        return Completion(sample, prompt, self.version)
+        return completion_of(self._vlm, prompt, ids, logprobs, self.version)
 
     # -- weights -------------------------------------------------------------------------------------------------------
 
@@ -207,8 +202,8 @@ class ServerSampler:
             return
         root = self._url.removesuffix("/v1")
         path = str((self._folder / str(version)).resolve())
-        self._post(f"{root}/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": path}})
-        self._post(f"{root}/reset_prefix_cache", {})
+        self._answer(f"{root}/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": path}})
+        self._answer(f"{root}/reset_prefix_cache", {})
         self._loaded.version, self._loaded.checked = version, False
 
     def take_over_weights(self, version: int | None = None) -> None:
@@ -262,7 +257,7 @@ class ServerSampler:
     def _served_model(self) -> str:
         """Name of the model to ask for."""
         try:
-            listed = self._answer("GET", f"{self._url}/models", None)
+            listed = self._answer(f"{self._url}/models")
             names = [str(one["id"]) for one in listed["data"]]
         except (RunFailed, LookupError, TypeError) as error:
             raise BadInput(
@@ -276,18 +271,18 @@ class ServerSampler:
             raise BadInput(f"the server at {self._url} does not serve '{wanted}'{nearest(wanted, names)}")
         return wanted or names[0]
 
-    def _post(self, url: str, body: dict[str, Any]) -> Any:
-        return self._answer("POST", url, body)
+    def _answer(self, url: str, body: dict[str, Any] | None = None) -> Any:
+        """The JSON that a request is answered with; None if the answer is empty.
 
-    def _answer(self, method: str, url: str, body: dict[str, Any] | None) -> Any:
-        """The JSON that a request is answered with; None if the body is empty.
+        Args:
+            body: to be posted; without one, the address is read.
 
         Raises:
             RunFailed: after some attempts, or at once if the request itself is refused.
         """
         import httpx2
 
-        trouble = ""
+        method, trouble = "GET" if body is None else "POST", ""
         for _ in range(ATTEMPTS):
             # A thread of its own: the client's time limit is for a single read, and a server can stall between many.
             pool = ThreadPoolExecutor(1)
@@ -297,7 +292,7 @@ class ServerSampler:
                 text = response.content.decode("utf-8", errors="replace")
                 if response.status_code == 200:
                     return response.json() if text.strip() else None
-                trouble = f"status {response.status_code}: {' '.join(text.split())[:200]}"
+                trouble = f"status {response.status_code}: {complaint(text)}"
                 if response.status_code < 500 and response.status_code not in (408, 409, 429):
                     break
             except Late:
@@ -330,16 +325,9 @@ class _Loaded:
 def _messages(conversation: Conversation) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for number, turn in enumerate(conversation):
-        messages.append({"role": "user", "content": _parts(turn)})
+        pictures = iter(turn.pictures)
+        parts = [message_part(next(pictures) if part is None else part) for part in turn.layout]
+        messages.append({"role": "user", "content": parts})
         if number < len(conversation) - 1:
             messages.append({"role": "assistant", "content": turn.reply_text})
     return messages
-
-
-def _parts(turn: ChatTurn) -> list[dict[str, Any]]:
-    pictures = iter(turn.pictures)
-    return [_picture(next(pictures)) if part is None else {"type": "text", "text": part} for part in turn.layout]
-
-
-def _picture(picture: Picture) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture.base64}"}}

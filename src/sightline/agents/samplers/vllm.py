@@ -14,23 +14,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from sightline.agents.samplers import Completion, Conversation, Key
+from sightline.agents.samplers.served import banned_biases, check_prompt, completion_of, seed_of
 from sightline.config.agents import VLLM
 from sightline.errors import BadInput, RunFailed
 from sightline.models.vlm.model import VALUE_HEAD
-from sightline.models.vlm.types import Prompt, Sample
+from sightline.models.vlm.types import Prompt
 
 if TYPE_CHECKING:
     import torch
 
     from sightline.models.vlm.model import VLM
-
-CHANCE_OF_SEEDS = 3
-"""First number of the PRNG keys of vLLM's seeds."""
-_BANNED = -100.0
-"""Lowest logit bias that vLLM takes: the token's probability times 4e-44."""
 
 
 class VLLMSampler:
@@ -88,7 +82,7 @@ class VLLMSampler:
             "max_tokens": max_tokens,
             "logprobs": 0,  # of the sampled token alone
             "stop_token_ids": sorted(vlm.tokens.stops),
-            "logit_bias": {int(token): _BANNED for token in vlm.tokens.banned.nonzero().flatten().tolist()},
+            "logit_bias": banned_biases(vlm),
         }
 
     def generate(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
@@ -102,7 +96,7 @@ class VLLMSampler:
         prompts = [self._vlm.encode(conversation) for conversation in conversations]
         outputs = self._llm.generate(
             [self._input(conversation) for conversation in conversations],
-            [self._vllm.SamplingParams(seed=_seed(key), **self._sampling) for key in keys],
+            [self._vllm.SamplingParams(seed=seed_of(key), **self._sampling) for key in keys],
             use_tqdm=False,
         )
         return [self._completion(prompt, output) for prompt, output in zip(prompts, outputs, strict=True)]
@@ -153,17 +147,11 @@ class VLLMSampler:
         return prompt | ({"multi_modal_data": {"image": shown}} if shown else {})
 
     def _completion(self, prompt: Prompt, output: Any) -> Completion:
-        if list(output.prompt_token_ids) != prompt.ids.tolist():
-            raise RunFailed(
-                f"vLLM reads a prompt of {len(output.prompt_token_ids)} tokens where the learner reads another of "
-                f"{len(prompt.ids)}; take policy.sampler=transformers"
-            )
+        check_prompt(output.prompt_token_ids, prompt, "vLLM", "take policy.sampler=transformers")
         written = output.outputs[0]
         ids = [int(token) for token in written.token_ids]
         logprobs = [float(written.logprobs[place][token].logprob) for place, token in enumerate(ids)]
-        finished = bool(ids) and ids[-1] in self._vlm.tokens.stops
-        sample = Sample(np.array(ids, np.int64), np.array(logprobs, np.float32), self._vlm.decode(ids), finished)
-        return Completion(sample, prompt)
+        return completion_of(self._vlm, prompt, ids, logprobs)
 
 
 def _import_vllm() -> Any:
@@ -175,8 +163,3 @@ def _import_vllm() -> Any:
         raise BadInput(
             f"policy.sampler=vllm needs vLLM and a GPU ({error}); pip install vllm, or take transformers"
         ) from error
-
-
-def _seed(key: Key) -> int:
-    """Hash a PRNG key to a seed of 31 bits, as vLLM wants it."""
-    return int(np.random.SeedSequence((CHANCE_OF_SEEDS, *key)).generate_state(1)[0] >> 1)

@@ -46,7 +46,7 @@ class OpenAICompatible(HostedModel):
                 text = response.content.decode("utf-8", errors="replace")
                 if response.status_code != 200:
                     raise error_from_status(
-                        *(response.status_code, _complaint(text), self._key_env), response.headers.get("retry-after")
+                        *(response.status_code, complaint(text), self._key_env), response.headers.get("retry-after")
                     )
                 return self._read(text)
 
@@ -55,7 +55,7 @@ class OpenAICompatible(HostedModel):
     def _body(self, request: ChatRequest, supported: Capabilities) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": [{"role": "user", "content": [_part(part) for part in request.parts]}],
+            "messages": [{"role": "user", "content": [message_part(part) for part in request.parts]}],
             "max_tokens" if supported.max_tokens else "max_completion_tokens": request.max_tokens,
         }
         if supported.temperature:
@@ -78,7 +78,7 @@ class OpenAICompatible(HostedModel):
             body = json.loads(text)
             if body.get("error"):
                 status = body["error"].get("code")
-                raise error_from_status(status if isinstance(status, int) else 500, _complaint(text), self._key_env)
+                raise error_from_status(status if isinstance(status, int) else 500, complaint(text), self._key_env)
             choice, usage = body["choices"][0], body.get("usage") or {}
             message, ended = choice["message"], choice.get("finish_reason")
             spent = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
@@ -92,7 +92,8 @@ class OpenAICompatible(HostedModel):
             raise self._nonsense("chat completion", repr(text[:80])) from error
 
 
-def _part(part: Part) -> dict[str, Any]:
+def message_part(part: Part) -> dict[str, Any]:
+    """Words or a picture as a part of a message's content."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{part.base64}"}}
@@ -115,7 +116,7 @@ def _tokens(logprobs: Any) -> tuple[Token, ...]:
     )
 
 
-def _complaint(text: str) -> str:
+def complaint(text: str) -> str:
     """The error message in the body of an answer, in one line, wherever the server puts it."""
     try:
         body = json.loads(text)

@@ -121,9 +121,8 @@ def _fanned_out(model: Any, inputs: Mapping[str, torch.Tensor], of: Sequence[int
     """
     import torch
 
-    length = inputs["input_ids"].shape[1]
-    per_token = {name for name, tensor in inputs.items() if tensor.ndim == 2 and tensor.shape[1] == length}
-    per_token &= {"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"}
+    shape = inputs["input_ids"].shape
+    per_token = {name for name, each in inputs.items() if each.shape == shape and not each.is_floating_point()}
     first = {name: tensor[:, :-1] if name in per_token else tensor for name, tensor in inputs.items()}
     once = copy.deepcopy(settings)
     once.max_new_tokens, once.return_dict_in_generate = 1, True
