@@ -137,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
             assert body["method"] == "reload_weights"
             server.reload(body["kwargs"]["weights_path"])
             self._send(200, {"results": [None]})
-        elif self.path == "/reset_prefix_cache":
+        elif self.path in ("/reset_prefix_cache", "/reset_encoder_cache"):
             self._send(200, None)
         else:
             self._send(404, {"error": {"message": "not found"}})

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import pickle
+import re
 import shutil
 import sqlite3
 import zipfile
@@ -24,12 +25,14 @@ from safetensors.numpy import save_file
 
 from conftest import TINY, Finished
 from sightline.agents.training import AgentTrainer
+from sightline.config.loading import load_recipe
 from sightline.control.off_policy import OffPolicyTrainer
 from sightline.control.state import chosen_policy, latest_learner
 from sightline.errors import BadInput
 from sightline.runs.checkpoints import digest
 from sightline.runs.folder import RunFolder
 from sightline.runs.stopping import Stopped
+from sightline.runs.trust import check_trusted
 
 Sightline = Callable[..., Finished]
 
@@ -82,7 +85,6 @@ class Payload:
 @pytest.fixture(scope="module")
 def strangers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of every role."""
-    from sightline.config.loading import load_recipe
     from sightline.roles import complete, train
 
     folder = tmp_path_factory.mktemp("strangers")
@@ -313,6 +315,26 @@ def test_neither_servers_nor_keys_nor_other_stores_are_used_for_a_stranger(
         assert (done.code, len(done.lines)) == (2, 1), done.err
         assert f"({key}=" in done.err
     assert sightline("evaluate", run, "--episodes", "1").code == 0, "to evaluate, nobody is asked"
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("policy.server.url=https://stranger.example/v1", "policy.server.url"),
+        ("policy.server.weights=/tmp/elsewhere", "policy.server.weights"),
+        ("policy.server.key_env=AWS_SECRET_ACCESS_KEY", "policy.server.key_env"),
+        (
+            "reward={kind: learned, teacher: {kind: chat, model: m, url: 'https://stranger.example/v1'}}",
+            "reward.teacher.url",
+        ),
+    ],
+)
+def test_nor_are_those_of_a_stranger_s_agent(override: str, key: str, tmp_path: Path) -> None:
+    recipe = load_recipe("numberline", [override, "policy.sampler=server"])
+    with pytest.raises(BadInput, match=rf"\({re.escape(key)}="):
+        check_trusted(recipe, tmp_path)
+    check_trusted(recipe, tmp_path, stated=[key])
+    check_trusted(recipe, tmp_path, asks=False)
 
 
 def test_an_encoder_beside_the_run_runs_no_code_either(

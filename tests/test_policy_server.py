@@ -147,6 +147,8 @@ def test_new_weights_arrive_whole_and_older_ones_are_noticed(server: PolicyServe
     (own,) = PolicySampler(vlm, 0.0, 12).generate([SHOWN], [(0,)])
     assert after.sample.ids.tolist() == own.sample.ids.tolist() != before.sample.ids.tolist()
     assert (before.version, after.version, server.loaded) == (0, 1, ["0", "1"])
+    for cache in ("prefix", "encoder"):  # prompts and pictures of the weights before are forgotten each time
+        assert server.requests.count(f"/reset_{cache}_cache") == 2
     assert sorted(place.name for place in tmp_path.iterdir()) == ["0", "1"]
     of_server.take_over_weights()
     assert sorted(place.name for place in tmp_path.iterdir()) == ["1", "2"] and (tmp_path / "2" / "READY").exists()
@@ -265,6 +267,15 @@ def test_a_run_on_a_server_can_be_resumed_longer(
     assert done.code == 0, done.err
     stale = [one["rollout/staleness"] for one in numbers(runs["one"]) if one.get("rollout/staleness") is not None]
     assert max(stale) == 1
+
+
+def test_the_weights_of_a_warm_start_are_those_of_no_update(served: PolicyServer, tmp_path: Path) -> None:
+    """They are checked like all others, and nothing is younger than the update that learns from it."""
+    warm = ("warm_start.samples=8", "warm_start.batch=8", "steps=4", "rollouts.tasks=2")
+    overrides = dict(map(parse_override, [*SMALL[1:], f"policy.server.url={served.url}", *warm]))
+    sl.train("numberline", run_dir=tmp_path / "run", progress=False, **overrides)
+    stale = [one["rollout/staleness"] for one in numbers(tmp_path / "run") if "rollout/staleness" in one]
+    assert stale and set(stale) == {0.0}
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,7 @@ class AgentTrainer:
             )
         with setup.engine.full_params():
             self.session.keep("warm")(setup.vlm.save)
-        setup.weights_changed()
+        setup.weights_changed(self._updates)
 
     def restore(self, folder: Path) -> None:
         """Restore weights, reference model, optimiser and counters."""

@@ -6,7 +6,7 @@
       |                                                |
       | weights/3/model.safetensors, then 3/READY      |   a folder that both see; the mark comes last
       | POST /collective_rpc  reload_weights           |   returns when they are loaded
-      | POST /reset_prefix_cache                       |   what was computed with the ones before is forgotten
+      | POST /reset_prefix_cache, /reset_encoder_cache |   what was computed with the ones before is forgotten
 
     VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs --generation-config vllm
 
@@ -203,7 +203,8 @@ class ServerSampler:
         root = self._url.removesuffix("/v1")
         path = str((self._folder / str(version)).resolve())
         self._answer(f"{root}/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": path}})
-        self._answer(f"{root}/reset_prefix_cache", {})
+        for cache in ("prefix", "encoder"):  # of prompts, and of pictures
+            self._answer(f"{root}/reset_{cache}_cache", {})
         self._loaded.version, self._loaded.checked = version, False
 
     def take_over_weights(self, version: int | None = None) -> None:
