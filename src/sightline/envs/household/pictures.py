@@ -240,16 +240,15 @@ def sign_of(kind: str, signs: Mapping[str, str]) -> str:
 
 def boxes(world: World, size: Size) -> dict[str, Box]:
     """Where the picture shows things and places: name -> its sign's square; what is hidden is left out."""
-    picture, here = Box(0, 0, 1, 1, size[1] / size[0]), world.here
+    picture = _whole(size)
     found: dict[str, Box] = {}
-    for number, place in enumerate(here):
-        area = picture.part(number / len(here), 0, 1 / len(here), SCENE)
+    for place, area in _areas(world, picture):
         found[place.name] = area.part(0, 0, 1, 0.4).square(0.05)
         if world.is_reachable(place):
             names = world.contents(place.name)
             spots = _inside(area).part(0.06, 0.04, 0.88, 0.92).grid(len(names))
             found |= {name: spot.square(0.06) for name, spot in zip(names, spots, strict=True)}
-    if not here:
+    if not world.here:
         places = list(world.household.places)
         spots = picture.part(0.02, 0.02, 0.96, 0.72).grid(len(places))
         found |= {name: spot.square(0.08) for name, spot in zip(places, spots, strict=True)}
@@ -261,9 +260,9 @@ def boxes(world: World, size: Size) -> dict[str, Box]:
 def draw_world(world: World, size: Size) -> np.ndarray:
     """Draw what the agent sees: uint8[height, width, 3]."""
     canvas = Canvas(size, COLOURS["floor"])
-    picture, here = Box(0, 0, 1, 1, size[1] / size[0]), world.here
-    for number, place in enumerate(here):
-        _draw_door_and_dots(canvas, world, place, picture.part(number / len(here), 0, 1 / len(here), SCENE))
+    picture = _whole(size)
+    for place, area in _areas(world, picture):
+        _draw_door_and_dots(canvas, world, place, area)
     tray = _tray(picture)
     _draw(canvas, tray, "box 0 0 1 1 tray")
     _draw(canvas, tray.grid(4)[0].square(0.1), "oval .5 .5 .45 .45 skin")
@@ -274,6 +273,16 @@ def draw_world(world: World, size: Size) -> np.ndarray:
         else:
             _draw_thing(canvas, world, household.things[name], box)
     return canvas.pixels()
+
+
+def _whole(size: Size) -> Box:
+    return Box(0, 0, 1, 1, size[1] / size[0])
+
+
+def _areas(world: World, picture: Box) -> list[tuple[Place, Box]]:
+    """The places that the agent is at, side by side above the hand."""
+    here = world.here
+    return [(place, picture.part(i / len(here), 0, 1 / len(here), SCENE)) for i, place in enumerate(here)]
 
 
 def _tray(picture: Box) -> Box:

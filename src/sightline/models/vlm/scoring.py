@@ -88,7 +88,7 @@ def collate(sequences: Sequence[TokenSequence], pad: int, nested: frozenset[str]
     choice_tokens: list[int] = []
     choice_turns: list[int] = []
     choices: list[torch.Tensor] = []
-    kept: list[np.ndarray] = []
+    kept: list[torch.Tensor] = []
     whole = [np.concatenate([sequence.prompt.ids, sequence.reply]).astype(np.int64) for sequence in sequences]
     for row, (sequence, ids) in enumerate(zip(sequences, whole, strict=True)):
         for span in sequence.spans:
@@ -103,8 +103,9 @@ def collate(sequences: Sequence[TokenSequence], pad: int, nested: frozenset[str]
             rows += [row] * (span.end - span.start)
             columns += range(span.start - 1, span.end - 1)  # the logits before each token
             targets += ids[span.start : span.end].tolist()
-            kept += span.kept
+            kept += [torch.from_numpy(one).long() for one in span.kept]
     listed = nn.utils.rnn.pad_sequence(choices, True, -1) if choices else torch.zeros((0, 1), dtype=torch.int64)
+    among = nn.utils.rnn.pad_sequence(kept, True, -1) if kept else torch.zeros((len(targets), 0), dtype=torch.int64)
     inputs = stack(whole, [sequence.prompt for sequence in sequences], pad, "right", nested)
 
     def numbers(listed: list[int]) -> torch.Tensor:
@@ -120,16 +121,8 @@ def collate(sequences: Sequence[TokenSequence], pad: int, nested: frozenset[str]
         choice_tokens=numbers(choice_tokens),
         choice_turns=numbers(choice_turns),
         choices=listed,
-        kept=_padded(kept) if kept else torch.zeros((len(targets), 0), dtype=torch.int64),
+        kept=among,
     )
-
-
-def _padded(kept: list[np.ndarray]) -> torch.Tensor:
-    """int64[T, K], lists of ids padded with -1."""
-    found = np.full((len(kept), max(map(len, kept))), -1, np.int64)
-    for row, ids in enumerate(kept):
-        found[row, : len(ids)] = ids
-    return torch.from_numpy(found)
 
 
 class PolicyWithValueHead(nn.Module):
