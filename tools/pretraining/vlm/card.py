@@ -93,8 +93,7 @@ BabyAI's single rooms, and is not for science.**
 
 {commands}
 
-  During the first, actions were any that the prompt names. That cells also learn where they lie from BabyAI's agent
-  came after both.
+  During the first, actions were any that the prompt names.
 """
 
 

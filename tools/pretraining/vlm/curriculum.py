@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pretraining.vlm.exercise import REPLIES, Exercise
-from pretraining.vlm.rooms import KINDS, LOOKS, RELATIONS, strolls
+from pretraining.vlm.rooms import KINDS, LOOKS, strolls
 from sightline.agents.prompting import demonstration, prompt_text
 from sightline.envs.control.cartpole import TRACK, CartPole
 from sightline.envs.games.cards import RANKS, any_suit
@@ -66,8 +66,7 @@ def phrases(examples: list[Exercise]) -> list[str]:
             found |= {*KINDS, *LOOKS, *(f" {number}" for number in range(1, 10)), "take ", "go to "}
             found |= {'", "take ', '", "go to ', f"\nThe action{_common_start(listed)}take "}
         found |= {start} if start == end else {start, end}
-        if game == "babyai":
-            found |= {*RELATIONS, *(name for one in examples if one.game == game for name in one.actions)}
+        found |= {name for one in examples if game == one.game == "babyai" for name in one.actions}
     mark = "\0"
     for asked in {tuple(example.facts) for example in examples}:
         reply = demonstration(REPLIES, dict.fromkeys(asked, mark), "", mark)

@@ -32,12 +32,6 @@ STATES_SEEN = ("hot", "cool", "clean", "sliced", "toggled")
 KINDS = (EMPTY, *THINGS, *PLACES, "agent", "ball", "door", "key", "wall")
 LOOKS = (EMPTY, *STATES_SEEN, "blue", "green", "grey", "purple", "red", "yellow", "down", "left", "right", "up")
 """Words for what a cell of a picture shows, and for its state, colour or direction."""
-RELATIONS = (
-    EMPTY,
-    *("next ahead", "further ahead", "ahead to the left", "ahead to the right", "beside to the left"),
-    *("beside to the right", "straight behind", "behind to the left", "behind to the right"),
-)
-"""Words for where a cell lies from the agent's point of view; none where there is no agent."""
 STROLLS = {"household": (0.4, 0.06), "babyai": (0.1, 0.12)}
 """Game -> the chance of a step of best play, and that a game is left after a step."""
 
@@ -98,30 +92,20 @@ def _any_move(name: str, names: tuple[str, ...], info: dict[str, Any], rng: np.r
     return str(rng.choice(names))
 
 
-def _cells(env: Any) -> tuple[tuple[str, str, str], ...]:
-    """What the picture shows in each cell, row by row: words of `KINDS`, `LOOKS` and `RELATIONS`."""
-    cells = {(row, column): (EMPTY, EMPTY, EMPTY) for row in range(CELLS) for column in range(CELLS)}
+def _cells(env: Any) -> tuple[tuple[str, str], ...]:
+    """What the picture shows in each cell, row by row: words of `KINDS` and `LOOKS`."""
+    cells = {(row, column): (EMPTY, EMPTY) for row in range(CELLS) for column in range(CELLS)}
     if isinstance(env, BabyAI):
+        grid = env.inner.grid
         for row, column in cells:
-            thing = env.inner.grid.get(column, row)
-            look = EMPTY if thing is None or thing.type == "wall" else thing.color
-            cells[row, column] = EMPTY if thing is None else thing.type, look, _relation(env.inner, row, column)
+            if (thing := grid.get(column, row)) is not None:
+                cells[row, column] = thing.type, EMPTY if thing.type == "wall" else thing.color
         column, row = env.inner.agent_pos
-        cells[row, column] = "agent", DIRECTIONS[env.inner.agent_dir], EMPTY
+        cells[row, column] = "agent", DIRECTIONS[env.inner.agent_dir]
     else:
         for name, box in boxes(env.world, env.render_size).items():
             # A sign that lies over several cells counts in that of its middle.
             row, column = int(CELLS * (box.top + box.height / 2)), int(CELLS * (box.left + box.width / 2))
             states = [state for state in STATES_SEEN if name in env.world.states[state]]
-            cells[row, column] = kind_of(name), states[0] if states else EMPTY, EMPTY
+            cells[row, column] = kind_of(name), states[0] if states else EMPTY
     return tuple(cells.values())
-
-
-def _relation(inner: Any, row: int, column: int) -> str:
-    """Where a cell lies from the point of view of MiniGrid's agent."""
-    away = np.subtract((column, row), inner.agent_pos)
-    ahead, to_the_right = int(away @ inner.dir_vec), int(away @ inner.right_vec)
-    if to_the_right == 0:
-        return "next ahead" if ahead == 1 else "further ahead" if ahead > 0 else "straight behind" if ahead else EMPTY
-    where = "ahead" if ahead > 0 else "behind" if ahead < 0 else "beside"
-    return f"{where} to the {'right' if to_the_right > 0 else 'left'}"

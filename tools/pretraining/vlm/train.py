@@ -29,15 +29,14 @@ from torch.nn import functional
 from pretraining.vlm.building import IMAGE, IMAGE_SIZE, PATCH, WORDS, build_model, build_processor
 from pretraining.vlm.curriculum import GAMES, ROOMS, exercises, phrases
 from pretraining.vlm.exercise import Exercise
-from pretraining.vlm.rooms import CELLS, EMPTY, KINDS, LOOKS, RELATIONS
+from pretraining.vlm.rooms import CELLS, EMPTY, KINDS, LOOKS
 
 HELD_OUT_SEED = 10_000_019
 """Of the states on which the model card's numbers are measured; no training seed comes near it."""
 IGNORED = -100
-VOCABULARIES = (KINDS, LOOKS, RELATIONS, *([f"{blank}{i}" for i in range(1, CELLS + 1)] for blank in (" ", "")))
-"""Words for what a cell shows, its look, where it lies from an agent, its column and its row (in replies, columns have
-a blank before them). No word stands for two things, such as what is there and what is ahead: one token cannot look
-like both."""
+VOCABULARIES = (KINDS, LOOKS, *([f"{blank}{i}" for i in range(1, CELLS + 1)] for blank in (" ", "")))
+"""Words for what a cell shows, its look, its column and its row: in replies, columns have a blank before them. No word
+should stand in for two things, such as what is there and what is ahead: one token cannot look like both."""
 ROOMS_PATCH, ROOMS_WORDS = 12, 2000
 """Pixels of a side of a patch, which is a cell of an 8 x 8 grid, and words of the second model."""
 
