@@ -134,7 +134,7 @@ def test_nothing_is_learned_from_what_broke(algorithm: str) -> None:
     learner = setup.learner()
     group = setup.recipe.algorithm.group
     tasks = [EpisodeTask(REAL_SEEDS + 1 + seed, member) for seed in range(12) for member in range(group)]
-    played = setup.rollout_worker().play(setup.sampler(), tasks)
+    played = setup.rollout_worker().play(setup.sampler(training=True), tasks)
     learner.compute_values_and_ref_logprobs(played)
     advantages = learner.compute_advantages(played)
     broken = [episode.error is not None for episode in played]
@@ -292,7 +292,7 @@ def test_memory_that_runs_out_makes_passes_smaller(monkeypatch: pytest.MonkeyPat
     settings = ("update.minibatch=100", "update.micro_batch=12", "update.kl_thoughts=0", "update.learning_rate=1e-3")
     tasks = [EpisodeTask(seed) for seed in range(6)]
     setup = setup_of(*settings)
-    played = setup.rollout_worker().play(setup.sampler(), tasks)
+    played = setup.rollout_worker().play(setup.sampler(training=True), tasks)
     setup.engine.prepare(setup.vlm)
     expected = learned(setup, setup.learner(), played)
 

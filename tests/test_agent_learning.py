@@ -41,7 +41,7 @@ def setup_of(*overrides: str, recipe: str = "numberline") -> AgentSetup:
 def played_by(setup: AgentSetup, tasks: int = 2, group: int = 4) -> list[Trajectory]:
     """Episodes in which tasks are played by groups, with unparsable and illegal replies among them."""
     drawn = [EpisodeTask(seed, member) for seed in range(2, 2 + tasks) for member in range(group)]
-    return setup.rollout_worker(training=True).play(setup.sampler(), drawn)
+    return setup.rollout_worker(training=True).play(setup.sampler(training=True), drawn)
 
 
 # -- the ratio is one --------------------------------------------------------------------------------------------------

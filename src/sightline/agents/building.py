@@ -155,14 +155,14 @@ class AgentSetup:
             prompt_tokens=recipe.rollouts.prompt_tokens,
         )
 
-    def sampler(self, greedy: bool = False) -> Sampler:
-        """Sampler of the policy: at the temperature of training, or greedy as in evaluation."""
+    def sampler(self, training: bool = False) -> Sampler:
+        """Sampler of the policy, at the temperature of training or of evaluation."""
         recipe = self.recipe
-        temperature = 0.0 if greedy else recipe.rollouts.temperature
+        temperature = recipe.rollouts.temperature if training else recipe.evaluation.temperature
         if self.server is not None:
             return self.server.at(temperature)
         cut = recipe.rollouts
-        truncation = EVERY_TOKEN if greedy else Truncation(cut.top_k, cut.top_p, cut.min_p)
+        truncation = Truncation(cut.top_k, cut.top_p, cut.min_p) if training else EVERY_TOKEN
         return PolicySampler(self.vlm, temperature, recipe.replies.max_tokens, truncation)
 
     def learner(self, say: Callable[[str], None] = print) -> PolicyLearner:

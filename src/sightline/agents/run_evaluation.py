@@ -107,4 +107,4 @@ def _setup(recipe: AgentRecipe) -> AgentSetup:
 
 def _evaluate(setup: AgentSetup, episodes: int, seed: int) -> dict[str, Any]:
     seeds = setup.eval_seeds("test", episodes, seed)
-    return evaluate_policy(setup.rollout_worker(), setup.sampler(greedy=True), seeds, rewards=setup.turn_rewards())
+    return evaluate_policy(setup.rollout_worker(), setup.sampler(), seeds, rewards=setup.turn_rewards())

@@ -188,7 +188,7 @@ class AgentTrainer:
     def _check_replies(self) -> None:
         """Warn before a run is spent on a model whose replies cannot be read."""
         tasks = [EpisodeTask(seed) for seed in self.setup.eval_seeds("replies", CHECKED_REPLIES).seeds]
-        turns = self._train_worker.first_turns(self.setup.sampler(), tasks)
+        turns = self._train_worker.first_turns(self.setup.sampler(training=True), tasks)
         unread = [turn for turn in turns if turn.reply.failure is not None]
         if len(unread) > self.setup.recipe.alarms.unparsable * len(turns):
             reasons = Counter(str(turn.reply.failure) for turn in unread)
@@ -345,7 +345,7 @@ class AgentTrainer:
         return [EpisodeTask(seed, member) for seed in local for member in range(recipe.algorithm.episodes_per_task)]
 
     def _play_tasks(self, tasks: list[EpisodeTask], update: int) -> list[Trajectory]:
-        sampler = InterruptibleSampler(self.setup.sampler(), self._give_up_if_overdue)
+        sampler = InterruptibleSampler(self.setup.sampler(training=True), self._give_up_if_overdue)
         return self._train_worker.play(sampler, tasks, (self.setup.recipe.seed, update))
 
     # -- a server that plays on while the model learns -----------------------------------------------------------------
@@ -459,7 +459,7 @@ class AgentTrainer:
                 self.session.save_film("chosen", film)
 
     def _play(self, seeds: EvalSeeds) -> list[Trajectory]:
-        """Play evaluation seeds greedily; a reward model scores the episodes, if there is one."""
+        """Play evaluation seeds; a reward model scores the episodes, if there is one."""
         with self._present_weights():
             played = play_eval_seeds(self._eval_worker, self._eval_sampler(), seeds)
         if self._rewards is not None:
@@ -467,7 +467,7 @@ class AgentTrainer:
         return played
 
     def _eval_sampler(self) -> InterruptibleSampler:
-        return InterruptibleSampler(self.setup.sampler(greedy=True), self._give_up_if_overdue)
+        return InterruptibleSampler(self.setup.sampler(), self._give_up_if_overdue)
 
     def _save_policy(self, commit: Commit) -> None:
         def write(folder: Path) -> None:

@@ -229,7 +229,7 @@ class WarmStart(Strict):
 
 
 class AgentEvaluation(Strict):
-    """Episodes on fixed panels of seeds, replied to greedily."""
+    """Episodes on fixed panels of seeds."""
 
     every: PositiveInt | None = None
     """Turns between evaluations on the validation panel; default: a tenth of the run."""
@@ -239,6 +239,9 @@ class AgentEvaluation(Strict):
     """Episodes of the test panel, played at the end by the chosen checkpoint with real, blank and shuffled pictures."""
     parallel: PositiveInt = 64
     """Episodes played at the same time; changes no result but rounding."""
+    temperature: NonNegativeFloat = 0.0
+    """Of sampling; 0 is greedy: the most probable token. Where a game does not show what was done before, such as where
+    the agent has looked, greedy play returns to the same state for ever, and the best play needs chance."""
     unparsable: Literal["forfeit", "random"] = "forfeit"
     """Move played if no action can be parsed: none, and the episode is lost; or a random legal one, which every table
     of the results then says first."""

@@ -25,5 +25,5 @@ class Exercise:
     """Names that the prompt lists, where they differ from state to state or from room to room."""
     quantities: np.ndarray | None = None
     """float32[P, 3], numbers that determine each of the P pictures, for environments whose facts are coarser."""
-    cells: tuple[tuple[str, str], ...] = ()
-    """Words for each cell of the picture, row by row: what it shows, and its state, colour or direction."""
+    cells: tuple[tuple[str, ...], ...] = ()
+    """Words for each cell of the picture, row by row: what it shows, its state or colour, its column, its row."""

@@ -1,4 +1,4 @@
-"""Lessons of the second bundled model: rooms of the household, and grids of BabyAI.
+"""Lessons of the second bundled model: rooms of the household, and grids of BabyAI as the agent sees them.
 
 Rooms and missions are met by strolling: now and then a step of best play, so that there is something in the hand or
 behind an open door, and else anything. The action that a reply ends with is one that does something there (take what
@@ -15,7 +15,7 @@ import numpy as np
 
 from pretraining.vlm.exercise import REPLIES, Exercise
 from sightline.agents.prompting import demonstration, prompt_text
-from sightline.envs.games.babyai import DIRECTIONS, BabyAI
+from sightline.envs.games.babyai import BabyAI
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.wrapping import oracle
 from sightline.envs.household.pictures import PLACES, THINGS, boxes
@@ -26,12 +26,12 @@ IN_WORDS = 0.15
 LEVELS = ("GoToObj", "GoToLocal", "GoToLocal", "PutNextLocal")
 """Levels of BabyAI: one room of 8 x 8 cells, with one thing and with many."""
 CELLS = 8
-"""Cells of a picture's side: as many as the model's patches, and as a level of BabyAI has."""
+"""Cells of a picture's side: as many as the model's patches."""
 EMPTY = "nothing"
 STATES_SEEN = ("hot", "cool", "clean", "sliced", "toggled")
 KINDS = (EMPTY, *THINGS, *PLACES, "agent", "ball", "door", "key", "wall")
-LOOKS = (EMPTY, *STATES_SEEN, "blue", "green", "grey", "purple", "red", "yellow", "down", "left", "right", "up")
-"""Words for what a cell of a picture shows, and for its state, colour or direction."""
+LOOKS = (EMPTY, *STATES_SEEN, "blue", "green", "grey", "purple", "red", "yellow")
+"""Words for what a cell of a picture shows, and for its state or colour."""
 STROLLS = {"household": (0.4, 0.06), "babyai": (0.1, 0.12)}
 """Game -> the chance of a step of best play, and that a game is left after a step."""
 
@@ -92,20 +92,33 @@ def _any_move(name: str, names: tuple[str, ...], info: dict[str, Any], rng: np.r
     return str(rng.choice(names))
 
 
-def _cells(env: Any) -> tuple[tuple[str, str], ...]:
-    """What the picture shows in each cell, row by row: words of `KINDS` and `LOOKS`."""
-    cells = {(row, column): (EMPTY, EMPTY) for row in range(CELLS) for column in range(CELLS)}
-    if isinstance(env, BabyAI):
-        grid = env.inner.grid
-        for row, column in cells:
-            if (thing := grid.get(column, row)) is not None:
-                cells[row, column] = thing.type, EMPTY if thing.type == "wall" else thing.color
-        column, row = env.inner.agent_pos
-        cells[row, column] = "agent", DIRECTIONS[env.inner.agent_dir]
-    else:
-        for name, box in boxes(env.world, env.render_size).items():
-            # A sign that lies over several cells counts in that of its middle.
-            row, column = int(CELLS * (box.top + box.height / 2)), int(CELLS * (box.left + box.width / 2))
-            states = [state for state in STATES_SEEN if name in env.world.states[state]]
-            cells[row, column] = kind_of(name), states[0] if states else EMPTY
-    return tuple(cells.values())
+def _cells(env: Any) -> tuple[tuple[str, ...], ...]:
+    """What the picture shows in each cell, row by row: words of `KINDS` and `LOOKS`, its column and its row."""
+    shown = _of_grid(env.inner) if isinstance(env, BabyAI) else _of_room(env)
+    return tuple(shown[row, column] for row in range(CELLS) for column in range(CELLS))
+
+
+def _of_grid(inner: Any) -> dict[tuple[int, int], tuple[str, ...]]:
+    """For each cell of the picture, what MiniGrid's agent sees where the cell's middle is."""
+    grid, is_seen = inner.gen_obs_grid()
+    shown = {}
+    for row in range(CELLS):
+        for column in range(CELLS):
+            x, y = (int((place + 0.5) * inner.agent_view_size / CELLS) for place in (column, row))
+            thing = grid.get(x, y) if is_seen[x, y] else None
+            kind, look = (EMPTY, EMPTY) if thing is None else (thing.type, thing.color)
+            if (x, y) == (grid.width // 2, grid.height - 1) and thing is None:
+                kind = "agent"  # what it holds is drawn in its place
+            shown[row, column] = kind, EMPTY if kind == "wall" else look, f" {x + 1}", f"{y + 1}"
+    return shown
+
+
+def _of_room(env: Any) -> dict[tuple[int, int], tuple[str, ...]]:
+    at = [(row, column) for row in range(CELLS) for column in range(CELLS)]
+    shown = {(row, column): (EMPTY, EMPTY, f" {column + 1}", f"{row + 1}") for row, column in at}
+    for name, box in boxes(env.world, env.render_size).items():
+        # A sign that lies over several cells counts in that of its middle.
+        row, column = int(CELLS * (box.top + box.height / 2)), int(CELLS * (box.left + box.width / 2))
+        states = [state for state in STATES_SEEN if name in env.world.states[state]]
+        shown[row, column] = kind_of(name), states[0] if states else EMPTY, *shown[row, column][2:]
+    return shown

@@ -35,8 +35,8 @@ HELD_OUT_SEED = 10_000_019
 """Of the states on which the model card's numbers are measured; no training seed comes near it."""
 IGNORED = -100
 VOCABULARIES = (KINDS, LOOKS, *([f"{blank}{i}" for i in range(1, CELLS + 1)] for blank in (" ", "")))
-"""Words for what a cell shows, its look, its column and its row: in replies, columns have a blank before them. No word
-should stand in for two things, such as what is there and what is ahead: one token cannot look like both."""
+"""Words for what a cell shows, for its look, its column and its row (in replies, columns have a blank before them). No
+word stands for two things: one token cannot look like both."""
 ROOMS_PATCH, ROOMS_WORDS = 12, 2000
 """Pixels of a side of a patch, which is a cell of an 8 x 8 grid, and words of the second model."""
 
@@ -141,9 +141,7 @@ class QuantityHeads(torch.nn.Module):
             return torch.zeros(())
         shown = tokens[[row for row, _ in known]].flatten(0, 1)  # [cells, width]
         shown = shown * shown.square().mean(-1, keepdim=True).add(1e-6).rsqrt()
-        words = [
-            (*cell, f" {1 + i % CELLS}", f"{1 + i // CELLS}") for _, cells in known for i, cell in enumerate(cells)
-        ]
+        words = [cell for _, cells in known for cell in cells]
         # Most cells show nothing special: they count for a tenth.
         weight = torch.tensor([0.1 if kind in (EMPTY, "wall") else 1.0 for kind, *_ in words])
         losses = []

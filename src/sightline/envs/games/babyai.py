@@ -45,7 +45,8 @@ class BabyAI(Game):
 
     Args:
         level: such as `GoToObj`, of BabyAI; or a whole id, such as `MiniGrid-DoorKey-5x5-v0`.
-        view: `whole` shows all of the grid, `agent` the 7 x 7 cells before the agent, and nothing behind walls.
+        view: `agent` shows the 7 x 7 cells before the agent and nothing behind walls, as BabyAI's own observations do;
+            `whole` shows all of the grid.
         render_size: height and width of the pictures.
         render_mode: `rgb_array` or None.
 
@@ -55,18 +56,21 @@ class BabyAI(Game):
     """
 
     action_names = ACTIONS
-    asked = ("position", "facing", "ahead", "holding")
 
     def __init__(
         self,
         level: str = "GoToObj",
-        view: str = "whole",
+        view: str = "agent",
         render_size: Size = (96, 96),
         render_mode: str | None = "rgb_array",
     ) -> None:
         super().__init__(render_size, render_mode)
         self.view = one_of("view", view, RULES)
         self.inner: Any = _level(level).unwrapped  # MiniGrid's own environment
+        # In its own view the agent stands in the same cell and looks up, always. MiniGrid's missions are words only.
+        where = ("position", "facing") if view == "whole" else ()
+        names_things = hasattr(self.inner, "validate_instrs")
+        self.asked = (*where, "ahead", "holding", *(("target",) if names_things else ()))
         self._over = False
         self._bot: Any = None
         self._advice: str | None = None
@@ -107,20 +111,33 @@ class BabyAI(Game):
         inner = self.inner
         column, row = np.add(inner.agent_pos, STEPS[inner.agent_dir])
         held = inner.carrying
-        return {
-            "position": self._position(),
-            # In the agent's own view, it always looks up.
-            "facing": "up" if self.view == "agent" else DIRECTIONS[inner.agent_dir],
+        known = {
+            "position": _cell(*inner.agent_pos),
+            "facing": DIRECTIONS[inner.agent_dir],
             "ahead": _described(inner.grid.get(column, row)),
             "holding": "nothing" if held is None else _described(held),
         }
+        if "target" in self.asked:
+            known["target"] = self._target()
+        return {name: known[name] for name in self.asked}
 
-    def _position(self) -> str:
-        """Where the agent stands in the picture; in its own view, always the same."""
+    def _target(self) -> str:
+        """Where the nearest thing is that the mission names next."""
+        inner = self.inner
+        wanted = [thing.cur_pos for thing in _wanted(inner.instrs, inner) if thing is not inner.carrying]
+        me, *cells = self._in_picture(inner.agent_pos, *wanted)
+        seen = [cell for cell in cells if cell is not None]
+        if me is None or not seen:
+            return "not in sight"
+        return _cell(*min(seen, key=lambda cell: (abs(cell[0] - me[0]) + abs(cell[1] - me[1]), cell)))
+
+    def _in_picture(self, *places: Any) -> list[tuple[int, int] | None]:
+        """Column and row of cells in the picture, from 0; None for one that is not seen."""
         if self.view == "whole":
-            return _cell(*self.inner.agent_pos)
-        size = self.inner.agent_view_size
-        return _cell(size // 2, size - 1)
+            return [(int(column), int(row)) for column, row in places]
+        _, is_seen = self.inner.gen_obs_grid()
+        cells = [self.inner.relative_coords(*place) for place in places]
+        return [None if cell is None or not is_seen[cell] else (int(cell[0]), int(cell[1])) for cell in cells]
 
     def legal_actions(self) -> tuple[str, ...]:
         return () if self._over else ACTIONS
@@ -144,18 +161,19 @@ class BabyAI(Game):
             self._advice = None
 
     def caption(self) -> str:
-        """What lies where: each thing with its column and row, counted from 1."""
-        inner, seen = self.inner, []
-        for row in range(inner.height):
-            for column in range(inner.width):
-                thing = inner.grid.get(column, row)
-                if thing is not None and thing.type != "wall":
-                    seen.append(f"{_described(thing)} at {_cell(column, row)}")
-        facts = self.facts()
+        """What is seen where: each thing with its column and row in the picture, counted from 1."""
+        inner, facts = self.inner, self.facts()
+        places = [(column, row) for row in range(inner.height) for column in range(inner.width)]
+        shown = zip(self._in_picture(*places), (inner.grid.get(*place) for place in places), strict=True)
+        things = [(cell, thing) for cell, thing in shown if cell and thing is not None and thing.type != "wall"]
+        in_order = sorted(things, key=lambda pair: pair[0][::-1])
+        (me,) = self._in_picture(inner.agent_pos)
+        width, height = (inner.width, inner.height) if self.view == "whole" else 2 * (inner.agent_view_size,)
+        told = "; ".join(f"{_described(thing)} at {_cell(*cell)}" for cell, thing in in_order)
         return (
-            f"You are at {_cell(*inner.agent_pos)} of {inner.width} x {inner.height}, walls included, and "
-            f"look {DIRECTIONS[inner.agent_dir]}. Ahead: {facts['ahead']}. You hold: {facts['holding']}. "
-            f"There are: {'; '.join(seen) or 'no things'}."
+            f"You are at {_cell(*(me or (0, 0)))} of {width} x {height}, walls included, and look "
+            f"{facts.get('facing', 'up')}. Ahead: {facts['ahead']}. You hold: {facts['holding']}. "
+            f"There are: {told or 'no things'}."
         )
 
     def close(self) -> None:
@@ -179,6 +197,20 @@ def _level(name: str) -> gymnasium.Env[Any, Any]:
         short = [one.removeprefix("BabyAI-").removesuffix("-v0") for one in known]
         raise BadInput(f"there is no level '{name}'{nearest(name, [*short, *known])}")
     return gymnasium.make(found, disable_env_checker=True)
+
+
+def _wanted(instruction: Any, inner: Any) -> list[Any]:
+    """The things that an instruction of BabyAI names next: of two in a row, those of the one that is not done."""
+    if hasattr(instruction, "instr_a"):
+        first, second = instruction.instr_a, instruction.instr_b
+        done = instruction.a_done == "success"
+        if type(instruction).__name__ == "AfterInstr":
+            first, second, done = second, first, instruction.b_done == "success"
+        return _wanted(second if done else first, inner)
+    if hasattr(instruction, "desc_move"):
+        held = any(thing is inner.carrying for thing in instruction.desc_move.obj_set)
+        return list((instruction.desc_fixed if held else instruction.desc_move).obj_set)
+    return list(instruction.desc.obj_set)
 
 
 def _cell(column: int, row: int) -> str:
