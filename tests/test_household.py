@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import pytest
 from household_problems import problem_of
 from sightline.envs.games.checking import check_game
 from sightline.envs.games.making import GameMaker
+from sightline.envs.household import layouts
+from sightline.envs.household import scenes as scenes_module
 from sightline.envs.household.env import HouseholdGame
 from sightline.envs.household.files import FILE, names_of, of_problem, read_game
 from sightline.envs.household.goals import KINDS, Goal, expert
@@ -185,6 +189,68 @@ def test_held_out_scenes_are_never_seen() -> None:
     assert not drawn[0] & drawn[1]
     assert all(scene.is_held_out == bool(held) for held, found in drawn.items() for scene in found)
     assert Scene("kitchen", 29).is_held_out and not Scene("kitchen", 0).is_held_out
+
+
+# -- floor plans of another package ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def floor_plans_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package `alfworld` with the files of its floor plans, in its form; 120 equal rooms."""
+    folder = tmp_path / "alfworld" / "gen" / "layouts"
+    folder.mkdir(parents=True)
+    (tmp_path / "alfworld" / "__init__.py").write_text("raise RuntimeError('it is read, never imported')")
+    reachable = ["Sink|-01.90|+00.97|-01.50|SinkBasin", "Drawer|+00.95|+00.22|-02.20", "Drawer|+00.95|+00.39|-02.20"]
+    kinds = ["SinkBasin", "Drawer", "Toilet", "SoapBar", "Cloth", "Plunger", "DeskLamp", "Dresser", "StoveBurner"]
+    for number in (100 * hundreds + plan for hundreds in (0, 2, 3, 4) for plan in range(1, 31)):
+        (folder / f"FloorPlan{number}-openable.json").write_text(
+            json.dumps({name: [0, 0, 90, 30] for name in reachable})
+        )
+        (folder / f"FloorPlan{number}-objects.json").write_text(json.dumps(kinds))
+    monkeypatch.syspath_prepend(tmp_path)
+    cached = (layouts.floor_plans, scenes_module.room_of, scenes, scenes_module.furniture, scenes_module.goals_of)
+    for function in cached:
+        function.cache_clear()
+    yield folder
+    for function in cached:
+        function.cache_clear()
+
+
+def test_furniture_of_floor_plans_is_read(floor_plans_installed: Path) -> None:
+    room = scenes_module.room_of(Scene("bathroom", 7, "alfworld"))
+    assert room.places == {  # reachable furniture is counted, other furniture is there once, of burners there are four
+        "drawer": (2, 2), "dresser": (1, 1), "sinkbasin": (1, 1), "stoveburner": (4, 4), "toilet": (1, 1),
+    }  # fmt: skip
+    assert room.things == ("cloth", "soapbar") and room.lamp == "desklamp" and room.lamp_on == ("dresser",)
+    places = scenes_module.furniture(Scene("bathroom", 7, "alfworld"))
+    assert [name for name in places if name.startswith("drawer")] == ["drawer 2", "drawer 1"]
+
+
+def test_games_on_floor_plans_are_won_in_rooms_that_are_seen_or_held_out(floor_plans_installed: Path) -> None:
+    for held_out in (False, True):
+        game = HouseholdGame(("pick_and_place_simple", "look_at_obj_in_light"), held_out, layouts="alfworld")
+        assert all(through(game, seed)[2]["success"] for seed in range(6))
+        allowed = scenes(held_out, "pick_and_place_simple", False, "alfworld")
+        assert {scene.number for scene in allowed} == set(range(1, 7) if held_out else range(7, 31))
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", "3", "[1, 2]"])
+def test_broken_floor_plans_are_refused_in_one_line(content: str, floor_plans_installed: Path) -> None:
+    (floor_plans_installed / "FloorPlan203-objects.json").write_text(content)
+    with pytest.raises(BadInput, match=r"FloorPlan203-objects\.json.*another version of alfworld"):
+        HouseholdGame(layouts="alfworld")
+
+
+def test_tasks_that_no_floor_plan_allows_are_refused(floor_plans_installed: Path) -> None:
+    with pytest.raises(BadInput, match="pick_heat_then_place_in_recep: no floor plan allows it"):
+        HouseholdGame("pick_heat_then_place_in_recep", layouts="alfworld")
+
+
+def test_without_the_package_floor_plans_are_refused() -> None:
+    if find_spec("alfworld") is not None:
+        pytest.skip("the package is installed")
+    with pytest.raises(BadInput, match="pip install alfworld"):
+        HouseholdGame(layouts="alfworld")
 
 
 # -- files ----------------------------------------------------------------------------------------------------------

@@ -60,12 +60,18 @@ def test_lessons_of_rooms_are_shown_or_told_and_say_what_each_cell_shows(some_ro
         reply = read_reply(lesson.reply, REPLIES, lesson.actions, tuple(lesson.facts))
         assert reply.stated == lesson.facts and reply.action in lesson.actions
         assert len(lesson.cells) == (CELLS**2 if lesson.pictures else 0)
-        assert all(kind in KINDS and look in LOOKS for kind, look in lesson.cells)
+        assert all(kind in KINDS and look in LOOKS for kind, look, _, _ in lesson.cells)
     shown = [lesson for lesson in some_rooms if lesson.cells]
     grids = [lesson for lesson in shown if lesson.game == "babyai"]
-    for lesson in grids:  # the agent stands in the cell, and looks in the direction, that the facts say
-        column, row = (int(word) for word in lesson.facts["position"].replace("column ", "").split(", row "))
-        assert lesson.cells[(row - 1) * CELLS + column - 1] == ("agent", lesson.facts["facing"])
+    for lesson in grids:  # what the mission names is in the cell that the facts say, and what is ahead before the agent
+        things = {f"column{column}, row {row}": (kind, look) for kind, look, column, row in lesson.cells}
+        mission = lesson.prompt.partition("Your mission: ")[2].partition("\n")[0]
+        if lesson.facts["target"] != "not in sight":
+            kind, look = things[lesson.facts["target"]]
+            assert kind in mission and look in mission
+        kind, look = things["column 4, row 6"]
+        assert lesson.facts["ahead"] == (kind if kind in ("nothing", "wall") else f"{look} {kind}")
+    assert {one.facts["target"] == "not in sight" for one in grids} == {False, True}
     for lesson in (one for one in shown if one.game == "household" and one.facts["holding"] != "nothing"):
         assert lesson.facts["holding"].split()[-1] in {kind for kind, *_ in lesson.cells[6 * CELLS :]}
 

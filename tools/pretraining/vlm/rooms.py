@@ -101,7 +101,7 @@ def _cells(env: Any) -> tuple[tuple[str, ...], ...]:
 def _of_grid(inner: Any) -> dict[tuple[int, int], tuple[str, ...]]:
     """For each cell of the picture, what MiniGrid's agent sees where the cell's middle is."""
     grid, is_seen = inner.gen_obs_grid()
-    shown = {}
+    shown = dict[tuple[int, int], tuple[str, ...]]()
     for row in range(CELLS):
         for column in range(CELLS):
             x, y = (int((place + 0.5) * inner.agent_view_size / CELLS) for place in (column, row))
@@ -115,6 +115,7 @@ def _of_grid(inner: Any) -> dict[tuple[int, int], tuple[str, ...]]:
 
 def _of_room(env: Any) -> dict[tuple[int, int], tuple[str, ...]]:
     at = [(row, column) for row in range(CELLS) for column in range(CELLS)]
+    shown: dict[tuple[int, int], tuple[str, ...]]
     shown = {(row, column): (EMPTY, EMPTY, f" {column + 1}", f"{row + 1}") for row, column in at}
     for name, box in boxes(env.world, env.render_size).items():
         # A sign that lies over several cells counts in that of its middle.

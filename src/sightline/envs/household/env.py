@@ -11,7 +11,7 @@ from sightline.envs.games.contract import Game, Observation
 from sightline.envs.household.files import FILE, read_game
 from sightline.envs.household.goals import KINDS, Goal, expert
 from sightline.envs.household.pictures import draw_world
-from sightline.envs.household.scenes import ROOMS, Scene, draw_game, kind_of
+from sightline.envs.household.scenes import LAYOUTS, Layouts, Scene, draw_game, kind_of, room_of, scenes
 from sightline.envs.household.world import NOTHING_HAPPENS, Household, Thing, World
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput, one_of
@@ -38,6 +38,8 @@ class HouseholdGame(Game):
         tasks: kinds of tasks to draw from, by ALFWorld's names; None for all six.
         held_out: play in the rooms that are never trained in.
         sliced: let things be sliced first.
+        layouts: `own`: rooms of our making; `alfworld`: the floor plans of the package of that name, which has to be
+            installed.
         words: see above.
         shaped: see above.
         games: a file `game.tw-pddl`, or a folder whose files of that name are played, instead of drawn games.
@@ -45,7 +47,8 @@ class HouseholdGame(Game):
         render_mode: `rgb_array` or None.
 
     Raises:
-        BadInput: an unknown task, one that no room allows, a file that is no game, a folder without any.
+        BadInput: an unknown task, one that no room allows, a file that is no game, a folder without any, floor plans
+            that are not installed.
     """
 
     action_names = ()
@@ -56,6 +59,7 @@ class HouseholdGame(Game):
         tasks: Sequence[str] | str | None = None,
         held_out: bool = False,
         sliced: bool = False,
+        layouts: Layouts = "own",
         words: bool = True,
         shaped: bool = False,
         games: str | None = None,
@@ -70,6 +74,10 @@ class HouseholdGame(Game):
             if not self._tasks:
                 raise BadInput("sliced: no room has both a knife and a lamp; leave out look_at_obj_in_light")
         self.held_out, self.sliced, self.words, self.shaped = held_out, sliced, words, shaped
+        self.layouts = one_of("layouts", layouts, LAYOUTS)
+        for task in self._tasks if layouts != "own" else ():
+            if not scenes(held_out, task, sliced, layouts):
+                raise BadInput(f"{task}: no floor plan allows it; leave it out of tasks")
         self._files = [] if games is None else _game_files(Path(games))
         self._scene: Scene | None = None
         self._goal = Goal("pick_and_place_simple", "", "")
@@ -85,7 +93,7 @@ class HouseholdGame(Game):
             household, self._goal = read_game(self._files[int(self.np_random.integers(len(self._files)))])
         else:
             self._scene, household, self._goal = draw_game(
-                self.np_random, self._tasks, held_out=self.held_out, sliced=self.sliced
+                self.np_random, self._tasks, self.held_out, self.sliced, self.layouts
             )
         self.world = World(household)
         sentences = self._goal.sentences
@@ -149,7 +157,7 @@ class HouseholdGame(Game):
     def _short_commands(self) -> tuple[str, ...]:
         household = self.world.household
         # What a room of this kind can have, whatever is there now: a list of what is there would tell it.
-        room = None if self._scene is None else ROOMS[self._scene.room]
+        room = None if self._scene is None else room_of(self._scene)
         kinds = sorted({thing.kind for thing in household.things.values()} if room is None else room.things)
         doing = ["clean", "close", "cool", "heat", "open", "put", "use"]
         slicing = [f"slice {self._goal.thing}"] if self._goal.sliced else []

@@ -2,7 +2,8 @@
 
 Kinds of things and places, and which fit together, are those of ALFWorld's rooms; how many there are, and what lies
 where, is drawn. A scene is a room with its furniture: equal numbers give equal rooms. Every episode puts things into it
-anew. So scores here are not comparable with scores on ALFWorld's own games, whose rooms are AI2-THOR's.
+anew. So scores here are not comparable with scores on ALFWorld's own games, whose rooms are AI2-THOR's. Where the
+package `alfworld` is installed, furniture can be that of its floor plans (see `layouts`).
 """
 
 from __future__ import annotations
@@ -10,17 +11,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from sightline.envs.household.goals import CHANGES, KINDS, VERBS, Goal, expert
+from sightline.envs.household.layouts import PLANS, floor_plans
 from sightline.envs.household.world import KNIVES, Household, Place, Thing, World
 
 SCENES = 30
 """Scenes of each room."""
 SEEN = 24
 """Those with lower numbers are for training; the rest are held out."""
+HELD_OUT_PLANS = 6
+"""Of the 30 floor plans of each room, those up to this number are held out, as `alfworld` itself divides them."""
+Layouts = Literal["own", "alfworld"]
+"""Whose rooms: ours, or the floor plans of the package `alfworld`."""
+LAYOUTS: tuple[Layouts, ...] = get_args(Layouts)
 MOST_OF_A_KIND = 3
 
 _FOOD = ("apple", "bread", "egg", "lettuce", "potato", "tomato")
@@ -190,17 +197,41 @@ ROOMS = {
     ),
 }
 _ROOM_NAMES = tuple(ROOMS)
+LAMP_ON = ("coffeetable", "desk", "diningtable", "dresser", "shelf", "sidetable")
+"""Kinds of places on which the lamp of a floor plan may stand."""
 
 
 class Scene(NamedTuple):
-    """Room with its furniture: the kind of room, and a number below `SCENES`."""
+    """Room with its furniture: the kind of room, a number, and whose rooms are counted."""
 
     room: str
     number: int
+    layouts: Layouts = "own"
 
     @property
     def is_held_out(self) -> bool:
-        return self.number >= SEEN
+        return self.number <= HELD_OUT_PLANS if self.layouts == "alfworld" else self.number >= SEEN
+
+
+@cache
+def room_of(scene: Scene) -> Room:
+    """What a scene can have; of a floor plan, how much of it is known.
+
+    Raises:
+        BadInput: the package with the floor plans is not installed.
+    """
+    if scene.layouts == "own":
+        return ROOMS[scene.room]
+    lamps = ABILITIES["toggle"]
+    known = frozenset({*_TABLES, *lamps})
+    plan = floor_plans(frozenset(FITS), known)[scene.room, scene.number]
+    lamp = next((kind for kind in lamps if kind in plan.things), "")
+    return Room(
+        {kind: (count, count) for kind, count in plan.places.items()},
+        tuple(kind for kind in plan.things if kind not in lamps),
+        lamp,
+        tuple(kind for kind in LAMP_ON if kind in plan.places),
+    )
 
 
 def numbered(counts: Mapping[str, int]) -> list[str]:
@@ -222,7 +253,7 @@ def number_of(name: str) -> int:
 def furniture(scene: Scene) -> dict[str, Place]:
     """The places of a scene, by name."""
     rng = np.random.default_rng((_ROOM_NAMES.index(scene.room), scene.number))
-    drawn = {kind: int(rng.integers(low, high + 1)) for kind, (low, high) in ROOMS[scene.room].places.items()}
+    drawn = {kind: int(rng.integers(low, high + 1)) for kind, (low, high) in room_of(scene).places.items()}
     names = numbered({kind: count for kind, count in drawn.items() if count})
     return {name: Place(name, kind_of(name), name, kind_of(name) in OPENABLE) for name in names}
 
@@ -230,7 +261,7 @@ def furniture(scene: Scene) -> dict[str, Place]:
 @cache
 def goals_of(scene: Scene, task: str, sliced: bool) -> tuple[Goal, ...]:
     """All goals of a kind that a scene allows; of slices if `sliced`."""
-    room, places = ROOMS[scene.room], {place.kind for place in furniture(scene).values()}
+    room, places = room_of(scene), {place.kind for place in furniture(scene).values()}
     things = [thing for thing in room.things if not sliced or thing in ABILITIES["slice"]]
     if sliced and not set(KNIVES) & set(room.things):
         return ()
@@ -253,19 +284,24 @@ def goals_of(scene: Scene, task: str, sliced: bool) -> tuple[Goal, ...]:
 
 
 @cache
-def scenes(held_out: bool, task: str, sliced: bool) -> tuple[Scene, ...]:
+def scenes(held_out: bool, task: str, sliced: bool, layouts: Layouts = "own") -> tuple[Scene, ...]:
     """The seen or the held-out scenes that allow a task."""
-    all_scenes = (Scene(room, number) for room in ROOMS for number in range(SCENES))
+    numbers = range(SCENES) if layouts == "own" else PLANS
+    all_scenes = (Scene(room, number, layouts) for room in ROOMS for number in numbers)
     return tuple(scene for scene in all_scenes if scene.is_held_out == held_out and goals_of(scene, task, sliced))
 
 
 def draw_game(
-    rng: np.random.Generator, tasks: Sequence[str] = KINDS, held_out: bool = False, sliced: bool = False
+    rng: np.random.Generator,
+    tasks: Sequence[str] = KINDS,
+    held_out: bool = False,
+    sliced: bool = False,
+    layouts: Layouts = "own",
 ) -> tuple[Scene, Household, Goal]:
     """Draw a scene, a task and where things lie, so that the task is neither done nor impossible."""
     while True:
         task = tasks[int(rng.integers(len(tasks)))]
-        among = scenes(held_out, task, sliced)
+        among = scenes(held_out, task, sliced, layouts)
         scene = among[int(rng.integers(len(among)))]
         goals = goals_of(scene, task, sliced)
         goal = goals[int(rng.integers(len(goals)))]
@@ -279,7 +315,7 @@ def draw_game(
 
 def fill(scene: Scene, goal: Goal, rng: np.random.Generator) -> Household | None:
     """Put things into a scene, those of the goal among them; None if there is no place for one."""
-    room, places = ROOMS[scene.room], furniture(scene)
+    room, places = room_of(scene), furniture(scene)
     counts: Counter[str] = Counter()
     for kind in room.things:
         if rng.random() < 0.5:
