@@ -44,6 +44,19 @@ def played_by(setup: AgentSetup, tasks: int = 2, group: int = 4) -> list[Traject
     return setup.rollout_worker(training=True).play(setup.sampler(training=True), drawn)
 
 
+def test_evaluation_is_greedy_or_sampled_as_the_recipe_says() -> None:
+    tasks = [EpisodeTask(seed) for seed in range(3)]
+
+    def replies(*overrides: str, training: bool = False) -> list[str]:
+        setup = setup_of("replies.max_tokens=16", "replies.thoughts=false", *overrides)
+        episodes = setup.rollout_worker().play(setup.sampler(training), tasks)
+        return [turn.sample.text for episode in episodes for turn in episode.turns]
+
+    greedy, sampled = replies(), replies("evaluation.temperature=1")
+    assert greedy == replies("rollouts.temperature=2", "rollouts.top_k=2") != sampled
+    assert sampled == replies("evaluation.temperature=1", "rollouts.top_k=1") == replies(training=True)
+
+
 # -- the ratio is one --------------------------------------------------------------------------------------------------
 
 

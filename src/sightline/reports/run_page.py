@@ -162,12 +162,14 @@ def _agent_facts(recipe: Mapping[str, Any]) -> dict[str, Any]:
         checked = AlgorithmBlock(kind=str(algorithm.get("kind") or ""))
     lora, warm_start = block(policy, "lora"), block(recipe, "warm_start")
     said = [name for name in ("facts", "thoughts") if replies.get(name)]
+    temperature = block(recipe, "evaluation").get("temperature") or None  # 0 is greedy, as ever
     return {
         "Model": policy.get("model"),
         "Adapters": f"LoRA, rank {lora['rank']}" if lora.get("rank") else None,
         **checked.facts(),
         "Replies": ", ".join([str(replies["format"]), *said]) if replies.get("format") else None,
         "Warm start": f"{whole(warm_start['samples'])} turns" if warm_start.get("samples") else None,
+        "In evaluation": f"temperature {temperature:g}" if plots.is_number(temperature) else None,
     }
 
 
