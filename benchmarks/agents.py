@@ -503,7 +503,7 @@ class Bench:
         sampling, _ = timed(lambda: self._all_bare(prepared, True))
         greedy, _ = timed(lambda: self._all_bare(prepared, False))
         published_playing, _ = timed(lambda: self._published.play(number, published_steps))
-        judging, _ = timed(lambda: self._learner.compute_values_and_ref_logprobs(played))
+        judging, _ = timed(lambda: self._learner.compute_values(played))
         advantages = self._learner.compute_advantages(played)
         learning, _ = timed(lambda: self._learner.learn(played, advantages, 0, 0.0))
         self._restore()

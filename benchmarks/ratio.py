@@ -33,7 +33,7 @@ def measured(overrides: list[str]) -> dict[str, Any]:
     played = setup.rollout_worker(training=True).play(setup.sampler(), tasks)
     setup.engine.prepare(setup.vlm)
     learner = setup.learner()
-    compared = learner.compute_values_and_ref_logprobs(played)
+    compared = learner.compute_values(played)
     learned = learner.learn(played, learner.compute_advantages(played), 0, 0.0)
     return {
         "device": str(setup.vlm.device),

@@ -88,7 +88,7 @@ def play(recipe: AgentRecipe, engine: Engine, vlm: VLM, learner: PolicyLearner, 
     tasks = [EpisodeTask(seed, member) for seed in SEEDS for member in range(recipe.algorithm.group)]
     with engine.full_params():
         mine = worker.play(sampler, tasks[engine.rank :: engine.world], (update,))
-        learner.compute_values_and_ref_logprobs(mine)
+        learner.compute_values(mine)
     worker.close()
     return gather_episodes(engine, mine, group=1)
 
@@ -116,8 +116,8 @@ def learned(case: str, engine: Engine, model: Path, spoil: bool = False) -> dict
         turns = [turn for episode in played for turn in episode.turns]
         told["said"].append([turn.sample.ids.tolist() for turn in turns])
         told["values"].append([turn.value for turn in turns])
-        told["references"].append([turn.ref_logprobs for turn in turns])
         told["metrics"].append(learner.learn(played, learner.compute_advantages(played), update, update / 2))
+        told["references"].append([turn.ref_logprobs for turn in turns])
     return told | {"weights": weights_of(engine, vlm)}
 
 

@@ -135,7 +135,7 @@ def test_nothing_is_learned_from_what_broke(algorithm: str) -> None:
     group = setup.recipe.algorithm.group
     tasks = [EpisodeTask(REAL_SEEDS + 1 + seed, member) for seed in range(12) for member in range(group)]
     played = setup.rollout_worker().play(setup.sampler(training=True), tasks)
-    learner.compute_values_and_ref_logprobs(played)
+    learner.compute_values(played)
     advantages = learner.compute_advantages(played)
     broken = [episode.error is not None for episode in played]
     assert 0 < sum(broken) < len(broken)
@@ -247,8 +247,8 @@ def test_a_gradient_that_is_no_number_leaves_the_weights_alone(monkeypatch: pyte
     learner = setup.learner()
     setup.engine.prepare(setup.vlm)
     setup.vlm.keep_reference()
-    played = setup.rollout_worker().play(setup.sampler(), [EpisodeTask(seed) for seed in range(4)])
-    learner.compute_values_and_ref_logprobs(played)
+    played = setup.rollout_worker().play(setup.sampler(training=True), [EpisodeTask(seed) for seed in range(4)])
+    learner.compute_values(played)
     before = {name: value.clone() for name, value in setup.vlm.scorer.named_parameters()}
     weight = setup.vlm.scorer.value_head
     assert weight is not None
@@ -282,7 +282,7 @@ def test_weights_that_are_no_numbers_end_the_run_in_one_line(
 
 
 def learned(setup: AgentSetup, learner: PolicyLearner, played: Sequence[Trajectory]) -> dict[str, torch.Tensor]:
-    learner.compute_values_and_ref_logprobs(played)
+    learner.compute_values(played)
     learner.learn(played, learner.compute_advantages(played), 0, 0.0)
     return {name: value.detach().clone() for name, value in setup.vlm.scorer.named_parameters()}
 
@@ -297,7 +297,7 @@ def test_memory_that_runs_out_makes_passes_smaller(monkeypatch: pytest.MonkeyPat
     expected = learned(setup, setup.learner(), played)
 
     other = setup_of(*settings)
-    again = other.rollout_worker().play(other.sampler(), tasks)
+    again = other.rollout_worker().play(other.sampler(training=True), tasks)
     other.engine.prepare(other.vlm)
     said: list[str] = []
     score, sizes, learning = VLM.score, [], [0]
@@ -327,9 +327,9 @@ def test_memory_that_runs_out_makes_passes_smaller(monkeypatch: pytest.MonkeyPat
 
 def test_memory_that_is_never_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = setup_of("update.kl_thoughts=0")
-    played = setup.rollout_worker().play(setup.sampler(), [EpisodeTask(0)])
+    played = setup.rollout_worker().play(setup.sampler(training=True), [EpisodeTask(0)])
     learner = setup.learner(lambda line: None)
-    learner.compute_values_and_ref_logprobs(played)
+    learner.compute_values(played)
 
     def none_left(self: VLM, *arguments: Any) -> TokenStats:
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -338,7 +338,7 @@ def test_memory_that_is_never_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RunFailed, match=r"update 3, epoch 1, step 1 of .*policy\.gradient_checkpointing=true"):
         learner.learn(played, learner.compute_advantages(played), 3, 0.0)
     with pytest.raises(RunFailed, match="out of memory"):
-        learner.compute_values_and_ref_logprobs(played)
+        learner.compute_values(played)
 
 
 def test_a_full_disk_while_saving(

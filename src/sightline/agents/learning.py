@@ -1,9 +1,9 @@
 """One update: from the episodes of a rollout to changed weights.
 
-rollout -- values, reference log-probs -- advantages -- epochs of optimiser steps -- changed weights
-            (old model, no gradient)                     |
-                                                         step = microbatches of all processes:
-                                                         score -> loss / global turns -> backward, summed
+rollout -- values -- advantages -- reference log-probs -- epochs of optimiser steps -- changed weights
+           (no gradient)           (no gradient)          |
+                                                          step = microbatches of all processes:
+                                                          score -> loss / global turns -> backward, summed
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import TokenSequence, TokenStats, TurnSpan
 
 OUT_OF_MEMORY = "out of memory"
+Result = TypeVar("Result")
 
 
 class PolicyLearner:
@@ -71,60 +72,66 @@ class PolicyLearner:
             parameters, self._settings.learning_rate, betas=(0.9, 0.95), weight_decay=self._settings.weight_decay
         )
 
-    def compute_values_and_ref_logprobs(self, trajectories: Sequence[Trajectory]) -> Sums:
-        """Compute the values and reference log-probs of this process's turns, before the weights change.
+    def compute_values(self, trajectories: Sequence[Trajectory]) -> Sums:
+        """Compute the values of this process's turns, before the weights change.
 
         They are written into the turns; truncated episodes get their bootstrap value. Where the model computes in
         bfloat16, so are the log-probs of the policy itself: those of sampling, token by token from a cache, are rounded
         in other places, and the importance ratio of a reply would be 0.93 to 1.08 before any weight has changed. An
-        algorithm without values and a loss without KL need none of this in float32: then one forward pass is all, to
-        compare sampler and trainer.
+        algorithm without values needs none of this in float32: then one forward pass is all, to compare sampler and
+        trainer.
 
         Returns:
             Difference between sampler and trainer in the probabilities of the same tokens
             (`losses.sampler_mismatch`), of the turns that were scored.
         """
         complete = [episode for episode in trajectories if episode.error is None]
+
+        def compute() -> Sums:
+            sums = self._score_turns(complete)
+            if self._algorithm.needs_values:
+                self._bootstrap_values([episode for episode in complete if episode.end is not None])
+            return sums
+
+        return self._with_smaller_passes(compute)
+
+    def _with_smaller_passes(self, compute: Callable[[], Result]) -> Result:
+        """Result of a computation without gradient, which is begun again with smaller passes if memory runs out."""
         while True:
             try:
-                sums = self._score_turns(complete)
-                if self._algorithm.needs_values:
-                    self._bootstrap_values([episode for episode in complete if episode.end is not None])
-                return sums
+                with torch.no_grad():
+                    return compute()
             except (torch.OutOfMemoryError, MemoryError) as error:
                 if self._micro_batch == 1:
                     raise RunFailed("out of memory while scoring a single turn; take a smaller model") from error
             self._halve_micro_batch()
 
     def _score_turns(self, trajectories: Sequence[Trajectory]) -> Sums:
-        """Score turns with the model that sampled them and with the reference model, without gradient."""
+        """Score turns with the model that sampled them."""
         sums: list[Sums] = []
         batches = _chunks(build_sequences(trajectories), self._micro_batch)
         rounds = not self._vlm.exact
         # The correction for the sampler compares its log-probs with the learner's own.
         rounds = rounds or self._settings.importance_cap is not None
-        needed = rounds or self._algorithm.needs_values or self._settings.needs_reference
-        for batch in batches if needed else batches[:1]:
+        for batch in batches if rounds or self._algorithm.needs_values else batches[:1]:
             for each in (each for sequence in batch for each in sequence.turns):
                 each.turn.old_logprobs = None  # compared below are those of sampling, also in a second attempt
-            sequences = [sequence.tokens for sequence in batch]
-            with torch.no_grad():
-                scores = self._vlm.score(sequences, self._temperature)
+            scores = self._vlm.score([sequence.tokens for sequence in batch], self._temperature)
             sums.append(sampler_mismatch(scores, build_targets(batch, self._vlm.device)))
-            ref_logprobs: np.ndarray | None = None
-            if self._settings.needs_reference:
-                ref_logprobs = self._vlm.reference_logprobs(sequences, self._temperature).float().cpu().numpy()
-            # Scores are flat: one value for each turn, the log-probabilities of all turns one after the other.
+            logprobs = _of_turns(batch, scores.logprobs) if rounds else None
             turns = [each.turn for sequence in batch for each in sequence.turns]
-            logprobs = scores.logprobs.float().cpu().numpy() if rounds else None
-            start = 0
-            for turn, value in zip(turns, scores.values.tolist(), strict=True):
-                end = start + len(turn.sample.ids)
+            for i, (turn, value) in enumerate(zip(turns, scores.values.tolist(), strict=True)):
                 turn.value = value
-                turn.old_logprobs = None if logprobs is None else logprobs[start:end]
-                turn.ref_logprobs = None if ref_logprobs is None else ref_logprobs[start:end]
-                start = end
+                turn.old_logprobs = None if logprobs is None else logprobs[i]
         return merge_sums(sums)
+
+    def _score_with_reference(self, sequences: Sequence[TrainingSequence]) -> None:
+        """Write the reference model's log-probs into turns that are learned from; others need none."""
+        for batch in _chunks(sequences, self._micro_batch):
+            tokens = [sequence.tokens for sequence in batch]
+            logprobs = _of_turns(batch, self._vlm.reference_logprobs(tokens, self._temperature))
+            for each, of_turn in zip((each for one in batch for each in one.turns), logprobs, strict=True):
+                each.turn.ref_logprobs = of_turn
 
     def _bootstrap_values(self, truncated: Sequence[Trajectory]) -> None:
         """Compute the value of the state in which each truncated episode was cut off."""
@@ -135,8 +142,7 @@ class PolicyLearner:
                 end = len(episode.end.ids)
                 # An empty span at the end of the prompt: the value there is that before the reply that never came.
                 sequences.append(TokenSequence(episode.end, np.zeros(0, np.int64), (TurnSpan(end, end),)))
-            with torch.no_grad():
-                values = self._vlm.score(sequences, self._temperature).values.tolist()
+            values = self._vlm.score(sequences, self._temperature).values.tolist()
             for episode, value in zip(batch, values, strict=True):
                 episode.last_value = value
 
@@ -160,7 +166,7 @@ class PolicyLearner:
         """Train on the episodes of all processes, each process on those that it has played.
 
         Args:
-            trajectories: of all processes, in the same order on each, with values and reference log-probs.
+            trajectories: of all processes, in the same order on each, with values.
             advantages: of each episode.
             update: its number, from 0: seed of the order of the minibatches.
             progress: share of the run that is over, 0 to 1, for the learning rate schedule.
@@ -169,7 +175,11 @@ class PolicyLearner:
             RunFailed: a loss or gradient is not finite; the weights are those of the last good step.
         """
         turns, sequences = self._sequences(trajectories, advantages)
-        padding = self._padding([sequence for sequence in sequences if sequence is not None])
+        own = [sequence for sequence in sequences if sequence is not None]
+        padding = self._padding(own)
+        if self._settings.needs_reference:
+            with self._engine.full_params():
+                self._with_smaller_passes(lambda: self._score_with_reference(own))
         progress = min(max(progress, 0.0), 1.0)
         factor = {"linear": 1.0 - progress, "cosine": 0.5 * (1.0 + math.cos(math.pi * progress))}
         learning_rate = self._settings.learning_rate * factor.get(self._settings.schedule, 1.0)
@@ -287,7 +297,7 @@ class PolicyLearner:
             ref_logprobs: torch.Tensor | None = None
             if self._settings.needs_reference:
                 known = [each.turn.ref_logprobs for sequence in sequences for each in sequence.turns]
-                assert all(one is not None for one in known), "reference log-probs are computed before training"
+                assert all(one is not None for one in known), "they are computed before the first step"
                 ref_logprobs = torch.from_numpy(np.concatenate(known)).to(self._vlm.device)  # type: ignore[arg-type]
             try:
                 output = policy_loss(
@@ -314,6 +324,12 @@ class PolicyLearner:
 def _backward_nothing(scores: TokenStats) -> None:
     """Backward pass of no effect: the other processes wait for it, and for a gradient of every weight."""
     torch.autograd.backward(0.0 * (scores.logprobs.sum() + scores.values.sum()))
+
+
+def _of_turns(batch: Sequence[TrainingSequence], logprobs: torch.Tensor) -> list[np.ndarray]:
+    """Log-probs of each turn; scores are flat, those of all turns one after the other."""
+    lengths = [len(each.turn.sample.ids) for sequence in batch for each in sequence.turns]
+    return np.split(logprobs.float().cpu().numpy(), np.cumsum(lengths)[:-1])
 
 
 def _chunks(items: Sequence[Any], size: int) -> list[Any]:

@@ -288,7 +288,7 @@ class AgentTrainer:
                 seconds_played += time.monotonic() - started
                 if self._train_rewards is not None:
                     self._train_rewards.score(local, learns=True)
-                mismatches += setup.engine.gather(self._learner.compute_values_and_ref_logprobs(local))
+                mismatches += setup.engine.gather(self._learner.compute_values(local))
             # Advantages compare episodes of all processes, and every process needs the number of all turns for its
             # loss.
             played += gather_episodes(setup.engine, local, recipe.algorithm.episodes_per_task, pictured=LOGGED_EPISODES)
