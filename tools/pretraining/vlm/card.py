@@ -104,7 +104,7 @@ def measure(vlm: VLM, games: Iterable[str] = GAMES) -> dict[str, dict[str, Any]]
 
 def _shown(seed: int, game: str, count: int) -> list[Exercise]:
     """States of a game that are seen, not told."""
-    return list(islice((one for one in exercises(seed, {game: 1.0}) if one.pictures), count))
+    return list(islice((one for one in exercises(seed, {game: 1.0}) if one.pictures and one.game == game), count))
 
 
 def _reading(vlm: VLM, game: str) -> dict[str, Any]:

@@ -3,6 +3,9 @@
 Rooms and missions are met by strolling: now and then a step of best play, so that there is something in the hand or
 behind an open door, and else anything. The action that a reply ends with is one that does something there (take what
 lies there, open what is closed, go forward where nothing is in the way), whatever the goal is: no skill is shown.
+
+A goal that nothing depends on teaches nobody to look for what it names. So half of the time a room is asked about
+("Is there a mug here?") instead of acted in, and BabyAI's mission is another one, of a thing that is or is not there.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from sightline.envs.games.babyai import BabyAI
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.wrapping import oracle
 from sightline.envs.household.pictures import PLACES, THINGS, boxes
-from sightline.envs.household.scenes import kind_of
+from sightline.envs.household.scenes import kind_of, number_of
 
 IN_WORDS = 0.15
 """Share of games that are told in words instead of shown."""
@@ -30,8 +33,13 @@ CELLS = 8
 EMPTY = "nothing"
 STATES_SEEN = ("hot", "cool", "clean", "sliced", "toggled")
 KINDS = (EMPTY, *THINGS, *PLACES, "agent", "ball", "door", "key", "wall")
-LOOKS = (EMPTY, *STATES_SEEN, "blue", "green", "grey", "purple", "red", "yellow")
+TO_GO_TO, COLOURS = ("ball", "box", "key"), ("blue", "green", "grey", "purple", "red", "yellow")
+LOOKS = (EMPTY, *STATES_SEEN, *COLOURS)
 """Words for what a cell of a picture shows, and for its state or colour."""
+QUESTIONS = ("Is there a {} here?", "Are you at a {}?", "Do you hold a {}?")
+YES_OR_NO = ("yes", "no")
+OTHERWISE = 0.5
+"""Share of states of the household that are asked about, and of BabyAI's that get another mission."""
 STROLLS = {"household": (0.4, 0.06), "babyai": (0.1, 0.12)}
 """Game -> the chance of a step of best play, and that a game is left after a step."""
 
@@ -45,21 +53,87 @@ def strolls(name: str, rng: np.random.Generator) -> Iterator[Exercise]:
         told = rng.random() < IN_WORDS
         env = envs[told * len(options) + int(rng.integers(len(options)))]
         observation, info = env.reset(seed=int(rng.integers(2**31)))
+        game: Any = env.unwrapped
         over = False
         while not over:
-            names = tuple(env.get_wrapper_attr("action_names") or info["legal_actions"])
-            yield Exercise(
-                game=name,
-                pictures=observation.images,
-                prompt=prompt_text(observation.text, REPLIES, env.get_wrapper_attr("asked"), names),
-                reply=demonstration(REPLIES, info["facts"], "", _any_that_does_something(env.unwrapped, names, rng)),
-                facts=info["facts"],
-                actions=names,
-                cells=() if told else _cells(env.unwrapped),
-            )
+            if name == "household" and rng.random() < OTHERWISE:
+                yield _question(game, observation.images, told, rng)
+            else:
+                if name == "babyai" and rng.random() < OTHERWISE:
+                    _give_another_mission(game.inner, rng)
+                yield _turn(name, game, observation.images, told, rng)
+            names = _names(game)
             advice = oracle(env) if rng.random() < best else None
             observation, _, terminated, truncated, info = env.step(advice or _any_move(name, names, info, rng))
             over = terminated or truncated or rng.random() < leaving
+
+
+def _names(game: Any) -> tuple[str, ...]:
+    return tuple(game.action_names or game.legal_actions())
+
+
+def _turn(name: str, game: Any, pictures: tuple[np.ndarray, ...], told: bool, rng: np.random.Generator) -> Exercise:
+    """What is seen is said, and something done."""
+    text, facts, names = f"{game.text()}\n{game.caption()}" if told else game.text(), game.facts(), _names(game)
+    return Exercise(
+        game=name,
+        pictures=pictures,
+        prompt=prompt_text(text, REPLIES, game.asked, names),
+        reply=demonstration(REPLIES, facts, "", _any_that_does_something(game, names, rng)),
+        facts=facts,
+        actions=names,
+        cells=() if told else _cells(game),
+    )
+
+
+def _question(game: Any, pictures: tuple[np.ndarray, ...], told: bool, rng: np.random.Generator) -> Exercise:
+    """Is a thing here, or in the hand, or is this a place of some kind? The answer is mostly yes, where it can be."""
+    facts, names = game.facts(), game.legal_actions()
+    topics = {
+        "Is there a {} here?": (_kinds(facts["contents"]), _after("take ", names)),
+        "Do you hold a {}?": (_kinds(facts["holding"]), _after("take ", names)),
+        "Are you at a {}?": (
+            _kinds(facts["place"].partition(",")[0]),
+            {kind_of(one) for one in _after("go to ", names)},
+        ),
+    }
+    asked = str(rng.choice(list(topics), p=[0.6, 0.1, 0.3]))
+    true, possible = topics[asked]
+    among = sorted(true if true and rng.random() < 0.5 else possible - true)
+    kind = str(rng.choice(among))
+    text = f"{game.caption()} {asked.format(kind)}" if told else asked.format(kind)
+    return Exercise(
+        game="questions",
+        pictures=pictures,
+        prompt=prompt_text(text, REPLIES, (), YES_OR_NO),
+        reply=demonstration(REPLIES, {}, "", YES_OR_NO[kind not in true]),
+        facts={},
+        actions=YES_OR_NO,
+        cells=() if told else _cells(game),
+    )
+
+
+def _kinds(said: str) -> set[str]:
+    """Kinds of what a fact of the household names: `hot mug, plate` -> mug, plate; `shelf 2` -> shelf."""
+    kinds = {one.removesuffix(f" {number_of(one)}").split()[-1] for one in said.split(", ")}
+    return kinds - {"nothing", "room"}
+
+
+def _after(start: str, names: tuple[str, ...]) -> set[str]:
+    return {name.removeprefix(start) for name in names if name.startswith(start)}
+
+
+def _give_another_mission(inner: Any, rng: np.random.Generator) -> None:
+    """Let the mission of a BabyAI level be to go to any thing, mostly one that is there."""
+    import minigrid.envs.babyai.core.verifier as verifier
+
+    babyai: Any = verifier  # untyped
+    there = sorted({(one.type, one.color) for one in inner.grid.grid if one is not None and one.type in TO_GO_TO})
+    anything = str(rng.choice(TO_GO_TO)), str(rng.choice(COLOURS))
+    kind, colour = there[int(rng.integers(len(there)))] if there and rng.random() < 0.9 else anything
+    inner.instrs = babyai.GoToInstr(babyai.ObjDesc(kind, colour))
+    inner.instrs.reset_verifier(inner)
+    inner.mission = f"go to the {colour} {kind}"
 
 
 def _any_that_does_something(env: Any, names: tuple[str, ...], rng: np.random.Generator) -> str:

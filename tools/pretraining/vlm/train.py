@@ -243,7 +243,8 @@ def train(
 def read_accuracy(
     model: Any, batches: Batches, shares: dict[str, float] = GAMES, samples: int = 512
 ) -> dict[str, float]:
-    """Share of held-out replies of each game of which every token before the action would be said right, one by one."""
+    """Share of held-out replies of each game of which every token before the action would be said right, one by one;
+    and of answers to questions."""
     held_out = list(islice(exercises(HELD_OUT_SEED, shares), samples))
     right: dict[str, list[bool]] = {}
     model.eval()
@@ -257,7 +258,8 @@ def read_accuracy(
         for row, lesson in enumerate(some):
             of_reply = hits[row][labelled[row]]
             facts = len(batches.encode(lesson.reply[: lesson.reply.index('"action"')])) - 1
-            right.setdefault(lesson.game, []).append(bool(of_reply[:facts].all()))
+            # What is asked has one answer; the action of a game is any.
+            right.setdefault(lesson.game, []).append(bool(of_reply[: facts if lesson.facts else None].all()))
     model.train()
     return {game: round(float(np.mean(values)), 3) for game, values in sorted(right.items())}
 
