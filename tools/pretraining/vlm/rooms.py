@@ -4,8 +4,8 @@ Rooms and missions are met by strolling: now and then a step of best play, so th
 behind an open door, and else anything. The action that a reply ends with is one that does something there (take what
 lies there, open what is closed, go forward where nothing is in the way), whatever the goal is: no skill is shown.
 
-A goal that nothing depends on teaches nobody to look for what it names. So half of the time a room is asked about
-("Is there a mug here?") instead of acted in, and BabyAI's mission is another one, of a thing that is or is not there.
+A goal that nothing depends on teaches nobody to look for what it names. So rooms are asked about ("Is there
+a mug here?"), and half of the time BabyAI's mission is another one, of a thing that is or is not there.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from sightline.envs.games.wrapping import oracle
 from sightline.envs.household.pictures import PLACES, THINGS, boxes
 from sightline.envs.household.scenes import kind_of, number_of
 
-IN_WORDS = 0.15
-"""Share of games that are told in words instead of shown."""
+IN_WORDS, ASKED_IN_WORDS = 0.35, 0.6
+"""Share of games, and of questions, that are told in words instead of shown. Finding what is named is learned sooner
+among words, and what a picture shows looks like words to the language model."""
 LEVELS = ("GoToObj", "GoToLocal", "GoToLocal", "PutNextLocal")
 """Levels of BabyAI: one room of 8 x 8 cells, with one thing and with many."""
 CELLS = 8
@@ -36,10 +37,12 @@ KINDS = (EMPTY, *THINGS, *PLACES, "agent", "ball", "door", "key", "wall")
 TO_GO_TO, COLOURS = ("ball", "box", "key"), ("blue", "green", "grey", "purple", "red", "yellow")
 LOOKS = (EMPTY, *STATES_SEEN, *COLOURS)
 """Words for what a cell of a picture shows, and for its state or colour."""
+MORE = 0.7
+"""Chance of a question about a state of the household, and of another one after it."""
 QUESTIONS = ("Is there a {} here?", "Are you at a {}?", "Do you hold a {}?")
 YES_OR_NO = ("yes", "no")
-OTHERWISE = 0.5
-"""Share of states of the household that are asked about, and of BabyAI's that get another mission."""
+ANOTHER = 0.5
+"""Share of BabyAI's states that get another mission."""
 STROLLS = {"household": (0.4, 0.06), "babyai": (0.1, 0.12)}
 """Game -> the chance of a step of best play, and that a game is left after a step."""
 
@@ -56,12 +59,11 @@ def strolls(name: str, rng: np.random.Generator) -> Iterator[Exercise]:
         game: Any = env.unwrapped
         over = False
         while not over:
-            if name == "household" and rng.random() < OTHERWISE:
-                yield _question(game, observation.images, told, rng)
-            else:
-                if name == "babyai" and rng.random() < OTHERWISE:
-                    _give_another_mission(game.inner, rng)
-                yield _turn(name, game, observation.images, told, rng)
+            while name == "household" and rng.random() < MORE:
+                yield _question(game, observation.images, rng)
+            if name == "babyai" and rng.random() < ANOTHER:
+                _give_another_mission(game.inner, rng)
+            yield _turn(name, game, observation.images, rng)
             names = _names(game)
             advice = oracle(env) if rng.random() < best else None
             observation, _, terminated, truncated, info = env.step(advice or _any_move(name, names, info, rng))
@@ -72,9 +74,10 @@ def _names(game: Any) -> tuple[str, ...]:
     return tuple(game.action_names or game.legal_actions())
 
 
-def _turn(name: str, game: Any, pictures: tuple[np.ndarray, ...], told: bool, rng: np.random.Generator) -> Exercise:
-    """What is seen is said, and something done."""
-    text, facts, names = f"{game.text()}\n{game.caption()}" if told else game.text(), game.facts(), _names(game)
+def _turn(name: str, game: Any, pictures: tuple[np.ndarray, ...], rng: np.random.Generator) -> Exercise:
+    """What is seen, or told where there are no pictures, is said, and something done."""
+    text, facts, names = game.text(), game.facts(), _names(game)
+    text = text if pictures else f"{text}\n{game.caption()}"
     return Exercise(
         game=name,
         pictures=pictures,
@@ -82,11 +85,11 @@ def _turn(name: str, game: Any, pictures: tuple[np.ndarray, ...], told: bool, rn
         reply=demonstration(REPLIES, facts, "", _any_that_does_something(game, names, rng)),
         facts=facts,
         actions=names,
-        cells=() if told else _cells(game),
+        cells=_cells(game) if pictures else (),
     )
 
 
-def _question(game: Any, pictures: tuple[np.ndarray, ...], told: bool, rng: np.random.Generator) -> Exercise:
+def _question(game: Any, pictures: tuple[np.ndarray, ...], rng: np.random.Generator) -> Exercise:
     """Is a thing here, or in the hand, or is this a place of some kind? The answer is mostly yes, where it can be."""
     facts, names = game.facts(), game.legal_actions()
     topics = {
@@ -101,7 +104,8 @@ def _question(game: Any, pictures: tuple[np.ndarray, ...], told: bool, rng: np.r
     true, possible = topics[asked]
     among = sorted(true if true and rng.random() < 0.5 else possible - true)
     kind = str(rng.choice(among))
-    text = f"{game.caption()} {asked.format(kind)}" if told else asked.format(kind)
+    pictures = () if rng.random() < ASKED_IN_WORDS else pictures
+    text = asked.format(kind) if pictures else f"{game.caption()} {asked.format(kind)}"
     return Exercise(
         game="questions",
         pictures=pictures,
@@ -109,7 +113,7 @@ def _question(game: Any, pictures: tuple[np.ndarray, ...], told: bool, rng: np.r
         reply=demonstration(REPLIES, {}, "", YES_OR_NO[kind not in true]),
         facts={},
         actions=YES_OR_NO,
-        cells=() if told else _cells(game),
+        cells=_cells(game) if pictures else (),
     )
 
 
