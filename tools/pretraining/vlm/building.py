@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,6 +11,11 @@ import torch
 
 IMAGE_SIZE, PATCH, WORDS = 96, 16, 1000
 PAD, IMAGE, REPLY, END = "<pad>", "<image>", "<|reply|>", "<|end|>"
+MATCH = 3.0
+"""Scale of the scores of equals in `with_a_matching_layer`."""
+NEAR = 7
+"""Of the 16 angles by which a head's numbers are turned with the distance (RoPE), those that turn fast: they tell what
+lies within a few tokens."""
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] == 'assistant' %}<|reply|>{% endif %}"
@@ -110,3 +117,37 @@ def build_model(processor: Any, width: int = 128, vision_layers: int = 3, text_l
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return model
+
+
+def with_a_matching_layer(model: Any) -> Any:
+    """The same model with one more layer of the language model, before the others, which looks for equals.
+
+    Small language models find it hard to learn to look for what a word names: queries and keys of fresh weights have
+    nothing to do with each other. Here both begin as the normalised input itself, a slice of it for each head. So a
+    word attends to tokens like it: the same word elsewhere, and tokens of pictures that look like it. Not to itself,
+    which is most like it: numbers that turn fast with the distance count against, and cancel out but nearby. Outputs
+    begin at zero, so the model says at first what it said before.
+    """
+    from transformers import LlavaForConditionalGeneration
+
+    config = copy.deepcopy(model.config)
+    config.text_config.num_hidden_layers += 1
+    deeper: Any = LlavaForConditionalGeneration(config)
+    weights = {
+        re.sub(r"(?<=language_model\.layers\.)\d+", lambda found: str(int(found[0]) + 1), name): tensor
+        for name, tensor in model.state_dict().items()
+    }
+    deeper.load_state_dict(weights, strict=False)
+    first = deeper.model.language_model.layers[0]
+    half = torch.ones(config.text_config.head_dim // 2)
+    half[:NEAR] = -1
+    against = torch.cat([half, half]).repeat(config.text_config.num_attention_heads)
+    with torch.no_grad():
+        first.self_attn.q_proj.weight.copy_(torch.diag(MATCH * against))
+        first.self_attn.k_proj.weight.copy_(torch.eye(len(against)))
+        for fresh in (first.self_attn.v_proj, first.mlp.gate_proj, first.mlp.up_proj):
+            torch.nn.init.normal_(fresh.weight, std=fresh.in_features**-0.5)
+        for silent in (first.self_attn.o_proj, first.mlp.down_proj):
+            silent.weight.zero_()
+    deeper.generation_config = model.generation_config
+    return deeper

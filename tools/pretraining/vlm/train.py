@@ -26,7 +26,15 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from pretraining.vlm.building import IMAGE, IMAGE_SIZE, PATCH, WORDS, build_model, build_processor
+from pretraining.vlm.building import (
+    IMAGE,
+    IMAGE_SIZE,
+    PATCH,
+    WORDS,
+    build_model,
+    build_processor,
+    with_a_matching_layer,
+)
 from pretraining.vlm.curriculum import GAMES, ROOMS, exercises, phrases
 from pretraining.vlm.exercise import Exercise
 from pretraining.vlm.rooms import CELLS, EMPTY, KINDS, LOOKS
@@ -172,7 +180,9 @@ class QuantityHeads(torch.nn.Module):
         )
 
 
-def begin(start_from: Path | None, examples: list[Exercise], rooms: bool = False) -> tuple[Any, Any]:
+def begin(
+    start_from: Path | None, examples: list[Exercise], rooms: bool = False, deepen: bool = False
+) -> tuple[Any, Any]:
     """Processor and model: fresh, or those of an earlier training with the phrases that are new to them."""
     if start_from is None:
         prompts = examples if rooms else examples[:100]
@@ -190,7 +200,7 @@ def begin(start_from: Path | None, examples: list[Exercise], rooms: bool = False
     rows: Any = model.resize_token_embeddings(len(processor.tokenizer), mean_resizing=False)
     with torch.no_grad():
         torch.nn.init.normal_(rows.weight[known:], std=0.5)
-    return processor, model
+    return processor, with_a_matching_layer(model) if deepen else model
 
 
 def train(
@@ -202,11 +212,12 @@ def train(
     say: Any = print,
     start_from: Path | None = None,
     shares: dict[str, float] = GAMES,
+    deepen: bool = False,
 ) -> None:
     """Make, teach and save the model."""
     torch.manual_seed(seed)
     stream = exercises(seed, shares)
-    processor, model = begin(start_from, list(islice(stream, 4000)), shares.keys() == ROOMS.keys())
+    processor, model = begin(start_from, list(islice(stream, 4000)), shares.keys() == ROOMS.keys(), deepen)
     say(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(processor.tokenizer)} tokens")
     batches = Batches(processor)
     heads = QuantityHeads(model, batches.encode)
@@ -281,13 +292,15 @@ def main() -> None:
     parser.add_argument("--start-from", type=Path)
     parser.add_argument("--shares", nargs="*", default=[], help="GAME=SHARE, over those of the curriculum")
     parser.add_argument("--rooms", action="store_true", help="the second model, of households and grids")
+    parser.add_argument("--deepen", action="store_true", help="with one more layer, which looks for equals")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     shares = (ROOMS if given.rooms else GAMES) | {
         game: float(share) for game, _, share in (one.partition("=") for one in given.shares)
     }
-    train(given.out, given.updates, given.batch, given.learning_rate, given.seed, print, given.start_from, shares)
+    steps = given.updates, given.batch, given.learning_rate
+    train(given.out, *steps, given.seed, print, given.start_from, shares, given.deepen)
 
 
 if __name__ == "__main__":
