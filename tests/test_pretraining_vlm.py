@@ -55,8 +55,7 @@ def test_lessons_are_of_all_games_and_told_truly(some: list[Exercise]) -> None:
 
 
 def test_lessons_of_rooms_are_shown_or_told_and_say_what_each_cell_shows(some_rooms: list[Exercise]) -> None:
-    games = {*ROOMS, "questions"}
-    assert {(lesson.game, len(lesson.pictures)) for lesson in some_rooms} == {(g, n) for g in games for n in (0, 1)}
+    assert {(lesson.game, len(lesson.pictures)) for lesson in some_rooms} == {(g, n) for g in ROOMS for n in (0, 1)}
     for lesson in some_rooms:
         reply = read_reply(lesson.reply, REPLIES, lesson.actions, tuple(lesson.facts))
         assert reply.stated == lesson.facts and reply.action in lesson.actions
@@ -77,27 +76,27 @@ def test_lessons_of_rooms_are_shown_or_told_and_say_what_each_cell_shows(some_ro
         assert lesson.facts["holding"].split()[-1] in {kind for kind, *_ in lesson.cells[6 * CELLS :]}
 
 
-def test_rooms_are_asked_about(some_rooms: list[Exercise]) -> None:
-    """Half of the answers are yes, roughly, and true: told in words, the room says so itself."""
-    asked = [lesson for lesson in some_rooms if lesson.game == "questions"]
-    answers = [read_reply(lesson.reply, REPLIES, lesson.actions).action for lesson in asked]
-    assert 0.25 < np.mean([answer == "yes" for answer in answers]) < 0.6
-    told = [(lesson, answer) for lesson, answer in zip(asked, answers, strict=True) if not lesson.pictures]
-    assert len({answer for _, answer in told}) == 2
-    for lesson, answer in told:
-        caption, _, question = lesson.prompt.partition("\n")[0].rpartition(". ")
-        kind = question.removesuffix("?").removesuffix(" here").split(" ")[-1]
-        place, _, rest = caption.partition(". There you see: ")
-        contents, _, held = rest.partition(". You hold: ")
-        said = {"Is": contents, "Do": held, "Are": place}[question.split(" ")[0]]
-        assert (f" {kind}," in f" {said}," or f" {kind} " in said) == (answer == "yes")
+def test_what_the_task_names_is_said_to_be_where_it_is(some_rooms: list[Exercise]) -> None:
+    """With nothing in the hand, the household's target is its thing; with that in the hand, the place for it."""
+    found = []
+    for lesson in (one for one in some_rooms if one.game == "household"):
+        facts, task = lesson.facts, lesson.prompt.partition("Your task is to: ")[2].partition(".")[0]
+        if not task.startswith("put ") or task.startswith(("put two", "put a hot", "put a cool", "put a clean")):
+            continue
+        thing, place = task.split()[2], task.split()[-1]
+        contents = {one.split()[-1] for one in facts["contents"].split(", ")}
+        held = facts["holding"].split()[-1]
+        at = facts["place"].partition(",")[0].rpartition(" ")[0]
+        here = at == place if held == thing else thing in contents
+        assert facts["target"] == ("here" if here else "elsewhere")
+        found.append((here, held == thing))
+    assert len(set(found)) == 4 and 0.2 < np.mean([here for here, _ in found]) < 0.7
 
 
 def test_missions_change_so_that_only_the_words_say_what_is_meant(some_rooms: list[Exercise]) -> None:
-    grids = [lesson for lesson in some_rooms if lesson.game == "babyai"]
-    missions = [lesson.prompt.partition("Your mission: ")[2].partition(".")[0] for lesson in grids]
-    follow = [one == other for one, other in pairwise(missions)]
-    assert len(set(missions)) > 20 and np.mean(follow) < 0.7
+    for game, start in (("babyai", "Your mission: "), ("household", "Your task is to: ")):
+        given = [one.prompt.partition(start)[2].partition(".")[0] for one in some_rooms if one.game == game]
+        assert len(set(given)) > 20 and np.mean([one == other for one, other in pairwise(given)]) < 0.7
 
 
 def test_the_actions_in_rooms_do_something_and_show_no_skill(some_rooms: list[Exercise]) -> None:
@@ -188,7 +187,7 @@ def test_the_bundled_models_are_small_and_have_cards(name: str, games: dict[str,
 def test_the_second_model_sees_rooms_and_grids(rooms: VLM) -> None:
     for game, enough in (("household", 0.6), ("babyai", 0.6)):
         stream = exercises(training.HELD_OUT_SEED + 2, {game: 1.0})
-        shown = list(islice((one for one in stream if one.pictures and one.facts), 60))
+        shown = list(islice((one for one in stream if one.pictures), 60))
         assert _truthful(rooms, shown, [one.pictures for one in shown]) > enough
         assert _truthful(rooms, shown, [tuple(np.full_like(p, 128) for p in one.pictures) for one in shown]) < 0.3
 

@@ -19,7 +19,6 @@ import torch
 
 from pretraining.vlm.curriculum import GAMES, OPTIONS, ROOMS, exercises
 from pretraining.vlm.exercise import REPLIES, Exercise
-from pretraining.vlm.rooms import YES_OR_NO
 from pretraining.vlm.train import HELD_OUT_SEED
 from sightline.agents.evaluation import MID_GREY, play_eval_seeds, random_play, summary
 from sightline.agents.parsing import read_reply
@@ -85,8 +84,8 @@ BabyAI's single rooms as their agent sees them, and is not for science.**
 - Replies: what the picture shows, told truly, then an action that does something there, whatever the goal is: take what
   lies there, open what is closed, go forward where nothing is in the way. Skill is left to demonstrations and
   reinforcement learning.
-- Looking for what a word names: yes or no to questions about rooms ("Is there a mug here?"), most of them told in
-  words; and BabyAI's `target`, where the thing of the mission is, with missions that change from state to state.
+- Looking for what a word names: the fact `target` says where that is which the task or mission names, and these change
+  from state to state.
 - Loss: cross-entropy of the reply; and each picture token is pulled towards the embeddings of the words for what its
   cell shows, how it looks, and where it is.
 - Commands, {seconds} s in all on one or two threads:
@@ -94,8 +93,9 @@ BabyAI's single rooms as their agent sees them, and is not for science.**
 {commands}
 
   The lessons changed meanwhile. In the first, actions were any that the prompt names; until the third, BabyAI was seen
-  as a whole; questions and other missions came with the fifth. The fourth to sixth were stopped after 500, 500 and 750
-  updates. The last has one more layer (`building.with_a_matching_layer`).
+  as a whole; the fifth to seventh asked about rooms ("Is there a mug here?"), and only the last knows the household's
+  `target`. The fourth to sixth were stopped after 500, 500 and 750 updates. The seventh added a layer
+  (`building.with_a_matching_layer`).
 """
 
 
@@ -106,7 +106,7 @@ def measure(vlm: VLM, games: Iterable[str] = GAMES) -> dict[str, dict[str, Any]]
 
 def _shown(seed: int, game: str, count: int) -> list[Exercise]:
     """States of a game that are seen, not told."""
-    return list(islice((one for one in exercises(seed, {game: 1.0}) if one.pictures and one.game == game), count))
+    return list(islice((one for one in exercises(seed, {game: 1.0}) if one.pictures), count))
 
 
 def _reading(vlm: VLM, game: str) -> dict[str, Any]:
@@ -175,19 +175,6 @@ def _blind_floor(game: str, shown: Sequence[Exercise]) -> float | None:
     return float(np.mean(found)) if found else None
 
 
-def answering(vlm: VLM) -> str:
-    """How the second model answers questions about rooms that it sees: lines of its card."""
-    lessons = exercises(HELD_OUT_SEED, {"household": 1.0})
-    asked = list(islice((one for one in lessons if one.pictures and one.game == "questions"), 2 * SAMPLES))
-    shares = []
-    for answer in YES_OR_NO:
-        some = [one for one in asked if f'"{answer}"' in one.reply]
-        right = sum(text == one.reply for text, one in zip(_replies(vlm, some), some, strict=True))
-        low, high = wilson(right, len(some))
-        shares.append(f'"{answer}" is said in {right / len(some):.3f} [{low:.3f}, {high:.3f}] of {len(some)}')
-    return f"\nOf {len(asked)} questions about rooms that are seen, {', and '.join(shares)} where it is right.\n"
-
-
 def _playing(vlm: VLM, game: str) -> dict[str, Any]:
     """How it plays before it has learned to, greedily."""
     make = GameMaker(game, OPTIONS.get(game, {}), episode_steps=MOST_TURNS)
@@ -201,12 +188,7 @@ def _playing(vlm: VLM, game: str) -> dict[str, Any]:
 
 
 def write_card(
-    folder: Path,
-    measured: dict[str, dict[str, Any]],
-    answers: str,
-    parameters: int,
-    commands: Sequence[str],
-    seconds: int,
+    folder: Path, measured: dict[str, dict[str, Any]], parameters: int, commands: Sequence[str], seconds: int
 ) -> None:
     """Write `README.md` beside the weights."""
     megabytes = (folder / "model.safetensors").stat().st_size / 1e6
@@ -230,7 +212,7 @@ can go below without looking (the entropy of the facts, given the prompt).
 {chr(10).join(rows)}
 
 {NUMBERLINE_RECURS if "numberline" in measured else NO_FLOOR}
-{answers}
+
 What it plays before reinforcement learning, greedily, in {EPISODES} episodes of at most {MOST_TURNS} turns; clean
 is without mistakes or illegal moves:
 
@@ -276,8 +258,7 @@ def main() -> None:
     measured = measure(vlm, ROOMS if arguments.rooms else GAMES)
     print(json.dumps(measured, indent=2))
     parameters = sum(parameter.numel() for parameter in vlm.model.parameters())
-    answers = answering(vlm) if arguments.rooms else ""
-    write_card(arguments.folder, measured, answers, parameters, arguments.command, arguments.seconds)
+    write_card(arguments.folder, measured, parameters, arguments.command, arguments.seconds)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pretraining.vlm.exercise import REPLIES, Exercise
-from pretraining.vlm.rooms import KINDS, LOOKS, QUESTIONS, strolls
+from pretraining.vlm.rooms import KINDS, LOOKS, strolls
 from sightline.agents.prompting import demonstration, prompt_text
 from sightline.envs.control.cartpole import TRACK, CartPole
 from sightline.envs.games.cards import RANKS, any_suit
@@ -65,8 +65,6 @@ def phrases(examples: list[Exercise]) -> list[str]:
             listed = [prompt.partition("\nThe action")[2].partition("take ")[0] for prompt in prompts]
             found |= {*KINDS, *LOOKS, *(f" {number}" for number in range(1, 10)), "take ", "go to "}
             found |= {'", "take ', '", "go to ', f"\nThe action{_common_start(listed)}take "}
-        if game == "questions":
-            found |= {question.partition("{}")[0] for question in QUESTIONS}
         found |= {start} if start == end else {start, end}
         found |= {name for one in examples if game == one.game == "babyai" for name in one.actions}
     mark = "\0"

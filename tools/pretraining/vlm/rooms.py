@@ -4,8 +4,8 @@ Rooms and missions are met by strolling: now and then a step of best play, so th
 behind an open door, and else anything. The action that a reply ends with is one that does something there (take what
 lies there, open what is closed, go forward where nothing is in the way), whatever the goal is: no skill is shown.
 
-A goal that nothing depends on teaches nobody to look for what it names. So rooms are asked about ("Is there
-a mug here?"), and half of the time BabyAI's mission is another one, of a thing that is or is not there.
+A goal that nothing depends on teaches nobody to look for what it names. So mostly goals and missions are others than
+the game's own, of things that are there or not, and the fact `target` says where.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from sightline.agents.prompting import demonstration, prompt_text
 from sightline.envs.games.babyai import BabyAI
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.wrapping import oracle
+from sightline.envs.household.goals import Goal
 from sightline.envs.household.pictures import PLACES, THINGS, boxes
-from sightline.envs.household.scenes import kind_of, number_of
+from sightline.envs.household.scenes import kind_of
 
-IN_WORDS, ASKED_IN_WORDS = 0.35, 0.6
-"""Share of games, and of questions, that are told in words instead of shown. Finding what is named is learned sooner
-among words, and what a picture shows looks like words to the language model."""
+IN_WORDS = 0.35
+"""Share of games that are told in words instead of shown. Finding what is named is learned sooner among words, and what
+a picture shows looks like words to the language model."""
 LEVELS = ("GoToObj", "GoToLocal", "GoToLocal", "PutNextLocal")
 """Levels of BabyAI: one room of 8 x 8 cells, with one thing and with many."""
 CELLS = 8
@@ -37,12 +38,8 @@ KINDS = (EMPTY, *THINGS, *PLACES, "agent", "ball", "door", "key", "wall")
 TO_GO_TO, COLOURS = ("ball", "box", "key"), ("blue", "green", "grey", "purple", "red", "yellow")
 LOOKS = (EMPTY, *STATES_SEEN, *COLOURS)
 """Words for what a cell of a picture shows, and for its state or colour."""
-MORE = 0.7
-"""Chance of a question about a state of the household, and of another one after it."""
-QUESTIONS = ("Is there a {} here?", "Are you at a {}?", "Do you hold a {}?")
-YES_OR_NO = ("yes", "no")
-ANOTHER = 0.5
-"""Share of BabyAI's states that get another mission."""
+ANOTHER = 0.7
+"""Share of states that get another goal or mission."""
 STROLLS = {"household": (0.4, 0.06), "babyai": (0.1, 0.12)}
 """Game -> the chance of a step of best play, and that a game is left after a step."""
 
@@ -59,10 +56,8 @@ def strolls(name: str, rng: np.random.Generator) -> Iterator[Exercise]:
         game: Any = env.unwrapped
         over = False
         while not over:
-            while name == "household" and rng.random() < MORE:
-                yield _question(game, observation.images, rng)
-            if name == "babyai" and rng.random() < ANOTHER:
-                _give_another_mission(game.inner, rng)
+            if rng.random() < ANOTHER:
+                _give_another_goal(game, rng) if name == "household" else _give_another_mission(game.inner, rng)
             yield _turn(name, game, observation.images, rng)
             names = _names(game)
             advice = oracle(env) if rng.random() < best else None
@@ -89,42 +84,21 @@ def _turn(name: str, game: Any, pictures: tuple[np.ndarray, ...], rng: np.random
     )
 
 
-def _question(game: Any, pictures: tuple[np.ndarray, ...], rng: np.random.Generator) -> Exercise:
-    """Is a thing here, or in the hand, or is this a place of some kind? The answer is mostly yes, where it can be."""
-    facts, names = game.facts(), game.legal_actions()
-    topics = {
-        "Is there a {} here?": (_kinds(facts["contents"]), _after("take ", names)),
-        "Do you hold a {}?": (_kinds(facts["holding"]), _after("take ", names)),
-        "Are you at a {}?": (
-            _kinds(facts["place"].partition(",")[0]),
-            {kind_of(one) for one in _after("go to ", names)},
-        ),
-    }
-    asked = str(rng.choice(list(topics), p=[0.6, 0.1, 0.3]))
-    true, possible = topics[asked]
-    among = sorted(true if true and rng.random() < 0.5 else possible - true)
-    kind = str(rng.choice(among))
-    pictures = () if rng.random() < ASKED_IN_WORDS else pictures
-    text = asked.format(kind) if pictures else f"{game.caption()} {asked.format(kind)}"
-    return Exercise(
-        game="questions",
-        pictures=pictures,
-        prompt=prompt_text(text, REPLIES, (), YES_OR_NO),
-        reply=demonstration(REPLIES, {}, "", YES_OR_NO[kind not in true]),
-        facts={},
-        actions=YES_OR_NO,
-        cells=_cells(game) if pictures else (),
-    )
-
-
-def _kinds(said: str) -> set[str]:
-    """Kinds of what a fact of the household names: `hot mug, plate` -> mug, plate; `shelf 2` -> shelf."""
-    kinds = {one.removesuffix(f" {number_of(one)}").split()[-1] for one in said.split(", ")}
-    return kinds - {"nothing", "room"}
-
-
-def _after(start: str, names: tuple[str, ...]) -> set[str]:
-    return {name.removeprefix(start) for name in names if name.startswith(start)}
+def _give_another_goal(game: Any, rng: np.random.Generator) -> None:
+    """Let a household's task be to put any thing at any kind of place; half of the time what is needed next is here."""
+    world = game.world
+    here = [world.household.things[name].kind for place in world.here for name in world.contents(place.name)]
+    if world.held is not None and rng.random() < 0.8:
+        things = [world.household.things[world.held].kind]
+    elif world.held is None and here and rng.random() < 0.6:
+        things = here
+    else:
+        things = [name.removeprefix("take ") for name in game.legal_actions() if name.startswith("take ")]
+    at = [place.kind for place in world.here]
+    places = at if at and rng.random() < 0.6 else [place.kind for place in world.household.places.values()]
+    goal = Goal("pick_and_place_simple", str(rng.choice(things)), str(rng.choice(places)))
+    if not goal.is_done(world):
+        game.goal, game.sentence = goal, str(rng.choice(goal.sentences))
 
 
 def _give_another_mission(inner: Any, rng: np.random.Generator) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from sightline.envs.drawing import Size
 from sightline.envs.games.contract import Game, Observation
 from sightline.envs.household.files import FILE, read_game
-from sightline.envs.household.goals import KINDS, Goal, expert
+from sightline.envs.household.goals import KINDS, Goal, expert, is_target_here
 from sightline.envs.household.pictures import draw_world
 from sightline.envs.household.scenes import LAYOUTS, Layouts, Scene, draw_game, kind_of, room_of, scenes
 from sightline.envs.household.world import NOTHING_HAPPENS, Household, Thing, World
@@ -52,7 +52,7 @@ class HouseholdGame(Game):
     """
 
     action_names = ()
-    asked = ("place", "contents", "holding")
+    asked = ("place", "contents", "holding", "target")
 
     def __init__(
         self,
@@ -80,9 +80,9 @@ class HouseholdGame(Game):
                 raise BadInput(f"{task}: no floor plan allows it; leave it out of tasks")
         self._files = [] if games is None else _game_files(Path(games))
         self._scene: Scene | None = None
-        self._goal = Goal("pick_and_place_simple", "", "")
+        self.goal = Goal("pick_and_place_simple", "", "")
         self.world = World(Household({}, {}, {}, {}))
-        self._sentence, self._answer = "", ""
+        self.sentence, self._answer = "", ""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -90,28 +90,28 @@ class HouseholdGame(Game):
         super().reset(seed=seed)
         if self._files:
             self._scene = None
-            household, self._goal = read_game(self._files[int(self.np_random.integers(len(self._files)))])
+            household, self.goal = read_game(self._files[int(self.np_random.integers(len(self._files)))])
         else:
-            self._scene, household, self._goal = draw_game(
+            self._scene, household, self.goal = draw_game(
                 self.np_random, self._tasks, self.held_out, self.sliced, self.layouts
             )
         self.world = World(household)
-        sentences = self._goal.sentences
-        self._sentence = sentences[int(self.np_random.integers(len(sentences)))]
+        sentences = self.goal.sentences
+        self.sentence = sentences[int(self.np_random.integers(len(sentences)))]
         self._answer = self.world.introduction()
-        return self._observation(), self._info(self._goal.is_done(self.world))
+        return self._observation(), self._info(self.goal.is_done(self.world))
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        before = self._goal.conditions(self.world)
+        before = self.goal.conditions(self.world)
         self._answer = self.world.do(str(action) if self.words else self._whole_command(str(action)))
-        after = self._goal.conditions(self.world)
+        after = self.goal.conditions(self.world)
         done = after == 1.0
         reward = after - before if self.shaped else float(done)
         return self._observation(), reward, done, False, self._info(done)
 
     def text(self) -> str:
         answer = f"\n{self._answer}" if self.words else ""
-        return f"{RULES}Your task is to: {self._sentence}.{answer}"
+        return f"{RULES}Your task is to: {self.sentence}.{answer}"
 
     def draw(self) -> Any:
         return draw_world(self.world, self.render_size)
@@ -128,6 +128,7 @@ class HouseholdGame(Game):
             "place": "; ".join(doors) or "middle of the room",
             "contents": ", ".join(self._described(things[name]) for name in seen) or "nothing",
             "holding": "nothing" if held is None else self._described(held),
+            "target": "here" if is_target_here(world, self.goal) else "elsewhere",
         }
 
     def _described(self, thing: Thing) -> str:
@@ -136,12 +137,12 @@ class HouseholdGame(Game):
         return " ".join([*states, *(["lit"] if thing.name in world.states["toggled"] else []), thing.kind])
 
     def legal_actions(self) -> tuple[str, ...]:
-        if self._goal.is_done(self.world):
+        if self.goal.is_done(self.world):
             return ()
         return tuple(self.world.commands()) if self.words else self._short_commands()
 
     def oracle(self) -> str | None:
-        command = expert(self.world, self._goal)
+        command = expert(self.world, self.goal)
         return command if command is None or self.words else self.shortened(command)
 
     def caption(self) -> str:
@@ -149,7 +150,7 @@ class HouseholdGame(Game):
         return f"You are at: {facts['place']}. There you see: {facts['contents']}. You hold: {facts['holding']}."
 
     def _info(self, success: bool) -> dict[str, Any]:
-        known = {"kind": self._goal.task, "conditions": self._goal.conditions(self.world)}
+        known = {"kind": self.goal.task, "conditions": self.goal.conditions(self.world)}
         return super()._info(success) | known
 
     # -- short commands --------------------------------------------------------------------------------------------
@@ -160,7 +161,7 @@ class HouseholdGame(Game):
         room = None if self._scene is None else room_of(self._scene)
         kinds = sorted({thing.kind for thing in household.things.values()} if room is None else room.things)
         doing = ["clean", "close", "cool", "heat", "open", "put", "use"]
-        slicing = [f"slice {self._goal.thing}"] if self._goal.sliced else []
+        slicing = [f"slice {self.goal.thing}"] if self.goal.sliced else []
         return (*doing, *slicing, *(f"take {kind}" for kind in kinds), *(f"go to {name}" for name in household.places))
 
     def _whole_command(self, short: str) -> str:
