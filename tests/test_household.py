@@ -20,7 +20,7 @@ from sightline.envs.household import layouts
 from sightline.envs.household import scenes as scenes_module
 from sightline.envs.household.env import HouseholdGame
 from sightline.envs.household.files import FILE, names_of, of_problem, read_game
-from sightline.envs.household.goals import KINDS, Goal, expert
+from sightline.envs.household.goals import KINDS, Goal, expert, is_target_here
 from sightline.envs.household.pictures import PLACES, THINGS, draw_world
 from sightline.envs.household.scenes import FITS, ROOMS, Scene, draw_game, scenes
 from sightline.envs.household.world import NOTHING_HAPPENS, Household, Place, Thing, World
@@ -46,6 +46,13 @@ def small() -> Household:
     places = {f"{kind} 1": Place(f"{kind} 1", kind, kind, kind in ("fridge", "microwave")) for kind in kinds}
     inside = {"apple 1": "fridge 1", "desklamp 1": "countertop 1", "knife 1": "countertop 1", "mug 1": "countertop 1"}
     return Household(things, places, FITS, inside)
+
+
+def two_mugs() -> Household:
+    """The same kitchen with another mug on the countertop."""
+    one = small()
+    things = one.things | {"mug 2": Thing("mug 2", "mug", one.things["mug 1"].can)}
+    return Household(things, one.places, one.fits, one.inside | {"mug 2": "countertop 1"})
 
 
 def played(world: World, *commands: str) -> list[str]:
@@ -162,6 +169,54 @@ def test_the_expert_gets_rid_of_what_it_does_not_need() -> None:
         world.do(command)
     assert commands[0] == "move mug 1 to countertop 1"
     assert goal.is_done(world)
+
+
+@pytest.mark.parametrize(
+    ("goal", "commands", "expected"),
+    [
+        (
+            Goal("pick_heat_then_place_in_recep", "apple", "countertop"),
+            # What is behind a closed door is not seen; then the apple is, then the microwave, then the countertop.
+            ("go to fridge 1", "open fridge 1", "take apple 1 from fridge 1", "go to microwave 1",
+             "heat apple 1 with microwave 1", "go to countertop 1"),
+            ("elsewhere", "here", "elsewhere", "here", "elsewhere", "here"),
+        ),
+        (
+            Goal("look_at_obj_in_light", "mug", lamp="desklamp"),
+            ("go to countertop 1", "take mug 1 from countertop 1", "go to sinkbasin 1"),
+            ("here", "here", "elsewhere"),
+        ),
+        (
+            Goal("pick_and_place_simple", "apple", "sinkbasin", sliced=True),
+            ("go to countertop 1", "take knife 1 from countertop 1", "go to fridge 1", "open fridge 1"),
+            ("here", "elsewhere", "elsewhere", "here"),
+        ),
+        (
+            Goal("pick_and_place_simple", "apple", "sinkbasin"),
+            ("go to countertop 1", "take mug 1 from countertop 1", "go to sinkbasin 1"),
+            ("elsewhere", "elsewhere", "elsewhere"),
+        ),
+    ],
+)  # fmt: skip
+def test_the_target_is_what_the_task_needs_next(
+    goal: Goal, commands: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    world = World(small())
+    assert not is_target_here(world, goal)
+    for command, said in zip(commands, expected, strict=True):
+        assert world.do(command) != NOTHING_HAPPENS
+        assert is_target_here(world, goal) == (said == "here"), command
+
+
+def test_of_two_things_the_one_that_is_brought_is_no_target_any_more() -> None:
+    world, goal = World(two_mugs()), Goal("pick_two_obj_and_place", "mug", "sinkbasin")
+    for command in ("go to countertop 1", "take mug 1 from countertop 1", "go to sinkbasin 1"):
+        world.do(command)
+    assert is_target_here(world, goal)
+    world.do("move mug 1 to sinkbasin 1")
+    assert not is_target_here(world, goal)
+    world.do("go to countertop 1")
+    assert is_target_here(world, goal)
 
 
 def test_the_expert_gives_up_what_cannot_be_done() -> None:
