@@ -85,17 +85,17 @@ def _turn(name: str, game: Any, pictures: tuple[np.ndarray, ...], rng: np.random
 
 
 def _give_another_goal(game: Any, rng: np.random.Generator) -> None:
-    """Let a household's task be to put any thing at any kind of place; half of the time what is needed next is here."""
+    """Let a household's task be to put any thing at any kind of place, mostly such that what is needed next is here."""
     world = game.world
     here = [world.household.things[name].kind for place in world.here for name in world.contents(place.name)]
     if world.held is not None and rng.random() < 0.8:
         things = [world.household.things[world.held].kind]
-    elif world.held is None and here and rng.random() < 0.6:
+    elif world.held is None and here and rng.random() < 0.8:
         things = here
     else:
         things = [name.removeprefix("take ") for name in game.legal_actions() if name.startswith("take ")]
     at = [place.kind for place in world.here]
-    places = at if at and rng.random() < 0.6 else [place.kind for place in world.household.places.values()]
+    places = at if at and rng.random() < 0.7 else [place.kind for place in world.household.places.values()]
     goal = Goal("pick_and_place_simple", str(rng.choice(things)), str(rng.choice(places)))
     if not goal.is_done(world):
         game.goal, game.sentence = goal, str(rng.choice(goal.sentences))
