@@ -282,22 +282,6 @@ def _check_trainable(recipe: AgentRecipe) -> None:
             f"policy.sampler={policy.sampler} is for one process, and torchrun has started {processes}; take "
             "policy.sampler=transformers, or start without torchrun"
         )
-    cut = recipe.rollouts
-    if policy.sampler != "transformers" and Truncation(cut.top_k, cut.top_p, cut.min_p) != EVERY_TOKEN:
-        raise BadInput(
-            "rollouts.top_k, top_p and min_p need policy.sampler=transformers: others do not say which tokens they "
-            "kept, and what they were is part of a reply's probability"
-        )
-    if recipe.rollouts.staleness is not None and policy.sampler != "server":
-        raise BadInput(
-            "rollouts.staleness is for policy.sampler=server: only a server can play on while the model learns; leave "
-            "it out"
-        )
-    if recipe.rollouts.staleness and recipe.rollouts.dynamic_sampling:
-        raise BadInput(
-            "rollouts.staleness and dynamic_sampling exclude each other: which tasks teach nothing is known only when "
-            "the next ones are being played; leave one out"
-        )
 
 
 def build(recipe: AgentRecipe) -> AgentSetup:

@@ -254,6 +254,26 @@ class AgentRecipe(RecipeBase):
         return self
 
     @model_validator(mode="after")
+    def _sampler_can(self) -> AgentRecipe:
+        rollouts, sampler = self.rollouts, self.policy.sampler
+        if sampler != "transformers" and (rollouts.top_k or rollouts.top_p < 1 or rollouts.min_p):
+            raise ValueError(
+                "rollouts.top_k, top_p and min_p need policy.sampler=transformers: others do not say which tokens they "
+                "kept, and what they were is part of a reply's probability"
+            )
+        if rollouts.staleness is not None and sampler != "server":
+            raise ValueError(
+                "rollouts.staleness is for policy.sampler=server: only a server can play on while the model learns; "
+                "leave it out"
+            )
+        if rollouts.staleness and rollouts.dynamic_sampling:
+            raise ValueError(
+                "rollouts.staleness and dynamic_sampling exclude each other: which tasks teach nothing is known only "
+                "when the next ones are being played; leave one out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _something_is_learned(self) -> AgentRecipe:
         if not self.steps and self.warm_start is None:
             raise ValueError("steps=0 ends a run after its warm start, and there is none; say warm_start={}")
