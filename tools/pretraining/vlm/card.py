@@ -93,7 +93,7 @@ BabyAI's single rooms as their agent sees them, and is not for science.**
 {commands}
 
   The lessons changed meanwhile. In the first, actions were any that the prompt names; until the third, BabyAI was seen
-  as a whole; the fifth to seventh asked about rooms ("Is there a mug here?"), and only the last two know the household's
+  as a whole; the fifth to seventh asked about rooms ("Is there a mug here?"), and the last two have the household's
   `target`. The fourth to sixth were stopped after 500, 500 and 750 updates. The seventh added a layer
   (`building.with_a_matching_layer`).
 """
