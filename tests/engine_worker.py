@@ -117,7 +117,11 @@ def learned(case: str, engine: Engine, model: Path, spoil: bool = False) -> dict
         told["said"].append([turn.sample.ids.tolist() for turn in turns])
         told["values"].append([turn.value for turn in turns])
         told["metrics"].append(learner.learn(played, learner.compute_advantages(played), update, update / 2))
-        told["references"].append([turn.ref_logprobs for turn in turns])
+        # Each process scores its own turns with the reference.
+        of_all = engine.gather([turn.ref_logprobs for turn in turns])
+        told["references"].append(
+            [next((one for one in found if one is not None), None) for found in zip(*of_all, strict=True)]
+        )
     return told | {"weights": weights_of(engine, vlm)}
 
 
