@@ -30,7 +30,7 @@ def measured(overrides: list[str]) -> dict[str, Any]:
     """Play and learn once, and return what became of the ratios."""
     setup = build(resolve(for_agent(load_recipe("numberline", [*FROZEN, *overrides]))))
     tasks = [EpisodeTask(seed, member) for seed in range(8) for member in range(4)]
-    played = setup.rollout_worker(training=True).play(setup.sampler(), tasks)
+    played = setup.rollout_worker(training=True).play(setup.sampler(training=True), tasks)
     setup.engine.prepare(setup.vlm)
     learner = setup.learner()
     compared = learner.compute_values(played)
