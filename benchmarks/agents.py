@@ -493,7 +493,7 @@ class Bench:
 
     def round(self, number: int, published_steps: int) -> dict[str, float]:
         """Measure everything once, one after the other, on tasks of that round's own."""
-        watching = Watching(self._setup.sampler())
+        watching = Watching(self._setup.sampler(training=True))
         seeds = range(number * 10_000, number * 10_000 + self._tasks)
         tasks = [EpisodeTask(seed, member) for seed in seeds for member in range(self._group)]
         self._spent[0] = 0.0
