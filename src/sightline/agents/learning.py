@@ -27,7 +27,7 @@ from sightline.agents.sequences import (
     microbatches,
     minibatches,
 )
-from sightline.agents.types import Advantages, Group, Trajectory
+from sightline.agents.types import Advantages, Group, Trajectory, Turn
 from sightline.config.agents import Update
 from sightline.errors import RunFailed
 from sightline.models.vlm.model import VLM
@@ -114,24 +114,23 @@ class PolicyLearner:
         # The correction for the sampler compares its log-probs with the learner's own.
         rounds = rounds or self._settings.importance_cap is not None
         for batch in batches if rounds or self._algorithm.needs_values else batches[:1]:
-            for each in (each for sequence in batch for each in sequence.turns):
-                each.turn.old_logprobs = None  # compared below are those of sampling, also in a second attempt
+            turns = _turns_of(batch)
+            for turn in turns:
+                turn.old_logprobs = None  # compared below are those of sampling, also in a second attempt
             scores = self._vlm.score([sequence.tokens for sequence in batch], self._temperature)
             sums.append(sampler_mismatch(scores, build_targets(batch, self._vlm.device)))
-            logprobs = _of_turns(batch, scores.logprobs) if rounds else None
-            turns = [each.turn for sequence in batch for each in sequence.turns]
-            for i, (turn, value) in enumerate(zip(turns, scores.values.tolist(), strict=True)):
-                turn.value = value
-                turn.old_logprobs = None if logprobs is None else logprobs[i]
+            logprobs = _split(scores.logprobs, turns) if rounds else [None] * len(turns)
+            for turn, value, old in zip(turns, scores.values.tolist(), logprobs, strict=True):
+                turn.value, turn.old_logprobs = value, old
         return merge_sums(sums)
 
     def _score_with_reference(self, sequences: Sequence[TrainingSequence]) -> None:
         """Write the reference model's log-probs into turns that are learned from; others need none."""
         for batch in _chunks(sequences, self._micro_batch):
-            tokens = [sequence.tokens for sequence in batch]
-            logprobs = _of_turns(batch, self._vlm.reference_logprobs(tokens, self._temperature))
-            for each, of_turn in zip((each for one in batch for each in one.turns), logprobs, strict=True):
-                each.turn.ref_logprobs = of_turn
+            turns, tokens = _turns_of(batch), [sequence.tokens for sequence in batch]
+            logprobs = _split(self._vlm.reference_logprobs(tokens, self._temperature), turns)
+            for turn, of_turn in zip(turns, logprobs, strict=True):
+                turn.ref_logprobs = of_turn
 
     def _bootstrap_values(self, truncated: Sequence[Trajectory]) -> None:
         """Compute the value of the state in which each truncated episode was cut off."""
@@ -296,7 +295,7 @@ class PolicyLearner:
                 continue
             ref_logprobs: torch.Tensor | None = None
             if self._settings.needs_reference:
-                known = [each.turn.ref_logprobs for sequence in sequences for each in sequence.turns]
+                known = [turn.ref_logprobs for turn in _turns_of(sequences)]
                 assert all(one is not None for one in known), "they are computed before the first step"
                 ref_logprobs = torch.from_numpy(np.concatenate(known)).to(self._vlm.device)  # type: ignore[arg-type]
             try:
@@ -326,10 +325,13 @@ def _backward_nothing(scores: TokenStats) -> None:
     torch.autograd.backward(0.0 * (scores.logprobs.sum() + scores.values.sum()))
 
 
-def _of_turns(batch: Sequence[TrainingSequence], logprobs: torch.Tensor) -> list[np.ndarray]:
+def _turns_of(batch: Sequence[TrainingSequence]) -> list[Turn]:
+    return [each.turn for sequence in batch for each in sequence.turns]
+
+
+def _split(logprobs: torch.Tensor, turns: Sequence[Turn]) -> list[np.ndarray]:
     """Log-probs of each turn; scores are flat, those of all turns one after the other."""
-    lengths = [len(each.turn.sample.ids) for sequence in batch for each in sequence.turns]
-    return np.split(logprobs.float().cpu().numpy(), np.cumsum(lengths)[:-1])
+    return np.split(logprobs.float().cpu().numpy(), np.cumsum([len(turn.sample.ids) for turn in turns])[:-1])
 
 
 def _chunks(items: Sequence[Any], size: int) -> list[Any]:

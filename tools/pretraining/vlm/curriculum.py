@@ -71,7 +71,7 @@ def phrases(examples: list[Exercise]) -> list[str]:
     for asked in {tuple(example.facts) for example in examples}:
         reply = demonstration(REPLIES, dict.fromkeys(asked, mark), "", mark)
         found |= set(reply.split(json.dumps(mark)[1:-1]))
-    return sorted(found - {""})
+    return sorted(found)
 
 
 def _common_start(texts: list[str]) -> str:

@@ -124,12 +124,10 @@ class BabyAI(Game):
     def _target(self) -> str:
         """Where the nearest thing is that the mission names next."""
         inner = self.inner
-        wanted = [thing.cur_pos for thing in _wanted(inner.instrs, inner) if thing is not inner.carrying]
-        me, *cells = self._in_picture(inner.agent_pos, *wanted)
-        seen = [cell for cell in cells if cell is not None]
-        if me is None or not seen:
-            return "not in sight"
-        return _cell(*min(seen, key=lambda cell: (abs(cell[0] - me[0]) + abs(cell[1] - me[1]), cell)))
+        places = [thing.cur_pos for thing in _wanted(inner.instrs, inner) if thing is not inner.carrying]
+        away = [int(np.abs(np.subtract(place, inner.agent_pos)).sum()) for place in places]
+        seen = [(steps, cell) for steps, cell in zip(away, self._in_picture(*places), strict=True) if cell is not None]
+        return _cell(*min(seen)[1]) if seen else "not in sight"
 
     def _in_picture(self, *places: Any) -> list[tuple[int, int] | None]:
         """Column and row of cells in the picture, from 0; None for one that is not seen."""

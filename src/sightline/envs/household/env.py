@@ -122,11 +122,10 @@ class HouseholdGame(Game):
             f"{place.name}{(', open' if place.name in world.opened else ', closed') if place.openable else ''}"
             for place in world.here
         ]
-        seen = [name for place in world.here if world.is_reachable(place) for name in world.contents(place.name)]
         held = None if world.held is None else things[world.held]
         return {
             "place": "; ".join(doors) or "middle of the room",
-            "contents": ", ".join(self._described(things[name]) for name in seen) or "nothing",
+            "contents": ", ".join(self._described(things[name]) for name in world.in_sight()) or "nothing",
             "holding": "nothing" if held is None else self._described(held),
             "target": "here" if is_target_here(world, self.goal) else "elsewhere",
         }

@@ -144,7 +144,7 @@ def expert(world: World, goal: Goal) -> str | None:
 def is_target_here(world: World, goal: Goal) -> bool:
     """Whether what the task needs next is seen where the agent is: a thing to take, a place or a lamp to take it to."""
     things = world.household.things
-    seen = [things[name] for place in world.here if world.is_reachable(place) for name in world.contents(place.name)]
+    seen = [things[name] for name in world.in_sight()]
     held = None if world.held is None else things[world.held]
     if held is not None and goal._fits(held, world):
         if goal.task == "look_at_obj_in_light":

@@ -149,6 +149,10 @@ class World:
         """Whether its inside can be seen and reached from its spot."""
         return not place.openable or place.name in self.opened
 
+    def in_sight(self) -> list[str]:
+        """Names of the things that the agent sees and can reach where it is."""
+        return [name for place in self.here if self.is_reachable(place) for name in self.contents(place.name)]
+
     def commands(self) -> list[str]:
         """Every command that has a meaning in this state, sorted."""
         return sorted(self._possible())
