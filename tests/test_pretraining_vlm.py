@@ -12,6 +12,7 @@ import torch
 
 from conftest import our_games
 from pretraining.vlm import train as training
+from pretraining.vlm.building import with_a_matching_layer
 from pretraining.vlm.curriculum import GAMES, ROOMS, exercises
 from pretraining.vlm.exercise import REPLIES, Exercise
 from pretraining.vlm.rooms import CELLS, KINDS, LOOKS
@@ -206,6 +207,21 @@ def _truthful(vlm: VLM, shown: list[Exercise], pictures: list[tuple[np.ndarray, 
     texts = [sample.text for sample in vlm.generate(prompts, None, max_tokens=40)]
     stated = [read_reply(text, REPLIES, (), tuple(one.facts)).stated for text, one in zip(texts, shown, strict=True)]
     return float(np.mean([said == one.facts for said, one in zip(stated, shown, strict=True)]))
+
+
+def test_a_layer_that_looks_for_equals_changes_nothing_at_first_and_finds_them(rooms: VLM) -> None:
+    torch.manual_seed(0)
+    deeper = with_a_matching_layer(rooms.model).eval()
+    ids = torch.tensor(
+        [rooms.tokens.encode("There you see: mug, plate, fork. You hold: nothing. Is there a plate here?")]
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(deeper(input_ids=ids).logits, rooms.model(input_ids=ids).logits)
+        deeper.set_attn_implementation("eager")
+        attention = deeper(input_ids=ids, output_attentions=True).attentions[0][0].mean(0)
+    plate = rooms.tokens.encode("plate")
+    first, again = (i for i, token in enumerate(ids[0].tolist()) if [token] == plate)
+    assert int(attention[again].argmax()) == first and float(attention[again, first]) > 0.3
 
 
 def test_training_lowers_the_loss_and_writes_what_loads(tmp_path: Path) -> None:
