@@ -51,7 +51,7 @@ import numpy as np
 import torch
 import transformers
 
-from blackjack_rules import best_reward, hit_below_17, odds_of, stand_always
+from blackjack_rules import best_reward, odds_of, stand_always
 from running import keep
 from sightline.agents.algorithms.ppo import PPO
 from sightline.agents.building import AgentSetup, build, game_maker, resolve
@@ -63,7 +63,7 @@ from sightline.agents.samplers import Completion, Conversation, Key, Sampler
 from sightline.agents.types import Advantages, Trajectory, Turn
 from sightline.config.loading import bundled_recipes, for_agent, load_recipe
 from sightline.config.recipe import AgentRecipe
-from sightline.envs.games.blackjack import most_wins
+from sightline.envs.games.blackjack import as_dealer, most_wins
 from sightline.envs.games.contract import Game
 from sightline.envs.games.ez_points import EZPoints
 from sightline.envs.games.number_line import NumberLine
@@ -352,7 +352,7 @@ RULES: dict[str, dict[str, Rule]] = {
     "points24": {},
     "blackjack": {
         "stand always (blind)": lambda game: game.follow(stand_always),
-        "hit below 17": lambda game: game.follow(hit_below_17),
+        "hit below 17": lambda game: game.follow(as_dealer),
         "most wins": lambda game: game.follow(most_wins),
         "best reward": lambda game: game.follow(best_reward),
     },
@@ -382,7 +382,7 @@ def exact_ez_points() -> dict[str, Any]:
 def exact_blackjack() -> dict[str, Any]:
     rules = {
         "stand always (blind)": stand_always,
-        "hit below 17": hit_below_17,
+        "hit below 17": as_dealer,
         "most wins": most_wins,
         "best reward": best_reward,
     }

@@ -25,11 +25,6 @@ def stand_always(hand: Hand, dealer: int) -> str:
     return STAND
 
 
-def hit_below_17(hand: Hand, dealer: int) -> str:
-    """The dealer's own rule; wins 40.8 %."""
-    return HIT if hand.total < 17 else STAND
-
-
 def best_reward(hand: Hand, dealer: int) -> str:
     """The rule of the highest mean reward, -0.0466, by exact dynamic programming over an infinite deck."""
     return _best_reward(hand, dealer)[0]

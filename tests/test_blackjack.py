@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blackjack_rules import best_reward, hit_below_17, odds_of, stand_always
+from blackjack_rules import best_reward, odds_of, stand_always
 from sightline.envs.drawing import Canvas
 from sightline.envs.games import blackjack
-from sightline.envs.games.blackjack import Blackjack, Hand, Rule, dealer_totals, hand_of, most_wins
+from sightline.envs.games.blackjack import Blackjack, Hand, Rule, added_up, as_dealer, dealer_totals, hand_of, most_wins
 from sightline.envs.games.cards import RANKS, SUITS, TABLE, Card
 from sightline.evaluation.statistics import wilson
 
@@ -84,6 +84,25 @@ def test_the_dealers_cards_are_shown_in_the_end_only() -> None:
         assert ("face down" in game.caption()) == legacy
 
 
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ("K 5 6", "K 10, 5 15, 6 21"),
+        ("A 6 9", "A soft 11, 6 soft 17, 9 16"),
+        ("A A K 9", "A soft 11, A soft 12, K 12, 9 21"),
+    ],
+)
+def test_hands_are_added_up_card_by_card(ranks: str, said: str) -> None:
+    assert added_up(cards(ranks)) == said
+
+
+def test_the_total_is_asked_for_where_the_option_says_so() -> None:
+    game = Blackjack(total=True)
+    assert game.asked == ("player", "dealer", "total") and Blackjack().asked == ("player", "dealer")
+    for seed in range(9):
+        assert game.reset(seed=seed)[1]["facts"]["total"].split()[-1] == str(game.hand.total)
+
+
 def test_the_hidden_card_is_told_nowhere() -> None:
     pictures, words = set(), set()
     for hidden in RANKS:
@@ -96,7 +115,7 @@ def test_the_hidden_card_is_told_nowhere() -> None:
 def test_exact_odds() -> None:
     """Known from an independent computation: .3807, .4077, .4316 wins; best mean reward -.0466 with .4295 wins."""
     assert odds_of(stand_always).win == pytest.approx(0.3807, abs=5e-5)
-    assert odds_of(hit_below_17).win == pytest.approx(0.4077, abs=5e-5)
+    assert odds_of(as_dealer).win == pytest.approx(0.4077, abs=5e-5)
     assert odds_of(most_wins).win == pytest.approx(0.4316, abs=5e-5)
     assert odds_of(best_reward).reward == pytest.approx(-0.0466, abs=5e-5)
     assert odds_of(best_reward).win == pytest.approx(0.4295, abs=5e-5)
@@ -130,7 +149,7 @@ def win_rate(policy: Callable[[Blackjack], str], episodes: int, legacy: bool) ->
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-@pytest.mark.parametrize(("rule", "rate"), [(stand_always, 0.3807), (hit_below_17, 0.4077), (most_wins, 0.4316)])
+@pytest.mark.parametrize(("rule", "rate"), [(stand_always, 0.3807), (as_dealer, 0.4077), (most_wins, 0.4316)])
 def test_played_episodes_agree(rule: Rule, rate: float, legacy: bool) -> None:
     low, high = win_rate(lambda game: game.follow(rule), 1200, legacy)
     assert low <= rate <= high

@@ -83,6 +83,23 @@ def test_exploring_plays_random_moves_but_demonstrates_the_best_ones() -> None:
     assert strayed > 0.3 and best == 1.0
 
 
+def test_any_action_can_be_demonstrated_with_true_facts() -> None:
+    demos = list(demonstrations(GameMaker("test_demos:Lost"), FORMS[0], 200, explore=0.0, mistakes=1.0))
+    up = [read_reply(demo.reply, FORMS[0], ("-", "+")).action == "+" for demo in demos]
+    best = [int(demo.facts["current"]) < int(demo.facts["target"]) for demo in demos]
+    assert 0.4 < np.mean(up) < 0.6 and 0.4 < np.mean(np.equal(up, best)) < 0.7  # edges allow one only
+    for before, after in pairwise(demos):  # what is shown is what is played
+        if before.seed == after.seed:
+            moved = int(after.facts["current"]) - int(before.facts["current"])
+            assert moved == 0 or (moved > 0) == (read_reply(before.reply, FORMS[0], ("-", "+")).action == "+")
+
+
+def test_a_share_of_mistakes_is_demonstrated() -> None:
+    demos = list(demonstrations(GameMaker("numberline"), FORMS[0], 400, mistakes=0.4))
+    best = [("+" in demo.reply) == (int(demo.facts["current"]) < int(demo.facts["target"])) for demo in demos]
+    assert 0.72 < np.mean(best) < 0.9  # half of what is legal is best, and more at the edges
+
+
 class Lost(NumberLine):
     def oracle(self) -> str | None:
         return None

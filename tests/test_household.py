@@ -20,7 +20,7 @@ from sightline.envs.household import layouts
 from sightline.envs.household import scenes as scenes_module
 from sightline.envs.household.env import HouseholdGame
 from sightline.envs.household.files import FILE, names_of, of_problem, read_game
-from sightline.envs.household.goals import KINDS, Goal, expert, is_target_here
+from sightline.envs.household.goals import KINDS, Goal, expert, find_target
 from sightline.envs.household.pictures import PLACES, THINGS, draw_world
 from sightline.envs.household.scenes import FITS, ROOMS, Scene, draw_game, scenes
 from sightline.envs.household.world import NOTHING_HAPPENS, Household, Place, Thing, World
@@ -179,22 +179,23 @@ def test_the_expert_gets_rid_of_what_it_does_not_need() -> None:
             # What is behind a closed door is not seen; then the apple is, then the microwave, then the countertop.
             ("go to fridge 1", "open fridge 1", "take apple 1 from fridge 1", "go to microwave 1",
              "heat apple 1 with microwave 1", "go to countertop 1"),
-            ("elsewhere", "here", "elsewhere", "here", "elsewhere", "here"),
+            ("apple, elsewhere", "apple, here", "microwave, elsewhere", "microwave, here", "countertop, elsewhere",
+             "countertop, here"),
         ),
         (
             Goal("look_at_obj_in_light", "mug", lamp="desklamp"),
             ("go to countertop 1", "take mug 1 from countertop 1", "go to sinkbasin 1"),
-            ("here", "here", "elsewhere"),
+            ("mug, here", "desklamp, here", "desklamp, elsewhere"),
         ),
         (
             Goal("pick_and_place_simple", "apple", "sinkbasin", sliced=True),
             ("go to countertop 1", "take knife 1 from countertop 1", "go to fridge 1", "open fridge 1"),
-            ("here", "elsewhere", "elsewhere", "here"),
+            ("knife, here", "apple, elsewhere", "apple, elsewhere", "apple, here"),
         ),
         (
             Goal("pick_and_place_simple", "apple", "sinkbasin"),
             ("go to countertop 1", "take mug 1 from countertop 1", "go to sinkbasin 1"),
-            ("elsewhere", "elsewhere", "elsewhere"),
+            ("apple, elsewhere", "apple, elsewhere", "apple, elsewhere"),
         ),
     ],
 )  # fmt: skip
@@ -202,21 +203,22 @@ def test_the_target_is_what_the_task_needs_next(
     goal: Goal, commands: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
     world = World(small())
-    assert not is_target_here(world, goal)
+    assert not find_target(world, goal)[1]
     for command, said in zip(commands, expected, strict=True):
         assert world.do(command) != NOTHING_HAPPENS
-        assert is_target_here(world, goal) == (said == "here"), command
+        kind, is_here = find_target(world, goal)
+        assert f"{kind}, {'here' if is_here else 'elsewhere'}" == said, command
 
 
 def test_of_two_things_the_one_that_is_brought_is_no_target_any_more() -> None:
     world, goal = World(two_mugs()), Goal("pick_two_obj_and_place", "mug", "sinkbasin")
     for command in ("go to countertop 1", "take mug 1 from countertop 1", "go to sinkbasin 1"):
         world.do(command)
-    assert is_target_here(world, goal)
+    assert find_target(world, goal) == ("sinkbasin", True)
     world.do("move mug 1 to sinkbasin 1")
-    assert not is_target_here(world, goal)
+    assert find_target(world, goal) == ("mug", False)
     world.do("go to countertop 1")
-    assert is_target_here(world, goal)
+    assert find_target(world, goal) == ("mug", True)
 
 
 def test_the_expert_gives_up_what_cannot_be_done() -> None:

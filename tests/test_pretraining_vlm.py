@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ def test_what_the_task_names_is_said_to_be_where_it_is(some_rooms: list[Exercise
         held = facts["holding"].split()[-1]
         at = facts["place"].partition(",")[0].rpartition(" ")[0]
         here = at == place if held == thing else thing in contents
-        assert facts["target"] == ("here" if here else "elsewhere")
+        assert facts["target"] == f"{place if held == thing else thing}, {'here' if here else 'elsewhere'}"
         found.append((here, held == thing))
     assert len(set(found)) == 4 and 0.2 < np.mean([here for here, _ in found]) < 0.7
 
@@ -186,11 +187,13 @@ def test_the_bundled_models_are_small_and_have_cards(name: str, games: dict[str,
 
 
 def test_the_second_model_sees_rooms_and_grids(rooms: VLM) -> None:
-    for game, enough in (("household", 0.7), ("babyai", 0.9)):
+    for game in ("household", "babyai"):
         stream = exercises(training.HELD_OUT_SEED + 2, {game: 1.0})
         shown = list(islice((one for one in stream if one.pictures), 60))
-        assert _truthful(rooms, shown, [one.pictures for one in shown]) > enough
-        assert _truthful(rooms, shown, [tuple(np.full_like(p, 128) for p in one.pictures) for one in shown]) < 0.3
+        assert _truthful(rooms, shown, [one.pictures for one in shown]) > 0.9
+        commonest = Counter(tuple(one.facts.values()) for one in shown).most_common(1)[0][1] / len(shown)
+        grey = [tuple(np.full_like(picture, 128) for picture in one.pictures) for one in shown]
+        assert _truthful(rooms, shown, grey) <= commonest  # no one who cannot see is right more often
 
 
 def test_the_bundled_model_sees(bundled: VLM) -> None:
@@ -209,16 +212,17 @@ def _truthful(vlm: VLM, shown: list[Exercise], pictures: list[tuple[np.ndarray, 
     return float(np.mean([said == one.facts for said, one in zip(stated, shown, strict=True)]))
 
 
-def test_a_layer_that_looks_for_equals_changes_nothing_at_first_and_finds_them(rooms: VLM) -> None:
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_layer_that_looks_for_equals_changes_nothing_at_first_and_finds_them(rooms: VLM, at: int) -> None:
     torch.manual_seed(0)
-    deeper = with_a_matching_layer(rooms.model).eval()
+    deeper = with_a_matching_layer(rooms.model, at).eval()
     ids = torch.tensor(
         [rooms.tokens.encode("There you see: mug, plate, fork. You hold: nothing. Is there a plate here?")]
     )
     with torch.no_grad():
         torch.testing.assert_close(deeper(input_ids=ids).logits, rooms.model(input_ids=ids).logits)
         deeper.set_attn_implementation("eager")
-        attention = deeper(input_ids=ids, output_attentions=True).attentions[0][0].mean(0)
+        attention = deeper(input_ids=ids, output_attentions=True).attentions[at][0].mean(0)
     plate = rooms.tokens.encode("plate")
     first, again = (i for i, token in enumerate(ids[0].tolist()) if [token] == plate)
     assert int(attention[again].argmax()) == first and float(attention[again, first]) > 0.3

@@ -54,7 +54,12 @@ class Demo:
 
 
 def demonstrations(
-    maker: Callable[[], gymnasium.Env[Any, Any]], settings: Replies, samples: int, seed: int = 0, explore: float = 0.3
+    maker: Callable[[], gymnasium.Env[Any, Any]],
+    settings: Replies,
+    samples: int,
+    seed: int = 0,
+    explore: float = 0.3,
+    mistakes: float = 0.0,
 ) -> Iterator[Demo]:
     """Play a game and say in every turn what best play would reply.
 
@@ -67,6 +72,7 @@ def demonstrations(
         seed: of all chance.
         explore: share of turns in which a random legal move is played instead of the best one (which is demonstrated
             nevertheless), so that there are mistakes to be mended.
+        mistakes: share of turns in which any legal move is demonstrated; with 1, of any game.
 
     Raises:
         BadInput: the game does not know how to play.
@@ -74,10 +80,11 @@ def demonstrations(
     """
     env = maker()
     try:
-        if not has_oracle(env):
+        if mistakes < 1 and not has_oracle(env):
             kind = type(env.unwrapped).__name__
             raise BadInput(
-                f"{kind} does not know its best play (oracle()), so nothing can be demonstrated; leave it out"
+                f"{kind} does not know its best play (oracle()), so nothing can be demonstrated; leave it out, or "
+                "teach it only to see, by warm_start.mistakes=1"
             )
         chance = np.random.default_rng((seed, _CHANCE_OF_MOVES))
         made = barren = 0
@@ -86,7 +93,7 @@ def demonstrations(
                 return
             task = int(np.random.SeedSequence((seed, _CHANCE_OF_TASKS, episode)).generate_state(1)[0])
             barren += 1
-            for demo in _played(env, settings, task, chance, explore):
+            for demo in _played(env, settings, task, chance, explore, mistakes):
                 yield demo
                 made, barren = made + 1, 0
                 if made == samples:
@@ -98,23 +105,32 @@ def demonstrations(
 
 
 def _played(
-    env: gymnasium.Env[Any, Any], settings: Replies, seed: int, chance: np.random.Generator, explore: float
+    env: gymnasium.Env[Any, Any],
+    settings: Replies,
+    seed: int,
+    chance: np.random.Generator,
+    explore: float,
+    mistakes: float,
 ) -> Iterator[Demo]:
-    """One game, as long as best play is known."""
+    """One game, as long as there is something to demonstrate."""
     asked: Sequence[str] = env.get_wrapper_attr("asked")
     observation, info = env.reset(seed=seed)
     turn, over, memory = 0, False, ""
-    while not over and (best := oracle(env)) is not None:
+    while not over:
         seen = settings.asks(asked) if settings.fields else asked
         facts = {name: str(info["facts"][name]) for name in seen}
         names = env.get_wrapper_attr("action_names") or info["legal_actions"]
+        legal = tuple(info["legal_actions"]) or names
+        errs = mistakes > 0 and chance.random() < mistakes
+        shown = legal[int(chance.integers(len(legal)))] if errs else oracle(env)
+        if shown is None:
+            return
         text = prompt_text(observation.text, settings, asked, names, memory)
         memory = thoughts_of(facts)
-        reply = demonstration(settings, facts, memory, best)
+        reply = demonstration(settings, facts, memory, shown)
         yield Demo(text, tuple(map(Picture, observation.images)), reply, seed, turn, facts)
         strays = chance.random() < explore
-        legal = tuple(info["legal_actions"]) or names
-        played = legal[int(chance.integers(len(legal)))] if strays else best
+        played = legal[int(chance.integers(len(legal)))] if strays else shown
         observation, _, terminated, truncated, info = env.step(played)
         turn, over = turn + 1, bool(terminated or truncated)
 

@@ -40,8 +40,8 @@ def demos(
     stated = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
     recipe = for_agent(load_recipe(None, ["role=agent", f"env={env}", *stated]))
     maker = game_maker(recipe)
-    explore = (recipe.warm_start or WarmStart()).explore
-    made = demonstrations(maker, recipe.replies, turns, recipe.seed, explore)
+    settings = recipe.warm_start or WarmStart()
+    made = demonstrations(maker, recipe.replies, turns, recipe.seed, settings.explore, settings.mistakes)
     games: set[int] = set()
     pictures: set[str] = set()
 

@@ -220,6 +220,9 @@ class WarmStart(Strict):
     a run that never gets there says so."""
     explore: Fraction = 0.3
     """Share of random moves between the demonstrated ones, so that recovery from mistakes is shown."""
+    mistakes: Fraction = 0.0
+    """Share of demonstrations that end with any legal action instead of the best one, so that others are still tried in
+    RL. 1 teaches only to see, and needs no game that knows its best play."""
 
     @model_validator(mode="after")
     def _epochs_are_of_demos(self) -> WarmStart:

@@ -119,14 +119,20 @@ def build_model(processor: Any, width: int = 128, vision_layers: int = 3, text_l
     return model
 
 
-def with_a_matching_layer(model: Any) -> Any:
-    """The same model with one more layer of the language model, before the others, which looks for equals.
+def with_a_matching_layer(model: Any, at: int = 0) -> Any:
+    """The same model with one more layer of the language model, which looks for equals.
 
     Small language models find it hard to learn to look for what a word names: queries and keys of fresh weights have
     nothing to do with each other. Here both begin as the normalised input itself, a slice of it for each head. So a
     word attends to tokens like it: the same word elsewhere, and tokens of pictures that look like it. Not to itself,
     which is most like it: numbers that turn fast with the distance count against, and cancel out but nearby. Outputs
     begin at zero, so the model says at first what it said before.
+
+    Before all others it finds pictures of a word; a layer later, words have taken up what stands around them, and it
+    tells a word in one list from the same word in another.
+
+    Args:
+        at: how many layers come before it.
     """
     from transformers import LlavaForConditionalGeneration
 
@@ -134,20 +140,22 @@ def with_a_matching_layer(model: Any) -> Any:
     config.text_config.num_hidden_layers += 1
     deeper: Any = LlavaForConditionalGeneration(config)
     weights = {
-        re.sub(r"(?<=language_model\.layers\.)\d+", lambda found: str(int(found[0]) + 1), name): tensor
+        re.sub(
+            r"(?<=language_model\.layers\.)\d+", lambda found: str(int(found[0]) + (int(found[0]) >= at)), name
+        ): tensor
         for name, tensor in model.state_dict().items()
     }
     deeper.load_state_dict(weights, strict=False)
-    first = deeper.model.language_model.layers[0]
+    fresh = deeper.model.language_model.layers[at]
     half = torch.ones(config.text_config.head_dim // 2)
     half[:NEAR] = -1
     against = torch.cat([half, half]).repeat(config.text_config.num_attention_heads)
     with torch.no_grad():
-        first.self_attn.q_proj.weight.copy_(torch.diag(MATCH * against))
-        first.self_attn.k_proj.weight.copy_(torch.eye(len(against)))
-        for fresh in (first.self_attn.v_proj, first.mlp.gate_proj, first.mlp.up_proj):
-            torch.nn.init.normal_(fresh.weight, std=fresh.in_features**-0.5)
-        for silent in (first.self_attn.o_proj, first.mlp.down_proj):
+        fresh.self_attn.q_proj.weight.copy_(torch.diag(MATCH * against))
+        fresh.self_attn.k_proj.weight.copy_(torch.eye(len(against)))
+        for drawn in (fresh.self_attn.v_proj, fresh.mlp.gate_proj, fresh.mlp.up_proj):
+            torch.nn.init.normal_(drawn.weight, std=drawn.in_features**-0.5)
+        for silent in (fresh.self_attn.o_proj, fresh.mlp.down_proj):
             silent.weight.zero_()
     deeper.generation_config = model.generation_config
     return deeper

@@ -71,7 +71,7 @@ not for science.**
 HOUSES_AND_GRIDS = """# The bundled vision-language model of households and grids
 
 A LLaVA of stock transformers classes: a SigLIP tower for 96x96 pictures in patches of 12, three layers, and a Llama of
-four, with 128 numbers each. {parameters:,} parameters, {megabytes:.1f} MB (float16). Its name is `bundled-rooms`. Its
+five, with 128 numbers each. {parameters:,} parameters, {megabytes:.1f} MB (float16). Its name is `bundled-rooms`. Its
 byte-level BPE tokenizer reads any text; things, places and the phrases of these prompts and replies are one token each.
 
 **For trying Sightline on a laptop, offline, in minutes. It knows the household (short commands, `words=false`) and
@@ -93,9 +93,9 @@ BabyAI's single rooms as their agent sees them, and is not for science.**
 {commands}
 
   The lessons changed meanwhile. In the first, actions were any that the prompt names; until the third, BabyAI was seen
-  as a whole; the fifth to seventh asked about rooms ("Is there a mug here?"), and the last two have the household's
-  `target`. The fourth to sixth were stopped after 500, 500 and 750 updates. The seventh added a layer
-  (`building.with_a_matching_layer`).
+  as a whole; the fifth to seventh asked about rooms ("Is there a mug here?"); in the eighth and ninth the household's
+  `target` had no name. The fourth to sixth were stopped after 500, 500 and 750 updates. The seventh and the last added
+  a layer (`building.with_a_matching_layer`).
 """
 
 

@@ -64,6 +64,8 @@ def phrases(examples: list[Exercise]) -> list[str]:
             end = end[end.index('". Reply') :]
             listed = [prompt.partition("\nThe action")[2].partition("take ")[0] for prompt in prompts]
             found |= {*KINDS, *LOOKS, *(f" {number}" for number in range(1, 10)), "take ", "go to "}
+            # Said with the name in sight: whether the target is here is then one look back at what is like it.
+            found |= {", here", ", elsewhere"}
             found |= {'", "take ', '", "go to ', f"\nThe action{_common_start(listed)}take "}
         found |= {start} if start == end else {start, end}
         found |= {name for one in examples if game == one.game == "babyai" for name in one.actions}

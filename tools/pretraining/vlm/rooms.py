@@ -40,6 +40,8 @@ LOOKS = (EMPTY, *STATES_SEEN, *COLOURS)
 """Words for what a cell of a picture shows, and for its state or colour."""
 ANOTHER = 0.7
 """Share of states that get another goal or mission."""
+DULL = 0.6
+"""Share that is left out of the household's states with nothing in sight or in the hand."""
 STROLLS = {"household": (0.4, 0.06), "babyai": (0.1, 0.12)}
 """Game -> the chance of a step of best play, and that a game is left after a step."""
 
@@ -58,11 +60,16 @@ def strolls(name: str, rng: np.random.Generator) -> Iterator[Exercise]:
         while not over:
             if rng.random() < ANOTHER:
                 _give_another_goal(game, rng) if name == "household" else _give_another_mission(game.inner, rng)
-            yield _turn(name, game, observation.images, rng)
+            if not (name == "household" and _is_dull(game) and rng.random() < DULL):
+                yield _turn(name, game, observation.images, rng)
             names = _names(game)
             advice = oracle(env) if rng.random() < best else None
             observation, _, terminated, truncated, info = env.step(advice or _any_move(name, names, info, rng))
             over = terminated or truncated or rng.random() < leaving
+
+
+def _is_dull(game: Any) -> bool:
+    return game.world.held is None and not game.world.in_sight()
 
 
 def _names(game: Any) -> tuple[str, ...]:

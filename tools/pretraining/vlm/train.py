@@ -181,7 +181,7 @@ class QuantityHeads(torch.nn.Module):
 
 
 def begin(
-    start_from: Path | None, examples: list[Exercise], rooms: bool = False, deepen: bool = False
+    start_from: Path | None, examples: list[Exercise], rooms: bool = False, deepen: int | None = None
 ) -> tuple[Any, Any]:
     """Processor and model: fresh, or those of an earlier training with the phrases that are new to them."""
     if start_from is None:
@@ -200,7 +200,7 @@ def begin(
     rows: Any = model.resize_token_embeddings(len(processor.tokenizer), mean_resizing=False)
     with torch.no_grad():
         torch.nn.init.normal_(rows.weight[known:], std=0.5)
-    return processor, with_a_matching_layer(model) if deepen else model
+    return processor, model if deepen is None else with_a_matching_layer(model, deepen)
 
 
 def train(
@@ -212,7 +212,7 @@ def train(
     say: Any = print,
     start_from: Path | None = None,
     shares: dict[str, float] = GAMES,
-    deepen: bool = False,
+    deepen: int | None = None,
 ) -> None:
     """Make, teach and save the model."""
     torch.manual_seed(seed)
@@ -290,7 +290,7 @@ def main() -> None:
     parser.add_argument("--start-from", type=Path)
     parser.add_argument("--shares", nargs="*", default=[], help="GAME=SHARE, over those of the curriculum")
     parser.add_argument("--rooms", action="store_true", help="the second model, of households and grids")
-    parser.add_argument("--deepen", action="store_true", help="with one more layer, which looks for equals")
+    parser.add_argument("--deepen", type=int, metavar="N", help="with one more layer, after N, which looks for equals")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)

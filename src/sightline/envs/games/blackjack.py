@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from sightline.envs.drawing import Canvas, Size
 from sightline.envs.games.cards import DIM, RANKS, TABLE, Card, any_suit, cards_in_words, draw_card, ranks_in_words
 from sightline.envs.games.contract import Game, Observation
 from sightline.envs.tasks import Task
+from sightline.errors import one_of
 
 HIT, STAND = "hit", "stand"
 PROBABILITIES = {number: (4 if number == 10 else 1) / 13 for number in range(1, 11)}
@@ -47,6 +48,14 @@ def hand_of(cards: list[Card]) -> Hand:
     for card in cards:
         hand = hand.with_card(min(card.number, 10))
     return hand
+
+
+def added_up(cards: list[Card]) -> str:
+    """The cards one by one, each with the value of the hand up to it."""
+    hands = [hand_of(cards[: count + 1]) for count in range(len(cards))]
+    return ", ".join(
+        f"{card.rank} {'soft ' if hand.soft else ''}{hand.total}" for card, hand in zip(cards, hands, strict=True)
+    )
 
 
 Rule = Callable[[Hand, int], str]
@@ -84,6 +93,14 @@ def dealer_totals(hand: Hand) -> dict[int, float]:
     return totals
 
 
+def as_dealer(hand: Hand, dealer: int) -> str:
+    """Policy of the dealer, who hits below 17; it wins 40.8 %."""
+    return HIT if hand.total < 17 else STAND
+
+
+RULES: dict[str, Rule] = {"best": most_wins, "dealer": as_dealer}
+
+
 class Blackjack(Game):
     """Get closer to 21 than the dealer, without going over.
 
@@ -93,18 +110,28 @@ class Blackjack(Game):
     Cards are sampled with replacement. The dealer's second card is shown once the player stands.
 
     Args:
+        total: ask for the value of the player's hand, too, which no card shows: after each card what comes of it, so
+            that a reply adds up before its action (`K 10, 3 13, A 14`; `soft 17` where an ace counts as 11).
+        advice: what best play and demonstrations are: what wins most (`best`), or the dealer's own rule, hit below 17
+            (`dealer`, 40.8 %).
         legacy: show every ten as J, Q or K and never as 10, and never show more than the dealer's upcard.
         render_size: height and width of the pictures.
         render_mode: `rgb_array` or None.
     """
 
     action_names = (STAND, HIT)
-    asked = ("player", "dealer")
 
     def __init__(
-        self, legacy: bool = False, render_size: Size = (96, 96), render_mode: str | None = "rgb_array"
+        self,
+        total: bool = False,
+        advice: Literal["best", "dealer"] = "best",
+        legacy: bool = False,
+        render_size: Size = (96, 96),
+        render_mode: str | None = "rgb_array",
     ) -> None:
         super().__init__(render_size, render_mode)
+        self.asked = ("player", "dealer", *(("total",) if total else ()))
+        self.rule = RULES[one_of("advice", advice, RULES)]
         self.legacy = legacy
         self.player: list[Card] = []
         self.dealer: list[Card] = []
@@ -172,14 +199,15 @@ class Blackjack(Game):
         )
 
     def facts(self) -> dict[str, str]:
-        return {"player": ranks_in_words(self.player), "dealer": ranks_in_words(self._open_cards())}
+        facts = {"player": ranks_in_words(self.player), "dealer": ranks_in_words(self._open_cards())}
+        return facts | {"total": added_up(self.player)} if "total" in self.asked else facts
 
     def legal_actions(self) -> tuple[str, ...]:
         return () if self._outcome and not self.legacy else self.action_names
 
     def oracle(self) -> str | None:
-        """Action with the highest win rate; None at the end. No policy wins more than its 43.2 % of episodes."""
-        return None if self._outcome else self.follow(most_wins)
+        """Action by the rule of `advice`; None at the end. No policy wins more than the best one, 43.2 %."""
+        return None if self._outcome else self.follow(self.rule)
 
     def caption(self) -> str:
         shown = self._open_cards()

@@ -291,19 +291,21 @@ def _opening(env: AnyEnv, seed: int) -> Episode:
 
 
 def _check_picture(games: list[Episode]) -> Finding:
-    """Check that the visible facts are a function of the picture: no picture has two values of a fact."""
+    """Check that the visible facts are a function of the picture, or of it and the words, which may say what to look
+    for: no picture has two values of a fact under the same words."""
     name = "picture"
-    truths: dict[Hashable, tuple[str, dict[str, str]]] = {}
+    truths: dict[tuple[Hashable, str], tuple[str, dict[str, str]]] = {}
     for where, time_step in _time_steps(games):
-        first, facts = truths.setdefault(time_step.visible, (where, time_step.facts))
+        first, facts = truths.setdefault((time_step.visible, time_step.text), (where, time_step.facts))
         for fact, value in time_step.facts.items():
             if facts.get(fact) != value:
                 seen = f"'{facts.get(fact)}' ({first}) and '{value}' ({where})"
                 return Finding(name, False, f"looks the same for two states: {fact} is {seen}")
     what = "pictures" if games[0][0].pictures else "texts"
-    if len(truths) == 1:
+    different = {visible for visible, _ in truths}
+    if len(different) == 1:
         return Finding(name, False, f"never changes, in {sum(map(len, games))} states")
-    return Finding(name, True, f"{len(truths)} different {what}, none of them with two meanings")
+    return Finding(name, True, f"{len(different)} different {what}, none of them with two meanings")
 
 
 def _check_fact_leaks(env: AnyEnv, games: list[Episode]) -> Finding:

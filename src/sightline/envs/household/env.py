@@ -9,7 +9,7 @@ from typing import Any
 from sightline.envs.drawing import Size
 from sightline.envs.games.contract import Game, Observation
 from sightline.envs.household.files import FILE, read_game
-from sightline.envs.household.goals import KINDS, Goal, expert, is_target_here
+from sightline.envs.household.goals import KINDS, Goal, expert, find_target
 from sightline.envs.household.pictures import draw_world
 from sightline.envs.household.scenes import LAYOUTS, Layouts, Scene, draw_game, kind_of, room_of, scenes
 from sightline.envs.household.world import NOTHING_HAPPENS, Household, Thing, World
@@ -123,11 +123,12 @@ class HouseholdGame(Game):
             for place in world.here
         ]
         held = None if world.held is None else things[world.held]
+        kind, is_here = find_target(world, self.goal)
         return {
             "place": "; ".join(doors) or "middle of the room",
             "contents": ", ".join(self._described(things[name]) for name in world.in_sight()) or "nothing",
             "holding": "nothing" if held is None else self._described(held),
-            "target": "here" if is_target_here(world, self.goal) else "elsewhere",
+            "target": f"{kind}, {'here' if is_here else 'elsewhere'}",
         }
 
     def _described(self, thing: Thing) -> str:

@@ -141,20 +141,22 @@ def expert(world: World, goal: Goal) -> str | None:
     return _put(world, goal, held)
 
 
-def is_target_here(world: World, goal: Goal) -> bool:
-    """Whether what the task needs next is seen where the agent is: a thing to take, a place or a lamp to take it to."""
+def find_target(world: World, goal: Goal) -> tuple[str, bool]:
+    """Kind of what the task needs next (a thing to take, or a place or lamp to take it to), and whether one of that
+    kind is seen where the agent is."""
     things = world.household.things
     seen = [things[name] for name in world.in_sight()]
     held = None if world.held is None else things[world.held]
     if held is not None and goal._fits(held, world):
         if goal.task == "look_at_obj_in_light":
-            return any(thing.kind == goal.lamp for thing in seen)
+            return goal.lamp, any(thing.kind == goal.lamp for thing in seen)
         unchanged = bool(goal.changed) and held.name not in world.states[goal.changed]
-        return any(place.kind == (CHANGES[goal.task][1] if unchanged else goal.place) for place in world.here)
+        kind = CHANGES[goal.task][1] if unchanged else goal.place
+        return kind, any(place.kind == kind for place in world.here)
     if goal.sliced and held is None and _to_slice(world, goal) is not None:
-        return any(thing.kind in KNIVES for thing in seen)
+        return "knife", any(thing.kind in KNIVES for thing in seen)
     settled = _settled(world, goal)
-    return any(thing.kind == goal.thing and world.inside[thing.name] != settled for thing in seen)
+    return goal.thing, any(thing.kind == goal.thing and world.inside[thing.name] != settled for thing in seen)
 
 
 def _is_a_needed_knife(world: World, goal: Goal, held: Thing) -> bool:
