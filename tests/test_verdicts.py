@@ -57,6 +57,13 @@ def test_a_reward_that_chooses_well_agrees_and_one_that_does_not_is_named() -> N
     assert reward_verdict(rising[:3], 300) is None
 
 
+def test_a_warm_start_alone_is_told_how_to_go_on() -> None:
+    result = rate(0.4) | {"untrained": rate(0.4)}
+    assert [verdict.question for verdict in verdicts({"steps": 0}, result, [])] == []
+    (step,) = next_steps({"steps": 0}, result, [])
+    assert "policy.model=" in step and "--resume" not in step
+
+
 def test_what_cannot_be_read_comes_first_and_says_what_to_do() -> None:
     result = {**rate(0.5), "unparsable": 1.0, "replaced": 1.0, "untrained": rate(0.1)}
     first = verdicts({}, result, [])[0]

@@ -40,7 +40,9 @@ def verdicts(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plot
     """All verdicts that the run's files allow, the most important first."""
     found = [
         readable_verdict(result),
-        learning_verdict(result),
+        None
+        if recipe.get("steps") == 0
+        else learning_verdict(result),  # a warm start alone: nothing before it was played
         looking_verdict(result, bool(recipe.get("text_only"))),
         reward_verdict(metrics, result.get("chosen_step")),
     ]
@@ -55,8 +57,9 @@ def next_steps(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: pl
 def _next_steps(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plots.Metrics) -> Iterator[str]:
     if not result:
         return
-    unread, learned = readable_verdict(result), learning_verdict(result)
-    reward, steps = reward_verdict(metrics, result.get("chosen_step")), recipe.get("steps")
+    steps = recipe.get("steps")
+    unread, learned = readable_verdict(result), None if steps == 0 else learning_verdict(result)
+    reward = reward_verdict(metrics, result.get("chosen_step"))
     if unread is not None and (result.get("unparsable") or 0.0) >= UNREADABLE:
         yield "Teach the model the form of its replies first (warm_start={}), or choose a model that can write it."
         return
@@ -71,6 +74,8 @@ def _next_steps(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: p
         )
     if learned is not None and not learned.good and isinstance(steps, int):
         yield f"Train longer: steps={2 * steps}, with --resume in the same folder."
+    if steps == 0:
+        yield "Let it learn by trying: policy.model=RUN/checkpoints/best-… with steps, and without warm_start."
     looks = looking_verdict(result, bool(recipe.get("text_only")))
     if looks is not None and not looks.good and looks.answer == "No":
         yield "Reward what needs eyes: raise update.kl_thoughts, so that what it says of the pictures stays true."
