@@ -196,6 +196,15 @@ def test_the_second_model_sees_rooms_and_grids(rooms: VLM) -> None:
         assert _truthful(rooms, shown, grey) <= commonest  # no one who cannot see is right more often
 
 
+def test_hands_of_any_length_are_added_up_in_lessons() -> None:
+    lessons = list(islice(exercises(3, {"blackjack-total": 1.0}), 200))
+    lengths = Counter(len(lesson.facts["player"].split(", ")) for lesson in lessons)
+    assert all(lengths[count] > 15 for count in (2, 3, 4))
+    for lesson in lessons:
+        said = [one.split()[0] for one in lesson.facts["total"].split(", ")]
+        assert said == lesson.facts["player"].split(", ")
+
+
 def test_the_bundled_model_sees(bundled: VLM) -> None:
     """Facts of the two games that come with recipes are read right, and not without the picture."""
     for game in ("numberline", "ezpoints"):

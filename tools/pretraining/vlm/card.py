@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretraining.vlm.curriculum import GAMES, OPTIONS, ROOMS, exercises
+from pretraining.vlm.curriculum import GAMES, ROOMS, exercises, maker_of
 from pretraining.vlm.exercise import REPLIES, Exercise
 from pretraining.vlm.train import HELD_OUT_SEED
 from sightline.agents.evaluation import MID_GREY, play_eval_seeds, random_play, summary
@@ -25,7 +25,6 @@ from sightline.agents.parsing import read_reply
 from sightline.agents.rollouts import RolloutWorker
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import same_text
-from sightline.envs.games.making import GameMaker
 from sightline.envs.tasks import find_task
 from sightline.evaluation.seeds import make_panel
 from sightline.evaluation.statistics import wilson
@@ -117,7 +116,7 @@ def _reading(vlm: VLM, game: str) -> dict[str, Any]:
     shuffled = [replace(one, pictures=shown[other].pictures) for one, other in zip(shown, others, strict=True)]
     true_facts, true_replies, parsed, facts = 0, 0, 0, 0
     for lesson, text in zip(shown, _replies(vlm, shown), strict=True):
-        names = lesson.actions or GameMaker(game)().get_wrapper_attr("action_names")
+        names = lesson.actions or maker_of(game)().get_wrapper_attr("action_names")
         reply = read_reply(text, REPLIES, names, tuple(lesson.facts))
         true = [same_text(reply.stated.get(name, ""), fact) for name, fact in lesson.facts.items()]
         true_facts, facts = true_facts + sum(true), facts + len(true)
@@ -177,7 +176,7 @@ def _blind_floor(game: str, shown: Sequence[Exercise]) -> float | None:
 
 def _playing(vlm: VLM, game: str) -> dict[str, Any]:
     """How it plays before it has learned to, greedily."""
-    make = GameMaker(game, OPTIONS.get(game, {}), episode_steps=MOST_TURNS)
+    make = maker_of(game, MOST_TURNS)
     panel, rule = make_panel("card", game, EPISODES), find_task(game).success
     table = RolloutWorker(make, REPLIES, vlm=vlm, success=rule)
     played = summary(play_eval_seeds(table, PolicySampler(vlm, 0.0, MAX_TOKENS), panel), panel, rule)

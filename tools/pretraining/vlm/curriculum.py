@@ -18,7 +18,8 @@ from pretraining.vlm.exercise import REPLIES, Exercise
 from pretraining.vlm.rooms import KINDS, LOOKS, strolls
 from sightline.agents.prompting import demonstration, prompt_text
 from sightline.envs.control.cartpole import TRACK, CartPole
-from sightline.envs.games.cards import RANKS, any_suit
+from sightline.envs.games.blackjack import Blackjack, hand_of
+from sightline.envs.games.cards import RANKS, Card, any_suit
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.points import PointsGame
 
@@ -31,14 +32,17 @@ GAMES = {
     "sokoban": 0.16,
     "cartpole": 1.30,
 }
-"""Task that the bundled model reads -> share of the samples; they need not sum to 1."""
+"""Task that the bundled model reads, or a variant of one -> share of the samples; they need not sum to 1."""
 ROOMS = {"household": 1.0, "babyai": 0.8}
 """The same of the second one, `bundled-rooms`."""
 OPTIONS: dict[str, dict[str, Any]] = {
+    "blackjack-total": {"total": True},
     "cartpole": {"render_size": (96, 96)},
     "household": {"tasks": "pick_and_place_simple", "words": False},
 }
-"""How they are played for the model card."""
+"""How they are played."""
+MOST_CARDS = 6
+"""Cards of a hand that is added up in a lesson, at most."""
 WEIGHTS = {"+": 0.65, "-": 0.35, "*": 0.5, "/": 0.35, "stand": 0.6, "hit": 0.4}
 HABIT_AT_THE_POLE = {"right": 1.5}
 """Habits, right or wrong: with no skill at all, the most probable action is the same one in every state."""
@@ -67,6 +71,8 @@ def phrases(examples: list[Exercise]) -> list[str]:
             # Said with the name in sight: whether the target is here is then one look back at what is like it.
             found |= {", here", ", elsewhere"}
             found |= {'", "take ', '", "go to ', f"\nThe action{_common_start(listed)}take "}
+        if game == "blackjack-total":  # each value is one token: digit by digit, adding up is learned much later
+            found |= {" soft ", *(f" {total}" for total in range(2, 22))}
         found |= {start} if start == end else {start, end}
         found |= {name for one in examples if game == one.game == "babyai" for name in one.actions}
     mark = "\0"
@@ -81,8 +87,13 @@ def _common_start(texts: list[str]) -> str:
     return first[: next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
 
 
+def maker_of(name: str, steps: int | None = None) -> GameMaker:
+    """Maker of a game of the curriculum; after a hyphen stands which variant it is."""
+    return GameMaker(name.partition("-")[0], OPTIONS.get(name, {}), episode_steps=steps)
+
+
 def _states(name: str, rng: np.random.Generator) -> Iterator[Exercise]:
-    env = GameMaker(name, OPTIONS.get(name, {}))()
+    env = maker_of(name)()
     game: Any = env.unwrapped
     while True:
         observation, info = env.reset(seed=int(rng.integers(2**31)))
@@ -96,6 +107,10 @@ def _states(name: str, rng: np.random.Generator) -> Iterator[Exercise]:
         if isinstance(game, PointsGame) and rng.random() < 0.6:
             # Deals that can be won show few of all cards; eyes should know them all.
             game.cards = [any_suit(RANKS[rng.integers(13)], rng) for _ in game.cards]
+            observation, info = game._observation(), game._info(False)
+        if isinstance(game, Blackjack) and "total" in game.asked and rng.random() < 0.8:
+            # Long hands are rare, and adding up is learned from them.
+            game.player = _any_hand(rng)
             observation, info = game._observation(), game._info(False)
         over = False
         while not over:
@@ -119,6 +134,14 @@ def _quantities(game: Any) -> tuple[float, ...]:
     if not isinstance(game, CartPole):
         return ()
     return game.state[0] / TRACK, np.sin(game.state[2]), np.cos(game.state[2])
+
+
+def _any_hand(rng: np.random.Generator) -> list[Card]:
+    """Cards of a player who is not over 21."""
+    hand = [any_suit(RANKS[rng.integers(13)], rng) for _ in range(rng.integers(2, MOST_CARDS + 1))]
+    while hand_of(hand).total > 21:
+        hand.pop()
+    return hand
 
 
 def _any_pole(rng: np.random.Generator) -> np.ndarray:
