@@ -116,13 +116,17 @@ def _played(
     asked: Sequence[str] = env.get_wrapper_attr("asked")
     observation, info = env.reset(seed=seed)
     turn, over, memory = 0, False, ""
+
+    def any_of(actions: Sequence[str]) -> str:
+        return actions[int(chance.integers(len(actions)))]
+
     while not over:
         seen = settings.asks(asked) if settings.fields else asked
         facts = {name: str(info["facts"][name]) for name in seen}
         names = env.get_wrapper_attr("action_names") or info["legal_actions"]
         legal = tuple(info["legal_actions"]) or names
         errs = mistakes > 0 and chance.random() < mistakes
-        shown = legal[int(chance.integers(len(legal)))] if errs else oracle(env)
+        shown = any_of(legal) if errs else oracle(env)
         if shown is None:
             return
         text = prompt_text(observation.text, settings, asked, names, memory)
@@ -130,7 +134,7 @@ def _played(
         reply = demonstration(settings, facts, memory, shown)
         yield Demo(text, tuple(map(Picture, observation.images)), reply, seed, turn, facts)
         strays = chance.random() < explore
-        played = legal[int(chance.integers(len(legal)))] if strays else shown
+        played = any_of(legal) if strays else shown
         observation, _, terminated, truncated, info = env.step(played)
         turn, over = turn + 1, bool(terminated or truncated)
 

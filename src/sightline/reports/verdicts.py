@@ -40,9 +40,7 @@ def verdicts(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plot
     """All verdicts that the run's files allow, the most important first."""
     found = [
         readable_verdict(result),
-        None
-        if recipe.get("steps") == 0
-        else learning_verdict(result),  # a warm start alone: nothing before it was played
+        _verdict_of_training(recipe, result),
         looking_verdict(result, bool(recipe.get("text_only"))),
         reward_verdict(metrics, result.get("chosen_step")),
     ]
@@ -58,7 +56,7 @@ def _next_steps(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: p
     if not result:
         return
     steps = recipe.get("steps")
-    unread, learned = readable_verdict(result), None if steps == 0 else learning_verdict(result)
+    unread, learned = readable_verdict(result), _verdict_of_training(recipe, result)
     reward = reward_verdict(metrics, result.get("chosen_step"))
     if unread is not None and (result.get("unparsable") or 0.0) >= UNREADABLE:
         yield "Teach the model the form of its replies first (warm_start={}), or choose a model that can write it."
@@ -82,6 +80,11 @@ def _next_steps(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: p
     if learned is not None and learned.good:
         first, second = [seed for seed in range(3) if seed != recipe.get("seed")][:2]
         yield f"Try other seeds (seed={first}, seed={second}): one run is an anecdote."
+
+
+def _verdict_of_training(recipe: Mapping[str, Any], result: Mapping[str, Any]) -> Verdict | None:
+    # With no steps there is a warm start alone, and the model before RL is the one that is tested.
+    return None if recipe.get("steps") == 0 else learning_verdict(result)
 
 
 def readable_verdict(result: Mapping[str, Any]) -> Verdict | None:

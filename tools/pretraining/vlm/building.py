@@ -128,8 +128,8 @@ def with_a_matching_layer(model: Any, at: int = 0) -> Any:
     which is most like it: numbers that turn fast with the distance count against, and cancel out but nearby. Outputs
     begin at zero, so the model says at first what it said before.
 
-    Before all others it finds pictures of a word; a layer later, words have taken up what stands around them, and it
-    tells a word in one list from the same word in another.
+    Before all others it compares bare words and cells of pictures; after some layers words have taken up what stands
+    around them, so that one word in two lists need not look the same.
 
     Args:
         at: how many layers come before it.

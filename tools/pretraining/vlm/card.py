@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretraining.vlm.curriculum import GAMES, ROOMS, exercises, maker_of
+from pretraining.vlm.curriculum import GAMES, ROOMS, exercises, maker_of, task_of
 from pretraining.vlm.exercise import REPLIES, Exercise
 from pretraining.vlm.train import HELD_OUT_SEED
 from sightline.agents.evaluation import MID_GREY, play_eval_seeds, random_play, summary
@@ -177,7 +177,7 @@ def _blind_floor(game: str, shown: Sequence[Exercise]) -> float | None:
 def _playing(vlm: VLM, game: str) -> dict[str, Any]:
     """How it plays before it has learned to, greedily."""
     make = maker_of(game, MOST_TURNS)
-    panel, rule = make_panel("card", game, EPISODES), find_task(game).success
+    panel, rule = make_panel("card", game, EPISODES), find_task(task_of(game)).success
     table = RolloutWorker(make, REPLIES, vlm=vlm, success=rule)
     played = summary(play_eval_seeds(table, PolicySampler(vlm, 0.0, MAX_TOKENS), panel), panel, rule)
     at_random = random_play(table, panel)["success_rate"]

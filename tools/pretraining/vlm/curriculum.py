@@ -71,7 +71,7 @@ def phrases(examples: list[Exercise]) -> list[str]:
             # Said with the name in sight: whether the target is here is then one look back at what is like it.
             found |= {", here", ", elsewhere"}
             found |= {'", "take ', '", "go to ', f"\nThe action{_common_start(listed)}take "}
-        if game == "blackjack-total":  # each value is one token: digit by digit, adding up is learned much later
+        if game == "blackjack-total":  # a value is one token, whether it has one digit or two
             found |= {" soft ", *(f" {total}" for total in range(2, 22))}
         found |= {start} if start == end else {start, end}
         found |= {name for one in examples if game == one.game == "babyai" for name in one.actions}
@@ -87,9 +87,14 @@ def _common_start(texts: list[str]) -> str:
     return first[: next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
 
 
+def task_of(name: str) -> str:
+    """Task that is played under a name of the curriculum; after a hyphen stands which variant of it."""
+    return name.partition("-")[0]
+
+
 def maker_of(name: str, steps: int | None = None) -> GameMaker:
-    """Maker of a game of the curriculum; after a hyphen stands which variant it is."""
-    return GameMaker(name.partition("-")[0], OPTIONS.get(name, {}), episode_steps=steps)
+    """Maker of a game of the curriculum."""
+    return GameMaker(task_of(name), OPTIONS.get(name, {}), episode_steps=steps)
 
 
 def _states(name: str, rng: np.random.Generator) -> Iterator[Exercise]:
