@@ -4,7 +4,7 @@ learns (deselect that with `-m "not learning"`)."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 
 from conftest import Finished
 from sightline.agents.building import AgentSetup, build, resolve
-from sightline.agents.demos import demonstrations
+from sightline.agents.demos import Demo, demonstrations
 from sightline.agents.rollouts import EpisodeTask
 from sightline.agents.sequences import build_sequences, count_turns
 from sightline.agents.types import Advantages, Trajectory
@@ -289,6 +289,24 @@ def test_a_warm_start_teaches_a_scrambled_model_to_reply(truthful: float | None)
     losses = [numbers["warm_start/loss"] for _, numbers in told]
     # Already the first 800 samples may end near zero, where chance decides which is smaller.
     assert all(loss is not None and loss < 0.1 for loss in losses)
+
+
+def test_demonstrations_are_of_the_game_that_the_warm_start_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Demo] = []
+
+    def noted(*arguments: Any) -> Iterator[Demo]:
+        for demo in demonstrations(*arguments):
+            shown.append(demo)
+            yield demo
+
+    monkeypatch.setattr("sightline.agents.warm_start.demonstrations", noted)
+    setup = setup_of("replies.max_tokens=24", "env_options.max_position=9", "warm_start.env_options.max_position=1")
+    settings = setup.recipe.warm_start
+    assert settings is not None
+    setup.engine.prepare(setup.vlm)
+    warm_start(setup, settings.model_copy(update={"samples": 16, "batch": 16}), lambda samples, numbers: None)
+    assert {number for demo in shown for number in demo.facts.values()} <= {"0", "1"}
+    assert len(shown) > 16
 
 
 def test_a_run_of_no_steps_is_a_warm_start_and_its_model_is_taken_further(tmp_path: Path, sightline: Sightline) -> None:

@@ -55,7 +55,7 @@ def resolve(recipe: AgentRecipe) -> AgentRecipe:
         # Read or make one demonstration: a warm start that cannot begin is refused before the model is loaded.
         settings = recipe.warm_start
         if settings.demos is None:
-            maker = game_maker(recipe, training=True)
+            maker = game_maker(recipe, training=True, **settings.env_options)
             found = demonstrations(maker, recipe.replies, 1, recipe.seed, settings.explore, settings.mistakes)
         else:
             found = read_demos(Path(settings.demos))
@@ -67,11 +67,18 @@ def resolve(recipe: AgentRecipe) -> AgentRecipe:
     return for_agent(validate_recipe(document))
 
 
-def game_maker(recipe: AgentRecipe, training: bool = False) -> GameMaker:
-    """Factory of the recipe's environment for evaluation, or with the changed options and time limit of training."""
+def game_maker(recipe: AgentRecipe, training: bool = False, **changed: Any) -> GameMaker:
+    """Factory of the recipe's environment for evaluation, or with the changed options and time limit of training.
+
+    Args:
+        recipe: names the environment.
+        training: whether its games are to be learned from.
+        changed: options over all others, those of the demonstrated game.
+    """
     options, steps = recipe.env_options, recipe.episode_steps
     if training:
         options, steps = options | recipe.rollouts.train_env_options, recipe.rollouts.episode_steps or steps
+    options = options | changed
     return GameMaker(recipe.env, options, recipe.prompt, recipe.actions, steps, recipe.text_only, recipe.success_from)
 
 

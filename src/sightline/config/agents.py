@@ -212,6 +212,9 @@ class WarmStart(Strict):
     """Turns to learn from."""
     epochs: PositiveInt | None = None
     """Passes over the demonstrations of `demos`, instead of a number of samples."""
+    env_options: dict[str, Any] = {}
+    """Options of the environment over those of training, while the demonstrations are made: other scenes, an easier
+    level, or a demonstrator that plays otherwise."""
     batch: PositiveInt = 64
     learning_rate: PositiveFloat = 1e-3
     weight_decay: NonNegativeFloat = 0.01
@@ -225,9 +228,11 @@ class WarmStart(Strict):
     RL. 1 teaches only to see, and needs no game that knows its best play."""
 
     @model_validator(mode="after")
-    def _epochs_are_of_demos(self) -> WarmStart:
+    def _demonstrations_are_made_or_read(self) -> WarmStart:
         if self.epochs is not None and self.demos is None:
             raise ValueError("epochs are passes over warm_start.demos, of which there are none; say warm_start.samples")
+        if self.env_options and self.demos is not None:
+            raise ValueError("env_options: warm_start.demos exist already, whatever they were made with; leave one out")
         return self
 
 

@@ -1,0 +1,95 @@
+"""Does a tiny vision-language model of ours learn more in households and grids by RL than from demonstrations alone?
+
+    python benchmarks/rooms.py warm learned words --folder runs/rooms [--games household babyai]
+
+- `warm`: supervised fine-tuning (SFT) on 1 000 and on 5 000 turns of the game's own best play, three seeds each.
+- `learned`: each recipe with three seeds: SFT on 20 000 turns, then RL. The model between the two (`untrained` in
+  results: before RL) is the third warm start, and has a row of its own. BabyAI's is shown GoToObj and learns GoToLocal;
+  beside it stands the same with demonstrations of GoToLocal itself.
+- `words`: each recipe with one seed, told in words instead of shown.
+
+All are `sightline sweep`s: runs of before are kept, those cut off are resumed; as many as cores go on at a time.
+Success is that of the recipe's test panel, in scenes and missions that no training saw; with real, blank and shuffled
+pictures, and of random and best play. Household scenes are our own: numbers cannot be compared with ALFWorld's.
+
+Results go to benchmarks/results/rooms.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from running import folder_of, keep, kept, percent, sightline
+from sightline.models.device import available_cores
+
+FILE = "rooms.json"
+GAMES = ("household", "babyai")
+SEEDS = "seed=0..2"
+WARM = (1000, 5000)
+"""Turns of the smaller warm starts; the recipes have 20 000."""
+KEPT = ("success_rate", "ci_low", "ci_high", "length", "truthful_replies", "unparsable", "episodes", "panel")
+BESIDE = ("untrained", "blank", "shuffled", "random", "oracle")
+
+
+def rows(part: str, game: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Name and arguments of each sweep."""
+    if part == "warm":
+        for turns in WARM:
+            yield f"{game}, SFT on {turns} turns", (game, SEEDS, f"warm_start.samples={turns}", "steps=0")
+    elif part == "learned":
+        yield f"{game}, SFT and RL", (game, SEEDS)
+        if game == "babyai":
+            yield f"{game}, SFT on GoToLocal and RL", (game, SEEDS, "warm_start.env_options.level=GoToLocal")
+    else:
+        yield f"{game}, SFT and RL, told in words", (game, "seed=0..0", "text_only=true")
+
+
+def measure(name: str, arguments: tuple[str, ...], folder: Path) -> list[dict[str, Any]]:
+    """Train a row's runs: of each, what the test panel says of the chosen model and of those beside it."""
+    found = []
+    for cell in sightline("sweep", *arguments, "--run-dir", str(folder / folder_of(name)))["cells"]:
+        result = json.loads((Path(cell["run"]) / "result.json").read_text())
+        numbers = {key: result[key] for key in KEPT} | {"seconds": round(result["seconds"])}
+        beside = {look: result[look] for look in BESIDE if result.get(look)}
+        found.append(numbers | {look: {key: seen.get(key) for key in KEPT} for look, seen in beside.items()})
+    return found
+
+
+def lines(name: str, runs: list[dict[str, Any]]) -> Iterator[str]:
+    """Rows of the table: what was learned, and what it is to be compared with."""
+
+    def line(name: str, numbers: list[dict[str, Any]], seconds: str = "") -> str:
+        shares = [(one["success_rate"], one["ci_low"], one["ci_high"]) for one in numbers]
+        return f"| {name} | {percent(shares)} | {seconds} |"
+
+    times = sorted(run["seconds"] for run in runs)
+    yield line(name, runs, f"{times[0]}–{times[-1]}")
+    for look in BESIDE:
+        if all(look in run for run in runs):
+            yield line(f"– {look}", [run[look] for run in runs])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="+", choices=["warm", "learned", "words"])
+    parser.add_argument("--folder", type=Path, default=Path("runs/rooms"), help="where the runs go")
+    parser.add_argument("--games", nargs="+", choices=GAMES, default=GAMES)
+    given = parser.parse_args()
+    print("| run | success, % | seconds |\n|---|---|---|")
+    for part in given.parts:
+        for game in given.games:
+            for name, arguments in rows(part, game):
+                runs = measure(name, arguments, given.folder)
+                keep(FILE, part, kept(FILE, part) | {name: runs}, jobs=available_cores())
+                print(*lines(name, runs), sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()
