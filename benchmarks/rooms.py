@@ -4,9 +4,10 @@
 
 - `warm`: supervised fine-tuning (SFT) on 1 000 and on 5 000 turns of the game's own best play, three seeds each.
 - `learned`: each recipe with three seeds: SFT on 20 000 turns, then RL. The model between the two (`untrained` in
-  results: before RL) is the third warm start, and has a row of its own. BabyAI's is shown GoToObj and learns GoToLocal;
-  beside it stands the same with demonstrations of GoToLocal itself.
+  results: before RL) is the third warm start, and has a row of its own.
 - `words`: each recipe with one seed, told in words instead of shown.
+- `shortest`: in how many of BabyAI's test missions the shortest way is short enough, for a player who sees the whole
+  room: no agent can do better.
 
 All are `sightline sweep`s: runs of before are kept, those cut off are resumed; as many as cores go on at a time.
 Success is that of the recipe's test panel, in scenes and missions that no training saw; with real, blank and shuffled
@@ -19,14 +20,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import numpy as np
+
 from running import folder_of, keep, kept, percent, sightline
+from sightline.agents.building import game_maker, played_game
+from sightline.config.loading import for_agent, load_recipe
+from sightline.evaluation.seeds import make_panel
+from sightline.evaluation.statistics import wilson
 from sightline.models.device import available_cores
 
 FILE = "rooms.json"
@@ -45,8 +54,6 @@ def rows(part: str, game: str) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield f"{game}, SFT on {turns} turns", (game, SEEDS, f"warm_start.samples={turns}", "steps=0")
     elif part == "learned":
         yield f"{game}, SFT and RL", (game, SEEDS)
-        if game == "babyai":
-            yield f"{game}, SFT on GoToLocal and RL", (game, SEEDS, "warm_start.env_options.level=GoToLocal")
     else:
         yield f"{game}, SFT and RL, told in words", (game, "seed=0..0", "text_only=true")
 
@@ -60,6 +67,41 @@ def measure(name: str, arguments: tuple[str, ...], folder: Path) -> list[dict[st
         beside = {look: result[look] for look in BESIDE if result.get(look)}
         found.append(numbers | {look: {key: seen.get(key) for key in KEPT} for look, seen in beside.items()})
     return found
+
+
+def shortest_way(inner: Any) -> float:
+    """Least number of turns until the agent faces a thing that the mission means, by breadth-first search."""
+    from minigrid.core.constants import DIR_TO_VEC
+
+    wanted = {tuple(place) for place in inner.instrs.desc.find_matching_objs(inner)[1]}
+    start = (tuple(map(int, inner.agent_pos)), int(inner.agent_dir))
+    queue, known = deque([(start, 0)]), {start}
+    while queue:
+        ((x, y), heading), turns = queue.popleft()
+        ahead = tuple(np.add((x, y), DIR_TO_VEC[heading]).tolist())
+        if ahead in wanted and turns:
+            return turns
+        following = [((x, y), (heading + 1) % 4), ((x, y), (heading - 1) % 4)]
+        following += [(ahead, heading)] if inner.grid.get(*ahead) is None else []
+        for state in following:
+            if state not in known:
+                known.add(state)
+                queue.append((state, turns + 1))
+    return math.inf
+
+
+def shortest() -> dict[str, float]:
+    """Share of BabyAI's test missions that can be won in the recipe's turns, with its interval."""
+    recipe = for_agent(load_recipe("babyai"))
+    panel = make_panel("test", played_game(recipe), recipe.evaluation.test_episodes)
+    assert recipe.episode_steps is not None
+    game: Any = game_maker(recipe)()
+    won = 0
+    for seed in panel.seeds:
+        game.reset(seed=seed)
+        won += shortest_way(game.unwrapped.inner) <= recipe.episode_steps
+    low, high = wilson(won, len(panel.seeds))
+    return {"success_rate": won / len(panel.seeds), "ci_low": low, "ci_high": high}
 
 
 def lines(name: str, runs: list[dict[str, Any]]) -> Iterator[str]:
@@ -78,12 +120,18 @@ def lines(name: str, runs: list[dict[str, Any]]) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="+", choices=["warm", "learned", "words"])
+    parser.add_argument("parts", nargs="+", choices=["warm", "learned", "words", "shortest"])
     parser.add_argument("--folder", type=Path, default=Path("runs/rooms"), help="where the runs go")
     parser.add_argument("--games", nargs="+", choices=GAMES, default=GAMES)
     given = parser.parse_args()
     print("| run | success, % | seconds |\n|---|---|---|")
     for part in given.parts:
+        if part == "shortest":
+            found = shortest()
+            keep(FILE, part, found)
+            share = found["success_rate"], found["ci_low"], found["ci_high"]
+            print(f"| babyai, shortest way | {percent([share])} | |", flush=True)
+            continue
         for game in given.games:
             for name, arguments in rows(part, game):
                 runs = measure(name, arguments, given.folder)
