@@ -14,7 +14,7 @@ import pytest
 from conftest import our_games
 from sightline.agents.demos import BARREN, LINES, PICTURES, Demo, demonstrations, read_demos, thoughts_of, write_demos
 from sightline.agents.parsing import read_reply
-from sightline.config.agents import Replies
+from sightline.config.agents import Replies, WarmStart
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.number_line import NumberLine
 from sightline.errors import BadInput, RunFailed
@@ -27,7 +27,7 @@ GAMES = our_games()
 def made(
     samples: int, explore: float = 0.3, seed: int = 0, settings: Replies = FORMS[0], game: str = "numberline"
 ) -> list[Demo]:
-    return list(demonstrations(GameMaker(game), settings, samples, seed, explore))
+    return list(demonstrations(GameMaker(game), settings, samples, seed, WarmStart(explore=explore)))
 
 
 def same(first: Demo, second: Demo) -> bool:
@@ -84,7 +84,9 @@ def test_exploring_plays_random_moves_but_demonstrates_the_best_ones() -> None:
 
 
 def test_any_action_can_be_demonstrated_with_true_facts() -> None:
-    demos = list(demonstrations(GameMaker("test_demos:Lost"), FORMS[0], 200, explore=0.0, mistakes=1.0))
+    demos = list(
+        demonstrations(GameMaker("test_demos:Lost"), FORMS[0], 200, settings=WarmStart(explore=0.0, mistakes=1.0))
+    )
     up = [read_reply(demo.reply, FORMS[0], ("-", "+")).action == "+" for demo in demos]
     best = [int(demo.facts["current"]) < int(demo.facts["target"]) for demo in demos]
     assert 0.4 < np.mean(up) < 0.6 and 0.4 < np.mean(np.equal(up, best)) < 0.7  # edges allow one only
@@ -95,7 +97,7 @@ def test_any_action_can_be_demonstrated_with_true_facts() -> None:
 
 
 def test_a_share_of_mistakes_is_demonstrated() -> None:
-    demos = list(demonstrations(GameMaker("numberline"), FORMS[0], 400, mistakes=0.4))
+    demos = list(demonstrations(GameMaker("numberline"), FORMS[0], 400, settings=WarmStart(mistakes=0.4)))
     best = [("+" in demo.reply) == (int(demo.facts["current"]) < int(demo.facts["target"])) for demo in demos]
     assert 0.72 < np.mean(best) < 0.9  # half of what is legal is best, and more at the edges
 
@@ -292,7 +294,7 @@ def test_the_command_writes_what_a_recipe_asks_for(sightline: Callable[..., Any]
     assert done.code == 0 and "9 turns" in done.out
     read = list(read_demos(Path("some")))
     maker = GameMaker("numberline", {"max_position": 2})
-    wanted = list(demonstrations(maker, Replies(format="tags"), 9, seed=4, explore=0.0))
+    wanted = list(demonstrations(maker, Replies(format="tags"), 9, seed=4, settings=WarmStart(explore=0.0)))
     assert all(same(first, second) for first, second in zip(read, wanted, strict=True))
     as_json = json.loads(sightline("demos", "numberline", "--turns", 9, "--out", "more", "--json", "seed=4").out)
     assert as_json["turns"] == 9 and as_json["games"] == len({demo.seed for demo in read_demos(Path("more"))})

@@ -56,7 +56,7 @@ def resolve(recipe: AgentRecipe) -> AgentRecipe:
         settings = recipe.warm_start
         if settings.demos is None:
             maker = game_maker(recipe, training=True, **settings.env_options)
-            found = demonstrations(maker, recipe.replies, 1, recipe.seed, settings.explore, settings.mistakes)
+            found = demonstrations(maker, recipe.replies, 1, recipe.seed, settings)
         else:
             found = read_demos(Path(settings.demos))
         next(found, None)

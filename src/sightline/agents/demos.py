@@ -17,8 +17,8 @@ import gymnasium
 import numpy as np
 
 from sightline.agents.prompting import demonstration, prompt_text
-from sightline.config.agents import Replies
-from sightline.envs.games.wrapping import has_oracle, oracle
+from sightline.config.agents import Replies, WarmStart
+from sightline.envs.games.wrapping import has_oracle, oracle, thoughts
 from sightline.errors import BadInput, RunFailed
 from sightline.images import Picture, PictureFiles, file_within, read_image
 from sightline.runs.files import write_atomically
@@ -55,11 +55,10 @@ class Demo:
 
 def demonstrations(
     maker: Callable[[], gymnasium.Env[Any, Any]],
-    settings: Replies,
+    replies: Replies,
     samples: int,
     seed: int = 0,
-    explore: float = 0.3,
-    mistakes: float = 0.0,
+    settings: WarmStart | None = None,
 ) -> Iterator[Demo]:
     """Play a game and say in every turn what best play would reply.
 
@@ -67,20 +66,19 @@ def demonstrations(
 
     Args:
         maker: makes a game that knows its best play.
-        settings: the form of the replies.
+        replies: their form.
         samples: turns.
         seed: of all chance.
-        explore: share of turns in which a random legal move is played instead of the best one (which is demonstrated
-            nevertheless), so that there are mistakes to be mended.
-        mistakes: share of turns in which any legal move is demonstrated; with 1, of any game.
+        settings: how the game is played meanwhile (`explore`), and what of it is demonstrated (`later_turns`,
+            `mistakes`).
 
     Raises:
         BadInput: the game does not know how to play.
         RunFailed: best play is never known, as in games that cannot be won.
     """
-    env = maker()
+    settings, env = settings or WarmStart(), maker()
     try:
-        if mistakes < 1 and not has_oracle(env):
+        if settings.mistakes < 1 and not has_oracle(env):
             kind = type(env.unwrapped).__name__
             raise BadInput(
                 f"{kind} does not know its best play (oracle()), so nothing can be demonstrated; leave it out, or "
@@ -93,7 +91,7 @@ def demonstrations(
                 return
             task = int(np.random.SeedSequence((seed, _CHANCE_OF_TASKS, episode)).generate_state(1)[0])
             barren += 1
-            for demo in _played(env, settings, task, chance, explore, mistakes):
+            for demo in _played(env, replies, task, chance, settings):
                 yield demo
                 made, barren = made + 1, 0
                 if made == samples:
@@ -105,12 +103,7 @@ def demonstrations(
 
 
 def _played(
-    env: gymnasium.Env[Any, Any],
-    settings: Replies,
-    seed: int,
-    chance: np.random.Generator,
-    explore: float,
-    mistakes: float,
+    env: gymnasium.Env[Any, Any], replies: Replies, seed: int, chance: np.random.Generator, settings: WarmStart
 ) -> Iterator[Demo]:
     """One game, as long as there is something to demonstrate."""
     asked: Sequence[str] = env.get_wrapper_attr("asked")
@@ -120,27 +113,30 @@ def _played(
     def any_of(actions: Sequence[str]) -> str:
         return actions[int(chance.integers(len(actions)))]
 
+    def happens(share: float) -> bool:
+        return share > 0 and (share >= 1 or chance.random() < share)
+
     while not over:
-        seen = settings.asks(asked) if settings.fields else asked
+        seen = replies.asks(asked) if replies.fields else asked
         facts = {name: str(info["facts"][name]) for name in seen}
         names = env.get_wrapper_attr("action_names") or info["legal_actions"]
         legal = tuple(info["legal_actions"]) or names
-        errs = mistakes > 0 and chance.random() < mistakes
-        shown = any_of(legal) if errs else oracle(env)
+        reasons = thoughts(env)
+        shown = any_of(legal) if happens(settings.mistakes) else oracle(env)
         if shown is None:
             return
-        text = prompt_text(observation.text, settings, asked, names, memory)
-        memory = thoughts_of(facts)
-        reply = demonstration(settings, facts, memory, shown)
-        yield Demo(text, tuple(map(Picture, observation.images)), reply, seed, turn, facts)
-        strays = chance.random() < explore
-        played = any_of(legal) if strays else shown
+        text = prompt_text(observation.text, replies, asked, names, memory)
+        memory = reasons or thoughts_of(facts)
+        if turn == 0 or happens(settings.later_turns):
+            reply = demonstration(replies, facts, memory, shown)
+            yield Demo(text, tuple(map(Picture, observation.images)), reply, seed, turn, facts)
+        played = any_of(legal) if happens(settings.explore) else shown
         observation, _, terminated, truncated, info = env.step(played)
         turn, over = turn + 1, bool(terminated or truncated)
 
 
 def thoughts_of(facts: Mapping[str, str]) -> str:
-    """A plain true sentence: what is seen, once more. Why a move is best no game can say."""
+    """A plain true sentence: what is seen, once more, for games that cannot say why a move is best."""
     return ", ".join(f"{name} is {value}" for name, value in facts.items())
 
 

@@ -93,9 +93,7 @@ def _demos(setup: AgentSetup, settings: WarmStart) -> tuple[list[Demo], Iterator
     recipe = setup.recipe
     if settings.demos is None:
         make = game_maker(recipe, training=True, **settings.env_options)
-        stream = demonstrations(
-            make, recipe.replies, settings.samples + HELD_OUT, recipe.seed, settings.explore, settings.mistakes
-        )
+        stream = demonstrations(make, recipe.replies, settings.samples + HELD_OUT, recipe.seed, settings)
         return list(islice(stream, HELD_OUT)), stream, settings.samples
     found = list(read_demos(Path(settings.demos)))
     if len(found) < 2 * HELD_OUT:

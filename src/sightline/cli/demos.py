@@ -39,9 +39,9 @@ def demos(
 
     stated = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
     recipe = for_agent(load_recipe(None, ["role=agent", f"env={env}", *stated]))
-    maker = game_maker(recipe)
     settings = recipe.warm_start or WarmStart()
-    made = demonstrations(maker, recipe.replies, turns, recipe.seed, settings.explore, settings.mistakes)
+    maker = game_maker(recipe, **settings.env_options)
+    made = demonstrations(maker, recipe.replies, turns, recipe.seed, settings)
     games: set[int] = set()
     pictures: set[str] = set()
 

@@ -223,6 +223,9 @@ class WarmStart(Strict):
     a run that never gets there says so."""
     explore: Fraction = 0.3
     """Share of random moves between the demonstrated ones, so that recovery from mistakes is shown."""
+    later_turns: Fraction = 1.0
+    """Share of the turns after a game's first that are demonstrated; less of them where the first holds the plan, and
+    the rest follows it."""
     mistakes: Fraction = 0.0
     """Share of demonstrations that end with any legal action instead of the best one, so that others are still tried in
     RL. 1 teaches only to see, and needs no game that knows its best play."""

@@ -114,6 +114,10 @@ class Game(gymnasium.Env[Observation, Any], ABC):
     def oracle(self) -> str | None:
         """Name of a best action in the present state; None if the game is over or can no longer be won."""
 
+    def thoughts(self) -> str | None:
+        """Thoughts that lead to the oracle's action, for demonstrations; None where the game has none to tell."""
+        return None
+
     @abstractmethod
     def caption(self) -> str:
         """Description of everything that the picture shows, in a few sentences, for models without vision."""

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
 from sightline.envs.drawing import Canvas, Size
 from sightline.envs.games.cards import RANKS, Card, any_suit
+from sightline.envs.games.contract import Observation
 from sightline.envs.games.formulas import solvable
+from sightline.envs.games.number_search import told
 from sightline.envs.games.points import PointsGame
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput
 
 MAX_DEALS = 1000
 """Number of unsolvable deals in a row after which the target is taken to be out of reach."""
+MOST_FAILURES = 3
+"""Attempts that fail, at most, before one succeeds in a demonstration."""
+
+
+def is_held_out(numbers: Sequence[int]) -> bool:
+    """True for a fifth of all hands, always the same ones, whatever the order of their numbers."""
+    return zlib.crc32(repr(sorted(numbers)).encode()) % 5 == 0
 
 
 class Points24(PointsGame):
@@ -23,6 +36,8 @@ class Points24(PointsGame):
         target: value that the formula has to have.
         faces_as_10: count J, Q and K as 10, otherwise as 11, 12 and 13 (with three more actions).
         solvable_only: deal again until the target can be made.
+        held_out: deal only the fifth of all hands that is kept for evaluation, or only the others, whatever the order
+            of the cards; default: all.
         legacy: make every action legal in every state, as the reference does (which also takes a sign
             before a number, as in `+5+7`, where ours is worth nothing), and keep unsolvable deals even with
             `solvable_only`.
@@ -41,6 +56,7 @@ class Points24(PointsGame):
         target: int = 24,
         faces_as_10: bool = True,
         solvable_only: bool = True,
+        held_out: bool | None = None,
         legacy: bool = False,
         render_size: Size = (96, 96),
         render_mode: str | None = "rgb_array",
@@ -50,6 +66,16 @@ class Points24(PointsGame):
         super().__init__(target, legacy, render_size, render_mode)
         self.faces_as_10 = faces_as_10
         self.solvable_only = solvable_only and not legacy
+        self.held_out = held_out
+        self._plan: list[str] = []
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        first = super().reset(seed=seed, options=options)
+        self._plan = []
+        (self._chance,) = self.np_random.spawn(1)
+        return first
 
     def number(self, card: Card) -> int:
         return min(card.number, 10) if self.faces_as_10 else card.number
@@ -57,11 +83,30 @@ class Points24(PointsGame):
     def deal(self) -> list[Card]:
         for _ in range(MAX_DEALS):
             cards = [any_suit(RANKS[int(rank)], self.np_random) for rank in self.np_random.integers(0, len(RANKS), 4)]
-            if not self.solvable_only or solvable((self.number(card) for card in cards), self.target):
+            numbers = [self.number(card) for card in cards]
+            if self.held_out is not None and self.held_out != is_held_out(numbers):
+                continue
+            if not self.solvable_only or solvable(numbers, self.target):
                 return cards
         raise BadInput(
             f"{MAX_DEALS} deals in a row cannot make target={self.target}; 24 is usual, or set solvable_only to false"
         )
+
+    def thoughts(self) -> str | None:
+        """A search for any formula, as long as none is begun; then the formula that is being written."""
+        if not self.formula and solvable(self.numbers, self.target):
+            failures = int(self._chance.integers(MOST_FAILURES + 1))
+            said, self._plan = told(self.numbers, self.target, failures, self._chance)
+            return said
+        return "".join(self._plan) if self._follows_plan() else None
+
+    def oracle(self) -> str | None:
+        if self._follows_plan() and not self._closed:
+            return (*self._plan, "=")[len(self.formula)]
+        return super().oracle()
+
+    def _follows_plan(self) -> bool:
+        return bool(self._plan) and self._plan[: len(self.formula)] == self.formula
 
     def _values_in_words(self) -> str:
         if self.faces_as_10:

@@ -205,6 +205,12 @@ def oracle(env: AnyEnv) -> str | None:
     return found
 
 
+def thoughts(env: AnyEnv) -> str | None:
+    """Thoughts that lead to the oracle's action; None if the environment has none to tell. To be asked before it."""
+    told: str | None = _call_if_defined(env, "thoughts")
+    return told
+
+
 def has_oracle(env: AnyEnv) -> bool:
     """True if the unwrapped environment has an oracle."""
     return callable(getattr(env.unwrapped, "oracle", None))

@@ -1,0 +1,133 @@
+"""Search for a formula, told step by step: the thoughts of a demonstration in which numbers are combined two by two.
+
+    3 4 6 10: 6/3=2, 2 4 10: 10-4=6, 2 6: 2*6=12; 10-4=6, 3 6 6: 6-3=3, 3 6: 3*6=18; 6*4=24 ...; so 6*4/(10-9)
+
+An attempt names two of the numbers that are left, what they make, and what is left then; the last is compared with the
+target. A stranger to the game can follow it, and so can a model that writes one small step after the other: which two
+to take is guessed, but a wrong guess is noticed, and another attempt begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+Numbers = tuple[Fraction, ...]
+"""Numbers that are left, sorted."""
+
+
+class Pairing(NamedTuple):
+    """Two numbers, the sign between them, and what they make."""
+
+    left: Fraction
+    sign: str
+    right: Fraction
+    value: Fraction
+
+
+def pairings(numbers: Numbers) -> Iterator[tuple[Pairing, Numbers]]:
+    """All that any two numbers make, without negative values, each with the numbers that are left then."""
+    seen: set[Pairing] = set()
+    for i, small in enumerate(numbers):
+        for j in range(i + 1, len(numbers)):
+            large = numbers[j]
+            others = (*numbers[:i], *numbers[i + 1 : j], *numbers[j + 1 :])
+            made = [(large, "+", small, large + small), (large, "-", small, large - small)]
+            made += [(large, "*", small, large * small)]
+            made += [(large, "/", small, large / small)] if small else []
+            made += [(small, "/", large, small / large)] if large and small != large else []
+            for one in map(Pairing._make, made):
+                if one not in seen:
+                    seen.add(one)
+                    yield one, tuple(sorted((*others, one.value)))
+
+
+@lru_cache(maxsize=200_000)
+def reachable(numbers: Numbers, target: Fraction, whole: bool) -> bool:
+    """True if the target can be made of all numbers; with `whole`, without fractions on the way."""
+    if len(numbers) == 1:
+        return numbers[0] == target
+    return any(
+        reachable(left, target, whole)
+        for made, left in pairings(numbers)
+        if not whole or made.value.denominator == 1
+    )
+
+
+def attempt(numbers: Numbers, target: Fraction, chance: np.random.Generator, solves: bool) -> list[Pairing]:
+    """Pairings until one number is left: at random, or at random among those that lead to the target.
+
+    Args:
+        numbers: at least two.
+        target: what is to be made.
+        chance: of the choice.
+        solves: whether it reaches the target, which must be possible then.
+    """
+    whole = reachable(numbers, target, True) or not solves
+    steps: list[Pairing] = []
+    while len(numbers) > 1:
+        choices = [
+            (made, left)
+            for made, left in pairings(numbers)
+            if not (whole and made.value.denominator > 1) and (not solves or reachable(left, target, whole))
+        ]
+        made, numbers = choices[int(chance.integers(len(choices)))]
+        steps.append(made)
+    return steps
+
+
+_LOOSER = {"+": "", "-": "", "*": "+-", "/": "+-"}
+"""Signs of a formula that needs brackets as the left operand of a sign; as the right one of - and / some more do."""
+_RIGHT = _LOOSER | {"-": "+-", "/": "+-*/"}
+
+
+def formula(steps: Sequence[Pairing]) -> list[str]:
+    """Tokens of the formula that combines numbers in these steps, with no more brackets than it needs."""
+    made: dict[Fraction, list[tuple[list[str], str]]] = {}
+
+    def operand(number: Fraction, looser: str) -> list[str]:
+        tokens, sign = made[number].pop() if made.get(number) else ([str(number)], "")
+        return ["(", *tokens, ")"] if sign and sign in looser else tokens
+
+    tokens: list[str] = []
+    for left, sign, right, value in steps:
+        tokens = [*operand(left, _LOOSER[sign]), sign, *operand(right, _RIGHT[sign])]
+        made.setdefault(value, []).append((tokens, sign))
+    return tokens
+
+
+def told(numbers: Sequence[int], target: int, failures: int, chance: np.random.Generator) -> tuple[str, list[str]]:
+    """A search in words, and the tokens of the formula that it ends with.
+
+    Args:
+        numbers: from which the target can be made.
+        target: what is to be made.
+        failures: attempts that fail before one succeeds; fewer if one of them succeeds by chance.
+        chance: of the attempts.
+    """
+    left, goal = tuple(sorted(map(Fraction, numbers))), Fraction(target)
+    said: list[str] = []
+    steps: list[Pairing] = []
+    for number in range(failures + 1):
+        steps = attempt(left, goal, chance, solves=number == failures)
+        said.append(_in_words(left, steps))
+        if steps[-1].value == goal:
+            break
+    found = formula(steps)
+    return f"{' '.join(map(str, left))}: {'; '.join(said)}; {''.join(found)}", found
+
+
+def _in_words(numbers: Numbers, steps: Sequence[Pairing]) -> str:
+    said: list[str] = []
+    for step in steps:
+        rest = list(numbers)
+        rest.remove(step.left)
+        rest.remove(step.right)
+        numbers = tuple(sorted((*rest, step.value)))
+        text = f"{step.left}{step.sign}{step.right}={step.value}"
+        said.append(f"{text}, {' '.join(map(str, numbers))}: " if len(numbers) > 1 else text)
+    return "".join(said)

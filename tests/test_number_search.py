@@ -1,0 +1,108 @@
+"""Thoughts of Points24: every step of a search is right, its formula makes the target, and held-out hands stay so."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from itertools import combinations_with_replacement
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sightline.agents.demos import demonstrations
+from sightline.agents.parsing import read_reply
+from sightline.config.agents import Replies, WarmStart
+from sightline.envs.games.formulas import solvable, value
+from sightline.envs.games.making import GameMaker
+from sightline.envs.games.number_search import reachable, told
+from sightline.envs.games.points24 import Points24, is_held_out
+
+HANDS = [hand for hand in combinations_with_replacement(range(1, 11), 4) if solvable(hand, 24)]
+STEP = re.compile(r"([\d/]+)([-+*/])([\d/]+)=([\d/]+)(?:, ([\d/ ]+))?$")
+PLANNED = Replies(fields={"cards": "", "plan": "attempts", "action": "one"}, memory="plan")
+
+
+def test_what_can_be_reached_without_negative_numbers_is_what_can_be_solved() -> None:
+    for hand in combinations_with_replacement(range(1, 11), 4):
+        numbers = tuple(map(Fraction, hand))
+        assert reachable(numbers, Fraction(24), whole=False) == solvable(hand, 24)
+        assert reachable(numbers, Fraction(24), whole=False) or not reachable(numbers, Fraction(24), whole=True)
+
+
+@given(st.sampled_from(HANDS), st.integers(0, 5), st.integers(0, 2**32))
+def test_a_search_is_told_truly(hand: tuple[int, ...], failures: int, seed: int) -> None:
+    said, found = told(hand, 24, failures, np.random.default_rng(seed))
+    assert value(found) == 24
+    assert sorted(int(token) for token in found if token.isdigit()) == sorted(hand)
+    first, attempts = said.split(": ", 1)
+    *tries, formula = attempts.split("; ")
+    assert first == " ".join(map(str, sorted(hand))) and formula == "".join(found)
+    assert 1 <= len(tries) <= failures + 1
+    for number, text in enumerate(tries, 1):
+        left, made = [Fraction(one) for one in hand], Fraction(0)
+        for step in text.split(": "):
+            match = STEP.match(step)
+            assert match is not None, step
+            one, sign, other, result, rest = match.groups()
+            a, b, made = Fraction(one), Fraction(other), Fraction(result)
+            assert made == {"+": a + b, "-": a - b, "*": a * b}.get(sign, a / b if b else None) >= 0
+            left.remove(a)
+            left.remove(b)
+            left = sorted([*left, made])
+            assert [Fraction(one) for one in (rest or str(made)).split()] == left
+        assert (made == 24) == (number == len(tries)), "only the last attempt succeeds"
+
+
+def test_a_fifth_of_the_hands_is_held_out() -> None:
+    kept = sum(map(is_held_out, HANDS))
+    assert len(HANDS) == 566 and 0.15 < kept / len(HANDS) < 0.25
+    assert is_held_out((3, 8, 1, 10)) == is_held_out((10, 3, 8, 1))
+    for held_out in (False, True):
+        game = Points24(held_out=held_out)
+        for seed in range(40):
+            game.reset(seed=seed)
+            assert is_held_out(game.numbers) == held_out and solvable(game.numbers, 24)
+
+
+def test_a_demonstration_plans_first_and_then_follows_its_plan() -> None:
+    demos = list(demonstrations(GameMaker("points24"), PLANNED, 120, settings=WarmStart(explore=0.0)))
+    games: dict[int, list[str]] = {}
+    for demo in demos:
+        reply = read_reply(demo.reply, PLANNED, Points24.action_names, ("cards",))
+        plan = str(re.search(r'"plan": "([^"]*)"', demo.reply)[1])  # type: ignore[index]
+        written = games.setdefault(demo.seed, [])
+        formula = plan.split("; ")[-1]
+        assert reply.action is not None
+        if demo.turn == 0:
+            assert "; " in plan and "You have written down: nothing" in demo.text
+        else:
+            assert plan == formula
+            assert demo.turn == 1 or f"You have written down: {plan}" in demo.text
+        written.append(reply.action)
+        assert f"{formula}=".startswith("".join(written))
+    whole = [written for written in games.values() if written[-1] == "="]
+    assert len(whole) >= 8 and all(value(written[:-1]) == 24 for written in whole)
+
+
+def test_a_move_beside_the_plan_ends_it() -> None:
+    game = Points24()
+    for seed in range(20):
+        game.reset(seed=seed)
+        thoughts, best = game.thoughts(), game.oracle()
+        assert thoughts is not None and best is not None and thoughts.split("; ")[-1].startswith(best)
+        other = next(name for name in game.legal_actions() if name != best)
+        game.step(np.int64(game.action_names.index(other)))
+        assert game.thoughts() is None
+        game.reset(seed=seed)
+        assert game.thoughts() == thoughts, "equal seeds give equal thoughts"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_fewer_later_turns_are_demonstrated(share: float) -> None:
+    settings = WarmStart(explore=0.0, later_turns=share)
+    turns = [demo.turn for demo in demonstrations(GameMaker("points24"), PLANNED, 150, settings=settings)]
+    first = turns.count(0) / len(turns)
+    assert first == 1 if share == 0 else 0.15 < first < 0.35, first  # a game has about ten turns
+    assert share == 0 or max(turns) > 7
