@@ -52,9 +52,7 @@ def reachable(numbers: Numbers, target: Fraction, whole: bool) -> bool:
     if len(numbers) == 1:
         return numbers[0] == target
     return any(
-        reachable(left, target, whole)
-        for made, left in pairings(numbers)
-        if not whole or made.value.denominator == 1
+        reachable(left, target, whole) for made, left in pairings(numbers) if not whole or made.value.denominator == 1
     )
 
 
