@@ -126,6 +126,8 @@ def _in_words(numbers: Numbers, steps: Sequence[Pairing]) -> str:
         rest.remove(step.left)
         rest.remove(step.right)
         numbers = tuple(sorted((*rest, step.value)))
-        text = f"{step.left}{step.sign}{step.right}={step.value}"
+        # 8/(1/3) and not 8/1/3, which could be read as (8/1)/3
+        left, right = (f"({one})" if one.denominator > 1 else str(one) for one in (step.left, step.right))
+        text = f"{left}{step.sign}{right}={step.value}"
         said.append(f"{text}, {' '.join(map(str, numbers))}: " if len(numbers) > 1 else text)
     return "".join(said)
