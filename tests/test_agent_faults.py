@@ -403,6 +403,7 @@ CANNOT_BE: list[tuple[list[str], tuple[str, ...]]] = [
     (["numberline", "env_options.max_positon=9"], ("max_positon",)),
     (["ezpoints", "rollouts.train_env_options={dealz: pairs}"], ("dealz",)),
     (["ezpoints", "warm_start.env_options={dealz: pairs}"], ("dealz",)),
+    (["ezpoints", "warm_start.env_options={training: 1}"], ("training",)),
     (["ezpoints", "warm_start.env_options={dealt: pairs}", "warm_start.demos=there"], ("env_options", "exist already")),
     (["numberline", "algorithm.kind=pppo"], ("'ppo'",)),
     (["numberline", "algorithm.kind=grpo", "algorithm.gamma=0.9"], ("algorithm.gamma",)),

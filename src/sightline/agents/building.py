@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,7 @@ def resolve(recipe: AgentRecipe) -> AgentRecipe:
         # Read or make one demonstration: a warm start that cannot begin is refused before the model is loaded.
         settings = recipe.warm_start
         if settings.demos is None:
-            maker = game_maker(recipe, training=True, **settings.env_options)
+            maker = game_maker(recipe, training=True, changed=settings.env_options)
             found = demonstrations(maker, recipe.replies, 1, recipe.seed, settings)
         else:
             found = read_demos(Path(settings.demos))
@@ -67,7 +67,7 @@ def resolve(recipe: AgentRecipe) -> AgentRecipe:
     return for_agent(validate_recipe(document))
 
 
-def game_maker(recipe: AgentRecipe, training: bool = False, **changed: Any) -> GameMaker:
+def game_maker(recipe: AgentRecipe, training: bool = False, changed: Mapping[str, Any] | None = None) -> GameMaker:
     """Factory of the recipe's environment for evaluation, or with the changed options and time limit of training.
 
     Args:
@@ -78,7 +78,7 @@ def game_maker(recipe: AgentRecipe, training: bool = False, **changed: Any) -> G
     options, steps = recipe.env_options, recipe.episode_steps
     if training:
         options, steps = options | recipe.rollouts.train_env_options, recipe.rollouts.episode_steps or steps
-    options = options | changed
+    options = options | dict(changed or {})
     return GameMaker(recipe.env, options, recipe.prompt, recipe.actions, steps, recipe.text_only, recipe.success_from)
 
 

@@ -92,7 +92,7 @@ def _demos(setup: AgentSetup, settings: WarmStart) -> tuple[list[Demo], Iterator
     """Held-out demonstrations, an endless stream of those to train on, and how many of it to take."""
     recipe = setup.recipe
     if settings.demos is None:
-        make = game_maker(recipe, training=True, **settings.env_options)
+        make = game_maker(recipe, training=True, changed=settings.env_options)
         stream = demonstrations(make, recipe.replies, settings.samples + HELD_OUT, recipe.seed, settings)
         return list(islice(stream, HELD_OUT)), stream, settings.samples
     found = list(read_demos(Path(settings.demos)))

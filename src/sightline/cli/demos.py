@@ -40,7 +40,7 @@ def demos(
     stated = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
     recipe = for_agent(load_recipe(None, ["role=agent", f"env={env}", *stated]))
     settings = recipe.warm_start or WarmStart()
-    maker = game_maker(recipe, **settings.env_options)
+    maker = game_maker(recipe, changed=settings.env_options)
     made = demonstrations(maker, recipe.replies, turns, recipe.seed, settings)
     games: set[int] = set()
     pictures: set[str] = set()

@@ -56,8 +56,11 @@ def reachable(numbers: Numbers, target: Fraction, whole: bool) -> bool:
     )
 
 
-def attempt(numbers: Numbers, target: Fraction, chance: np.random.Generator, solves: bool) -> list[Pairing]:
-    """Pairings until one number is left: at random, or at random among those that lead to the target.
+def attempt(
+    numbers: Numbers, target: Fraction, chance: np.random.Generator, solves: bool
+) -> list[tuple[Pairing, Numbers]]:
+    """Pairings until one number is left, each with the numbers left: at random, or at random among those that lead to
+    the target.
 
     Args:
         numbers: at least two.
@@ -66,7 +69,7 @@ def attempt(numbers: Numbers, target: Fraction, chance: np.random.Generator, sol
         solves: whether it reaches the target, which must be possible then.
     """
     whole = reachable(numbers, target, True) or not solves
-    steps: list[Pairing] = []
+    steps: list[tuple[Pairing, Numbers]] = []
     while len(numbers) > 1:
         choices = [
             (made, left)
@@ -74,7 +77,7 @@ def attempt(numbers: Numbers, target: Fraction, chance: np.random.Generator, sol
             if not (whole and made.value.denominator > 1) and (not solves or reachable(left, target, whole))
         ]
         made, numbers = choices[int(chance.integers(len(choices)))]
-        steps.append(made)
+        steps.append((made, numbers))
     return steps
 
 
@@ -109,25 +112,18 @@ def told(numbers: Sequence[int], target: int, failures: int, chance: np.random.G
     """
     left, goal = tuple(sorted(map(Fraction, numbers))), Fraction(target)
     said: list[str] = []
-    steps: list[Pairing] = []
+    steps: list[tuple[Pairing, Numbers]] = []
     for number in range(failures + 1):
         steps = attempt(left, goal, chance, solves=number == failures)
-        said.append(_in_words(left, steps))
-        if steps[-1].value == goal:
+        said.append("".join(_in_words(made, then) for made, then in steps))
+        if steps[-1][0].value == goal:
             break
-    found = formula(steps)
+    found = formula([made for made, _ in steps])
     return f"{' '.join(map(str, left))}: {'; '.join(said)}; {''.join(found)}", found
 
 
-def _in_words(numbers: Numbers, steps: Sequence[Pairing]) -> str:
-    said: list[str] = []
-    for step in steps:
-        rest = list(numbers)
-        rest.remove(step.left)
-        rest.remove(step.right)
-        numbers = tuple(sorted((*rest, step.value)))
-        # 8/(1/3) and not 8/1/3, which could be read as (8/1)/3
-        left, right = (f"({one})" if one.denominator > 1 else str(one) for one in (step.left, step.right))
-        text = f"{left}{step.sign}{right}={step.value}"
-        said.append(f"{text}, {' '.join(map(str, numbers))}: " if len(numbers) > 1 else text)
-    return "".join(said)
+def _in_words(made: Pairing, left: Numbers) -> str:
+    # 8/(1/3) and not 8/1/3, which could be read as (8/1)/3
+    one, other = (f"({number})" if number.denominator > 1 else str(number) for number in (made.left, made.right))
+    text = f"{one}{made.sign}{other}={made.value}"
+    return f"{text}, {' '.join(map(str, left))}: " if len(left) > 1 else text

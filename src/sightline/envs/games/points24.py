@@ -36,13 +36,13 @@ class Points24(PointsGame):
         target: value that the formula has to have.
         faces_as_10: count J, Q and K as 10, otherwise as 11, 12 and 13 (with three more actions).
         solvable_only: deal again until the target can be made.
-        held_out: deal only the fifth of all hands that is kept for evaluation, or only the others, whatever the order
-            of the cards; default: all.
         legacy: make every action legal in every state, as the reference does (which also takes a sign
             before a number, as in `+5+7`, where ours is worth nothing), and keep unsolvable deals even with
             `solvable_only`.
         render_size: height and width of the pictures.
         render_mode: `rgb_array` or None.
+        held_out: deal only the fifth of all hands that is kept for evaluation, or only the others, whatever the order
+            of the cards; default: all.
 
     Raises:
         BadInput: no deal makes that target.
@@ -56,10 +56,10 @@ class Points24(PointsGame):
         target: int = 24,
         faces_as_10: bool = True,
         solvable_only: bool = True,
-        held_out: bool | None = None,
         legacy: bool = False,
         render_size: Size = (96, 96),
         render_mode: str | None = "rgb_array",
+        held_out: bool | None = None,
     ) -> None:
         if not faces_as_10:
             self.action_names = (*map(str, range(1, 14)), *self.action_names[10:])
