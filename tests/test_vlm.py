@@ -316,6 +316,54 @@ def test_a_prompt_is_read_once_for_all_its_replies(family: str, loaded: Callable
 # -- a part of the vocabulary ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("lora", [None, LoRA(rank=4)], ids=["whole", "lora"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_replies_to_shared_prompts_are_scored_as_each_after_its_own(
+    family: str, lora: LoRA | None, fresh: Callable[..., VLM]
+) -> None:
+    """Log-probabilities, entropies, values and gradients, for prompts of different lengths with and without pictures;
+    models with windows of attention, in which a gap before the reply counts, read each prompt."""
+    vlm = fresh(family, lora=lora)
+    assert vlm.shares_prompts == (family != "gemma3")
+    assert vlm.scorer.value_head is not None
+    torch.nn.init.normal_(vlm.scorer.value_head.value.weight)
+    prompts = [vlm.encode(turns) for turns in SHOWN]
+    of = [0, 1, 2, 0, 3, 1, 0, 2, 1, 0]
+    samples = vlm.generate(prompts, uniforms(len(of), 9), 1.0, 9, of=of)
+    cut = [Sample(one.ids[: 1 + i % 9], one.logprobs, one.text, False) for i, one in enumerate(samples)]
+    assert len({len(one.ids) for one in cut}) > 4
+    sequences = [passage(prompts[which], one) for which, one in zip(of, cut, strict=True)]
+    found = []
+    for shares in (True, False):
+        vlm.shares_prompts = vlm.shares_prompts and shares
+        batch = vlm.collate(sequences)
+        assert len(batch.of) == (len(of) if vlm.shares_prompts else 0)
+        assert len(batch.inputs["input_ids"]) == (len(prompts) if vlm.shares_prompts else len(of))
+        scores = vlm.score(sequences, temperature=0.7)
+        vlm.scorer.zero_grad(set_to_none=True)
+        (scores.logprobs.sum() + scores.values.square().sum()).backward()
+        learned = [one.grad for one in vlm.scorer.parameters() if one.grad is not None]
+        found.append([scores.logprobs, scores.entropy, scores.values, torch.cat([one.flatten() for one in learned])])
+    for together, apart in zip(*found, strict=True):
+        torch.testing.assert_close(together, apart, atol=1e-4, rtol=1e-4)
+
+
+def test_prompts_are_shared_only_where_it_is_worth_it(loaded: Callable[[str], VLM]) -> None:
+    vlm = loaded("llava")
+    prompts = [vlm.encode(turns) for turns in SHOWN]
+    samples = vlm.generate(prompts, uniforms(4, 5), 1.0, 5)
+    once, twice = [passage(*pair) for pair in zip(prompts, samples, strict=True)], passage(prompts[0], samples[1])
+    assert len(vlm.collate([*once[:2], twice]).of) == 3
+    assert len(vlm.collate([*once, twice]).of) == 0, "four prompts of five are different"
+    grown, _ = grow(vlm, SHOWN[0], 2, 1.0)
+    assert len(vlm.collate([grown] * 4).of) == 0, "replies within a sequence are not read apart from it"
+    same = vlm.encode(SHOWN[0])
+    assert same is not prompts[0] and same.digest == prompts[0].digest
+    assert len({prompt.digest for prompt in prompts}) == 4
+    other = vlm.encode((ChatTurn(SHOWN[0][0].text, (picture(9),)),))
+    assert np.array_equal(other.ids, same.ids) and other.digest != same.digest, "pictures are shown as well"
+
+
 def test_truncations_by_hand() -> None:
     """Probabilities .5, .25, .125, .0625, .0625 and a banned token."""
     row = torch.tensor([[0.5, 0.25, 0.125, 0.0625, 0.0625, 0.0]]).log()

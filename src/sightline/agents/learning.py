@@ -109,7 +109,7 @@ class PolicyLearner:
     def _score_turns(self, trajectories: Sequence[Trajectory]) -> Sums:
         """Score turns with the model that sampled them."""
         sums: list[Sums] = []
-        batches = _chunks(build_sequences(trajectories), self._micro_batch)
+        batches = microbatches(build_sequences(trajectories), self._micro_batch)
         rounds = not self._vlm.exact
         # The correction for the sampler compares its log-probs with the learner's own.
         rounds = rounds or self._settings.importance_cap is not None
@@ -126,7 +126,7 @@ class PolicyLearner:
 
     def _score_with_reference(self, sequences: Sequence[TrainingSequence]) -> None:
         """Write the reference model's log-probs into turns that are learned from; others need none."""
-        for batch in _chunks(sequences, self._micro_batch):
+        for batch in microbatches(sequences, self._micro_batch):
             turns, tokens = _turns_of(batch), [sequence.tokens for sequence in batch]
             logprobs = _split(self._vlm.reference_logprobs(tokens, self._temperature), turns)
             for turn, of_turn in zip(turns, logprobs, strict=True):

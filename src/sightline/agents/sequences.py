@@ -172,11 +172,15 @@ def minibatches(turns: Sequence[int], turns_per_step: int, seed: int, update: in
 def microbatches(sequences: Sequence[TrainingSequence], max_turns: int) -> list[list[TrainingSequence]]:
     """Divide sequences into forward passes of at most `max_turns` turns, except for a single sequence that has more.
 
-    Sequences of similar length go together, to waste little on padding. The loss is divided by the turns of the whole
-    step, so this division changes no gradient.
+    Sequences of similar length go together, to waste little on padding, and replies to the same prompt, which is read
+    once. The loss is divided by the turns of the whole step, so this division changes no gradient.
     """
     batches: list[list[TrainingSequence]] = []
-    for sequence in sorted(sequences, key=lambda sequence: sequence.length):
+
+    def place(sequence: TrainingSequence) -> tuple[int, bytes, int]:
+        return len(sequence.tokens.prompt.ids), sequence.tokens.prompt.digest, len(sequence.tokens.reply)
+
+    for sequence in sorted(sequences, key=place):
         if batches and count_turns(batches[-1]) + len(sequence.turns) <= max_turns:
             batches[-1].append(sequence)
         else:

@@ -10,10 +10,9 @@ import numpy as np
 from sightline.agents.samplers import Completion, Conversation, Key
 from sightline.errors import RunFailed
 from sightline.models.vlm.model import VLM
+from sightline.models.vlm.shared_prompts import WORTH_SHARING
 from sightline.models.vlm.types import EVERY_TOKEN, Prompt, Sample, Truncation
 
-WORTH_SHARING = 0.75
-"""Share of different prompts up to which equal ones are read once: it takes a call more."""
 CHANCE_OF_SAMPLING = 1
 """First number of the PRNG keys of sampling, so that they differ from those of random actions."""
 

@@ -16,6 +16,7 @@ from sightline.models.vlm import parts
 from sightline.models.vlm.batches import stack
 from sightline.models.vlm.loading import load_pretrained, read_weights, without_future_warnings
 from sightline.models.vlm.prompts import PromptEncoder
+from sightline.models.vlm.shared_prompts import can_share
 from sightline.models.vlm.tokens import Tokens
 from sightline.models.vlm.types import ChatTurn, Prompt, Sample, TokenSequence, TokenStats
 
@@ -93,7 +94,18 @@ def load_vlm(
     scorer.to(place)
     # Transformers recomputes activations in training mode only; nothing else depends on the mode, as dropout is off.
     scorer.train(gradient_checkpointing)
-    return VLM(scorer, processor, tokens, weights, lora=lora, freeze=freeze, four_bit=four_bit)
+    # Transformers keeps no keys and values that it will compute again.
+    shares_prompts = can_share(model) and not gradient_checkpointing
+    return VLM(
+        scorer,
+        processor,
+        tokens,
+        weights,
+        lora=lora,
+        freeze=freeze,
+        four_bit=four_bit,
+        shares_prompts=shares_prompts,
+    )
 
 
 class VLM:
@@ -106,6 +118,7 @@ class VLM:
         lora: adapters that are trained instead of the weights, if any.
         freeze: parts that do not learn.
         four_bit: whether the weights are quantised.
+        shares_prompts: whether a prompt of several replies is read once when they are scored.
     """
 
     def __init__(
@@ -118,9 +131,11 @@ class VLM:
         lora: LoRA | None = None,
         freeze: tuple[TrainablePart, ...] = (),
         four_bit: bool = False,
+        shares_prompts: bool = False,
     ) -> None:
         self.scorer, self.tokens = scorer, tokens
         self.lora, self.freeze, self.four_bit = lora, freeze, four_bit
+        self.shares_prompts = shares_prompts
         self._processor, self._weights = processor, weights
         self._encoder = PromptEncoder(processor, tokens.stops)
         tokens.stop = self._encoder.usual_stop() or tokens.stop
@@ -207,7 +222,7 @@ class VLM:
         """Pad and batch sequences for the scorer, on its device."""
         from sightline.models.vlm.scoring import collate
 
-        batch = collate(sequences, self.tokens.pad, self._encoder.nested)
+        batch = collate(sequences, self.tokens.pad, self._encoder.nested, self.shares_prompts)
         return batch.to(self.device, self._weights)
 
     def score(self, sequences: Sequence[TokenSequence], temperature: float = 1.0) -> TokenStats:

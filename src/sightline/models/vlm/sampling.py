@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ import numpy as np
 
 from sightline.errors import RunFailed
 from sightline.models.vlm.loading import without_future_warnings
+from sightline.models.vlm.shared_prompts import handed_on, shifted_modules
 from sightline.models.vlm.tokens import Tokens
 from sightline.models.vlm.types import EVERY_TOKEN, Sample, Truncation
 
@@ -129,15 +129,9 @@ def _fanned_out(model: Any, inputs: Mapping[str, torch.Tensor], of: Sequence[int
     rows = torch.as_tensor(of, device=inputs["input_ids"].device)
     with without_future_warnings():
         read = model.generate(**first, generation_config=once)
-    cache = read.get("cache") or read["past_key_values"]
-    cache.batch_select_indices(rows)
-    # Models that count positions of pictures in their own way keep how far each prompt's are from the usual.
-    for module in model.modules():
-        if isinstance(getattr(module, "rope_deltas", None), torch.Tensor):
-            module.rope_deltas = module.rope_deltas[rows]
-    core = model.get_base_model() if hasattr(model, "get_base_model") else model
-    name = "cache" if "cache" in inspect.signature(core.forward).parameters else "past_key_values"  # by version
-    return {each: inputs[each][rows] for each in per_token} | {name: cache}
+    for module in shifted_modules(model):  # what they remember is to be of the rows
+        module.rope_deltas = module.rope_deltas[rows]
+    return {each: inputs[each][rows] for each in per_token} | handed_on(model, read, rows)
 
 
 def _inverse_cdf_processor(

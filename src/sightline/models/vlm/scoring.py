@@ -12,6 +12,18 @@ and nothing of the reply. A sequence of two turns (p: prompt, r: reply):
     value                 V1                  V2                     `value_columns`: start - 1
 
 Only the rows of `columns` go through the output layer; see `PolicyWithValueHead._logits_and_states`.
+
+Episodes of a group begin alike, and small games have few states: many replies are to the same prompt. Such a prompt is
+read once, and its keys and values are handed to all replies, in learning as in sampling. A reply is read with the last
+token of its prompt before it, which predicts its first one:
+
+    prompts    p p p .     `of` = 0 0 0 1 1     keys, values  p p p .  +  replies  p r r r     mask  1 1 1 0 1 1 1 1
+               q q q q                                        p p p .              p r r .           1 1 1 0 1 1 1 0
+                                                              p p p .              p r r r           1 1 1 0 1 1 1 1
+                                                              q q q q              q r . .           1 1 1 1 1 1 0 0
+                                                              q q q q              q r r r           1 1 1 1 1 1 1 1
+
+Gradients flow back through the keys and values to the prompt: they are those of reading it once for each reply.
 """
 
 from __future__ import annotations
@@ -27,7 +39,8 @@ from torch import nn
 from torch.utils import _pytree
 
 from sightline.models.vlm.batches import stack
-from sightline.models.vlm.types import TokenSequence, TokenStats
+from sightline.models.vlm.shared_prompts import WORTH_SHARING, handed_on, shifted_modules
+from sightline.models.vlm.types import Prompt, TokenSequence, TokenStats
 
 ENTROPY_ROWS = 1024
 """Tokens whose entropies are computed at once; without gradient, smaller parts only save memory."""
@@ -41,8 +54,10 @@ class Batch:
     """A batch of sequences with T scored tokens and M turns, C of them with a choice among at most K actions.
 
     Attributes:
-        inputs: model inputs, padded on the right.
-        rows, columns: int64[T], position of the logits of each scored token.
+        inputs: model inputs, padded on the right: of whole sequences, or of shared prompts without their last tokens.
+        replies: model inputs [N, R] of the replies to shared prompts, padded on the right; empty if none are shared.
+        of: int64[N], the prompt of each reply; empty if none are shared.
+        rows, columns: int64[T], position of the logits of each scored token, in the sequences or else the replies.
         targets: int64[T], ids of the scored tokens.
         value_rows, value_columns: int64[M], position of the last token before each reply.
         choice_tokens: int64[C], indices into the T tokens: the token that decides between the legal actions.
@@ -52,6 +67,8 @@ class Batch:
     """
 
     inputs: dict[str, torch.Tensor]
+    replies: dict[str, torch.Tensor]
+    of: torch.Tensor
     rows: torch.Tensor
     columns: torch.Tensor
     targets: torch.Tensor
@@ -64,22 +81,29 @@ class Batch:
 
     def to(self, device: torch.device, floats: torch.dtype) -> Batch:
         """Copy to a device, with floating-point inputs (pictures) cast to a dtype."""
-        inputs = {
-            name: tensor.to(device, dtype=floats if tensor.is_floating_point() else None, non_blocking=True)
-            for name, tensor in self.inputs.items()
-        }
-        others = {field.name: getattr(self, field.name).to(device) for field in fields(self) if field.name != "inputs"}
-        return Batch(inputs, **others)
+
+        def placed(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: placed(tensor) for name, tensor in value.items()}
+            return value.to(device, dtype=floats if value.is_floating_point() else None, non_blocking=True)
+
+        return Batch(**{field.name: placed(getattr(self, field.name)) for field in fields(self)})
 
 
-def collate(sequences: Sequence[TokenSequence], pad: int, nested: frozenset[str] = frozenset()) -> Batch:
+def collate(
+    sequences: Sequence[TokenSequence], pad: int, nested: frozenset[str] = frozenset(), shares_prompts: bool = False
+) -> Batch:
     """Pad and batch sequences, on the CPU.
 
     Args:
         sequences: prompts, replies and the spans to score.
         pad: padding id.
         nested: see `batches.stack`.
+        shares_prompts: read equal prompts once, if there are enough of them and each sequence is a prompt and the reply
+            to it.
     """
+    prompts = {sequence.prompt.digest: sequence.prompt for sequence in sequences} if shares_prompts else {}
+    shared = 0 < len(prompts) <= WORTH_SHARING * len(sequences) and all(map(_one_turn, sequences))
     rows: list[int] = []
     columns: list[int] = []
     targets: list[int] = []
@@ -91,6 +115,7 @@ def collate(sequences: Sequence[TokenSequence], pad: int, nested: frozenset[str]
     kept: list[torch.Tensor] = []
     whole = [np.concatenate([sequence.prompt.ids, sequence.reply]).astype(np.int64) for sequence in sequences]
     for row, (sequence, ids) in enumerate(zip(sequences, whole, strict=True)):
+        left_out = len(sequence.prompt.ids) - 1 if shared else 0  # read once, apart from the reply
         for span in sequence.spans:
             # Actions may share their first token; a choice among one has entropy 0 and is left out.
             if span.choice is not None and len(set(span.choices)) > 1:
@@ -99,20 +124,28 @@ def collate(sequences: Sequence[TokenSequence], pad: int, nested: frozenset[str]
                 choices.append(torch.tensor(sorted(set(span.choices))))
             # One value per turn, not per token: the critic judges the state that the turn's prompt shows.
             value_rows.append(row)
-            value_columns.append(span.start - 1)
+            value_columns.append(span.start - 1 - left_out)
             rows += [row] * (span.end - span.start)
-            columns += range(span.start - 1, span.end - 1)  # the logits before each token
+            columns += range(span.start - 1 - left_out, span.end - 1 - left_out)  # the logits before each token
             targets += ids[span.start : span.end].tolist()
             kept += [torch.from_numpy(one).long() for one in span.kept]
     listed = nn.utils.rnn.pad_sequence(choices, True, -1) if choices else torch.zeros((0, 1), dtype=torch.int64)
     among = nn.utils.rnn.pad_sequence(kept, True, -1) if kept else torch.zeros((len(targets), 0), dtype=torch.int64)
-    inputs = stack(whole, [sequence.prompt for sequence in sequences], pad, "right", nested)
 
     def numbers(listed: list[int]) -> torch.Tensor:
         return torch.tensor(listed, dtype=torch.int64)
 
+    if shared:
+        place = {digest: number for number, digest in enumerate(prompts)}
+        of = [place[sequence.prompt.digest] for sequence in sequences]
+        inputs, replies = _apart(sequences, list(prompts.values()), of, pad, nested)
+    else:
+        of, replies = [], {}
+        inputs = stack(whole, [sequence.prompt for sequence in sequences], pad, "right", nested)
     return Batch(
         inputs,
+        replies,
+        numbers(of),
         rows=numbers(rows),
         columns=numbers(columns),
         targets=numbers(targets),
@@ -123,6 +156,25 @@ def collate(sequences: Sequence[TokenSequence], pad: int, nested: frozenset[str]
         choices=listed,
         kept=among,
     )
+
+
+def _one_turn(sequence: TokenSequence) -> bool:
+    """Tell whether a sequence is a prompt and the reply to it."""
+    return len(sequence.spans) == 1 and sequence.spans[0].start == len(sequence.prompt.ids) > 1
+
+
+def _apart(
+    sequences: Sequence[TokenSequence], prompts: Sequence[Prompt], of: Sequence[int], pad: int, nested: frozenset[str]
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Model inputs of P prompts without their last tokens, and of the N replies, each begun by that token."""
+    cut = [Prompt(one.ids[:-1], {name: kinds[:-1] for name, kinds in one.per_token.items()}) for one in prompts]
+    cut = [Prompt(one.ids, one.per_token, whole.per_picture) for one, whole in zip(cut, prompts, strict=True)]
+    read = stack([one.ids for one in cut], cut, pad, "right", nested)
+    # A reply's last token predicts nothing that is scored.
+    ids = [np.concatenate([sequence.prompt.ids[-1:], sequence.reply[:-1]]) for sequence in sequences]
+    begun = [Prompt(one.ids[-1:], {name: kinds[-1:] for name, kinds in one.per_token.items()}) for one in prompts]
+    replies = stack(ids, [begun[number] for number in of], pad, "right", nested)
+    return read, replies
 
 
 class PolicyWithValueHead(nn.Module):
@@ -187,9 +239,29 @@ class PolicyWithValueHead(nn.Module):
             states.append(hidden[batch.value_rows, batch.value_columns])
             return (hidden[batch.rows, batch.columns][None], *rest)
 
+        inputs: dict[str, Any] = batch.inputs
+        if batch.replies:
+            inputs = self._after_shared_prompts(batch)
         with _pre_hook(self.model.get_output_embeddings(), pick):
-            logits = self.model(**batch.inputs, use_cache=False).logits[0]
+            logits = self.model(**inputs, use_cache=bool(batch.replies)).logits[0]
         return logits, states[0]
+
+    def _after_shared_prompts(self, batch: Batch) -> dict[str, Any]:
+        """Read the shared prompts, and return the model inputs of the replies to them."""
+
+        def nothing(_: nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+            return (arguments[0][:, :0], *arguments[1:])  # no logits: nothing in a prompt is scored
+
+        with _pre_hook(self.model.get_output_embeddings(), nothing):
+            read = self.model(**batch.inputs, use_cache=True)
+        before = batch.inputs["attention_mask"][batch.of]
+        tokens = batch.replies["attention_mask"]
+        # Every position counts from the prompt's end, whatever it was padded with.
+        positions = before.sum(1, keepdim=True) + torch.arange(tokens.shape[1], device=tokens.device)
+        for module in shifted_modules(self.model):
+            positions = positions + module.rope_deltas[batch.of].to(positions)
+        changed = {"attention_mask": torch.cat([before, tokens], 1), "position_ids": positions}
+        return batch.replies | changed | handed_on(self.model, read, batch.of)
 
 
 class ValueHead(nn.Module):

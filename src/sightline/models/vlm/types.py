@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,6 +61,17 @@ class Prompt:
     ids: np.ndarray
     per_token: Mapping[str, torch.Tensor] = field(default_factory=dict)
     per_picture: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Digest of ids and tensors: prompts that show a model the same have equal ones."""
+        import torch
+
+        known = blake2b(self.ids.tobytes(), digest_size=16)
+        for name, tensor in sorted({**self.per_token, **self.per_picture}.items()):
+            known.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            known.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return known.digest()
 
 
 @dataclass(frozen=True)
