@@ -4,6 +4,7 @@
     python benchmarks/agents.py learn --game ezpoints --seeds 0 1 2
     python benchmarks/agents.py baselines
     python benchmarks/agents.py speed
+    python benchmarks/agents.py sent
 
 - `learn`: whole `sightline train GAME seed=S` commands, one after the other: how long each takes, what the model can do
   before and after on the test panel, with real, blank and shuffled pictures, and whether that is what was asked.
@@ -12,6 +13,8 @@
   the same test panels, and exactly where that can be computed.
 - `speed`: our rollouts and updates against the published way, rebuilt here from the same parts: same model, same
   weights, float32, one thread, one process.
+- `sent`: how many bytes each of two processes hands to the other in an update: its share of the episodes, beside what
+  these would take with their pictures, and beside the gradients.
 
 The published way ("Fine-Tuning Large Vision-Language Models as Decision-Making Agents via Reinforcement Learning", Zhai
 et al., NeurIPS 2024, by its code) plays one environment. For each step it samples a reply by `generate`, batch 1, puts
@@ -33,6 +36,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickle
 import shlex
 import subprocess
 import sys
@@ -55,11 +59,13 @@ from blackjack_rules import best_reward, odds_of, stand_always
 from running import keep
 from sightline.agents.algorithms.ppo import PPO
 from sightline.agents.building import AgentSetup, build, game_maker, resolve
+from sightline.agents.engines.engine import SingleProcess
 from sightline.agents.evaluation import oracle_play, random_play
 from sightline.agents.parsing import read_reply
 from sightline.agents.prompting import prompt_text
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.samplers import Completion, Conversation, Key, Sampler
+from sightline.agents.sharing import gather_episodes
 from sightline.agents.types import Advantages, Trajectory, Turn
 from sightline.config.loading import bundled_recipes, for_agent, load_recipe
 from sightline.config.recipe import AgentRecipe
@@ -674,6 +680,42 @@ class Published:
         return Sampled(turn.prompt, reply, weights, logprob, advantage, target)
 
 
+class Counting(SingleProcess):
+    """The first of two processes, which counts what it would send of its episodes."""
+
+    world = 2
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def gather(self, local: Any) -> list[Any]:
+        self.bytes += len(pickle.dumps(local))
+        return [local]
+
+
+def sent(games: Sequence[str]) -> None:
+    """Part `sent`."""
+    numbers: dict[str, Any] = how_it_was_run()
+    for game in games:
+        recipe = recipe_of(game, ["device=cpu", "threads=1"])
+        setup = build(recipe)
+        worker, engine, group = setup.rollout_worker(training=True), Counting(), recipe.algorithm.episodes_per_task
+        tasks = [EpisodeTask(seed, member) for seed in range(recipe.rollouts.tasks // 2) for member in range(group)]
+        played = worker.play(setup.sampler(training=True), tasks)
+        worker.close()
+        gather_episodes(engine, played, group)
+        learned = [one for one in setup.vlm.scorer.parameters() if one.requires_grad]
+        found = {
+            "turns of a process": sum(len(episode.turns) for episode in played),
+            "bytes": engine.bytes,
+            "bytes with pictures and prompts": len(pickle.dumps(played)),
+            "bytes of the gradients": 4 * sum(one.numel() for one in learned),
+        }
+        numbers[game] = found
+        print(game, found, flush=True)
+    keep(FILE, "sent", numbers)
+
+
 def _settings(vlm: VLM, tokens: int, sampled: bool, temperature: float, stops: list[int] | None) -> Any:
     """Nothing but these settings: the model's own, and the library's top-k of 50, are switched off."""
     library: Any = transformers  # its types change with its version
@@ -716,12 +758,16 @@ def main() -> None:
     timing.add_argument("--rounds", type=int, default=ROUNDS)
     timing.add_argument("--games", nargs="+", choices=GAMES, default=["numberline", "ezpoints"])
     timing.add_argument("--published-steps", type=int, default=128, help="steps of the published way in a round")
+    sending = parts.add_parser("sent", help="bytes between processes")
+    sending.add_argument("--games", nargs="+", choices=GAMES, default=["numberline", "ezpoints"])
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     if arguments.part == "learn":
         learn(arguments.game, arguments.seeds, arguments.overrides)
     elif arguments.part == "baselines":
         baselines()
+    elif arguments.part == "sent":
+        sent(arguments.games)
     else:
         speed(arguments.rounds, arguments.games, arguments.published_steps)
 
