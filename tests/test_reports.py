@@ -255,6 +255,13 @@ def test_report_shows_the_run_and_loads_nothing(tmp_path: Path) -> None:
     assert page.count("data:video/mp4;base64,") == 2 and page.count("<svg") == 4
 
 
+def test_a_warm_start_alone_is_not_compared_with_itself(tmp_path: Path) -> None:
+    run = fabricate(tmp_path / "run")
+    assert "before and after training" in write_report(run).read_text("utf-8")
+    write_recipe(run, RECIPE.replace("steps: 40000", "steps: 0"))
+    assert "before and after training" not in write_report(run).read_text("utf-8")
+
+
 def test_report_of_an_empty_folder(tmp_path: Path) -> None:
     page = write_report(tmp_path).read_text("utf-8")
     for gentle in ("not been evaluated", "No metrics", "No videos", "not measured over", "Neither recipe"):

@@ -66,6 +66,8 @@ def write_report(run: Path) -> Path:
         The page's path.
     """
     recipe, result = read_recipe(run), read_mapping(run / "result.json")
+    if recipe.get("steps") == 0:  # a warm start alone: the model before RL is the one after it
+        result = {key: value for key, value in result.items() if key != "untrained"}
     metrics, landscape = read_records(run), read_mapping(run / "landscape.json")
     reward = _reward_block(recipe)
     wording, of_agent = reward.wording, recipe.get("role") == "agent"
