@@ -283,6 +283,21 @@ def test_furniture_of_floor_plans_is_read(floor_plans_installed: Path) -> None:
     assert [name for name in places if name.startswith("drawer")] == ["drawer 2", "drawer 1"]
 
 
+def test_more_rooms_to_train_in_are_none_of_those_held_out() -> None:
+    def numbers(held_out: bool, rooms: int) -> set[int]:
+        return {scene.number for scene in scenes(held_out, "pick_and_place_simple", False, "own", rooms)}
+
+    assert numbers(False, 24) == set(range(24)) and numbers(False, 5) == set(range(5))
+    assert numbers(False, 40) == {*range(24), *range(30, 46)}
+    assert numbers(True, 24) == numbers(True, 40) == set(range(24, 30))
+    game = HouseholdGame("pick_and_place_simple", rooms=1000, words=False)
+    listed = [game.reset(seed=seed)[1]["legal_actions"] for seed in range(30)]
+    assert len(set(listed)) > 25, "hardly ever the same room twice"
+    for wrong in ({"rooms": 0}, {"rooms": 30, "layouts": "alfworld"}):
+        with pytest.raises(BadInput, match=f"rooms={wrong['rooms']}: say 1 or more"):
+            HouseholdGame(**wrong)  # type: ignore[arg-type]
+
+
 def test_games_on_floor_plans_are_won_in_rooms_that_are_seen_or_held_out(floor_plans_installed: Path) -> None:
     for held_out in (False, True):
         game = HouseholdGame(("pick_and_place_simple", "look_at_obj_in_light"), held_out, layouts="alfworld")

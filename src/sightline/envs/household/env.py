@@ -11,7 +11,7 @@ from sightline.envs.games.contract import Game, Observation
 from sightline.envs.household.files import FILE, read_game
 from sightline.envs.household.goals import KINDS, Goal, expert, find_target
 from sightline.envs.household.pictures import draw_world
-from sightline.envs.household.scenes import LAYOUTS, Layouts, Scene, draw_game, kind_of, room_of, scenes
+from sightline.envs.household.scenes import LAYOUTS, SEEN, Layouts, Scene, draw_game, kind_of, room_of, scenes
 from sightline.envs.household.world import NOTHING_HAPPENS, Household, Thing, World
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput, one_of
@@ -38,6 +38,8 @@ class HouseholdGame(Game):
         tasks: kinds of tasks to draw from, by ALFWorld's names; None for all six.
         held_out: play in the rooms that are never trained in.
         sliced: let things be sliced first.
+        rooms: of each kind (kitchen, bathroom, …) that are seen; any number, for all are drawn. The six that are held
+            out stay the same.
         layouts: `own`: rooms of our making; `alfworld`: the floor plans of the package of that name, which has to be
             installed.
         words: see above.
@@ -59,6 +61,7 @@ class HouseholdGame(Game):
         tasks: Sequence[str] | str | None = None,
         held_out: bool = False,
         sliced: bool = False,
+        rooms: int = SEEN,
         layouts: Layouts = "own",
         words: bool = True,
         shaped: bool = False,
@@ -75,9 +78,14 @@ class HouseholdGame(Game):
                 raise BadInput("sliced: no room has both a knife and a lamp; leave out look_at_obj_in_light")
         self.held_out, self.sliced, self.words, self.shaped = held_out, sliced, words, shaped
         self.layouts = one_of("layouts", layouts, LAYOUTS)
-        for task in self._tasks if layouts != "own" else ():
-            if not scenes(held_out, task, sliced, layouts):
-                raise BadInput(f"{task}: no floor plan allows it; leave it out of tasks")
+        if rooms < 1 or (rooms != SEEN and layouts != "own"):
+            raise BadInput(f"rooms={rooms}: say 1 or more, with layouts=own; there are 24 floor plans of each kind")
+        self._rooms = rooms
+        for task in self._tasks:
+            if not scenes(held_out, task, sliced, layouts, rooms):
+                raise BadInput(
+                    f"{task}: no {'room' if layouts == 'own' else 'floor plan'} allows it; leave it out of tasks"
+                )
         self._files = [] if games is None else _game_files(Path(games))
         self._scene: Scene | None = None
         self.goal = Goal("pick_and_place_simple", "", "")
@@ -93,7 +101,7 @@ class HouseholdGame(Game):
             household, self.goal = read_game(self._files[int(self.np_random.integers(len(self._files)))])
         else:
             self._scene, household, self.goal = draw_game(
-                self.np_random, self._tasks, self.held_out, self.sliced, self.layouts
+                self.np_random, self._tasks, self.held_out, self.sliced, self.layouts, self._rooms
             )
         self.world = World(household)
         sentences = self.goal.sentences

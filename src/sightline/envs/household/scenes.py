@@ -20,9 +20,9 @@ from sightline.envs.household.layouts import PLANS, floor_plans
 from sightline.envs.household.world import KNIVES, Household, Place, Thing, World
 
 SCENES = 30
-"""Scenes of each room."""
+"""Scenes of each room; with higher numbers there are as many more for training as are asked for."""
 SEEN = 24
-"""Those with lower numbers are for training; the rest are held out."""
+"""Of the first ones those with lower numbers are for training; the rest are held out."""
 HELD_OUT_PLANS = 6
 """Of the 30 floor plans of each room, those up to this number are held out, as `alfworld` itself divides them."""
 Layouts = Literal["own", "alfworld"]
@@ -210,7 +210,7 @@ class Scene(NamedTuple):
 
     @property
     def is_held_out(self) -> bool:
-        return self.number <= HELD_OUT_PLANS if self.layouts == "alfworld" else self.number >= SEEN
+        return self.number <= HELD_OUT_PLANS if self.layouts == "alfworld" else SEEN <= self.number < SCENES
 
 
 @cache
@@ -284,9 +284,11 @@ def goals_of(scene: Scene, task: str, sliced: bool) -> tuple[Goal, ...]:
 
 
 @cache
-def scenes(held_out: bool, task: str, sliced: bool, layouts: Layouts = "own") -> tuple[Scene, ...]:
-    """The seen or the held-out scenes that allow a task."""
-    numbers = range(SCENES) if layouts == "own" else PLANS
+def scenes(held_out: bool, task: str, sliced: bool, layouts: Layouts = "own", rooms: int = SEEN) -> tuple[Scene, ...]:
+    """The held-out scenes that allow a task, or those of the first `rooms` seen ones of each room that do."""
+    numbers = (
+        PLANS if layouts == "alfworld" else [*range(min(rooms, SEEN)), *range(SEEN, SCENES + max(rooms - SEEN, 0))]
+    )
     all_scenes = (Scene(room, number, layouts) for room in ROOMS for number in numbers)
     return tuple(scene for scene in all_scenes if scene.is_held_out == held_out and goals_of(scene, task, sliced))
 
@@ -297,11 +299,12 @@ def draw_game(
     held_out: bool = False,
     sliced: bool = False,
     layouts: Layouts = "own",
+    rooms: int = SEEN,
 ) -> tuple[Scene, Household, Goal]:
     """Draw a scene, a task and where things lie, so that the task is neither done nor impossible."""
     while True:
         task = tasks[int(rng.integers(len(tasks)))]
-        among = scenes(held_out, task, sliced, layouts)
+        among = scenes(held_out, task, sliced, layouts, rooms)
         scene = among[int(rng.integers(len(among)))]
         goals = goals_of(scene, task, sliced)
         goal = goals[int(rng.integers(len(goals)))]
