@@ -29,7 +29,7 @@ Gradients flow back through the keys and values to the prompt: they are those of
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -167,14 +167,16 @@ def _apart(
     sequences: Sequence[TokenSequence], prompts: Sequence[Prompt], of: Sequence[int], pad: int, nested: frozenset[str]
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Model inputs of P prompts without their last tokens, and of the N replies, each begun by that token."""
-    cut = [Prompt(one.ids[:-1], {name: kinds[:-1] for name, kinds in one.per_token.items()}) for one in prompts]
-    cut = [Prompt(one.ids, one.per_token, whole.per_picture) for one, whole in zip(cut, prompts, strict=True)]
-    read = stack([one.ids for one in cut], cut, pad, "right", nested)
+
+    def part(prompt: Prompt, which: slice, pictures: Mapping[str, torch.Tensor] | None = None) -> Prompt:
+        return Prompt(prompt.ids[which], {name: row[which] for name, row in prompt.per_token.items()}, pictures or {})
+
+    but_last = [part(prompt, slice(-1), prompt.per_picture) for prompt in prompts]
+    last = [part(prompt, slice(-1, None)) for prompt in prompts]
     # A reply's last token predicts nothing that is scored.
-    ids = [np.concatenate([sequence.prompt.ids[-1:], sequence.reply[:-1]]) for sequence in sequences]
-    begun = [Prompt(one.ids[-1:], {name: kinds[-1:] for name, kinds in one.per_token.items()}) for one in prompts]
-    replies = stack(ids, [begun[number] for number in of], pad, "right", nested)
-    return read, replies
+    ids = [np.concatenate([last[i].ids, sequence.reply[:-1]]) for i, sequence in zip(of, sequences, strict=True)]
+    read = stack([prompt.ids for prompt in but_last], but_last, pad, "right", nested)
+    return read, stack(ids, [last[i] for i in of], pad, "right", nested)
 
 
 class PolicyWithValueHead(nn.Module):
