@@ -48,8 +48,8 @@ class FSDP2(ProcessGroup):
         if vlm.four_bit:
             raise BadInput("weights of 4 bits cannot be kept in shards; say engine=ddp, or policy.four_bit=false")
         self._vlm, self._module, self._twin = vlm, vlm.scorer, _without_weights(vlm.scorer)
-        # The layers of a shared prompt run once more, and all processes must run them equally often.
-        vlm.shares_prompts = vlm.shares_prompts and not self.uniform_steps
+        # Gradients of a shared prompt reach its layers by keys and values, where FSDP does not gather their weights.
+        vlm.shares_prompts = False
         weights = vlm.scorer.state_dict() if self.rank == 0 else {}
         mesh = init_device_mesh(vlm.device.type, (self.world,))
         precision = MixedPrecisionPolicy(reduce_dtype=torch.float32)
