@@ -63,11 +63,9 @@ def measure(game: str, row: str, folder: Path) -> list[dict[str, Any]]:
     for cell in sightline("sweep", *arguments_of(game, row), "--run-dir", str(where))["cells"]:
         run = RunFolder(Path(cell["run"]))
         result = json.loads((run.path / "result.json").read_text())
-        turns = None
-        for record in read_metrics(run.metrics_file):
-            if (record.get("evaluation/success_rate") or 0.0) >= LEARNED:
-                turns = int(record["step"])
-                break
+        records = read_metrics(run.metrics_file)
+        learned = (int(one["step"]) for one in records if (one.get("evaluation/success_rate") or 0.0) >= LEARNED)
+        turns = next(learned, None)
         kept_numbers = {key: result[key] for key in ("success_rate", "ci_low", "ci_high", "truthful_replies")}
         found.append({"turns": turns, "seconds": round(result["seconds"])} | kept_numbers)
     return found

@@ -65,6 +65,11 @@ def with_adapters(model: Any, lora: LoRA, frozen: Collection[TrainablePart]) -> 
     return library.get_peft_model(model, settings)
 
 
+def without_adapters(model: Any) -> Any:
+    """The Hugging Face model itself, where PEFT has wrapped it."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 def _linear_layers(model: Any, lora: LoRA, frozen: Collection[TrainablePart]) -> list[str]:
     """Full names of the linear layers that get adapters.
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from sightline.errors import RunFailed
 from sightline.models.vlm.loading import without_future_warnings
+from sightline.models.vlm.parts import without_adapters
 from sightline.models.vlm.shared_prompts import handed_on, shifted_modules
 from sightline.models.vlm.tokens import Tokens
 from sightline.models.vlm.types import EVERY_TOKEN, Sample, Truncation
@@ -241,7 +242,7 @@ def _without_own_settings(model: Any) -> Iterator[None]:
     import transformers
 
     library: Any = transformers
-    core = model.get_base_model() if hasattr(model, "get_base_model") else model
+    core = without_adapters(model)
     own, core.generation_config = core.generation_config, library.GenerationConfig()
     try:
         yield

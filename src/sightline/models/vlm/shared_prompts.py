@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from sightline.models.vlm.parts import without_adapters
+
 if TYPE_CHECKING:
     import torch
 
@@ -21,7 +23,7 @@ def handed_on(model: Any, read: Any, of: torch.Tensor) -> dict[str, Any]:
     """
     cache = read.get("cache") or read["past_key_values"]
     cache.batch_select_indices(of)
-    core = model.get_base_model() if hasattr(model, "get_base_model") else model
+    core = without_adapters(model)
     # the name depends on the version of the library
     return {"cache" if "cache" in inspect.signature(core.forward).parameters else "past_key_values": cache}
 
@@ -43,7 +45,7 @@ def can_share(model: Any) -> bool:
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer
 
-    core = model.get_base_model() if hasattr(model, "get_base_model") else model
+    core = without_adapters(model)
     if core.config.is_encoder_decoder or "position_ids" not in inspect.signature(core.forward).parameters:
         return False
     layers = DynamicCache(config=core.config.get_text_config(decoder=True)).layers
