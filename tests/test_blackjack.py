@@ -98,7 +98,7 @@ def test_hands_are_added_up_card_by_card(ranks: str, said: str) -> None:
 
 def test_the_total_is_asked_for_where_the_option_says_so() -> None:
     game = Blackjack(total=True)
-    assert game.asked == ("player", "dealer", "total") and Blackjack().asked == ("player", "dealer")
+    assert game.asked == ("dealer", "total") and Blackjack().asked == ("player", "dealer")
     for seed in range(9):
         assert game.reset(seed=seed)[1]["facts"]["total"].split()[-1] == str(game.hand.total)
 

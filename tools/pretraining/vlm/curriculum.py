@@ -71,8 +71,8 @@ def phrases(examples: list[Exercise]) -> list[str]:
             # Said with the name in sight: whether the target is here is then one look back at what is like it.
             found |= {", here", ", elsewhere"}
             found |= {'", "take ', '", "go to ', f"\nThe action{_common_start(listed)}take "}
-        if game == "blackjack-total":  # a value is one token, whether it has one digit or two
-            found |= {" soft ", *(f" {total}" for total in range(2, 22))}
+        if game == "blackjack-total":  # a value is one token, whether it has one digit or two, is hard or soft
+            found |= {*(f" {total}" for total in range(2, 22)), *(f" soft {total}" for total in range(11, 22))}
         found |= {start} if start == end else {start, end}
         found |= {name for one in examples if game == one.game == "babyai" for name in one.actions}
     mark = "\0"

@@ -110,8 +110,9 @@ class Blackjack(Game):
     Cards are sampled with replacement. The dealer's second card is shown once the player stands.
 
     Args:
-        total: ask for the value of the player's hand, too, which no card shows: after each card what comes of it, so
-            that a reply adds up before its action (`K 10, 3 13, A 14`; `soft 17` where an ace counts as 11).
+        total: instead of the player's cards ask for what they add up to, card by card (`K 10, 3 13, A 14`; `soft 17`
+            where an ace counts as 11): no card shows the value of the hand, and so a reply works it out before its
+            action.
         advice: what best play and demonstrations are: what wins most (`best`), or the dealer's own rule, hit below 17
             (`dealer`, 40.8 %).
         legacy: show every ten as J, Q or K and never as 10, and never show more than the dealer's upcard.
@@ -130,7 +131,7 @@ class Blackjack(Game):
         render_mode: str | None = "rgb_array",
     ) -> None:
         super().__init__(render_size, render_mode)
-        self.asked = ("player", "dealer", *(("total",) if total else ()))
+        self.asked = ("dealer", "total") if total else ("player", "dealer")
         self.rule = RULES[one_of("advice", advice, RULES)]
         self.legacy = legacy
         self.player: list[Card] = []
@@ -199,8 +200,12 @@ class Blackjack(Game):
         )
 
     def facts(self) -> dict[str, str]:
-        facts = {"player": ranks_in_words(self.player), "dealer": ranks_in_words(self._open_cards())}
-        return facts | {"total": added_up(self.player)} if "total" in self.asked else facts
+        known = {
+            "player": ranks_in_words(self.player),
+            "dealer": ranks_in_words(self._open_cards()),
+            "total": added_up(self.player),
+        }
+        return {name: known[name] for name in self.asked}
 
     def legal_actions(self) -> tuple[str, ...]:
         return () if self._outcome and not self.legacy else self.action_names
