@@ -74,6 +74,7 @@ def test_what_is_a_list(override: str, expected: list[str]) -> None:
         (["reward.alpha=0.5,0.50"], "the value 0.5 twice"),
         (["seed=0..1", "seed=3"], "given twice"),
         (["seed=3"], "nothing varies"),
+        (["goal='a pole, upright'"], "nothing varies"),
         (["seed"], "key=value"),
     ],
 )
@@ -327,11 +328,20 @@ def test_a_finished_sweep_prints_its_table_again(killed: tuple[Path, list[str]],
 
 
 def test_failures_are_listed_at_the_end(sightline: Sightline, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = fake(seed1="fail")
-    monkeypatch.setattr("sightline.sweep.carry_out.__defaults__", (command,))
+    monkeypatch.setattr("sightline.sweep.trainer", lambda per_run: fake(seed1="fail"))
     done = sightline("sweep", "cartpole", *SMALL, "seed=0..1", "--run-dir", "sweep")
     assert done.code == 1
     assert done.lines[-2:] == [
         *("seed=1: the simulator is gone", "sightline: 1 of 2 cells failed; the same command tries them again")
     ]
     assert "cartpole" in done.out
+
+
+def test_runs_of_several_processes_are_started_by_torchrun(sightline: Sightline) -> None:
+    """One that is refused there says so itself: what torchrun adds is not the reason."""
+    command = ("sweep", "numberline", "seed=0..0", "policy.sampler=server", "--run-dir", "sweep", "--per-run", "2")
+    done = sightline(*command)
+    assert done.code == 1
+    assert done.lines[-2].startswith("seed=0: policy.sampler=server is for one process, and torchrun has started 2")
+    refused = sightline("sweep", "cartpole", *SMALL, "seed=0..1", "--run-dir", "other", "--per-run", "2")
+    assert refused.code == 2 and refused.lines[-1].endswith("only role=agent learns in several processes, not control")

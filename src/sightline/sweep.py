@@ -176,8 +176,9 @@ def parse_grid(overrides: Sequence[str], varied: Sequence[str] = ()) -> Grid:
         if key in seen:
             raise BadInput(f"{key} is given twice; list its values in one: {key}=…,…")
         seen.add(key)
-        values = listed_values(key, override.partition("=")[2])
-        if len(values) == 1 and key not in varied:
+        text = override.partition("=")[2]
+        values = listed_values(key, text)
+        if values == [text] and key not in varied:  # a range of one number is a list, too, which may grow
             fixed.append(override)
             continue
         by_label: dict[str, str] = {}
@@ -261,9 +262,9 @@ class Plan:
     cells: Sequence[GridCell]
     document: Mapping[str, Any]
 
-    def default_processes(self) -> int:
+    def default_processes(self, per_run: int = 1) -> int:
         """Number of cells that this machine's cores can train at a time."""
-        return max(1, available_cores() // max(cell.recipe.threads for cell in self.cells))
+        return max(1, available_cores() // max(cell.recipe.threads * per_run for cell in self.cells))
 
 
 def plan_sweep(recipe: str | None, overrides: Sequence[str], path: Path) -> Plan:
@@ -379,10 +380,15 @@ def _check_same(cell: GridCell, wanted: Recipe) -> None:
 # -- carrying it out --------------------------------------------------------------------------------------------------
 
 
-def train_command(cell: GridCell, resume: bool) -> list[str]:
-    """The command line that trains a cell."""
-    given = [*cell.arguments, "--run-dir", str(cell.path), *(["--resume"] if resume else [])]
-    return [sys.executable, "-m", "sightline", "train", *given]
+def trainer(per_run: int = 1) -> Command:
+    """Builder of the command lines that train cells, each in one process or in several that torchrun starts."""
+    several = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(per_run), "-m"]
+
+    def command(cell: GridCell, resume: bool) -> list[str]:
+        given = [*cell.arguments, "--run-dir", str(cell.path), *(["--resume"] if resume else [])]
+        return [sys.executable, "-m", *(several if per_run > 1 else []), "sightline", "train", *given]
+
+    return command
 
 
 @dataclass
@@ -481,7 +487,8 @@ class _Sweeping:
 
     def _reason(self, cell: GridCell, code: int) -> str:
         lines = [line.strip() for line in read_text(self._log(cell)).splitlines() if line.strip()]
-        last = lines[-1].removeprefix("sightline: ") if lines else ""
+        own = [line.removeprefix("sightline: ") for line in lines if line.startswith("sightline: ")]
+        last = (own or lines or [""])[-1]  # torchrun says more after it
         if code < 0:
             with contextlib.suppress(ValueError):
                 return f"its process was ended by {signal.Signals(-code).name}" + (f" after: {last}" if last else "")
@@ -491,15 +498,13 @@ class _Sweeping:
         return self.plan.path / LOGS / f"{cell.name}.log"
 
 
-def carry_out(
-    plan: Plan, processes: int, say: Callable[[str], None], command: Command = train_command
-) -> dict[str, str]:
+def carry_out(plan: Plan, processes: int, say: Callable[[str], None], command: Command | None = None) -> dict[str, str]:
     """Train every cell that has no result, some of them at a time.
 
     Args:
         processes: how many at a time.
         say: shows a line of progress.
-        command: builds the command line of a cell.
+        command: builds the command line of a cell; default: that of `trainer()`.
 
     Returns:
         Why cells have no result: name -> last line that they said.
@@ -519,7 +524,7 @@ def carry_out(
             (plan.path / LOGS).mkdir(exist_ok=True)
         waiting = deque(cell for cell in plan.cells if not cell.finished)
         done = len(plan.cells) - len(waiting)
-        sweeping = _Sweeping(plan, processes, say, command, waiting, done_before=done)
+        sweeping = _Sweeping(plan, processes, say, command or trainer(), waiting, done_before=done)
         if done:
             say(f"{done} of {len(plan.cells)} cells are done already")
         with StopRequests() as stop:

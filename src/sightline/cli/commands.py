@@ -237,8 +237,11 @@ def sweep(
         Path | None, typer.Option(help="Folder of the sweep; given again, its unfinished cells go on.")
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Cells at a time; default: cores, divided by the recipe's threads.")
+        int | None, typer.Option(min=1, help="Cells at a time; default: cores, divided by those that a run needs.")
     ] = None,
+    per_run: Annotated[
+        int, typer.Option(min=1, help="Processes of a run, started by torchrun; several are for agents alone.")
+    ] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -253,16 +256,20 @@ def sweep(
     skipped, those cut off are resumed. Values may be added to keys that vary.
     """
     from sightline.reports.comparison import compare, comparison_document, text_table, write_comparison
-    from sightline.sweep import carry_out, plan_sweep
+    from sightline.sweep import carry_out, plan_sweep, trainer
 
     if run_dir is None:
         raise BadInput("say where the cells go: --run-dir DIR; the same folder continues a sweep")
     plan = plan_sweep(*_split(recipe or []), run_dir)
+    roles = {cell.recipe.role for cell in plan.cells}
+    if per_run > 1 and roles != {"agent"}:
+        raise BadInput(f"--per-run {per_run}: only role=agent learns in several processes, not {', '.join(roles)}")
     rows = [(cell.name, cell.state) for cell in plan.cells]
     if dry_run:
         print_rows(rows, ("cell", "state"), as_json)
         return
-    failures = carry_out(plan, processes or plan.default_processes(), lambda line: typer.echo(line, err=True))
+    at_a_time = processes or plan.default_processes(per_run)
+    failures = carry_out(plan, at_a_time, lambda line: typer.echo(line, err=True), trainer(per_run))
     compared = compare([run_dir]) if any(cell.started for cell in plan.cells) else None
     page = None if compared is None else write_comparison(run_dir / "report.html", compared, run_dir.resolve().name)
     if as_json:
