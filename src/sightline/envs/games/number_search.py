@@ -1,10 +1,11 @@
 """Search for a formula, told step by step: the thoughts of a demonstration in which numbers are combined two by two.
 
-    3 4 6 10: 6/3=2, 2 4 10: 10-4=6, 2 6: 2*6=12; 10-4=6, 3 6 6: 6-3=3, 3 6: 3*6=18; 6*4=24 ...; so 6*4/(10-9)
+    3 4 6 10: 6 / 3 = 2, 2 4 10: 10 - 4 = 6, 2 6: 2 * 6 = 12; 3 4 6 10: 10 - 4 = 6, 3 6 6: 6 / 3 = 2, ...; 6/3*(10+4)
 
 An attempt names two of the numbers that are left, what they make, and what is left then; the last is compared with the
 target. A stranger to the game can follow it, and so can a model that writes one small step after the other: which two
-to take is guessed, but a wrong guess is noticed, and another attempt begins.
+to take is guessed, but a wrong guess is noticed, and another attempt begins. Every step stands beside what it follows
+from, so there is nothing to remember.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import numpy as np
 
 Numbers = tuple[Fraction, ...]
 """Numbers that are left, sorted."""
+MOST = 100
+"""No attempt makes more than this, or a fraction, unless its hand needs it: of the deals that make 24, 1 in 60 does."""
 
 
 class Pairing(NamedTuple):
@@ -47,13 +50,16 @@ def pairings(numbers: Numbers) -> Iterator[tuple[Pairing, Numbers]]:
 
 
 @lru_cache(maxsize=200_000)
-def reachable(numbers: Numbers, target: Fraction, whole: bool) -> bool:
-    """True if the target can be made of all numbers; with `whole`, without fractions on the way."""
+def reachable(numbers: Numbers, target: Fraction, plain: bool) -> bool:
+    """True if the target can be made of all numbers; with `plain`, of plain numbers on the way."""
     if len(numbers) == 1:
         return numbers[0] == target
-    return any(
-        reachable(left, target, whole) for made, left in pairings(numbers) if not whole or made.value.denominator == 1
-    )
+    return any(reachable(left, target, plain) for made, left in pairings(numbers) if not plain or is_plain(made.value))
+
+
+def is_plain(number: Fraction) -> bool:
+    """True for whole numbers up to `MOST`."""
+    return number.denominator == 1 and number <= MOST
 
 
 def attempt(
@@ -68,13 +74,13 @@ def attempt(
         chance: of the choice.
         solves: whether it reaches the target, which must be possible then.
     """
-    whole = reachable(numbers, target, True) or not solves
+    plain = reachable(numbers, target, True) or not solves
     steps: list[tuple[Pairing, Numbers]] = []
     while len(numbers) > 1:
         choices = [
             (made, left)
             for made, left in pairings(numbers)
-            if not (whole and made.value.denominator > 1) and (not solves or reachable(left, target, whole))
+            if (is_plain(made.value) or not plain) and (not solves or reachable(left, target, plain))
         ]
         made, numbers = choices[int(chance.integers(len(choices)))]
         steps.append((made, numbers))
@@ -101,29 +107,36 @@ def formula(steps: Sequence[Pairing]) -> list[str]:
     return tokens
 
 
-def told(numbers: Sequence[int], target: int, failures: int, chance: np.random.Generator) -> tuple[str, list[str]]:
-    """A search in words, and the tokens of the formula that it ends with.
+def told(
+    numbers: Sequence[int], target: int, attempts: int, chance: np.random.Generator, solves: bool = True
+) -> tuple[str, list[str]]:
+    """A search in words, and the tokens of the formula that it ends with: that of its last attempt.
 
     Args:
-        numbers: from which the target can be made.
+        numbers: from which the target can be made, if the search has to solve it.
         target: what is to be made.
-        failures: attempts that fail before one succeeds; fewer if one of them succeeds by chance.
+        attempts: how many, at least one; fewer if one succeeds by chance.
         chance: of the attempts.
+        solves: whether the last attempt succeeds; else all are made at random.
     """
-    left, goal = tuple(sorted(map(Fraction, numbers))), Fraction(target)
+    hand, goal = tuple(sorted(map(Fraction, numbers))), Fraction(target)
     said: list[str] = []
     steps: list[tuple[Pairing, Numbers]] = []
-    for number in range(failures + 1):
-        steps = attempt(left, goal, chance, solves=number == failures)
-        said.append("".join(_in_words(made, then) for made, then in steps))
+    for number in range(1, attempts + 1):
+        steps = attempt(hand, goal, chance, solves=solves and number == attempts)
+        said.append(_listed(hand) + "".join(_in_words(made, left) for made, left in steps))
         if steps[-1][0].value == goal:
             break
     found = formula([made for made, _ in steps])
-    return f"{' '.join(map(str, left))}: {'; '.join(said)}; {''.join(found)}", found
+    return f"{'; '.join(said)}; {''.join(found)}", found
+
+
+def _listed(numbers: Numbers) -> str:
+    return f"{' '.join(map(str, numbers))}: "
 
 
 def _in_words(made: Pairing, left: Numbers) -> str:
-    # 8/(1/3) and not 8/1/3, which could be read as (8/1)/3
+    # 8 / (1/3) and not 8 / 1/3, which could be read as (8/1)/3
     one, other = (f"({number})" if number.denominator > 1 else str(number) for number in (made.left, made.right))
-    text = f"{one}{made.sign}{other}={made.value}"
-    return f"{text}, {' '.join(map(str, left))}: " if len(left) > 1 else text
+    text = f"{one} {made.sign} {other} = {made.value}"
+    return f"{text}, {_listed(left)}" if len(left) > 1 else text

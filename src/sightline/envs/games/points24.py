@@ -17,8 +17,8 @@ from sightline.errors import BadInput
 
 MAX_DEALS = 1000
 """Number of unsolvable deals in a row after which the target is taken to be out of reach."""
-MOST_FAILURES = 3
-"""Attempts that fail, at most, before one succeeds in a demonstration."""
+MOST_ATTEMPTS = 4
+"""Attempts of a demonstration, at most; the last one succeeds."""
 
 
 def is_held_out(numbers: Sequence[int]) -> bool:
@@ -95,8 +95,8 @@ class Points24(PointsGame):
     def thoughts(self) -> str | None:
         """A search for any formula, as long as none is begun; then the formula that is being written."""
         if not self.formula and solvable(self.numbers, self.target):
-            failures = int(self._chance.integers(MOST_FAILURES + 1))
-            said, self._plan = told(self.numbers, self.target, failures, self._chance)
+            attempts = int(self._chance.integers(1, MOST_ATTEMPTS + 1))
+            said, self._plan = told(self.numbers, self.target, attempts, self._chance)
             return said
         return "".join(self._plan) if self._follows_plan() else None
 
