@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from itertools import islice, pairwise
 from pathlib import Path
@@ -19,6 +21,7 @@ from pretraining.vlm.exercise import REPLIES, Exercise
 from pretraining.vlm.rooms import CELLS, KINDS, LOOKS
 from sightline.agents.parsing import read_reply
 from sightline.agents.prompting import prompt_text
+from sightline.envs.games.formulas import value
 from sightline.envs.games.making import GameMaker
 from sightline.images import Picture
 from sightline.models.vlm.loading import BUNDLED, bundled_vlm_folder
@@ -202,6 +205,25 @@ def test_hands_of_any_length_are_added_up_in_lessons() -> None:
     lengths = Counter(map(len, added))
     assert all(lengths[count] > 15 for count in (2, 3, 4))
     assert all(int(hand[-1].split()[-1]) <= 21 for hand in added)
+
+
+def test_plans_in_lessons_are_written_down_and_followed() -> None:
+    """Whatever the last attempt makes: skill is left to others."""
+    lessons = list(islice(exercises(4, {"points24-plan": 1.0}), 300))
+    values: Counter[bool] = Counter()
+    later = 0
+    for lesson in lessons:
+        reply = json.loads(lesson.reply)
+        *attempts, formula = reply["plan"].split("; ")
+        written = re.search(r"Formula so far: (\S+)\nYou have written down: (.*)\n", lesson.prompt)
+        assert written is not None and f"{formula}=".startswith(written[1].replace("empty", "") + reply["action"])
+        if attempts:
+            assert written[2] == "nothing" and 1 <= len(attempts) <= 4
+            values[value(formula) == 24] += 1
+        else:
+            assert written[2].split("; ")[-1] == formula
+            later += 1
+    assert 60 < later < 240 and values[True] < 0.2 * values[False]
 
 
 def test_the_bundled_model_sees(bundled: VLM) -> None:

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from pretraining.vlm.exercise import REPLIES, Exercise
+from pretraining.vlm.exercise import PLANNED, REPLIES, Exercise
 from pretraining.vlm.rooms import KINDS, LOOKS, strolls
 from sightline.agents.prompting import demonstration, prompt_text
 from sightline.envs.control.cartpole import TRACK, CartPole
 from sightline.envs.games.blackjack import Blackjack, hand_of
 from sightline.envs.games.cards import RANKS, Card, any_suit
 from sightline.envs.games.making import GameMaker
+from sightline.envs.games.number_search import MOST, told
 from sightline.envs.games.points import PointsGame
 
 GAMES = {
@@ -41,6 +42,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "household": {"tasks": "pick_and_place_simple", "words": False},
 }
 """How they are played."""
+PLAN = "points24-plan"
+"""Points24 with a plan that is written down before its first action."""
+ATTEMPTS, LATER = 4, 0.3
+"""Attempts of a plan, at most, and the share of the turns after the first that are lessons."""
 MOST_CARDS = 6
 """Cards of a hand that is added up in a lesson, at most."""
 WEIGHTS = {"+": 0.65, "-": 0.35, "*": 0.5, "/": 0.35, "stand": 0.6, "hit": 0.4}
@@ -51,7 +56,10 @@ HABIT_AT_THE_POLE = {"right": 1.5}
 def exercises(seed: int, games: dict[str, float] = GAMES) -> Iterator[Exercise]:
     """States of games without end, each game as often as its share says."""
     rng = np.random.default_rng(seed)
-    playing = {name: strolls(name, rng) if name in ROOMS else _states(name, rng) for name in games}
+    playing = {
+        name: strolls(name, rng) if name in ROOMS else _searches(rng) if name == PLAN else _states(name, rng)
+        for name in games
+    }
     names, shares = list(games), np.array(list(games.values()))
     while True:
         yield next(playing[names[rng.choice(len(names), p=shares / shares.sum())]])
@@ -73,11 +81,14 @@ def phrases(examples: list[Exercise]) -> list[str]:
             found |= {'", "take ', '", "go to ', f"\nThe action{_common_start(listed)}take "}
         if game == "blackjack-total":  # a value is one token, whether it has one digit or two, is hard or soft
             found |= {*(f" {total}" for total in range(2, 22)), *(f" soft {total}" for total in range(11, 22))}
+        if game == PLAN:
+            found |= {"\nYou have written down: ", "nothing", "; ", ":", *(f" {sign}" for sign in "+-*/=")}
+            found |= {f" {number}" for number in range(MOST + 1)}
         found |= {start} if start == end else {start, end}
         found |= {name for one in examples if game == one.game == "babyai" for name in one.actions}
     mark = "\0"
-    for asked in {tuple(example.facts) for example in examples}:
-        reply = demonstration(REPLIES, dict.fromkeys(asked, mark), "", mark)
+    for replies, asked in {(example.game == PLAN, tuple(example.facts)) for example in examples}:
+        reply = demonstration(PLANNED if replies else REPLIES, dict.fromkeys(asked, mark), mark, mark)
         found |= set(reply.split(json.dumps(mark)[1:-1]))
     return sorted(found)
 
@@ -110,9 +121,7 @@ def _states(name: str, rng: np.random.Generator) -> Iterator[Exercise]:
                 observation, *_, info = env.step(str(rng.choice(game.action_names)))
                 shown = [*shown[1:], _quantities(game)]
         if isinstance(game, PointsGame) and rng.random() < 0.6:
-            # Deals that can be won show few of all cards; eyes should know them all.
-            game.cards = [any_suit(RANKS[rng.integers(13)], rng) for _ in game.cards]
-            observation, info = game._observation(), game._info(False)
+            observation, info = _any_cards(game, rng)
         if isinstance(game, Blackjack) and "total" in game.asked and rng.random() < 0.8:
             # Long hands are rare, and adding up is learned from them.
             game.player = _any_hand(rng)
@@ -132,6 +141,37 @@ def _states(name: str, rng: np.random.Generator) -> Iterator[Exercise]:
             shown = [*shown[1:], _quantities(game)]
             # Most moves change little of the picture: long games are left early, and poles before they have fallen.
             over = terminated or truncated or rng.random() < (0.3 if isinstance(game, CartPole) else 0.1)
+
+
+def _searches(rng: np.random.Generator) -> Iterator[Exercise]:
+    """Points24, planned without skill: two numbers are combined at random, as often as there are attempts, and the
+    last attempt's formula is written, whatever it makes."""
+    env = maker_of(PLAN)()
+    game: Any = env.unwrapped
+    while True:
+        observation, info = env.reset(seed=int(rng.integers(2**31)))
+        if rng.random() < 0.6:
+            observation, info = _any_cards(game, rng)
+        plan, formula = told(game.numbers, game.target, int(rng.integers(1, ATTEMPTS + 1)), rng, solves=False)
+        written = ""
+        for place, action in enumerate((*formula, "=")):
+            if not place or rng.random() < LATER:
+                yield Exercise(
+                    game=PLAN,
+                    pictures=observation.images,
+                    prompt=prompt_text(observation.text, PLANNED, game.asked, game.action_names, written),
+                    reply=demonstration(PLANNED, info["facts"], plan, action),
+                    facts=info["facts"],
+                    replies=PLANNED,
+                )
+            written, plan = plan, "".join(formula)
+            observation, *_, info = env.step(action)
+
+
+def _any_cards(game: PointsGame, rng: np.random.Generator) -> tuple[Any, dict[str, Any]]:
+    """Other cards in a game that has just begun: deals that can be won show few of all cards."""
+    game.cards = [any_suit(RANKS[rng.integers(13)], rng) for _ in game.cards]
+    return game._observation(), game._info(False)
 
 
 def _quantities(game: Any) -> tuple[float, ...]:
