@@ -460,6 +460,19 @@ def test_without_words_the_actions_of_an_episode_tell_nothing() -> None:
     assert info["legal_actions"] == ()
 
 
+def test_where_the_agent_has_been_is_told_if_wanted() -> None:
+    game, silent = HouseholdGame(words=False, recall=True), HouseholdGame(words=False)
+    for _ in range(2):
+        observation, _ = game.reset(seed=3)
+        assert observation.text == f"{silent.reset(seed=3)[0].text}\nYou have been at: nothing."
+    ways = [command for command in game.legal_actions() if command.startswith("go to ")]
+    for way in (ways[2], ways[0], ways[0], ways[2]):
+        observation, *_ = game.step(way)
+    places = (ways[2], ways[0])
+    said = ", ".join(way.removeprefix("go to ") for way in places)
+    assert observation.text.endswith(f"\nYou have been at: {said}.")
+
+
 def test_shaped_rewards_sum_to_the_same() -> None:
     game = HouseholdGame("pick_clean_then_place_in_recep", shaped=True)
     _, rewards, info = through(game, 5)

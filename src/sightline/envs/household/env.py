@@ -44,6 +44,7 @@ class HouseholdGame(Game):
             installed.
         words: see above.
         shaped: see above.
+        recall: tell where the agent has been already, which no picture shows.
         games: a file `game.tw-pddl`, or a folder whose files of that name are played, instead of drawn games.
         render_size: height and width of the pictures.
         render_mode: `rgb_array` or None.
@@ -65,6 +66,7 @@ class HouseholdGame(Game):
         layouts: Layouts = "own",
         words: bool = True,
         shaped: bool = False,
+        recall: bool = False,
         games: str | None = None,
         render_size: Size = (96, 96),
         render_mode: str | None = "rgb_array",
@@ -76,7 +78,7 @@ class HouseholdGame(Game):
             self._tasks = tuple(task for task in self._tasks if task != "look_at_obj_in_light")
             if not self._tasks:
                 raise BadInput("sliced: no room has both a knife and a lamp; leave out look_at_obj_in_light")
-        self.held_out, self.sliced, self.words, self.shaped = held_out, sliced, words, shaped
+        self.held_out, self.sliced, self.words, self.shaped, self.recall = held_out, sliced, words, shaped, recall
         self.layouts = one_of("layouts", layouts, LAYOUTS)
         if rooms < 1 or (rooms != SEEN and layouts != "own"):
             raise BadInput(f"rooms={rooms}: say 1 or more, with layouts=own; there are 24 floor plans of each kind")
@@ -91,6 +93,7 @@ class HouseholdGame(Game):
         self.goal = Goal("pick_and_place_simple", "", "")
         self.world = World(Household({}, {}, {}, {}))
         self.sentence, self._answer = "", ""
+        self._been: list[str] = []
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -106,12 +109,13 @@ class HouseholdGame(Game):
         self.world = World(household)
         sentences = self.goal.sentences
         self.sentence = sentences[int(self.np_random.integers(len(sentences)))]
-        self._answer = self.world.introduction()
+        self._answer, self._been = self.world.introduction(), []
         return self._observation(), self._info(self.goal.is_done(self.world))
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         before = self.goal.conditions(self.world)
         self._answer = self.world.do(str(action) if self.words else self._whole_command(str(action)))
+        self._been += [place.name for place in self.world.here if place.name not in self._been]
         after = self.goal.conditions(self.world)
         done = after == 1.0
         reward = after - before if self.shaped else float(done)
@@ -119,7 +123,8 @@ class HouseholdGame(Game):
 
     def text(self) -> str:
         answer = f"\n{self._answer}" if self.words else ""
-        return f"{RULES}Your task is to: {self.sentence}.{answer}"
+        been = f"\nYou have been at: {', '.join(self._been) or 'nothing'}." if self.recall else ""
+        return f"{RULES}Your task is to: {self.sentence}.{answer}{been}"
 
     def draw(self) -> Any:
         return draw_world(self.world, self.render_size)
