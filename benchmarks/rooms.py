@@ -4,8 +4,8 @@
 
 - `warm`: supervised fine-tuning (SFT) on 1 000 and on 5 000 turns of the game's own best play, three seeds each.
 - `learned`: each recipe with three seeds: SFT on 20 000 turns, then RL. The model between the two (`untrained` in
-  results: before RL) is the third warm start, and has a row of its own.
-- `words`: each recipe with one seed, told in words instead of shown.
+  results: before RL) is the third warm start, and has a row of its own. A run has two processes, one for each core.
+- `words`: each recipe with one seed, told in words instead of shown, as the others.
 - `shortest`: in how many of BabyAI's test missions the shortest way is short enough, for a player who sees the whole
   room: no agent can do better.
 
@@ -42,6 +42,7 @@ from sightline.models.device import available_cores
 FILE = "rooms.json"
 GAMES = ("household", "babyai")
 SEEDS = "seed=0..2"
+BOTH_CORES = ("--per-run", "2")
 WARM = (1000, 5000)
 """Turns of the smaller warm starts; the recipes have 20 000."""
 KEPT = ("success_rate", "ci_low", "ci_high", "length", "truthful_replies", "unparsable", "episodes", "panel")
@@ -54,9 +55,9 @@ def rows(part: str, game: str) -> Iterator[tuple[str, tuple[str, ...]]]:
         for turns in WARM:
             yield f"{game}, SFT on {turns} turns", (game, SEEDS, f"warm_start.samples={turns}", "steps=0")
     elif part == "learned":
-        yield f"{game}, SFT and RL", (game, SEEDS)
+        yield f"{game}, SFT and RL", (game, SEEDS, *BOTH_CORES)
     else:
-        yield f"{game}, SFT and RL, told in words", (game, "seed=0..0", "text_only=true")
+        yield f"{game}, SFT and RL, told in words", (game, "seed=0..0", "text_only=true", *BOTH_CORES)
 
 
 def measure(name: str, arguments: tuple[str, ...], folder: Path) -> list[dict[str, Any]]:
