@@ -42,6 +42,8 @@ ANOTHER = 0.7
 """Share of states that get another goal or mission."""
 DULL = 0.6
 """Share that is left out of the household's states with nothing in sight or in the hand."""
+MANY = 1000
+"""Rooms of each kind in the household: of few, the lists of places are learned by heart instead of read."""
 STROLLS = {"household": (0.4, 0.06), "babyai": (0.1, 0.12)}
 """Game -> the chance of a step of best play, and that a game is left after a step."""
 
@@ -49,7 +51,9 @@ STROLLS = {"household": (0.4, 0.06), "babyai": (0.1, 0.12)}
 def strolls(name: str, rng: np.random.Generator) -> Iterator[Exercise]:
     """States of the household or of BabyAI without end."""
     best, leaving = STROLLS[name]
-    options: list[dict[str, Any]] = [{"words": False}] if name == "household" else [{"level": one} for one in LEVELS]
+    options: list[dict[str, Any]] = [{"level": one} for one in LEVELS]
+    if name == "household":
+        options = [{"words": False, "rooms": MANY}]
     envs = [partial(GameMaker(name, one, text_only=told))() for told in (False, True) for one in options]
     while True:
         told = rng.random() < IN_WORDS
