@@ -263,7 +263,9 @@ def sweep(
     plan = plan_sweep(*_split(recipe or []), run_dir)
     roles = {cell.recipe.role for cell in plan.cells}
     if per_run > 1 and roles != {"agent"}:
-        raise BadInput(f"--per-run {per_run}: only role=agent learns in several processes, not {', '.join(roles)}")
+        raise BadInput(
+            f"--per-run {per_run}: only role=agent learns in several processes, not {', '.join(sorted(roles))}"
+        )
     rows = [(cell.name, cell.state) for cell in plan.cells]
     if dry_run:
         print_rows(rows, ("cell", "state"), as_json)

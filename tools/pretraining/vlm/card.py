@@ -117,7 +117,7 @@ def _reading(vlm: VLM, game: str) -> dict[str, Any]:
     true_facts, true_replies, parsed, facts = 0, 0, 0, 0
     for lesson, text in zip(shown, _replies(vlm, shown), strict=True):
         names = lesson.actions or maker_of(game)().get_wrapper_attr("action_names")
-        reply = read_reply(text, REPLIES, names, tuple(lesson.facts))
+        reply = read_reply(text, lesson.replies, names, tuple(lesson.facts))
         true = [same_text(reply.stated.get(name, ""), fact) for name, fact in lesson.facts.items()]
         true_facts, facts = true_facts + sum(true), facts + len(true)
         true_replies, parsed = true_replies + all(true), parsed + (reply.failure is None)

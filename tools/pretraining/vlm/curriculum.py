@@ -23,6 +23,7 @@ from sightline.envs.games.cards import RANKS, Card, any_suit
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.number_search import MOST, told
 from sightline.envs.games.points import PointsGame
+from sightline.envs.games.points24 import MOST_ATTEMPTS
 
 GAMES = {
     "numberline": 0.16,
@@ -44,8 +45,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """How they are played."""
 PLAN = "points24-plan"
 """Points24 with a plan that is written down before its first action."""
-ATTEMPTS, LATER = 4, 0.3
-"""Attempts of a plan, at most, and the share of the turns after the first that are lessons."""
+LATER = 0.3
+"""Share of a planned game's turns after the first that are lessons."""
 MOST_CARDS = 6
 """Cards of a hand that is added up in a lesson, at most."""
 WEIGHTS = {"+": 0.65, "-": 0.35, "*": 0.5, "/": 0.35, "stand": 0.6, "hit": 0.4}
@@ -87,8 +88,9 @@ def phrases(examples: list[Exercise]) -> list[str]:
         found |= {start} if start == end else {start, end}
         found |= {name for one in examples if game == one.game == "babyai" for name in one.actions}
     mark = "\0"
-    for replies, asked in {(example.game == PLAN, tuple(example.facts)) for example in examples}:
-        reply = demonstration(PLANNED if replies else REPLIES, dict.fromkeys(asked, mark), mark, mark)
+    forms = {(example.game, tuple(example.facts)): example.replies for example in examples}
+    for (_, asked), replies in forms.items():
+        reply = demonstration(replies, dict.fromkeys(asked, mark), mark, mark)
         found |= set(reply.split(json.dumps(mark)[1:-1]))
     return sorted(found)
 
@@ -152,7 +154,7 @@ def _searches(rng: np.random.Generator) -> Iterator[Exercise]:
         observation, info = env.reset(seed=int(rng.integers(2**31)))
         if rng.random() < 0.6:
             observation, info = _any_cards(game, rng)
-        plan, formula = told(game.numbers, game.target, int(rng.integers(1, ATTEMPTS + 1)), rng, solves=False)
+        plan, formula = told(game.numbers, game.target, int(rng.integers(1, MOST_ATTEMPTS + 1)), rng, solves=False)
         written = ""
         for place, action in enumerate((*formula, "=")):
             if not place or rng.random() < LATER:

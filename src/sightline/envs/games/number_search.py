@@ -1,6 +1,7 @@
 """Search for a formula, told step by step: the thoughts of a demonstration in which numbers are combined two by two.
 
-    3 4 6 10: 6 / 3 = 2, 2 4 10: 10 - 4 = 6, 2 6: 2 * 6 = 12; 3 4 6 10: 10 - 4 = 6, 3 6 6: 6 / 3 = 2, ...; 6/3*(10+4)
+    3 4 6 10: 6 / 3 = 2, 2 4 10: 10 - 4 = 6, 2 6: 2 * 6 = 12;
+    3 4 6 10: 6 * 3 = 18, 4 10 18: 10 - 4 = 6, 6 18: 18 + 6 = 24; 6*3+10-4
 
 An attempt names two of the numbers that are left, what they make, and what is left then; the last is compared with the
 target. A stranger to the game can follow it, and so can a model that writes one small step after the other: which two
