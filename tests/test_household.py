@@ -460,17 +460,19 @@ def test_without_words_the_actions_of_an_episode_tell_nothing() -> None:
     assert info["legal_actions"] == ()
 
 
-def test_where_the_agent_has_been_is_told_if_wanted() -> None:
+def test_where_the_agent_has_not_been_is_told_if_wanted() -> None:
     game, silent = HouseholdGame(words=False, recall=True), HouseholdGame(words=False)
     for _ in range(2):
-        observation, _ = game.reset(seed=3)
-        assert observation.text == f"{silent.reset(seed=3)[0].text}\nYou have been at: nothing."
-    ways = [command for command in game.legal_actions() if command.startswith("go to ")]
-    for way in (ways[2], ways[0], ways[0], ways[2]):
-        observation, *_ = game.step(way)
-    places = (ways[2], ways[0])
-    said = ", ".join(way.removeprefix("go to ") for way in places)
-    assert observation.text.endswith(f"\nYou have been at: {said}.")
+        observation, info = game.reset(seed=3)
+        places = [name.removeprefix("go to ") for name in info["legal_actions"] if name.startswith("go to ")]
+        assert observation.text == f"{silent.reset(seed=3)[0].text}\nYou have not been at: {', '.join(places)}."
+    for place in (places[2], places[0], places[0], places[2]):
+        observation, *_ = game.step(f"go to {place}")
+    left = ", ".join([places[1], *places[3:]])
+    assert observation.text.endswith(f"\nYou have not been at: {left}.")
+    for place in places:
+        observation, *_ = game.step(f"go to {place}")
+    assert observation.text.endswith("\nYou have not been at: nothing.")
 
 
 def test_shaped_rewards_sum_to_the_same() -> None:

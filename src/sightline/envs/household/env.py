@@ -44,7 +44,7 @@ class HouseholdGame(Game):
             installed.
         words: see above.
         shaped: see above.
-        recall: tell where the agent has been already, which no picture shows.
+        recall: tell where the agent has not been yet, which no picture shows.
         games: a file `game.tw-pddl`, or a folder whose files of that name are played, instead of drawn games.
         render_size: height and width of the pictures.
         render_mode: `rgb_array` or None.
@@ -93,7 +93,7 @@ class HouseholdGame(Game):
         self.goal = Goal("pick_and_place_simple", "", "")
         self.world = World(Household({}, {}, {}, {}))
         self.sentence, self._answer = "", ""
-        self._been: list[str] = []
+        self._been: set[str] = set()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -109,13 +109,13 @@ class HouseholdGame(Game):
         self.world = World(household)
         sentences = self.goal.sentences
         self.sentence = sentences[int(self.np_random.integers(len(sentences)))]
-        self._answer, self._been = self.world.introduction(), []
+        self._answer, self._been = self.world.introduction(), set()
         return self._observation(), self._info(self.goal.is_done(self.world))
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         before = self.goal.conditions(self.world)
         self._answer = self.world.do(str(action) if self.words else self._whole_command(str(action)))
-        self._been += [place.name for place in self.world.here if place.name not in self._been]
+        self._been |= {place.name for place in self.world.here}
         after = self.goal.conditions(self.world)
         done = after == 1.0
         reward = after - before if self.shaped else float(done)
@@ -123,8 +123,10 @@ class HouseholdGame(Game):
 
     def text(self) -> str:
         answer = f"\n{self._answer}" if self.words else ""
-        been = f"\nYou have been at: {', '.join(self._been) or 'nothing'}." if self.recall else ""
-        return f"{RULES}Your task is to: {self.sentence}.{answer}{been}"
+        # What is left rather than what is done with: choosing is then reading off.
+        left = ", ".join(name for name in self.world.household.places if name not in self._been) or "nothing"
+        recalled = f"\nYou have not been at: {left}." if self.recall else ""
+        return f"{RULES}Your task is to: {self.sentence}.{answer}{recalled}"
 
     def draw(self) -> Any:
         return draw_world(self.world, self.render_size)
