@@ -78,8 +78,9 @@ BabyAI's single rooms as their agent sees them, and is not for science.**
 
 ## Training
 
-- Pictures: rooms of the household, seen ones only, and BabyAI's GoToObj, GoToLocal and PutNextLocal at 96x96, met by
-  strolling; 35 % of the games are told in words instead (`text_only`).
+- Pictures: rooms of the household, a thousand of each kind and none of those held out, and BabyAI's GoToObj, GoToLocal
+  and PutNextLocal at 96x96, met by strolling; 35 % of the games are told in words instead (`text_only`). In half of the
+  household's the prompt says where the agent has not been (`recall`).
 - Replies: what the picture shows, told truly, then an action that does something there, whatever the goal is: take what
   lies there, open what is closed, go forward where nothing is in the way. Skill is left to demonstrations and
   reinforcement learning.
@@ -93,8 +94,10 @@ BabyAI's single rooms as their agent sees them, and is not for science.**
 
   The lessons changed meanwhile. In the first, actions were any that the prompt names; until the third, BabyAI was seen
   as a whole; the fifth to seventh asked about rooms ("Is there a mug here?"); in the eighth and ninth the household's
-  `target` had no name. The fourth to sixth were stopped after 500, 500 and 750 updates. The seventh and the last added
-  a layer (`building.with_a_matching_layer`).
+  `target` had no name. The fourth to sixth were stopped after 500, 500 and 750 updates. The seventh and the eleventh
+  added a layer (`building.with_a_matching_layer`). Until the last there were 24 rooms of each kind, and no `recall`. Of
+  200 states without it, as the last but one had them, both tell all facts truly in 97 % (24 rooms), of more rooms 94
+  and 95 %; with it 31 % before and 96 % after the last.
 """
 
 

@@ -80,6 +80,7 @@ def phrases(examples: list[Exercise]) -> list[str]:
             # Said with the name in sight: whether the target is here is then one look back at what is like it.
             found |= {", here", ", elsewhere"}
             found |= {'", "take ', '", "go to ', f"\nThe action{_common_start(listed)}take "}
+            found |= {"\nYou have not been at: "}
         if game == "blackjack-total":  # a value is one token, whether it has one digit or two, is hard or soft
             found |= {*(f" {total}" for total in range(2, 22)), *(f" soft {total}" for total in range(11, 22))}
         if game == PLAN:

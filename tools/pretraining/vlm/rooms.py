@@ -53,7 +53,7 @@ def strolls(name: str, rng: np.random.Generator) -> Iterator[Exercise]:
     best, leaving = STROLLS[name]
     options: list[dict[str, Any]] = [{"level": one} for one in LEVELS]
     if name == "household":
-        options = [{"words": False, "rooms": MANY}]
+        options = [{"words": False, "rooms": MANY, "recall": recall} for recall in (False, True)]
     envs = [partial(GameMaker(name, one, text_only=told))() for told in (False, True) for one in options]
     while True:
         told = rng.random() < IN_WORDS
