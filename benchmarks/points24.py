@@ -71,7 +71,7 @@ def what_is_wrong(step: str, left: list[Fraction]) -> str:
         left.remove(number)
     if made != true:
         return "result"
-    left[:] = sorted([*left, made])
+    left.append(made)
     return "" if rest == left else "rest"
 
 
@@ -81,7 +81,7 @@ def judged(plan: str, hand: Sequence[int]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for attempt in attempts:
         counts["attempts"] += 1
-        left = sorted(map(Fraction, hand))
+        left = list(map(Fraction, hand))
         first, *steps = attempt.split(": ")
         wrong = "" if first == " ".join(map(str, left)) else "numbers"
         for step in steps:
@@ -164,8 +164,11 @@ def chance() -> dict[str, dict[str, float]]:
 def odds_of_an_attempt(knows: int) -> Callable[[Numbers], float]:
     """Probability that an attempt makes 24, if the best pairing is chosen from so many numbers on, others at random."""
 
-    @cache
     def odds(numbers: Numbers) -> float:
+        return of_sorted(tuple(sorted(numbers)))
+
+    @cache
+    def of_sorted(numbers: Numbers) -> float:
         if len(numbers) == 1:
             return float(numbers[0] == GOAL)
         after = [odds(left) for made, left in pairings(numbers) if is_plain(made.value)]

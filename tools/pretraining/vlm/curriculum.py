@@ -45,8 +45,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """How they are played."""
 PLAN = "points24-plan"
 """Points24 with a plan that is written down before its first action."""
-LATER = 0.3
-"""Share of a planned game's turns after the first that are lessons."""
+LATER = 0.05
+"""Share of a planned game's turns after the first that are lessons: there are ten of them, and they only copy."""
 MOST_CARDS = 6
 """Cards of a hand that is added up in a lesson, at most."""
 WEIGHTS = {"+": 0.65, "-": 0.35, "*": 0.5, "/": 0.35, "stand": 0.6, "hit": 0.4}

@@ -7,20 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from sightline.config.agents import Replies
+from sightline.config.loading import for_agent, load_recipe
 
 REPLIES = Replies(format="json", thoughts=False)
 """How the bundled models reply."""
-PLANNED = REPLIES.model_copy(
-    update={
-        "fields": {
-            "cards": "what you see",
-            "plan": "attempts to make 24, two numbers at a time, until one succeeds; then the formula",
-            "action": "one action",
-        },
-        "memory": "plan",
-    }
-)
-"""The same where Points24 is planned."""
+PLANNED = for_agent(load_recipe("points24")).replies
+"""How they do where Points24 is planned: as its recipe says."""
 
 
 @dataclass(frozen=True)

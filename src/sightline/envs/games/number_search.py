@@ -1,12 +1,13 @@
 """Search for a formula, told step by step: the thoughts of a demonstration in which numbers are combined two by two.
 
-    3 4 6 10: 6 / 3 = 2, 2 4 10: 10 - 4 = 6, 2 6: 2 * 6 = 12;
-    3 4 6 10: 6 * 3 = 18, 4 10 18: 10 - 4 = 6, 6 18: 18 + 6 = 24; 6*3+10-4
+    3 10 6 4: 6 / 3 = 2, 10 4 2: 10 - 4 = 6, 2 6: 6 * 2 = 12;
+    3 10 6 4: 6 * 3 = 18, 10 4 18: 10 - 4 = 6, 18 6: 18 + 6 = 24; 6*3+10-4
 
 An attempt names two of the numbers that are left, what they make, and what is left then; the last is compared with the
 target. A stranger to the game can follow it, and so can a model that writes one small step after the other: which two
 to take is guessed, but a wrong guess is noticed, and another attempt begins. Every step stands beside what it follows
-from, so there is nothing to remember.
+from, so there is nothing to remember; and what is left keeps its order, with what was made at the end, so there is
+nothing to sort.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 Numbers = tuple[Fraction, ...]
-"""Numbers that are left, sorted."""
+"""Numbers that are left: those of the hand as they were dealt, then those that were made."""
 MOST = 100
 """No attempt makes more than this, or a fraction, unless its hand needs it: of the deals that make 24, 1 in 60 does."""
 
@@ -36,9 +37,9 @@ class Pairing(NamedTuple):
 def pairings(numbers: Numbers) -> Iterator[tuple[Pairing, Numbers]]:
     """All that any two numbers make, without negative values, each with the numbers that are left then."""
     seen: set[Pairing] = set()
-    for i, small in enumerate(numbers):
+    for i in range(len(numbers)):
         for j in range(i + 1, len(numbers)):
-            large = numbers[j]
+            small, large = sorted((numbers[i], numbers[j]))
             others = (*numbers[:i], *numbers[i + 1 : j], *numbers[j + 1 :])
             made = [(large, "+", small, large + small), (large, "-", small, large - small)]
             made += [(large, "*", small, large * small)]
@@ -47,12 +48,16 @@ def pairings(numbers: Numbers) -> Iterator[tuple[Pairing, Numbers]]:
             for one in map(Pairing._make, made):
                 if one not in seen:
                     seen.add(one)
-                    yield one, tuple(sorted((*others, one.value)))
+                    yield one, (*others, one.value)
+
+
+def reachable(numbers: Numbers, target: Fraction, plain: bool) -> bool:
+    """True if the target can be made of all numbers; with `plain`, of plain numbers on the way."""
+    return _reachable(tuple(sorted(numbers)), target, plain)
 
 
 @lru_cache(maxsize=200_000)
-def reachable(numbers: Numbers, target: Fraction, plain: bool) -> bool:
-    """True if the target can be made of all numbers; with `plain`, of plain numbers on the way."""
+def _reachable(numbers: Numbers, target: Fraction, plain: bool) -> bool:
     if len(numbers) == 1:
         return numbers[0] == target
     return any(reachable(left, target, plain) for made, left in pairings(numbers) if not plain or is_plain(made.value))
@@ -114,13 +119,13 @@ def told(
     """A search in words, and the tokens of the formula that it ends with: that of its last attempt.
 
     Args:
-        numbers: from which the target can be made, if the search has to solve it.
+        numbers: in the order in which attempts list them; they make the target, if the search has to solve it.
         target: what is to be made.
         attempts: how many, at least one; fewer if one succeeds by chance.
         chance: of the attempts.
         solves: whether the last attempt succeeds; else all are made at random.
     """
-    hand, goal = tuple(sorted(map(Fraction, numbers))), Fraction(target)
+    hand, goal = tuple(map(Fraction, numbers)), Fraction(target)
     said: list[str] = []
     steps: list[tuple[Pairing, Numbers]] = []
     for number in range(1, attempts + 1):
