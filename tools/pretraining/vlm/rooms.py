@@ -2,7 +2,8 @@
 
 Rooms and missions are met by strolling: now and then a step of best play, so that there is something in the hand or
 behind an open door, and else anything. The action that a reply ends with is one that does something there (take what
-lies there, open what is closed, go forward where nothing is in the way), whatever the goal is: no skill is shown.
+lies there, open what is closed, go forward where nothing is in the way), whatever the goal is: no skill is shown, but
+to go where the agent has not been, if the prompt says where that is.
 
 A goal that nothing depends on teaches nobody to look for what it names. So mostly goals and missions are others than
 the game's own, of things that are there or not, and the fact `target` says where.
@@ -137,6 +138,8 @@ def _any_that_does_something(env: Any, names: tuple[str, ...], rng: np.random.Ge
     else:
         possible = {env.shortened(command) for command in env.world.commands()}
         moving = [name for name in names if name in possible and name.startswith("go to ")]
+        if env.recall:  # what is not read in lessons is not read later: of where it has not been, most of all
+            moving = [name for name in moving if name.removeprefix("go to ") in env.not_been()] or moving
         doing = [name for name in names if name in possible and not name.startswith("go to ")]
     return str(rng.choice(doing if doing and rng.random() < 0.5 else moving))
 

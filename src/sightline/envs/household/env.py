@@ -124,9 +124,12 @@ class HouseholdGame(Game):
     def text(self) -> str:
         answer = f"\n{self._answer}" if self.words else ""
         # What is left rather than what is done with: choosing is then reading off.
-        left = ", ".join(name for name in self.world.household.places if name not in self._been) or "nothing"
-        recalled = f"\nYou have not been at: {left}." if self.recall else ""
+        recalled = f"\nYou have not been at: {', '.join(self.not_been()) or 'nothing'}." if self.recall else ""
         return f"{RULES}Your task is to: {self.sentence}.{answer}{recalled}"
+
+    def not_been(self) -> list[str]:
+        """Places where the agent has not been yet, in the order in which they are listed."""
+        return [name for name in self.world.household.places if name not in self._been]
 
     def draw(self) -> Any:
         return draw_world(self.world, self.render_size)
