@@ -1,6 +1,6 @@
 """What limits a tiny vision-language model in Points24: reading, arithmetic, or search?
 
-    python benchmarks/points24.py limits --model bundled runs/points24/policy [--deals 300]
+    python benchmarks/points24.py limits --model bundled RUN/checkpoints/best-… [--deals 300]
     python benchmarks/points24.py chance
 
 - `limits`: each model plans held-out deals, which can be won and of whose hands no demonstration and no training deal

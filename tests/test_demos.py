@@ -15,6 +15,7 @@ from conftest import our_games
 from sightline.agents.demos import BARREN, LINES, PICTURES, Demo, demonstrations, read_demos, thoughts_of, write_demos
 from sightline.agents.parsing import read_reply
 from sightline.config.agents import Replies, WarmStart
+from sightline.config.loading import for_agent, load_recipe
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.number_line import NumberLine
 from sightline.errors import BadInput, RunFailed
@@ -294,10 +295,23 @@ def test_the_command_writes_what_a_recipe_asks_for(sightline: Callable[..., Any]
     assert done.code == 0 and "9 turns" in done.out
     read = list(read_demos(Path("some")))
     maker = GameMaker("numberline", {"max_position": 2})
-    wanted = list(demonstrations(maker, Replies(format="tags"), 9, seed=4, settings=WarmStart(explore=0.0)))
-    assert all(same(first, second) for first, second in zip(read, wanted, strict=True))
+    replies = for_agent(load_recipe("numberline")).replies.model_copy(update={"format": "tags"})
+    wanted = list(demonstrations(maker, replies, 9, seed=4, settings=WarmStart(explore=0.0)))
+    assert not replies.thoughts and all(same(first, second) for first, second in zip(read, wanted, strict=True))
     as_json = json.loads(sightline("demos", "numberline", "--turns", 9, "--out", "more", "--json", "seed=4").out)
     assert as_json["turns"] == 9 and as_json["games"] == len({demo.seed for demo in read_demos(Path("more"))})
+
+
+def test_the_command_shows_what_the_recipe_would_be_shown(sightline: Callable[..., Any]) -> None:
+    """Points24 is judged on held-out hands: those of its demonstrations are others, and a game has no recipe's form."""
+    assert sightline("demos", "points24", "--turns", 3, "--out", "plans").code == 0
+    recipe = for_agent(load_recipe("points24"))
+    assert recipe.warm_start is not None and recipe.env_options["held_out"]
+    wanted = demonstrations(GameMaker("points24", {"held_out": False}), recipe.replies, 3, 0, recipe.warm_start)
+    assert all(map(same, read_demos(Path("plans")), wanted)) and len(list(read_demos(Path("plans")))) == 3
+    assert sightline("demos", "frozenlake", "--turns", 3, "--out", "walk").code == 0
+    refused = sightline("demos", "cartpole", "--out", "x")
+    assert refused.code == 2 and len(refused.lines) == 1 and "no recipe for an agent" in refused.err
 
 
 @pytest.mark.parametrize(

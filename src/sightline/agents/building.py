@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sightline.agents.algorithms.base import AlgorithmConfig
-from sightline.agents.demos import demonstrations, read_demos
+from sightline.agents.demos import Demo, demonstrations, read_demos
 from sightline.agents.engines.engine import Engine
 from sightline.agents.prompting import BLANK, demonstration
 from sightline.agents.rewards import TurnRewards
 from sightline.agents.rollouts import RolloutWorker
 from sightline.agents.samplers import Sampler
 from sightline.agents.samplers.policy import PolicySampler
+from sightline.config.agents import WarmStart
 from sightline.config.loading import for_agent, validate_recipe
 from sightline.config.recipe import AGENT_REWARD, AgentRecipe
 from sightline.envs.games.making import GameMaker
@@ -54,12 +55,7 @@ def resolve(recipe: AgentRecipe) -> AgentRecipe:
     if recipe.warm_start is not None:
         # Read or make one demonstration: a warm start that cannot begin is refused before the model is loaded.
         settings = recipe.warm_start
-        if settings.demos is None:
-            maker = game_maker(recipe, training=True, changed=settings.env_options)
-            found = demonstrations(maker, recipe.replies, 1, recipe.seed, settings)
-        else:
-            found = read_demos(Path(settings.demos))
-        next(found, None)
+        next(best_play(recipe, settings, 1) if settings.demos is None else read_demos(Path(settings.demos)), None)
     document: dict[str, Any] = recipe.model_dump(mode="json") | resolved_words(recipe, find_task(recipe.env))
     tenth = max(recipe.steps // 10, 1)
     document["evaluation"]["every"] = recipe.evaluation.every or tenth
@@ -80,6 +76,12 @@ def game_maker(recipe: AgentRecipe, training: bool = False, changed: Mapping[str
         options, steps = options | recipe.rollouts.train_env_options, recipe.rollouts.episode_steps or steps
     options = options | dict(changed or {})
     return GameMaker(recipe.env, options, recipe.prompt, recipe.actions, steps, recipe.text_only, recipe.success_from)
+
+
+def best_play(recipe: AgentRecipe, settings: WarmStart, samples: int) -> Iterator[Demo]:
+    """Demonstrated turns of the recipe's training games, with the options that its warm start changes."""
+    maker = game_maker(recipe, training=True, changed=settings.env_options)
+    return demonstrations(maker, recipe.replies, samples, recipe.seed, settings)
 
 
 def played_game(recipe: AgentRecipe) -> str:

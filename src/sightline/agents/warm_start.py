@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sightline.agents.building import AgentSetup, game_maker
-from sightline.agents.demos import Demo, demonstrations, read_demos
+from sightline.agents.building import AgentSetup, best_play
+from sightline.agents.demos import Demo, read_demos
 from sightline.agents.engines.engine import padded_microbatches
 from sightline.agents.parsing import read_reply
 from sightline.agents.samplers.policy import PolicySampler
@@ -92,8 +92,7 @@ def _demos(setup: AgentSetup, settings: WarmStart) -> tuple[list[Demo], Iterator
     """Held-out demonstrations, an endless stream of those to train on, and how many of it to take."""
     recipe = setup.recipe
     if settings.demos is None:
-        make = game_maker(recipe, training=True, changed=settings.env_options)
-        stream = demonstrations(make, recipe.replies, settings.samples + HELD_OUT, recipe.seed, settings)
+        stream = best_play(recipe, settings, settings.samples + HELD_OUT)
         return list(islice(stream, HELD_OUT)), stream, settings.samples
     found = list(read_demos(Path(settings.demos)))
     if len(found) < 2 * HELD_OUT:

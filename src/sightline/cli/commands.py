@@ -182,7 +182,9 @@ def evaluate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder; or a game's recipe, with --model.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[key.sub=value]...", help="Of a recipe; of a run, episode_steps and env_options."),
+        typer.Argument(
+            metavar="[key.sub=value]...", help="Of a recipe; of a policy's run, episode_steps and env_options."
+        ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Instead of a run's: a folder, a name, or a hosted one.")] = None,
     provider: Annotated[

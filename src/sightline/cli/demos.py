@@ -12,8 +12,12 @@ from sightline.cli.output import AsJson, print_json
 
 
 def demos(
-    env: Annotated[
-        str, typer.Argument(metavar="GAME", help="A game, or an environment of your own that knows its best play.")
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE|GAME",
+            help="An agent's recipe, whose replies are written; or a game or environment that knows its best play.",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the demonstrations; new or empty.")],
     overrides: Annotated[
@@ -28,20 +32,22 @@ def demos(
 ) -> None:
     """Write demonstrations of a game's best play: sightline demos numberline --turns 5000 --out demos
 
-    Some moves are random, so that there are mistakes to recover from: warm_start.explore=0.3 says how many. A recipe
-    with the same game and the same replies learns from the folder by warm_start.demos=FOLDER.
+    Some moves are random, so that there are mistakes to recover from: warm_start.explore=0.3 says how many. The recipe
+    learns from the folder by warm_start.demos=FOLDER, and so does another with the same game and the same replies.
     """
-    from sightline.agents.building import game_maker
-    from sightline.agents.demos import Demo, demonstrations, write_demos
+    from sightline.agents.building import best_play
+    from sightline.agents.demos import Demo, write_demos
     from sightline.config.agents import WarmStart
-    from sightline.config.loading import for_agent, load_recipe
+    from sightline.config.loading import bundled_recipes, for_agent, load_recipe
     from sightline.runs.progress import ProgressBar
 
     stated = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
-    recipe = for_agent(load_recipe(None, ["role=agent", f"env={env}", *stated]))
-    settings = recipe.warm_start or WarmStart()
-    maker = game_maker(recipe, changed=settings.env_options)
-    made = demonstrations(maker, recipe.replies, turns, recipe.seed, settings)
+    if recipe in bundled_recipes() or Path(recipe).suffix in (".yaml", ".yml"):
+        found = for_agent(load_recipe(recipe, stated))
+    else:
+        found = for_agent(load_recipe(None, ["role=agent", f"env={recipe}", *stated]))
+    settings = found.warm_start or WarmStart()
+    made = best_play(found, settings, turns)
     games: set[int] = set()
     pictures: set[str] = set()
 

@@ -257,7 +257,7 @@ class AgentEvaluation(Strict):
     """Move played if no action can be parsed: none, and the episode is lost; or a random legal one, which every table
     of the results then says first."""
     stop_at: Fraction | None = None
-    """End the run as soon as the validation score (episodes won, times true replies) reaches this."""
+    """End the run as soon as the validation score (episodes won without a mistake, times true replies) reaches this."""
 
 
 class AlarmSettings(Strict):

@@ -47,8 +47,11 @@ class Questions(Game):
     The action is the answer, in any words. For another reward than an exact answer, write a function and an environment
     that has it, and name that in the recipe:
 
+        def closeness(answer: str, row: Mapping[str, Any]) -> float:
+            return 1 - abs(int(answer) - int(row["answer"])) / 10 if answer.isdigit() else -1
+
         def counting() -> gymnasium.Env:
-            return Questions("photos", pay=lambda answer, row: -abs(int(answer) - int(row["answer"])))
+            return Questions("photos", pay=closeness)
 
     Args:
         data: a folder with pictures and one CSV file; a folder as `datasets` saves it; or the name of a data set that
