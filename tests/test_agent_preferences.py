@@ -12,6 +12,8 @@ import pytest
 
 from conftest import Finished, trained
 from sightline.labels.store import LabelStore
+from sightline.preferences.pebble import Pebble
+from sightline.rewards.base import Interrupted
 
 Sightline = Callable[..., Finished]
 TAUGHT = (
@@ -68,6 +70,31 @@ def test_it_is_resumed_to_the_same(sightline: Sightline, taught: Path, tmp_path:
     assert results[0] == results[1]
     numbers = sightline("evaluate", run, "--episodes", "4", "--json")
     assert numbers.code == 0 and json.loads(numbers.out)["reward"] == pytest.approx(results[0]["reward"])
+
+
+@pytest.mark.parametrize("pause", ["of the first labels", "the last"])
+def test_a_stop_while_labels_are_awaited_changes_nothing(
+    sightline: Sightline, taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: str
+) -> None:
+    """The pause in which a run was stopped, the last one too, comes before its next update."""
+    learn, calls = Pebble.learn, list[int]()
+    metrics = metrics_of(taught)
+    first = next(record["step"] for record in metrics if "labels/asked" in record)
+    steps = [record["step"] for record in metrics if "rollout/reward" in record]
+    at = first if pause == "of the first labels" else steps[-1]
+
+    def stopped(self: Any, step: int, should_stop: Callable[[], bool]) -> Any:
+        calls.append(step)
+        if step == at and calls.count(at) == 1:
+            raise Interrupted
+        return learn(self, step, should_stop)
+
+    monkeypatch.setattr(Pebble, "learn", stopped)
+    run = tmp_path / "run"
+    cut = sightline("train", *TAUGHT, "--run-dir", run)
+    assert cut.code > 128 and not (run / "result.json").exists()
+    assert sightline("train", *TAUGHT, "--run-dir", run, "--resume").code == 0
+    assert without_times(run) == without_times(taught)
 
 
 def test_states_cannot_be_read(sightline: Sightline) -> None:

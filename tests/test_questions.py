@@ -9,11 +9,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sightline.config.agents import Replies
+from sightline.agents.demos import demonstrations
+from sightline.agents.evaluation import oracle_play, random_play
+from sightline.agents.rollouts import RolloutWorker
+from sightline.config.agents import Replies, WarmStart
+from sightline.envs.games.checking import check_game
 from sightline.envs.games.contract import ActionText
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.questions import Questions
 from sightline.errors import BadInput, RunFailed
+from sightline.evaluation.seeds import make_panel
 
 
 @pytest.fixture
@@ -88,6 +93,22 @@ def test_what_is_missing_is_said_in_one_line(photos: Path, options: dict[str, An
     with pytest.raises(BadInput) as caught:
         GameMaker("questions", {"data": str(photos)} | options)()
     assert expected in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", ["inline", "processes"])
+def test_games_of_any_text_have_honest_baselines(photos: Path, workers: Any) -> None:
+    """Guesses are answers of the table; no answer is against the rules; best play is the table's."""
+    maker = GameMaker("questions", {"data": str(photos)})
+    worker = RolloutWorker(maker, Replies(facts=False), parallel=2, workers=workers)
+    panel = make_panel("questions", "photos", 200)
+    guessed, best = random_play(worker, panel), oracle_play(worker, panel)
+    assert best is not None and best["score"] == 1.0
+    assert guessed["errors"] == 0 and guessed["illegal"] == 0 and 0.05 < guessed["success_rate"] < 0.25, "one in eight"
+    worker.close()
+    findings = {finding.name: finding for finding in check_game(maker)}
+    assert findings["legal actions"].passed and findings["legal actions"].detail == "any text is an action"
+    shown = list(demonstrations(maker, Replies(facts=False), 30, settings=WarmStart(explore=0.5, mistakes=0.5)))
+    assert len({demo.reply for demo in shown}) > 5
 
 
 @pytest.mark.parametrize("name", ["10.png", "../secret.png", "/etc/hostname"])

@@ -18,7 +18,7 @@ import numpy as np
 
 from sightline.agents.prompting import demonstration, prompt_text
 from sightline.config.agents import Replies, WarmStart
-from sightline.envs.games.wrapping import has_oracle, oracle, thoughts
+from sightline.envs.games.wrapping import has_oracle, oracle, random_action, thoughts
 from sightline.errors import BadInput, RunFailed
 from sightline.images import Picture, PictureFiles, file_within, read_image
 from sightline.runs.files import write_atomically
@@ -110,9 +110,6 @@ def _played(
     observation, info = env.reset(seed=seed)
     turn, over, memory = 0, False, ""
 
-    def any_of(actions: Sequence[str]) -> str:
-        return actions[int(chance.integers(len(actions)))]
-
     def happens(share: float) -> bool:
         return share > 0 and (share >= 1 or chance.random() < share)
 
@@ -120,9 +117,8 @@ def _played(
         seen = replies.asks(asked) if replies.fields else asked
         facts = {name: str(info["facts"][name]) for name in seen}
         names = env.get_wrapper_attr("action_names") or info["legal_actions"]
-        legal = tuple(info["legal_actions"]) or names
-        reasons = thoughts(env)
-        shown = any_of(legal) if happens(settings.mistakes) else oracle(env)
+        legal, reasons = info["legal_actions"], thoughts(env)
+        shown = random_action(env, legal, chance) if happens(settings.mistakes) else oracle(env)
         if shown is None:
             return
         text = prompt_text(observation.text, replies, asked, names, memory)
@@ -130,7 +126,7 @@ def _played(
         if turn == 0 or happens(settings.later_turns):
             reply = demonstration(replies, facts, memory, shown)
             yield Demo(text, tuple(map(Picture, observation.images)), reply, seed, turn, facts)
-        played = any_of(legal) if happens(settings.explore) else shown
+        played = random_action(env, legal, chance) if happens(settings.explore) else shown
         observation, _, terminated, truncated, info = env.step(played)
         turn, over = turn + 1, bool(terminated or truncated)
 

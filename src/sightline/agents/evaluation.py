@@ -23,7 +23,7 @@ from sightline.agents.rollouts import CHANCE_OF_MOVES, EpisodeTask, PictureFilte
 from sightline.agents.samplers import Sampler
 from sightline.agents.types import Trajectory
 from sightline.envs.games.contract import Observation
-from sightline.envs.games.wrapping import has_oracle, oracle
+from sightline.envs.games.wrapping import has_oracle, oracle, random_action
 from sightline.envs.tasks import SuccessRule
 from sightline.evaluation.episode_stats import success_by_rule, summarise_episodes
 from sightline.evaluation.seeds import EvalSeeds
@@ -280,7 +280,9 @@ def _play_without_model(
         kind = str(info.get("kind", ""))
         while go_on(observation, steps) and not over:
             action = choose(game, info, np.random.default_rng((CHANCE_OF_MOVES, seed, steps)))
-            illegal += action not in info["legal_actions"]
+            legal = info["legal_actions"]
+            # Where nothing has a name, any text may be tried.
+            illegal += bool(legal or game.get_wrapper_attr("action_names")) and action not in legal
             observation, reward, terminated, truncated, info = game.step(action)
             total, steps, over = total + float(reward), steps + 1, bool(terminated or truncated)
             states.append(bool(info.get("success", False)))
@@ -293,9 +295,7 @@ def _play_without_model(
 
 
 def _random_action(game: gymnasium.Env[Any, Any], info: Mapping[str, Any], rng: np.random.Generator) -> str:
-    names: tuple[str, ...] = game.get_wrapper_attr("action_names")
-    legal = tuple(info.get("legal_actions", names)) or names
-    return legal[int(rng.integers(len(legal)))]
+    return random_action(game, info["legal_actions"], rng)
 
 
 def _oracle_action(game: gymnasium.Env[Any, Any], info: Mapping[str, Any], rng: np.random.Generator) -> str:

@@ -139,13 +139,18 @@ class AgentTrainer:
 
     def learn(self) -> None:
         """Alternate rollouts and updates until the recipe's turns are played, or the score is good enough."""
-        steps = self.setup.recipe.steps
         self._begin_playing_ahead()
-        while self._turns < steps and not self.session.state.finished:
+        self._pause()
+        while self._turns < self.setup.recipe.steps and not self.session.state.finished:
             self._update()
-            self._learn_reward()
-            self.session.between_steps(last=self._turns >= steps)
+            self._pause()
         self._end_playing_ahead()
+
+    def _pause(self) -> None:
+        """What is done between two updates; a pause in which the run was stopped is taken up again after resuming."""
+        if self._turns > self.session.state.step:
+            self._learn_reward()
+        self.session.between_steps(last=self._turns >= self.setup.recipe.steps)
 
     def _learn_reward(self) -> None:
         """Have an online reward model ask and learn if it is time to."""

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
-from sightline.envs.games.wrapping import AnyEnv, check_action_names, has_oracle, oracle
+from sightline.envs.games.wrapping import AnyEnv, check_action_names, has_oracle, oracle, random_action
 from sightline.errors import BadInput, reason_of
 
 MAX_STEPS = 2000
@@ -156,12 +156,7 @@ def play(env: AnyEnv, seed: int, choose: Choose, most_steps: int | None = None) 
 def random_player(env: AnyEnv, *seed: int) -> Choose:
     """Uniformly random policy over the legal actions, or over all actions where none is legal."""
     rng, names = np.random.default_rng([0, *seed]), _names(env)
-
-    def choose(time_step: TimeStep) -> str:
-        known = [name for name in time_step.legal if name in names or not names] or list(names)
-        return known[int(rng.integers(len(known)))]
-
-    return choose
+    return lambda time_step: random_action(env, [name for name in time_step.legal if name in names or not names], rng)
 
 
 def _follow_oracle(env: AnyEnv, seed: int) -> Choose:
@@ -384,12 +379,14 @@ def _check_legal_actions(names: tuple[str, ...], games: list[Episode]) -> Findin
             return Finding(name, False, f"{where}: '{unknown[0]}' is legal but no action")
         if time_step.over:
             continue
-        if not time_step.legal:
+        if names and not time_step.legal:
             return Finding(name, False, f"{where}: nothing is legal, but the game goes on")
-        if time_step.best is not None and time_step.best not in time_step.legal:
+        if time_step.best is not None and time_step.legal and time_step.best not in time_step.legal:
             return Finding(name, False, f"{where}: the oracle says '{time_step.best}', which is not legal")
         counts[len(time_step.legal)] += 1
     few, many = min(counts), max(counts)
+    if not many:
+        return Finding(name, True, "any text is an action")
     counted = f"{few if few == many else f'{few} to {many}'}"
     return Finding(name, True, f"{counted} of {len(names)} at a time" if names else f"{counted} in each state")
 

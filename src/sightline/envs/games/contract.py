@@ -41,29 +41,38 @@ class AnyText(spaces.Text):
 
 
 class ActionText(spaces.Text):
-    """Action space of actions in words: the names of a game's actions, or any text where there are none."""
+    """Action space of actions in words: the names of a game's actions, or any text where there are none.
 
-    def __init__(self, names: Sequence[str] = (), max_length: int = 1_000) -> None:
+    Args:
+        names: of the actions; empty if any text is one.
+        examples: texts that are sampled then, so that play at random is an honest baseline; empty samples letters.
+        max_length: in characters.
+    """
+
+    def __init__(self, names: Sequence[str] = (), examples: Sequence[str] = (), max_length: int = 1_000) -> None:
         super().__init__(max_length=max_length, min_length=0)
-        self.names = tuple(names)
+        self.names, self.examples = tuple(names), tuple(examples)
 
     def contains(self, x: Any) -> bool:
         return x in self.names if self.names else isinstance(x, str) and len(x) <= self.max_length
 
     def sample(self, *arguments: Any, **options: Any) -> str:
-        return str(self.np_random.choice(self.names)) if self.names else super().sample(*arguments, **options)
+        known = self.names or self.examples
+        if not known:
+            return super().sample(*arguments, **options)
+        return known[int(self.np_random.integers(len(known)))]
 
 
 class Game(gymnasium.Env[Observation, Any], ABC):
     """Base class of games with named actions, played from pictures.
 
-    A concrete game keeps its state in attributes, samples from `self.np_random` only, and implements six methods about
-    the present state: `text`, `draw`, `facts`, `legal_actions`, `oracle` and `caption`. Its `reset` and `step` return
-    `self._observation()` and `self._info(success)`.
+    A concrete game keeps its state in attributes, samples from `self.np_random` only, and implements five methods about
+    the present state: `text`, `draw`, `facts`, `legal_actions` and `caption`; and `oracle`, if its best play is known.
+    Its `reset` and `step` return `self._observation()` and `self._info(success)`.
 
     Attributes:
         action_names: names of the actions, in the order of their numbers in `action_space`; empty if every state has
-            its own, which `legal_actions` gives, and `step` takes in words.
+            its own, which `legal_actions` gives (none, if any text is one), and `step` takes in words.
         asked: names of the queried facts, in order: those that only the picture shows and that a reply should state.
             The share of these statements that is true is measured for every agent.
         render_size: height and width of the picture in pixels.
@@ -110,9 +119,12 @@ class Game(gymnasium.Env[Observation, Any], ABC):
     def legal_actions(self) -> tuple[str, ...]:
         """Action mask of the present state, as the names of the actions that the rules allow."""
 
-    @abstractmethod
     def oracle(self) -> str | None:
-        """Name of a best action in the present state; None if the game is over or can no longer be won."""
+        """Name of a best action in the present state; None if the game is over or can no longer be won.
+
+        A game that does not override it has no oracle.
+        """
+        return None
 
     def thoughts(self) -> str | None:
         """Thoughts that lead to the oracle's action, for demonstrations; None where the game has none to tell."""

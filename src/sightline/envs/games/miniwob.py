@@ -27,12 +27,14 @@ import numpy as np
 from PIL import Image
 
 from sightline.envs.drawing import Size
-from sightline.envs.games.contract import Game, Observation
+from sightline.envs.games.contract import ActionText, Game, Observation
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput, RunFailed, nearest
 
 WIDTH, HEIGHT = 160, 210
 """Size of every page in pixels; clicks are said in these."""
+CLICKS = tuple(f"click {x} {y}" for y in range(5, HEIGHT, 10) for x in range(5, WIDTH, 10))
+"""What play at random does."""
 PATIENCE = 5_000
 """Milliseconds until a page that does not answer is given up."""
 SETTLING = 60
@@ -92,6 +94,7 @@ class MiniWoB(Game):
         render_mode: str | None = "rgb_array",
     ) -> None:
         super().__init__(render_size, render_mode)
+        self.action_space = ActionText(examples=CLICKS)
         folder = _pages()
         known = sorted(file.stem for file in (folder / "miniwob").glob("*.html"))
         if page not in known:
@@ -194,10 +197,6 @@ class MiniWoB(Game):
 
     def legal_actions(self) -> tuple[str, ...]:
         return ()
-
-    def oracle(self) -> str | None:
-        """None: nobody knows the best play of these pages."""
-        return None
 
     def caption(self) -> str:
         """The words on the page."""

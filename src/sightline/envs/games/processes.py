@@ -104,7 +104,7 @@ class RemoteGame(gymnasium.Env[Observation, str]):
         self.process, self._number = process, number
         self.action_names: tuple[str, ...]
         self.asked: tuple[str, ...]
-        self.action_names, self.asked, self.metadata, advises = self.begin("make")()
+        self.action_names, self.asked, self.action_space, self.metadata, advises = self.begin("make")()
         if advises:
             self.oracle = lambda: self.begin("oracle")()
 
@@ -215,7 +215,7 @@ def _carry_out(
     if method == "make":
         game = games[number] = make()
         of_game = [tuple(game.get_wrapper_attr(name)) for name in ("action_names", "asked")]
-        return *of_game, dict(game.metadata), has_oracle(game)
+        return *of_game, game.action_space, dict(game.metadata), has_oracle(game)
     if method == "close":
         return games.pop(number).close()
     if method == "oracle":

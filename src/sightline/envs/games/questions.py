@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from sightline.envs.drawing import Size
-from sightline.envs.games.contract import Game, Observation
+from sightline.envs.games.contract import ActionText, Game, Observation
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput, RunFailed, nearest
 from sightline.images import file_within, read_image
@@ -28,10 +28,18 @@ HELD_OUT = 5
 BORDER = (128, 128, 128)
 
 
-class Row(NamedTuple):
-    """A question: its picture (a file, or as it is in a data set), the words, and all columns."""
+class _Stored(NamedTuple):
+    """A picture in a data set, which decodes it when it is asked for: all of them may not fit into memory."""
 
-    picture: Any
+    data: Any
+    place: int
+    column: str
+
+
+class Row(NamedTuple):
+    """A question: where its picture is (a file, or a place in a data set), the words, and all columns."""
+
+    picture: Path | _Stored
     question: str
     columns: dict[str, Any]
 
@@ -89,6 +97,8 @@ class Questions(Game):
         self._rows = [row for number, row in enumerate(rows) if (number % HELD_OUT == HELD_OUT - 1) == held_out]
         if not self._rows:
             raise BadInput(f"'{data}' has {len(rows)} questions, none of them {'held out' if held_out else 'to ask'}")
+        answers = {str(row.columns["answer"]) for row in self._rows if "answer" in row.columns}
+        self.action_space = ActionText(examples=sorted(answers))
         self._kind, self._pay = kind, pay or exact
         self._row, self._over = self._rows[0], False
 
@@ -111,13 +121,15 @@ class Questions(Game):
         return self._row.question
 
     def draw(self) -> np.ndarray:
-        found = self._row.picture
-        if isinstance(found, Path):
-            found = Image.fromarray(read_image(found))
-        elif not isinstance(found, Image.Image):
-            raise RunFailed(
-                f"a picture of the data set is a {type(found).__name__}; cast the column to datasets.Image()"
-            )
+        stored = self._row.picture
+        if isinstance(stored, Path):
+            found: Any = Image.fromarray(read_image(stored))
+        else:
+            found = stored.data[stored.place][stored.column]
+            if not isinstance(found, Image.Image):
+                raise RunFailed(
+                    f"a picture of the data set is a {type(found).__name__}; cast the column to datasets.Image()"
+                )
         size = (self.render_size[1], self.render_size[0])
         return np.asarray(ImageOps.pad(found.convert("RGB"), size, Image.Resampling.BICUBIC, color=BORDER))
 
@@ -161,7 +173,8 @@ def _rows(data: str, picture: str, question: str, split: str, others: Sequence[s
     loaded = _data_set(data, split)
     picture = "image" if picture == "file_name" else picture  # the name that data sets give it
     _check_columns(dict.fromkeys(loaded.column_names), [picture, question, *others], data)
-    return [Row(row[picture], str(row[question]), {k: v for k, v in row.items() if k != picture}) for row in loaded]
+    columns = loaded.remove_columns([picture])
+    return [Row(_Stored(loaded, place, picture), str(row[question]), row) for place, row in enumerate(columns)]
 
 
 def _check_columns(known: Mapping[str, Any], wanted: Sequence[str], where: str) -> None:

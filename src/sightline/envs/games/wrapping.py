@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from sightline.envs.games.contract import ActionText, AnyText, Observation
+from sightline.envs.games.contract import ActionText, AnyText, Game, Observation
 from sightline.envs.vector import rgb_frame
 from sightline.errors import BadInput, RunFailed, nearest
 
@@ -191,12 +191,28 @@ class TextActions(GameWrapper):
 
     def __init__(self, env: AnyEnv) -> None:
         super().__init__(env)
-        self.action_space: Any = ActionText(self.action_names)
+        self.action_space: Any = ActionText(self.action_names, getattr(env.action_space, "examples", ()))
         self._numbers = {name: np.int64(number) for number, name in enumerate(self.action_names)}
 
     def step(self, action: Any) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
         """Play an action, given as text."""
         return super().step(self._numbers[action] if self._numbers else action)
+
+
+def random_action(env: AnyEnv, legal: Sequence[str], rng: np.random.Generator) -> str:
+    """An action drawn at random.
+
+    Args:
+        env: a game with actions in words.
+        legal: draw from these; if empty, from all names, or from what the action space samples where any text is an
+            action.
+        rng: of all chance.
+    """
+    known = tuple(legal) or tuple(_attribute(env, "action_names"))
+    if known:
+        return known[int(rng.integers(len(known)))]
+    env.action_space.seed(int(rng.integers(2**31)))
+    return str(env.action_space.sample())
 
 
 def oracle(env: AnyEnv) -> str | None:
@@ -212,8 +228,9 @@ def thoughts(env: AnyEnv) -> str | None:
 
 
 def has_oracle(env: AnyEnv) -> bool:
-    """True if the unwrapped environment has an oracle."""
-    return callable(getattr(env.unwrapped, "oracle", None))
+    """True if the unwrapped environment has an oracle; the one that `Game` has by default knows nothing."""
+    found = getattr(type(env.unwrapped), "oracle", None) or getattr(env.unwrapped, "oracle", None)
+    return callable(found) and found is not Game.oracle
 
 
 def caption(env: AnyEnv) -> str | None:
