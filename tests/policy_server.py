@@ -13,6 +13,7 @@ import threading
 import time
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,8 @@ class PolicyServer:
     def reload(self, folder: str) -> None:
         with self.lock:
             self.loaded.append(folder.rsplit("/", 1)[-1])
+            # vLLM takes what all of these files hold for weights of the model.
+            assert [file.name for file in Path(folder).glob("*.safetensors")] == ["model.safetensors"]
             if not self.faults.keeps_weights:
                 self.vlm = load_vlm(folder, device="cpu")
 

@@ -36,6 +36,7 @@ from sightline.envs.games.wrapping import TextActions
 from sightline.evaluation.episode_stats import describe
 from sightline.evaluation.seeds import EvalSeeds, make_panel
 from sightline.images import Picture
+from sightline.models.vlm.types import ChatTurn
 from sightline.runs.folder import RunFolder
 from small_runs import Scripted, looks, seen
 from small_trajectories import episode, turn
@@ -67,6 +68,19 @@ def test_one_that_looks_is_perfect_and_blind_at_chance() -> None:
     assert numbers["oracle"]["return"] == numbers["return"]  # no step leads away
     assert numbers["random"]["ci_high"] < 1
     assert numbers["random"]["truthful"] is None and numbers["random"]["unparsable"] is None
+
+
+def test_where_no_picture_is_shown_nothing_is_hidden() -> None:
+    """Hosted models are asked once, not three times for the same."""
+    asked = list[ChatTurn]()
+
+    def plus(exchange: ChatTurn) -> str:
+        asked.append(exchange)
+        return '{"thoughts": "", "action": "+"}'
+
+    numbers = evaluate_policy(worker(make=GameMaker("numberline", text_only=True), facts=False), Scripted(plus), PANEL)
+    assert numbers["blank"]["success_rate"] == numbers["shuffled"]["success_rate"] == numbers["success_rate"]
+    assert len(asked) == round(numbers["length"] * 60)
 
 
 def test_one_that_does_not_look_is_the_same_whatever_is_shown() -> None:

@@ -21,7 +21,8 @@ from sightline.agents.building import AgentSetup, build, resolve
 from sightline.agents.learning import PolicyLearner
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.types import Failure, Trajectory
-from sightline.config.agents import Replies
+from sightline.agents.warm_start import warm_start
+from sightline.config.agents import Replies, WarmStart
 from sightline.config.loading import for_agent, load_recipe
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.number_line import NumberLine
@@ -323,6 +324,28 @@ def test_memory_that_runs_out_makes_passes_smaller(monkeypatch: pytest.MonkeyPat
     assert max(moved) > 1.5e-3, "far more than is allowed below"
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-2, atol=1e-4)
+
+
+def test_a_warm_start_with_too_little_memory_is_one_with_smaller_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = WarmStart(samples=32, batch=16)
+    enough, little = setup_of("update.micro_batch=16"), setup_of("update.micro_batch=16")
+    score, sizes = VLM.score, list[int]()
+
+    def scored(self: VLM, passages: Any, *rest: Any) -> TokenStats:
+        if self is little.vlm and (len(passages) > 8 or (len(passages) > 4 and sizes)):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        sizes.append(len(passages))
+        return score(self, passages, *rest)
+
+    losses = []
+    for setup in (enough, little):
+        setup.engine.prepare(setup.vlm)
+        monkeypatch.setattr(VLM, "score", scored if setup is little else score)
+        losses.append(warm_start(setup, settings, lambda samples, numbers: None)["warm_start/loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4) and sizes[0] == 8 and set(sizes[1:]) == {4}
+    monkeypatch.setattr(VLM, "score", lambda *arguments: (_ for _ in ()).throw(MemoryError()))
+    with pytest.raises(RunFailed, match=r"warm start: out of memory; lower update\.micro_batch"):
+        warm_start(little, settings, lambda samples, numbers: None)
 
 
 def test_memory_that_is_never_enough(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,6 +214,9 @@ def test_every_lake_can_be_crossed_by_the_shortest_way(seed: int, lake: tuple[in
 
 
 def test_a_hole_ends_the_episode_without_reward_and_an_edge_does_nothing() -> None:
+    with pytest.raises(BadInput, match="use 0 to 1"):
+        FrozenLake(size=2, holes=2)  # no path goes around a corner
+    assert FrozenLake(size=2, holes=1).reset(seed=0)
     env = FrozenLake(size=3, holes=1)
     env.reset(seed=0)
     env._player, env._goal, env._holes = 0, 8, frozenset([1])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -12,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from household_problems import problem_of
 from sightline.envs.games.checking import check_game
@@ -158,6 +162,13 @@ def test_the_expert_wins_every_game(task: str, sliced: bool) -> None:
             assert len(commands) <= 30
         assert goal.is_done(world), (goal, commands)
         assert goal.sliced == any(command.startswith("slice") for command in commands)
+
+
+def test_short_commands_mean_the_thing_that_the_task_needs() -> None:
+    """Of two potatoes the one that is not sliced yet is sliced, and the sliced one is taken."""
+    game = HouseholdGame("pick_two_obj_and_place", sliced=True, words=False)
+    for seed in range(25):
+        assert through(game, seed)[2]["success"], seed
 
 
 def test_the_expert_gets_rid_of_what_it_does_not_need() -> None:
@@ -399,6 +410,16 @@ def test_other_problems_are_refused_in_one_line(old: str, new: str, expected: st
     assert "\n" not in str(caught.value)
 
 
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from(["", "(", ")", "()", "(())", "(and)", "(objectType)", "x"]))
+def test_no_slip_of_a_file_is_more_than_bad_input(place: int, word: str) -> None:
+    """Any word of a problem may be missing, or another one."""
+    words = re.findall(r"[()]|[^\s()]+", PROBLEM)
+    words[place % len(words)] = word
+    with contextlib.suppress(BadInput):
+        of_problem(" ".join(words))
+
+
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"[]", b"{}", b"[" * 100_000, b'{"pddl_problem": 3}'])
 def test_files_that_are_no_games_are_refused(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / FILE
@@ -470,9 +491,19 @@ def test_where_the_agent_has_not_been_is_told_if_wanted() -> None:
         observation, *_ = game.step(f"go to {place}")
     left = ", ".join([places[1], *places[3:]])
     assert observation.text.endswith(f"\nYou have not been at: {left}.")
+    assert game.thoughts() == f"not seen yet: {places[1]}" and silent.thoughts() is None
     for place in places:
         observation, *_ = game.step(f"go to {place}")
-    assert observation.text.endswith("\nYou have not been at: nothing.")
+    assert observation.text.endswith("\nYou have not been at: nothing.") and game.thoughts() == "not seen yet: nothing"
+
+
+def test_a_game_may_begin_before_a_place(tmp_path: Path) -> None:
+    """It has been seen then."""
+    before = PROBLEM.replace("(atLocation agent1 loc_bar_0_bar_0)", "(atLocation agent1 loc_bar_1_bar_2)")
+    (tmp_path / FILE).write_text(json.dumps({"pddl_problem": before}))
+    game = HouseholdGame(words=False, recall=True, games=str(tmp_path))
+    game.reset(seed=0)
+    assert [place.name for place in game.world.here] == ["cabinet 1"] and game.not_been() == []
 
 
 def test_shaped_rewards_sum_to_the_same() -> None:

@@ -133,6 +133,22 @@ def test_no_process_is_left() -> None:
     assert not browsers()
 
 
+def test_a_browser_that_dies_ends_its_episodes_only() -> None:
+    """The next game has another browser; those of the dead one can be closed."""
+    first, second = MiniWoB("click-test"), MiniWoB("click-test")
+    for child in psutil.Process().children(recursive=True):
+        if "chrom" in child.name():
+            child.kill()
+    with pytest.raises(Exception, match=r"closed|crashed"):
+        first.reset(seed=0)
+    first.close()
+    third = MiniWoB("click-test")
+    assert third.reset(seed=0)[0].images[0].shape == (210, 160, 3)
+    second.close()
+    assert third.reset(seed=1)[1]["success"] is False
+    third.close()
+
+
 @pytest.mark.parametrize(
     ("options", "expected"), [({"page": "click-tset"}, "'click-test'"), ({"render_size": (8, 8)}, "too small")]
 )

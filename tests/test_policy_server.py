@@ -10,16 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import sightline as sl
 from conftest import Finished
 from policy_server import Faults, PolicyServer
 from sightline.agents.asynchronous import RolloutsAhead, staleness, within_bound
+from sightline.agents.building import build, resolve
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.samplers.server import ServerSampler
 from sightline.agents.types import Trajectory
 from sightline.config.agents import PolicyServer as Settings
-from sightline.config.loading import parse_override
+from sightline.config.loading import for_agent, load_recipe, parse_override
 from sightline.errors import BadInput, RunFailed
 from sightline.images import Picture
 from sightline.models.vlm.model import VLM, load_vlm
@@ -38,7 +40,7 @@ SMALL = (
         "checkpoints.every=25",
     ),
     *("evaluation.stop_at=null", "evaluation.episodes=2", "evaluation.test_episodes=2", "rollouts.tasks=3"),
-    *("rollouts.parallel=3", "update.minibatch=8", "update.epochs=1", "algorithm.kind=reinforce", "videos.final=false"),
+    *("rollouts.parallel=3", "update.minibatch=8", "update.epochs=1", "algorithm.kind=ppo", "videos.final=false"),
 )
 
 
@@ -56,6 +58,11 @@ def server(served: PolicyServer) -> PolicyServer:
     served.requests.clear()
     served.vlm = load_vlm("bundled", device="cpu")
     return served
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sightline.agents.samplers.server.PAUSE", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +127,16 @@ def test_what_may_pass_is_asked_again(server: PolicyServer, vlm: VLM) -> None:
     assert len(asked.generate([SHOWN], [(0,)])) == 1 and len(server.requests) == 3
 
 
+def test_stale_replies_need_a_correction_in_bfloat16(server: PolicyServer) -> None:
+    """There old log-probabilities are computed anew, with other weights than have sampled."""
+    settings = ("numberline", "policy.sampler=server", f"policy.server.url={server.url}", "rollouts.staleness=1")
+    setup = build(resolve(for_agent(load_recipe(settings[0], [*settings[1:], "policy.freeze=[vision]"]))))
+    assert setup.vlm.exact and setup.learner()
+    setup.vlm.scorer.autocast = torch.bfloat16
+    with pytest.raises(BadInput, match=r"rollouts\.staleness=1 .* say update\.importance_cap=2"):
+        setup.learner()
+
+
 def test_servers_that_are_not_there_or_serve_others_are_refused(server: PolicyServer, vlm: VLM) -> None:
     with pytest.raises(BadInput, match=r"there is no server at http://127\.0\.0\.1:9/v1 .*vllm serve"):
         ServerSampler(vlm, Settings(url="http://127.0.0.1:9/v1"))
@@ -133,8 +150,6 @@ def test_servers_that_are_not_there_or_serve_others_are_refused(server: PolicySe
 
 
 def test_new_weights_arrive_whole_and_older_ones_are_noticed(server: PolicyServer, tmp_path: Path) -> None:
-    import torch
-
     vlm = load_vlm("bundled", device="cpu")
     of_server = sampler(server, vlm, weights=str(tmp_path))
     of_server.take_over_weights()
@@ -269,10 +284,10 @@ def test_a_run_on_a_server_can_be_resumed_longer(
     assert max(stale) == 1
 
 
-def test_the_weights_of_a_warm_start_are_those_of_no_update(served: PolicyServer, tmp_path: Path) -> None:
+def test_the_weights_of_a_warm_start_are_those_of_no_update(server: PolicyServer, tmp_path: Path) -> None:
     """They are checked like all others, and nothing is younger than the update that learns from it."""
     warm = ("warm_start.samples=8", "warm_start.batch=8", "steps=4", "rollouts.tasks=2")
-    overrides = dict(map(parse_override, [*SMALL[1:], f"policy.server.url={served.url}", *warm]))
+    overrides = dict(map(parse_override, [*SMALL[1:], f"policy.server.url={server.url}", *warm]))
     sl.train("numberline", run_dir=tmp_path / "run", progress=False, **overrides)
     stale = [one["rollout/staleness"] for one in numbers(tmp_path / "run") if "rollout/staleness" in one]
     assert stale and set(stale) == {0.0}

@@ -178,11 +178,18 @@ class AgentSetup:
         """What trains the policy, with new optimiser state; the engine must have prepared the policy.
 
         Raises:
-            BadInput: the recipe's algorithm, a plug-in, cannot compute advantages.
+            BadInput: the recipe's algorithm, a plug-in, cannot compute advantages; or what stale rollouts were sampled
+                with would be forgotten.
         """
         from sightline.agents.learning import PolicyLearner
 
         recipe, algorithm = self.recipe, self.recipe.algorithm
+        if recipe.rollouts.staleness and recipe.update.importance_cap is None and not self.vlm.exact:
+            # In bfloat16 old log-probabilities are computed anew, with weights that have sampled none of these replies.
+            raise BadInput(
+                f"rollouts.staleness={recipe.rollouts.staleness} learns from replies of earlier weights, which nothing "
+                "corrects for in bfloat16; say update.importance_cap=2"
+            )
         if not isinstance(algorithm, AlgorithmConfig):
             raise BadInput(
                 f"the algorithm '{algorithm.kind}' is no sightline.AlgorithmConfig; its package must subclass that"

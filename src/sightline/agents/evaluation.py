@@ -334,10 +334,13 @@ def evaluate_policy(
         rewards: scores the episodes; None leaves them the environment's own rewards.
     """
     numbers: dict[str, Any] = {}
+    played: list[Trajectory] = []
     for pictures in PICTURE_CONDITIONS:
-        played = play_eval_seeds(worker, sampler, eval_seeds, pictures)
-        if rewards is not None:
-            rewards.score(played)
+        # Where no picture is shown, there is nothing to hide: the same episodes stand for all.
+        if pictures == "real" or any(turn.exchange.pictures for one in played for turn in one.turns):
+            played = play_eval_seeds(worker, sampler, eval_seeds, pictures)
+            if rewards is not None:
+                rewards.score(played)
         keep(pictures, played)
         found = summary(played, eval_seeds, worker.success)
         numbers |= found if pictures == "real" else {pictures: found}

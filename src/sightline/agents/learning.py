@@ -107,7 +107,7 @@ class PolicyLearner:
             self._halve_micro_batch()
 
     def _score_turns(self, trajectories: Sequence[Trajectory]) -> Sums:
-        """Score turns with the model that sampled them."""
+        """Score turns with the present weights, which have sampled them unless rollouts are asynchronous."""
         sums: list[Sums] = []
         batches = microbatches(build_sequences(trajectories), self._micro_batch)
         rounds = not self._vlm.exact

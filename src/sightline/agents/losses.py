@@ -21,10 +21,10 @@ of the tokens' ratios (GSPO, Zheng et al. 2025, arXiv 2507.18071, equation 7): l
 ones before they are clipped, so its clip ranges are much narrower, 3e-4 and 4e-4 in the paper, and its gradient is that
 of `turn` divided by the length of the reply.
 
-Sampler mismatch: where another library or precision has sampled, `old` is what the learner computes before the weights
-change, and the loss of each turn is multiplied by min(old / sampler, importance_cap), the probability of its reply
-under both (truncated importance sampling, Yao et al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL
-Training", 2025); with `ratio="token"` that of each token.
+Sampler mismatch: with an `importance_cap`, `old` is what the learner computes before the weights change, also where it
+computes in float32 and could take what the sampler said, and the loss of each turn is multiplied by min(old / sampler,
+importance_cap), the probability of its reply under both (truncated importance sampling, Yao et al., "Your Efficient RL
+Framework Secretly Brings You Off-Policy RL Training", 2025); with `ratio="token"` that of each token.
 
 Policy loss, the PPO clip (Schulman et al. 2017, arXiv 1707.06347, equation 7): -min(r A, clip(r) A).
 
@@ -86,7 +86,8 @@ class Targets:
     """Training targets of a microbatch; T tokens and M turns in the order of `TokenStats`.
 
     Attributes:
-        old_logprobs: float32[T], log-probabilities under the model that sampled, as the learner computes them.
+        old_logprobs: float32[T], log-probabilities before the weights change, as the learner computes them, or of
+            sampling, where it need not.
         sampler_logprobs: float32[T], the same as the sampler computed them.
         action: bool[T], the token is part of the action.
         turn_of: int64[T], index of the turn that the token belongs to.

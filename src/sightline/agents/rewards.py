@@ -84,11 +84,11 @@ class TurnRewards:
 
     def clip(self, episodes: Sequence[Trajectory]) -> Clip:
         """The turns of some episodes, one after the other, as a clip of one column."""
-        lengths = [[turn for turn in episode.turns if _led_somewhere(turn)] for episode in episodes]
-        turns = [turn for of_episode in lengths for turn in of_episode]
-        first = [i == 0 for of_episode in lengths for i in range(len(of_episode))]
-        ended = [i == len(of_episode) - 1 for of_episode in lengths for i in range(len(of_episode))]
-        terminal = [e.turns[-1] for e in episodes if not e.truncated]
+        in_episodes = [[turn for turn in episode.turns if _led_somewhere(turn)] for episode in episodes]
+        turns = [turn for of_episode in in_episodes for turn in of_episode]
+        first = [i == 0 for of_episode in in_episodes for i in range(len(of_episode))]
+        ended = [i == len(of_episode) - 1 for of_episode in in_episodes for i in range(len(of_episode))]
+        terminal = {id(e.turns[-1]) for e in episodes if not e.truncated}
         # The episode's own rule says whether it succeeded; that is known at its end.
         won = {id(e.turns[-1]): e.success for e in episodes}
         return Clip(
@@ -97,7 +97,7 @@ class TurnRewards:
             env_reward=np.array([turn.env_reward for turn in turns], np.float32)[:, None],
             success=np.array([won.get(id(turn), turn.success) for turn in turns], bool)[:, None],
             ended=np.array(ended, bool)[:, None],
-            terminated=np.array([any(turn is last for last in terminal) for turn in turns], bool)[:, None],
+            terminated=np.array([id(turn) in terminal for turn in turns], bool)[:, None],
             instruction=self.instruction,
         )
 

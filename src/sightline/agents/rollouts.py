@@ -203,13 +203,15 @@ class RolloutWorker:
 
     def first_turns(self, sampler: Sampler, tasks: Sequence[EpisodeTask]) -> list[Turn]:
         """Have the first turn of each task replied to, and play nothing. Tasks that cannot be begun are left out."""
-        begun = list[_Episode]()
+        playing = list[_Episode]()
         for task in tasks:
             # One environment serves all: what an episode keeps of its start does not change with the next reset.
-            game = self.games[0]
-            begun.append(_Episode(game, 0, 0, task, (), self._texts, self._window, None, self.success, False))
-            begun[-1].observe()
-        playing = [episode for episode in begun if not episode.over]
+            episode = _Episode(self.games[0], 0, 0, task, (), self._texts, self._window, None, self.success, False)
+            episode.observe()
+            if episode.over:
+                self.games.discard(0)
+            else:
+                playing.append(episode)
         completions = sampler.generate([one.conversation() for one in playing], [one.key() for one in playing])
         return [episode.parsed_turn(completion) for episode, completion in zip(playing, completions, strict=True)]
 

@@ -326,7 +326,7 @@ class AgentTrainer:
         self.session.log(self._turns, values)
         if self._updates == 1:
             self._log_trajectories("update-0001", played, advantages)
-        self._latest = played, advantages
+        self._latest = played[:LOGGED_EPISODES], advantages[:LOGGED_EPISODES]  # not all, for they hold their pictures
         self.session.progress.update(min(self._turns, recipe.steps), values)
 
     def _rollout(self, count: int, attempt: int = 0) -> list[Trajectory]:

@@ -57,6 +57,7 @@ def warm_start(
     rise = 0.06 if updates == 20 else 0.05  # the schedule divides by rise * updates - 1
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.learning_rate, updates, pct_start=rise)
     numbers: dict[str, float | None] = {}
+    size = setup.recipe.update.micro_batch
     for update in range(1, updates + 1):
         before_update()
         batch = list(islice(stream, settings.batch))
@@ -69,23 +70,43 @@ def warm_start(
             sequences.append(TokenSequence(prompt, reply, (TurnSpan(start, start + len(reply)),)))
         # As in `losses`: divided by the tokens of the whole step, so that gradients can be summed over processes.
         tokens = sum(len(sequence.reply) for sequence in sequences)
-        local, size = sequences[engine.rank :: engine.world], setup.recipe.update.micro_batch
-        microbatches = [local[start : start + size] for start in range(0, len(local), size)]
-        loss = 0.0
-        for microbatch, counts in padded_microbatches(engine, microbatches, sequences[:1]):
-            part = -vlm.score(microbatch).logprobs.sum() / tokens
-            torch.autograd.backward(part if counts else 0.0 * part)
-            loss += float(part.detach()) if counts else 0.0
+        while True:
+            loss = _backward(setup, sequences, tokens, size)
+            if None not in engine.gather(loss):
+                break
+            optimiser.zero_grad(set_to_none=True)  # gradients of the passes before the one that failed
+            size = max(1, size // 2)
         if not math.isfinite(engine.step(optimiser, setup.recipe.update.max_grad_norm)):
             raise RunFailed(f"warm start, update {update}: the gradient is not finite; lower warm_start.learning_rate")
         schedule.step()
         if update % CHECK_EVERY == 0 or update == updates:
             accuracy = engine.gather(_perception_accuracy(setup, held_out))[0]
-            numbers = {"warm_start/loss": sum(engine.gather(loss)), "warm_start/truthful": accuracy}
+            numbers = {"warm_start/loss": sum(engine.gather(loss or 0.0)), "warm_start/truthful": accuracy}
             report(update * settings.batch, numbers)
             if settings.stop_at is not None and accuracy is not None and accuracy >= settings.stop_at:
                 break
     return numbers
+
+
+def _backward(setup: AgentSetup, sequences: Sequence[TokenSequence], tokens: int, size: int) -> float | None:
+    """Add up the gradient of this process's share of a step in passes of `size`: its loss, None if memory ran out.
+
+    Raises:
+        RunFailed: it ran out in a pass of one, or while other processes wait in the middle of theirs.
+    """
+    engine, loss = setup.engine, 0.0
+    local = sequences[engine.rank :: engine.world]
+    microbatches = [local[start : start + size] for start in range(0, len(local), size)]
+    try:
+        for microbatch, counts in padded_microbatches(engine, microbatches, sequences[:1]):
+            part = -setup.vlm.score(microbatch).logprobs.sum() / tokens
+            torch.autograd.backward(part if counts else 0.0 * part)
+            loss += float(part.detach()) if counts else 0.0
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        if size == 1 or engine.uniform_steps:
+            raise RunFailed(f"warm start: out of memory; lower update.micro_batch (it is {size})") from error
+        return None
+    return loss
 
 
 def _demos(setup: AgentSetup, settings: WarmStart) -> tuple[list[Demo], Iterator[Demo], int]:

@@ -35,6 +35,8 @@ class PolicySampler:
 
     def generate(self, conversations: Sequence[Conversation], keys: Sequence[Key]) -> list[Completion]:
         """See `Sampler`."""
+        if not conversations:
+            return []
         prompts = [self.vlm.encode(conversation) for conversation in conversations]
         uniforms = None
         if self.temperature > 0:

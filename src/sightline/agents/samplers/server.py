@@ -23,6 +23,7 @@ import math
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
@@ -35,6 +36,7 @@ from sightline.agents.samplers import Completion, Conversation, Key
 from sightline.agents.samplers.served import banned_biases, check_prompt, completion_of, seed_of
 from sightline.config.agents import PolicyServer
 from sightline.errors import BadInput, RunFailed, nearest
+from sightline.models.chat.calling import seconds_to_wait
 from sightline.models.chat.endpoints import read_key, resolve_endpoint
 from sightline.models.chat.openai_compatible import complaint, message_part
 from sightline.models.vlm.types import Prompt, Sample, TokenSequence, TurnSpan
@@ -44,8 +46,9 @@ if TYPE_CHECKING:
 
 READY = "READY"
 """File that says that a folder of weights is whole."""
-ATTEMPTS = 3
-"""Times that a request is sent if the server is busy or the connection breaks."""
+ATTEMPTS, PAUSE, LONGEST_PAUSE = 4, 0.5, 30.0
+"""Times that a request is sent if the server is busy or the connection breaks; seconds before the second time, four
+times as long before each further one; and at most, if the server says how long to wait."""
 CHECKED = 8
 """Replies whose log-probabilities are compared with the policy's own after new weights were loaded."""
 FAR_OFF = 0.5
@@ -258,7 +261,7 @@ class ServerSampler:
     def _served_model(self) -> str:
         """Name of the model to ask for."""
         try:
-            listed = self._answer(f"{self._url}/models")
+            listed = self._answer(f"{self._url}/models", attempts=1)
             names = [str(one["id"]) for one in listed["data"]]
         except (RunFailed, LookupError, TypeError) as error:
             raise BadInput(
@@ -272,19 +275,22 @@ class ServerSampler:
             raise BadInput(f"the server at {self._url} does not serve '{wanted}'{nearest(wanted, names)}")
         return wanted or names[0]
 
-    def _answer(self, url: str, body: dict[str, Any] | None = None) -> Any:
+    def _answer(self, url: str, body: dict[str, Any] | None = None, attempts: int = ATTEMPTS) -> Any:
         """The JSON that a request is answered with; None if the answer is empty.
 
         Args:
             body: to be posted; without one, the address is read.
+            attempts: until a server that is busy, gone or too slow is given up.
 
         Raises:
-            RunFailed: after some attempts, or at once if the request itself is refused.
+            RunFailed: after all attempts, or at once if the request itself is refused.
         """
         import httpx2
 
-        method, trouble = "GET" if body is None else "POST", ""
-        for _ in range(ATTEMPTS):
+        method, trouble, pause = "GET" if body is None else "POST", "", 0.0
+        for attempt in range(attempts):
+            time.sleep(pause)
+            pause = PAUSE * 4**attempt
             # A thread of its own: the client's time limit is for a single read, and a server can stall between many.
             pool = ThreadPoolExecutor(1)
             try:
@@ -294,6 +300,8 @@ class ServerSampler:
                 if response.status_code == 200:
                     return response.json() if text.strip() else None
                 trouble = f"status {response.status_code}: {complaint(text)}"
+                wanted = seconds_to_wait(response.headers.get("retry-after"))
+                pause = pause if wanted is None else min(wanted, LONGEST_PAUSE)
                 if response.status_code < 500 and response.status_code not in (408, 409, 429):
                     break
             except Late:

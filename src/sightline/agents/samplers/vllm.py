@@ -18,7 +18,6 @@ from sightline.agents.samplers import Completion, Conversation, Key
 from sightline.agents.samplers.served import banned_biases, check_prompt, completion_of, seed_of
 from sightline.config.agents import VLLM
 from sightline.errors import BadInput, RunFailed
-from sightline.models.vlm.model import VALUE_HEAD
 from sightline.models.vlm.types import Prompt
 
 if TYPE_CHECKING:
@@ -114,8 +113,7 @@ class VLLMSampler:
         # by way of files, because the names of weights in a checkpoint are those that vLLM knows
         self._vlm.merge_and_save(self._folder.name)
         for file in sorted(Path(self._folder.name).glob("*.safetensors")):
-            if file.name != VALUE_HEAD:
-                self.sync(load_file(file).items())
+            self.sync(load_file(file).items())
 
     def sync(self, named_parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Load weights, and clear the caches of what was computed with the ones before.

@@ -58,8 +58,9 @@ class FrozenLake(Game):
         if not 2 <= size <= 16:
             raise BadInput(f"size={size} is out of range; use 2 to 16 rows and columns")
         holes = size**2 // 4 if holes is None else holes
-        if not 0 <= holes <= size**2 // 2:
-            raise BadInput(f"holes={holes} is out of range for size={size}; use 0 to {size**2 // 2}")
+        most = size**2 // 2 if size > 2 else 1  # of four cells, one must lead around the corner
+        if not 0 <= holes <= most:
+            raise BadInput(f"holes={holes} is out of range for size={size}; use 0 to {most}")
         if min(self.render_size) < 5 * size:
             raise BadInput(
                 f"render_size={self.render_size} is too small for {size} rows; use at least {5 * size} pixels"

@@ -11,6 +11,7 @@ Playwright, and they are served on the loopback address; nothing else is reached
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import shutil
@@ -230,7 +231,8 @@ class _Browser:
 
     @classmethod
     def of_this_process(cls, folder: Path) -> _Browser:
-        if cls._known is None:
+        """The browser of this process; another one if it has died."""
+        if cls._known is None or not cls._known.ask(cls._known._browser.is_connected):
             cls._known = cls(folder)
         return cls._known
 
@@ -273,12 +275,17 @@ class _Browser:
         """Close a page; with the last one the browser ends."""
         if page not in self._pages:
             return
+        from playwright.sync_api import Error
+
         self._pages.remove(page)
-        self.ask(page.context.close)
+        with contextlib.suppress(Error):  # of a browser that has died
+            self.ask(page.context.close)
         if self._pages:
             return
-        type(self)._known = None
-        self.ask(self._browser.close)
+        if type(self)._known is self:
+            type(self)._known = None
+        with contextlib.suppress(Error):
+            self.ask(self._browser.close)
         self.ask(self._playwright.stop)
         self._thread.shutdown()
         self._server.shutdown()

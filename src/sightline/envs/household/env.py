@@ -44,7 +44,8 @@ class HouseholdGame(Game):
             installed.
         words: see above.
         shaped: see above.
-        recall: tell where the agent has not been yet, which no picture shows.
+        recall: tell where the agent has not been yet, which no picture shows; the first of these places is the thought
+            before a demonstrated action.
         games: a file `game.tw-pddl`, or a folder whose files of that name are played, instead of drawn games.
         render_size: height and width of the pictures.
         render_mode: `rgb_array` or None.
@@ -109,7 +110,7 @@ class HouseholdGame(Game):
         self.world = World(household)
         sentences = self.goal.sentences
         self.sentence = sentences[int(self.np_random.integers(len(sentences)))]
-        self._answer, self._been = self.world.introduction(), set()
+        self._answer, self._been = self.world.introduction(), {place.name for place in self.world.here}
         return self._observation(), self._info(self.goal.is_done(self.world))
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -130,6 +131,10 @@ class HouseholdGame(Game):
     def not_been(self) -> list[str]:
         """Places where the agent has not been yet, in the order in which they are listed."""
         return [name for name in self.world.household.places if name not in self._been]
+
+    def thoughts(self) -> str | None:
+        """Where to look next, if nothing better is known: the first place where the agent has not been."""
+        return f"not seen yet: {next(iter(self.not_been()), 'nothing')}" if self.recall else None
 
     def draw(self) -> Any:
         return draw_world(self.world, self.render_size)
@@ -183,12 +188,15 @@ class HouseholdGame(Game):
         return (*doing, *slicing, *(f"take {kind}" for kind in kinds), *(f"go to {name}" for name in household.places))
 
     def _whole_command(self, short: str) -> str:
-        """The command that a short one stands for in this state; one that means nothing if there is none."""
-        if short in self._short_commands():
-            for command in self.world.commands():
-                if self.shortened(command) == short:
-                    return command
-        return NOTHING_HAPPENS
+        """The command that a short one stands for in this state; one that means nothing if there is none.
+
+        Of things that are alike in name, it means the one that the task needs: the loaf that is not sliced yet.
+        """
+        if short not in self._short_commands():
+            return NOTHING_HAPPENS
+        meant = [command for command in self.world.commands() if self.shortened(command) == short]
+        best = expert(self.world, self.goal)
+        return best if best in meant else next(iter(meant), NOTHING_HAPPENS)
 
     def shortened(self, command: str) -> str:
         """`take mug 2 from shelf 1` -> `take mug`, and so on."""

@@ -38,7 +38,6 @@ STATES = {"isclean": "clean", "ishot": "hot", "iscool": "cool", "issliced": "sli
 """Fact -> state."""
 _WITHOUT_EFFECT = {"moveable", "ison", "checked", "examined", "full", "wasinreceptacle", "isreceptacleobjectfull"}
 """Facts that no rule of ALFWorld's domain reads."""
-_MARKS = {"_bar_": "|", "_minus_": "-", "_plus_": "+", "_dot_": ".", "_comma_": ","}
 
 Expression = str | list[Any]
 
@@ -72,7 +71,8 @@ def of_problem(problem: str) -> tuple[Household, Goal]:
     """
     if not isinstance(problem, str):
         raise BadInput("pddl_problem is not a text")
-    parts = {part[0]: part[1:] for part in _parse(problem)[1:] if isinstance(part, list) and part}
+    listed = [part for part in _parse(problem)[1:] if isinstance(part, list) and part]
+    parts = {part[0]: part[1:] for part in listed if isinstance(part[0], str)}
     for name in (":objects", ":init", ":goal"):
         if name not in parts:
             raise BadInput(f"the problem has no ({name} …)")
@@ -212,10 +212,10 @@ def _facts(parts: list[Expression]) -> Iterator[list[str]]:
             waiting += part[2:]
         elif head in ("and", "not"):
             waiting += part[1:]
-        elif isinstance(head, str) and all(isinstance(argument, str) for argument in part):
+        elif len(part) > 1 and all(isinstance(word, str) for word in part):
             yield part
         else:
-            raise BadInput(f"the goal has '{head}', which those of ALFWorld do not have")
+            raise BadInput(f"the goal has {head!r}, which those of ALFWorld do not have")
 
 
 # -- PDDL ----------------------------------------------------------------------------------------------------------

@@ -334,22 +334,20 @@ class VLM:
     def merge_and_save(self, folder: Path | str) -> None:
         """Save a copy of the model with its adapters merged into the weights, and the processor.
 
+        The folder is for others, which read all weights in it as the model's: there is no value head among them.
+
         Raises:
             BadInput: the weights are quantised to 4 bits.
         """
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        if self.lora is None:
-            self.save(folder)
-            return
         import copy
 
         if self.four_bit:
             raise BadInput(
                 "adapters cannot be merged into 4-bit weights; load the model and the adapters with four_bit=false"
             )
-        copy.deepcopy(self.model).merge_and_unload().save_pretrained(folder)
-        self._processor.save_pretrained(folder)
+        merged = self.model if self.lora is None else copy.deepcopy(self.model).merge_and_unload()
+        merged.save_pretrained(Path(folder))
+        self._processor.save_pretrained(Path(folder))
 
 
 def _dtypes(
