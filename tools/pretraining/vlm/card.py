@@ -42,7 +42,13 @@ ENOUGH = 20
 NUMBERLINE_RECURS = (
     "(States of small games recur: NumberLine has 36 pictures, so held-out states are not held-out pictures.)"
 )
-NO_FLOOR = "(Prompts of the household hardly ever recur, so its floor is not known.)"
+NO_FLOOR = (
+    "(Prompts of the household hardly ever recur, so its floor is not known. Held-out states are met in the rooms of "
+    "training; games played are `pick_and_place_simple` in seen rooms without `recall`, and GoToObj.)"
+)
+NO_THOUGHTS = "Think: its replies have no thoughts, only facts and an action."
+ONE_THOUGHT = """Think: its replies have no thoughts, only facts and an action; but with `recall`, where the thought is
+  the first place where the agent has not been."""
 CARDS_AND_GRIDS = """# The bundled vision-language model
 
 A LLaVA of stock transformers classes: a SigLIP tower for 96x96 pictures in patches of 16, and a Llama, three layers of
@@ -82,8 +88,9 @@ BabyAI's single rooms as their agent sees them, and is not for science.**
   and PutNextLocal at 96x96, met by strolling; 35 % of the games are told in words instead (`text_only`). In half of the
   household's the prompt says where the agent has not been (`recall`).
 - Replies: what the picture shows, told truly, then an action that does something there, whatever the goal is: take what
-  lies there, open what is closed, go forward where nothing is in the way. Skill is left to demonstrations and
-  reinforcement learning.
+  lies there, open what is closed, go forward where nothing is in the way. With `recall` it goes where the agent has not
+  been, in three of ten cases to the first of these places, which the reply names before (`thoughts`). Other skill is
+  left to demonstrations and reinforcement learning.
 - Looking for what a word names: the fact `target` says where that is which the task or mission names, and these change
   from state to state.
 - Loss: cross-entropy of the reply; and each picture token is pulled towards the embeddings of the words for what its
@@ -95,9 +102,11 @@ BabyAI's single rooms as their agent sees them, and is not for science.**
   The lessons changed meanwhile. In the first, actions were any that the prompt names; until the third, BabyAI was seen
   as a whole; the fifth to seventh asked about rooms ("Is there a mug here?"); in the eighth and ninth the household's
   `target` had no name. The fourth to sixth were stopped after 500, 500 and 750 updates. The seventh and the eleventh
-  added a layer (`building.with_a_matching_layer`). Until the last there were 24 rooms of each kind, and no `recall`. Of
-  200 states without it, as the last but one had them, both tell all facts truly in 97 % (24 rooms), of more rooms 94
-  and 95 %; with it 31 % before and 96 % after the last.
+  added a layer (`building.with_a_matching_layer`). Until the twelfth (Q) there were 24 rooms of each kind, and no
+  `recall`. Of 200 states without it, as its predecessor had them, both tell all facts truly in 97 % (24 rooms), of more
+  rooms 94 and 95 %; with it 31 % before and 96 % after. From the next on, lessons with `recall` go where the agent has
+  not been; from S on they name the first of these places, in S and T under the key `unseen`, in the last as `thoughts`.
+  T was stopped after 500 updates.
 """
 
 
@@ -118,8 +127,9 @@ def _reading(vlm: VLM, game: str) -> dict[str, Any]:
     blank = [replace(one, pictures=tuple(np.full_like(p, MID_GREY) for p in one.pictures)) for one in shown]
     shuffled = [replace(one, pictures=shown[other].pictures) for one, other in zip(shown, others, strict=True)]
     true_facts, true_replies, parsed, facts = 0, 0, 0, 0
+    always = maker_of(game)().get_wrapper_attr("action_names")
     for lesson, text in zip(shown, _replies(vlm, shown), strict=True):
-        names = lesson.actions or maker_of(game)().get_wrapper_attr("action_names")
+        names = lesson.actions or always
         reply = read_reply(text, lesson.replies, names, tuple(lesson.facts))
         true = [same_text(reply.stated.get(name, ""), fact) for name, fact in lesson.facts.items()]
         true_facts, facts = true_facts + sum(true), facts + len(true)
@@ -155,8 +165,8 @@ def _loss(vlm: VLM, shown: Sequence[Exercise]) -> float:
 
 
 def _facts_of(vlm: VLM, lesson: Exercise) -> TokenSequence:
-    """The reply up to its action, which is the last token but one."""
-    reply = np.array(vlm.tokens.encode(lesson.reply)[:-2], np.int64)
+    """The reply as far as it says what is seen."""
+    reply = np.array(lesson.told_facts(vlm.tokens.encode), np.int64)
     prompt = vlm.encode([ChatTurn(lesson.prompt, tuple(map(Picture, lesson.pictures)))])
     return TokenSequence(prompt, reply, (TurnSpan(len(prompt.ids), len(prompt.ids) + len(reply)),))
 
@@ -178,15 +188,19 @@ def _blind_floor(game: str, shown: Sequence[Exercise]) -> float | None:
 
 
 def _playing(vlm: VLM, game: str) -> dict[str, Any]:
-    """How it plays before it has learned to, greedily."""
+    """How it plays before it has learned to: greedily, and sampled at temperature 1."""
     make = maker_of(game, MOST_TURNS)
     panel, rule = make_panel("card", game, EPISODES), find_task(task_of(game)).success
     table = RolloutWorker(make, REPLIES, vlm=vlm, success=rule)
-    played = summary(play_eval_seeds(table, PolicySampler(vlm, 0.0, MAX_TOKENS), panel), panel, rule)
+    greedy, sampled = (
+        summary(play_eval_seeds(table, PolicySampler(vlm, temperature, MAX_TOKENS), panel), panel, rule)
+        for temperature in (0.0, 1.0)
+    )
     at_random = random_play(table, panel)["success_rate"]
     table.close()
     names = ("success_rate", "ci_low", "ci_high", "clean")
-    return {"played": {name: played[name] for name in names}, "random": at_random}
+    played = {"played": greedy, "sampled": sampled}
+    return {way: {name: found[name] for name in names} for way, found in played.items()} | {"random": at_random}
 
 
 def write_card(
@@ -215,18 +229,19 @@ can go below without looking (the entropy of the facts, given the prompt).
 
 {NUMBERLINE_RECURS if "numberline" in measured else NO_FLOOR}
 
-What it plays before reinforcement learning, greedily, in {EPISODES} episodes of at most {MOST_TURNS} turns; clean
-is without mistakes or illegal moves:
+What it plays before reinforcement learning, in {EPISODES} episodes of at most {MOST_TURNS} turns: greedily, sampled
+at temperature 1, and random play beside it. Actions of lessons are drawn at random, so what is the most probable one is
+a matter of hairs, and greedy play no skill. Clean is without mistakes or illegal moves:
 
-| game | won | clean | random play wins |
-|---|---|---|---|
+| game | greedy | clean | sampled | clean | random play |
+|---|---|---|---|---|---|
 {chr(10).join(plays)}
 
 ## What it cannot do
 
-- See anything but these drawings at this size, or read other prompts than those of our games in the JSON form
-  without thoughts: it has seen no other text.
-- Think: its replies have no thoughts, only facts and an action.
+- See anything but these drawings at this size, or read other prompts than those of our games in the JSON form: it has
+  seen no other text.
+- {NO_THOUGHTS if "numberline" in measured else ONE_THOUGHT}
 - Read earlier turns: it was trained with one turn at a time (`rollouts.window=1`).
 """
     (folder / "README.md").write_text(text)
@@ -243,9 +258,11 @@ def _reading_row(game: str, numbers: dict[str, Any]) -> str:
 
 
 def _playing_row(game: str, numbers: dict[str, Any]) -> str:
-    played = numbers["played"]
-    won = f"{played['success_rate']:.3f} [{played['ci_low']:.3f}, {played['ci_high']:.3f}]"
-    return f"| {game} | {won} | {played['clean']:.3f} | {numbers['random']:.3f} |"
+    cells = [
+        f"{one['success_rate']:.3f} [{one['ci_low']:.3f}, {one['ci_high']:.3f}] | {one['clean']:.3f}"
+        for one in (numbers["played"], numbers["sampled"])
+    ]
+    return f"| {game} | {' | '.join(cells)} | {numbers['random']:.3f} |"
 
 
 def main() -> None:

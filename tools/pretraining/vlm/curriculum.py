@@ -16,7 +16,7 @@ import numpy as np
 
 from pretraining.vlm.exercise import PLANNED, REPLIES, Exercise
 from pretraining.vlm.rooms import KINDS, LOOKS, strolls
-from sightline.agents.prompting import demonstration, prompt_text
+from sightline.agents.prompting import demonstration, keys_of, prompt_text
 from sightline.envs.control.cartpole import TRACK, CartPole
 from sightline.envs.games.blackjack import Blackjack, hand_of
 from sightline.envs.games.cards import RANKS, Card, any_suit
@@ -69,8 +69,9 @@ def exercises(seed: int, games: dict[str, float] = GAMES) -> Iterator[Exercise]:
 def phrases(examples: list[Exercise]) -> list[str]:
     """What is the same in all prompts of a game, and in all replies: each shall be one token."""
     found: set[str] = {", ", "row ", ", column "}
-    for game in sorted({example.game for example in examples}):
-        prompts = {example.prompt for example in examples if example.game == game}
+    forms = {(example.game, keys_of(example.replies, example.facts)): example for example in examples}
+    for game, keys in sorted(forms):
+        prompts = {one.prompt for one in examples if (one.game, keys_of(one.replies, one.facts)) == (game, keys)}
         start = _common_start(list(prompts))
         end = _common_start([prompt[::-1] for prompt in prompts])[::-1]
         if game == "household":  # what its goals, facts and actions are made of are the same tokens in all of them
@@ -80,7 +81,7 @@ def phrases(examples: list[Exercise]) -> list[str]:
             # Said with the name in sight: whether the target is here is then one look back at what is like it.
             found |= {", here", ", elsewhere"}
             found |= {'", "take ', '", "go to ', f"\nThe action{_common_start(listed)}take "}
-            found |= {"\nYou have not been at: "}
+            found |= {"\nYou have not been at: ", "not seen yet: "}
         if game == "blackjack-total":  # a value is one token, whether it has one digit or two, is hard or soft
             found |= {*(f" {total}" for total in range(2, 22)), *(f" soft {total}" for total in range(11, 22))}
         if game == PLAN:
@@ -89,9 +90,8 @@ def phrases(examples: list[Exercise]) -> list[str]:
         found |= {start} if start == end else {start, end}
         found |= {name for one in examples if game == one.game == "babyai" for name in one.actions}
     mark = "\0"
-    forms = {(example.game, tuple(example.facts)): example.replies for example in examples}
-    for (_, asked), replies in forms.items():
-        reply = demonstration(replies, dict.fromkeys(asked, mark), mark, mark)
+    for one in forms.values():
+        reply = demonstration(one.replies, dict.fromkeys(one.facts, mark), mark, mark)
         found |= set(reply.split(json.dumps(mark)[1:-1]))
     return sorted(found)
 

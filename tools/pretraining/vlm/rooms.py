@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pretraining.vlm.exercise import REPLIES, Exercise
+from pretraining.vlm.exercise import REPLIES, THINKING, Exercise
 from sightline.agents.prompting import demonstration, prompt_text
 from sightline.envs.games.babyai import BabyAI
 from sightline.envs.games.making import GameMaker
@@ -43,6 +43,8 @@ ANOTHER = 0.7
 """Share of states that get another goal or mission."""
 DULL = 0.6
 """Share that is left out of the household's states with nothing in sight or in the hand."""
+IN_TURN = 0.3
+"""Share of the ways to places where the agent has not been that go to the first of them; the others to any."""
 MANY = 1000
 """Rooms of each kind in the household: of few, the lists of places are learned by heart instead of read."""
 STROLLS = {"household": (0.4, 0.06), "babyai": (0.1, 0.12)}
@@ -85,13 +87,15 @@ def _turn(name: str, game: Any, pictures: tuple[np.ndarray, ...], rng: np.random
     """What is seen, or told where there are no pictures, is said, and something done."""
     text, facts, names = game.text(), game.facts(), _names(game)
     text = text if pictures else f"{text}\n{game.caption()}"
+    replies, thoughts = (REPLIES, "") if (said := game.thoughts()) is None else (THINKING, said)
     return Exercise(
         game=name,
         pictures=pictures,
-        prompt=prompt_text(text, REPLIES, game.asked, names),
-        reply=demonstration(REPLIES, facts, "", _any_that_does_something(game, names, rng)),
+        prompt=prompt_text(text, replies, game.asked, names),
+        reply=demonstration(replies, facts, thoughts, _any_that_does_something(game, names, rng)),
         facts=facts,
         actions=names,
+        replies=replies,
         cells=_cells(game) if pictures else (),
     )
 
@@ -138,8 +142,9 @@ def _any_that_does_something(env: Any, names: tuple[str, ...], rng: np.random.Ge
     else:
         possible = {env.shortened(command) for command in env.world.commands()}
         moving = [name for name in names if name in possible and name.startswith("go to ")]
-        if env.recall:  # what is not read in lessons is not read later: of where it has not been, most of all
-            moving = [name for name in moving if name.removeprefix("go to ") in env.not_been()] or moving
+        if env.recall:  # what is not read in lessons is not read later
+            unseen = [f"go to {place}" for place in env.not_been()]
+            moving = unseen[:1] if unseen and rng.random() < IN_TURN else unseen or moving
         doing = [name for name in names if name in possible and not name.startswith("go to ")]
     return str(rng.choice(doing if doing and rng.random() < 0.5 else moving))
 

@@ -254,7 +254,7 @@ def train(
 def read_accuracy(
     model: Any, batches: Batches, shares: dict[str, float] = GAMES, samples: int = 512
 ) -> dict[str, float]:
-    """Share of held-out replies of each game of which every token before the action would be said right, one by one."""
+    """Share of held-out replies of each game of which every token of the facts would be said right, one by one."""
     held_out = list(islice(exercises(HELD_OUT_SEED, shares), samples))
     right: dict[str, list[bool]] = {}
     model.eval()
@@ -267,7 +267,7 @@ def read_accuracy(
         labelled = inputs["labels"][:, 1:] != IGNORED
         for row, lesson in enumerate(some):
             of_reply = hits[row][labelled[row]]
-            facts = len(batches.encode(lesson.reply[: lesson.reply.index('"action"')])) - 1
+            facts = len(lesson.told_facts(batches.encode))
             right.setdefault(lesson.game, []).append(bool(of_reply[:facts].all()))
     model.train()
     return {game: round(float(np.mean(values)), 3) for game, values in sorted(right.items())}
