@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from conftest import Finished
-from sightline.agents.building import AgentSetup, build, resolve
+from sightline.agents.building import AgentSetup, best_play, build, resolve
 from sightline.agents.demos import Demo, demonstrations
 from sightline.agents.rollouts import EpisodeTask
 from sightline.agents.sequences import build_sequences, count_turns
@@ -295,11 +295,11 @@ def test_demonstrations_are_of_the_game_that_the_warm_start_names(monkeypatch: p
     shown: list[Demo] = []
 
     def noted(*arguments: Any) -> Iterator[Demo]:
-        for demo in demonstrations(*arguments):
+        for demo in best_play(*arguments):
             shown.append(demo)
             yield demo
 
-    monkeypatch.setattr("sightline.agents.warm_start.demonstrations", noted)
+    monkeypatch.setattr("sightline.agents.warm_start.best_play", noted)
     setup = setup_of("replies.max_tokens=24", "env_options.max_position=9", "warm_start.env_options.max_position=1")
     settings = setup.recipe.warm_start
     assert settings is not None

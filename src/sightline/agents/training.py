@@ -140,16 +140,16 @@ class AgentTrainer:
     def learn(self) -> None:
         """Alternate rollouts and updates until the recipe's turns are played, or the score is good enough."""
         self._begin_playing_ahead()
-        self._pause()
+        if self._turns > self.session.state.step:  # it was stopped in the middle of a pause
+            self._pause()
         while self._turns < self.setup.recipe.steps and not self.session.state.finished:
             self._update()
             self._pause()
         self._end_playing_ahead()
 
     def _pause(self) -> None:
-        """What is done between two updates; a pause in which the run was stopped is taken up again after resuming."""
-        if self._turns > self.session.state.step:
-            self._learn_reward()
+        """What is done between two updates."""
+        self._learn_reward()
         self.session.between_steps(last=self._turns >= self.setup.recipe.steps)
 
     def _learn_reward(self) -> None:
