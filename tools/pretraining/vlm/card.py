@@ -105,7 +105,7 @@ BabyAI's single rooms as their agent sees them, and is not for science.**
   added a layer (`building.with_a_matching_layer`). Until the twelfth (Q) there were 24 rooms of each kind, and no
   `recall`. Of 200 states without it, as its predecessor had them, both tell all facts truly in 97 % (24 rooms), of more
   rooms 94 and 95 %; with it 31 % before and 96 % after. From the next on, lessons with `recall` go where the agent has
-  not been; from S on they name the first of these places, in S and T under the key `unseen`, in the last as `thoughts`.
+  not been; from S on they name the first of these places, in S and T under the key `unseen`, later as `thoughts`.
   T was stopped after 500 updates.
 """
 
