@@ -71,8 +71,8 @@ def warm_start(
         # As in `losses`: divided by the tokens of the whole step, so that gradients can be summed over processes.
         tokens = sum(len(sequence.reply) for sequence in sequences)
         while True:
-            loss = _backward(setup, sequences, tokens, size)
-            if None not in engine.gather(loss):
+            losses = engine.gather(_backward(setup, sequences, tokens, size))
+            if None not in losses:
                 break
             optimiser.zero_grad(set_to_none=True)  # gradients of the passes before the one that failed
             size = max(1, size // 2)
@@ -81,7 +81,7 @@ def warm_start(
         schedule.step()
         if update % CHECK_EVERY == 0 or update == updates:
             accuracy = engine.gather(_perception_accuracy(setup, held_out))[0]
-            numbers = {"warm_start/loss": sum(engine.gather(loss or 0.0)), "warm_start/truthful": accuracy}
+            numbers = {"warm_start/loss": sum(filter(None, losses)), "warm_start/truthful": accuracy}
             report(update * settings.batch, numbers)
             if settings.stop_at is not None and accuracy is not None and accuracy >= settings.stop_at:
                 break

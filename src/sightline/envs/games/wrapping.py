@@ -229,8 +229,8 @@ def thoughts(env: AnyEnv) -> str | None:
 
 def has_oracle(env: AnyEnv) -> bool:
     """True if the unwrapped environment has an oracle; the one that `Game` has by default knows nothing."""
-    found = getattr(type(env.unwrapped), "oracle", None) or getattr(env.unwrapped, "oracle", None)
-    return callable(found) and found is not Game.oracle
+    found = getattr(env.unwrapped, "oracle", None)
+    return callable(found) and getattr(found, "__func__", found) is not Game.oracle
 
 
 def caption(env: AnyEnv) -> str | None:

@@ -195,7 +195,7 @@ class HouseholdGame(Game):
         if short not in self._short_commands():
             return NOTHING_HAPPENS
         meant = [command for command in self.world.commands() if self.shortened(command) == short]
-        best = expert(self.world, self.goal)
+        best = expert(self.world, self.goal) if len(meant) > 1 else None
         return best if best in meant else next(iter(meant), NOTHING_HAPPENS)
 
     def shortened(self, command: str) -> str:
