@@ -17,7 +17,7 @@ from sightline.agents.parsing import read_reply
 from sightline.config.agents import Replies, WarmStart
 from sightline.envs.games.formulas import solvable, value
 from sightline.envs.games.making import GameMaker
-from sightline.envs.games.number_search import reachable, told
+from sightline.envs.games.number_search import attempt, reachable, told
 from sightline.envs.games.points24 import Points24, is_held_out
 
 HANDS = [hand for hand in combinations_with_replacement(range(1, 11), 4) if solvable(hand, 24)]
@@ -34,9 +34,9 @@ def test_what_can_be_reached_without_negative_numbers_is_what_can_be_solved() ->
 
 @example((3, 3, 8, 8), 1, 0, True)  # 8/(3-8/3): no way without fractions
 @given(st.sampled_from(HANDS).flatmap(st.permutations), st.integers(1, 6), st.integers(0, 2**32), st.booleans())
-def test_a_search_is_told_truly(hand: Sequence[int], attempts: int, seed: int, solves: bool) -> None:
-    said, found = told(hand, 24, attempts, np.random.default_rng(seed), solves)
-    assert value(found) == 24 or not solves
+def test_a_search_is_told_truly(hand: Sequence[int], attempts: int, seed: int, skilled: bool) -> None:
+    said, found = told(hand, 24, attempts, np.random.default_rng(seed), skilled)
+    assert value(found) == 24 or not skilled
     assert sorted(int(token) for token in found if token.isdigit()) == sorted(hand)
     *tries, formula = said.split("; ")
     assert formula == "".join(found) and 1 <= len(tries) <= attempts
@@ -55,6 +55,19 @@ def test_a_search_is_told_truly(hand: Sequence[int], attempts: int, seed: int, s
             left.append(made)
             assert [Fraction(one) for one in (rest or str(made)).split()] == left
         assert made == value(found) if number == len(tries) else made != 24
+
+
+@given(st.sampled_from(HANDS), st.integers(0, 2**32))
+def test_what_two_numbers_make_is_not_missed(hand: Sequence[int], seed: int) -> None:
+    goal, chance = Fraction(24), np.random.default_rng(seed)
+    *_, (_, (one, other)), (made, _) = attempt(tuple(map(Fraction, hand)), goal, chance, knows=2)
+    within_reach = goal in (
+        one + other,
+        one * other,
+        abs(one - other),
+        *([one / other, other / one] if one and other else []),
+    )
+    assert (made.value == goal) == within_reach
 
 
 def test_a_fifth_of_the_hands_is_held_out() -> None:

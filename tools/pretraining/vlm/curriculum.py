@@ -23,7 +23,6 @@ from sightline.envs.games.cards import RANKS, Card, any_suit
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.number_search import MOST, told
 from sightline.envs.games.points import PointsGame
-from sightline.envs.games.points24 import MOST_ATTEMPTS
 
 GAMES = {
     "numberline": 0.16,
@@ -47,6 +46,8 @@ PLAN = "points24-plan"
 """Points24 with a plan that is written down before its first action."""
 LATER = 0.05
 """Share of a planned game's turns after the first that are lessons: there are ten of them, and they only copy."""
+ATTEMPTS = 10
+"""Attempts of a plan, at most: what is learned here is to make them without a mistake, so a lesson has many."""
 MOST_CARDS = 6
 """Cards of a hand that is added up in a lesson, at most."""
 WEIGHTS = {"+": 0.65, "-": 0.35, "*": 0.5, "/": 0.35, "stand": 0.6, "hit": 0.4}
@@ -155,7 +156,7 @@ def _searches(rng: np.random.Generator) -> Iterator[Exercise]:
         observation, info = env.reset(seed=int(rng.integers(2**31)))
         if rng.random() < 0.6:
             observation, info = _any_cards(game, rng)
-        plan, formula = told(game.numbers, game.target, int(rng.integers(1, MOST_ATTEMPTS + 1)), rng, solves=False)
+        plan, formula = told(game.numbers, game.target, int(rng.integers(1, ATTEMPTS + 1)), rng, skilled=False)
         written = ""
         for place, action in enumerate((*formula, "=")):
             if not place or rng.random() < LATER:

@@ -69,25 +69,23 @@ def is_plain(number: Fraction) -> bool:
 
 
 def attempt(
-    numbers: Numbers, target: Fraction, chance: np.random.Generator, solves: bool
+    numbers: Numbers, target: Fraction, chance: np.random.Generator, knows: int
 ) -> list[tuple[Pairing, Numbers]]:
-    """Pairings until one number is left, each with the numbers left: at random, or at random among those that lead to
-    the target.
+    """Pairings until one number is left, each with the numbers left.
 
     Args:
         numbers: at least two.
         target: what is to be made.
-        chance: of the choice.
-        solves: whether it reaches the target, which must be possible then.
+        chance: of the choice, which is at random among all pairings, or among those that lead to the target.
+        knows: with so many numbers left, or fewer, only pairings are made that lead to the target, if there are any:
+            1 is no skill at all; 2 takes what makes the target when it lies there; with all numbers it succeeds.
     """
-    plain = reachable(numbers, target, True) or not solves
+    plain = knows < len(numbers) or reachable(numbers, target, True)
     steps: list[tuple[Pairing, Numbers]] = []
     while len(numbers) > 1:
-        choices = [
-            (made, left)
-            for made, left in pairings(numbers)
-            if (is_plain(made.value) or not plain) and (not solves or reachable(left, target, plain))
-        ]
+        choices = [(made, left) for made, left in pairings(numbers) if is_plain(made.value) or not plain]
+        if len(numbers) <= knows:
+            choices = [(made, left) for made, left in choices if reachable(left, target, plain)] or choices
         made, numbers = choices[int(chance.integers(len(choices)))]
         steps.append((made, numbers))
     return steps
@@ -114,22 +112,24 @@ def formula(steps: Sequence[Pairing]) -> list[str]:
 
 
 def told(
-    numbers: Sequence[int], target: int, attempts: int, chance: np.random.Generator, solves: bool = True
+    numbers: Sequence[int], target: int, attempts: int, chance: np.random.Generator, skilled: bool = True
 ) -> tuple[str, list[str]]:
     """A search in words, and the tokens of the formula that it ends with: that of its last attempt.
 
     Args:
-        numbers: in the order in which attempts list them; they make the target, if the search has to solve it.
+        numbers: in the order in which attempts list them; they make the target, if the search is skilled.
         target: what is to be made.
         attempts: how many, at least one; fewer if one succeeds by chance.
         chance: of the attempts.
-        solves: whether the last attempt succeeds; else all are made at random.
+        skilled: whether the last attempt succeeds, and the target is made in all others, too, where two numbers make
+            it; else all are made at random.
     """
     hand, goal = tuple(map(Fraction, numbers)), Fraction(target)
     said: list[str] = []
     steps: list[tuple[Pairing, Numbers]] = []
     for number in range(1, attempts + 1):
-        steps = attempt(hand, goal, chance, solves=solves and number == attempts)
+        knows = 1 if not skilled else len(hand) if number == attempts else 2
+        steps = attempt(hand, goal, chance, knows)
         said.append(_listed(hand) + "".join(_in_words(made, left) for made, left in steps))
         if steps[-1][0].value == goal:
             break
