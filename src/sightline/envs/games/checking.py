@@ -198,7 +198,7 @@ def _check_names(env: AnyEnv) -> Finding:
         return Finding(name, False, "the environment has no action_names")
     names = _names(env)
     if not names:
-        return Finding(name, True, "given by each state, in info['legal_actions']")
+        return Finding(name, True, "given by each state, in info['legal_actions']; any text, where it lists none")
     try:
         check_action_names(names, type(env.unwrapped).__name__)
     except BadInput as error:
