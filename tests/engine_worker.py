@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from sightline.agents.learning import PolicyLearner
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.sharing import gather_episodes
+from sightline.agents.training import AgentTrainer
 from sightline.agents.types import Trajectory
 from sightline.config.agents import Replies
 from sightline.config.recipe import AgentRecipe
@@ -160,6 +163,7 @@ def hand_on(folder: Path) -> None:
         before = folder / name
         write(before, engine, vlm, learner)
         engine.largest(0)  # the others must not read before it is written
+        find_what_is_written_late(folder / f"{name}-late", engine)
 
 
 def write(folder: Path, engine: Engine, vlm: VLM, learner: PolicyLearner) -> None:
@@ -171,6 +175,18 @@ def write(folder: Path, engine: Engine, vlm: VLM, learner: PolicyLearner) -> Non
             write_state(folder / "optimiser.safetensors", optimiser)
             worker = RolloutWorker(GAME, Replies(max_tokens=9), vlm=vlm)
             assert worker.play(PolicySampler(vlm, 0.0, 9), [EpisodeTask(1)])[0].turns
+
+
+def find_what_is_written_late(file: Path, engine: Engine) -> None:
+    """A checkpoint of a run, for which the main process takes its time."""
+
+    def commit(write: Any) -> None:
+        if engine.rank == 0:
+            time.sleep(1.0)
+            file.touch()
+
+    AgentTrainer._write(SimpleNamespace(setup=SimpleNamespace(engine=engine)), commit, lambda folder: None)
+    assert file.exists(), "a process went on before the checkpoint was written"
 
 
 def fail(folder: Path) -> None:

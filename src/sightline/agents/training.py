@@ -48,7 +48,7 @@ from sightline.runs.folder import RunFolder
 from sightline.runs.progress import Progress
 from sightline.runs.state import read_state, restoring, write_state
 from sightline.runs.stopping import StopRequests
-from sightline.session import Commit, Finished, RunSession
+from sightline.session import Commit, Finished, RunSession, Write
 
 STATE = "trainer.safetensors"
 CHECKED_REPLIES = 32
@@ -266,8 +266,14 @@ class AgentTrainer:
             write_state(folder / STATE, state | reward)
             return self._archives.digests()
 
+        self._write(commit, write)
+
+    def _write(self, commit: Commit, write: Write) -> None:
+        """Have the main process write a checkpoint, which all find when they go on."""
+        engine = self.setup.engine
         with engine.full_params():
             commit(write)
+        engine.largest(0)  # what it says does not matter: none gets an answer before all have asked
 
     def _keep_reference(self) -> None:
         """Copy the present weights as the reference model, if the loss has a KL term."""
@@ -480,8 +486,7 @@ class AgentTrainer:
             if self.setup.reward is not None:
                 save_reward(folder, self.setup.reward.model)
 
-        with self.setup.engine.full_params():
-            commit(write)
+        self._write(commit, write)
 
     def _log_trajectories(self, name: str, played: list[Trajectory], advantages: list[Advantages | None]) -> None:
         """Write some episodes to the trajectory log. If that fails, the run goes on."""
