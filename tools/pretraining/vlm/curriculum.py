@@ -50,6 +50,8 @@ ATTEMPTS = 10
 """Attempts of a plan, at most: what is learned here is to make them without a mistake, so a lesson has many."""
 MOST_CARDS = 6
 """Cards of a hand that is added up in a lesson, at most."""
+ACES = 0.4
+"""Share of such hands that are given an ace: soft hands that turn hard are what is learned last."""
 WEIGHTS = {"+": 0.65, "-": 0.35, "*": 0.5, "/": 0.35, "stand": 0.6, "hit": 0.4}
 HABIT_AT_THE_POLE = {"right": 1.5}
 """Habits, right or wrong: with no skill at all, the most probable action is the same one in every state."""
@@ -188,6 +190,8 @@ def _quantities(game: Any) -> tuple[float, ...]:
 def _any_hand(rng: np.random.Generator) -> list[Card]:
     """Cards of a player who is not over 21."""
     hand = [any_suit(RANKS[rng.integers(13)], rng) for _ in range(rng.integers(2, MOST_CARDS + 1))]
+    if rng.random() < ACES:
+        hand[rng.integers(len(hand))] = any_suit("A", rng)
     while hand_of(hand).total > 21:
         hand.pop()
     return hand
