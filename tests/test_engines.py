@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from engine_worker import CASES, LEFT_OUT, learned, learner_of, play, recipe_of, vlm_of, write
@@ -143,8 +145,6 @@ def test_what_one_engine_saved_another_goes_on_with(together: Path, model: Path,
 
 
 def assert_same_files(expected: Path, found: Path, **tolerance: float) -> None:
-    from safetensors.torch import load_file
-
     assert {path.name for path in expected.iterdir()} == {path.name for path in found.iterdir()}
     for name in ("model.safetensors", "value_head.safetensors"):
         torch.testing.assert_close(load_file(found / name), load_file(expected / name), **tolerance)
@@ -165,6 +165,30 @@ def test_a_loss_that_is_not_finite_ends_all_processes_with_one_line(model: Path,
         assert "not a finite number" in lines[0] and "\n" not in lines[0]
         assert warned.count(lines[0]) == 2  # once for each engine
     assert said == "" and 'Traceback (most recent call last):\n  File "' + str(TESTS) not in warned
+
+
+def test_a_whole_run_of_two_processes(model: Path, tmp_path: Path) -> None:
+    """From the warm start to the test of the chosen checkpoint; shares are uneven, and one is empty."""
+    settings = [
+        *("train", "role=agent", "env=numberline", "env_options={max_position: 2, render_size: [32, 32]}"),
+        *(f"policy.model={model}", "replies.max_tokens=64", "warm_start.samples=5", "warm_start.batch=1", "steps=4"),
+        *("episode_steps=2", "rollouts.tasks=1", "evaluation.episodes=2", "evaluation.test_episodes=2"),
+        *("algorithm.kind=grpo", "algorithm.group=2"),
+    ]
+    program = [str(Path(sys.executable).with_name("sightline")), *settings, "--run-dir"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    runs = tmp_path / "alone", tmp_path / "together"
+    started = [
+        _start([*program, str(runs[0])], {}),
+        _start([*torchrun, "sightline", *program[1:], str(runs[1]), "engine=fsdp2"], {}),
+    ]
+    for process in started:
+        warned = process.communicate(timeout=300)[1]
+        assert process.returncode == 0, warned
+    warm = [load_file(next(run.glob("checkpoints/warm-*/model.safetensors"))) for run in runs]
+    torch.testing.assert_close(warm[1], warm[0], **TOLERANCE)
+    results = [json.loads((run / "result.json").read_text()) for run in runs]
+    assert results[0]["chosen_step"] == results[1]["chosen_step"] > 0
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import same_text
 from sightline.config.agents import WarmStart
 from sightline.errors import BadInput, RunFailed
+from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import ChatTurn, Sample, TokenSequence, TurnSpan
 
 HELD_OUT = 128
@@ -62,16 +63,14 @@ def warm_start(
         before_update()
         batch = list(islice(stream, settings.batch))
         # As if the policy had sampled the demonstrations: prompt, reply, and the token that ends it.
-        sequences = []
-        for demo in batch:
-            prompt = vlm.encode([ChatTurn(demo.text, demo.pictures)])
-            reply = np.array([*vlm.tokens.encode(demo.reply), vlm.tokens.stop], np.int64)
-            start = len(prompt.ids)
-            sequences.append(TokenSequence(prompt, reply, (TurnSpan(start, start + len(reply)),)))
+        replies = [np.array([*vlm.tokens.encode(demo.reply), vlm.tokens.stop], np.int64) for demo in batch]
         # As in `losses`: divided by the tokens of the whole step, so that gradients can be summed over processes.
-        tokens = sum(len(sequence.reply) for sequence in sequences)
+        tokens = sum(map(len, replies))
+        share = range(engine.rank, len(batch), engine.world)
+        sequences = [_sequence(vlm, batch[i], replies[i]) for i in share]
+        padding = sequences[:1] or [_sequence(vlm, batch[0], replies[0])]
         while True:
-            losses = engine.gather(_backward(setup, sequences, tokens, size))
+            losses = engine.gather(_backward(setup, sequences, padding, tokens, size))
             if None not in losses:
                 break
             optimiser.zero_grad(set_to_none=True)  # gradients of the passes before the one that failed
@@ -88,17 +87,29 @@ def warm_start(
     return numbers
 
 
-def _backward(setup: AgentSetup, sequences: Sequence[TokenSequence], tokens: int, size: int) -> float | None:
+def _sequence(vlm: VLM, demo: Demo, reply: np.ndarray) -> TokenSequence:
+    prompt = vlm.encode([ChatTurn(demo.text, demo.pictures)])
+    start = len(prompt.ids)
+    return TokenSequence(prompt, reply, (TurnSpan(start, start + len(reply)),))
+
+
+def _backward(
+    setup: AgentSetup, sequences: Sequence[TokenSequence], padding: Sequence[TokenSequence], tokens: int, size: int
+) -> float | None:
     """Add up the gradient of this process's share of a step in passes of `size`: its loss, None if memory ran out.
+
+    Args:
+        sequences: this process's share; may be empty.
+        padding: what a process with less work passes through the model meanwhile.
+        tokens: of the replies of all shares.
 
     Raises:
         RunFailed: it ran out in a pass of one, or while other processes wait in the middle of theirs.
     """
     engine, loss = setup.engine, 0.0
-    local = sequences[engine.rank :: engine.world]
-    microbatches = [local[start : start + size] for start in range(0, len(local), size)]
+    microbatches = [sequences[start : start + size] for start in range(0, len(sequences), size)]
     try:
-        for microbatch, counts in padded_microbatches(engine, microbatches, sequences[:1]):
+        for microbatch, counts in padded_microbatches(engine, microbatches, padding):
             part = -setup.vlm.score(microbatch).logprobs.sum() / tokens
             torch.autograd.backward(part if counts else 0.0 * part)
             loss += float(part.detach()) if counts else 0.0
