@@ -51,16 +51,7 @@ def together(model: Path) -> Path:
     command = [sys.executable, str(TESTS / "engine_worker.py"), "compare", str(folder)]
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     started = [_start(command, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
-    try:
-        for process in started:
-            said, warned = process.communicate(timeout=300)
-            assert process.returncode == 0, warned
-            assert said + warned == ""
-    finally:
-        for process in started:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
+    assert _ended(started) == ["", ""]
     return folder
 
 
@@ -79,6 +70,22 @@ def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def _ended(started: list[subprocess.Popen[str]]) -> list[str]:
+    """What each process said; none is left behind if one fails."""
+    texts = []
+    try:
+        for process in started:
+            said, warned = process.communicate(timeout=300)
+            assert process.returncode == 0, warned
+            texts.append(said + warned)
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+    return texts
 
 
 def assert_same(told: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -175,16 +182,11 @@ def test_a_whole_run_of_two_processes(model: Path, tmp_path: Path) -> None:
         *("episode_steps=2", "rollouts.tasks=1", "evaluation.episodes=2", "evaluation.test_episodes=2"),
         *("algorithm.kind=grpo", "algorithm.group=2"),
     ]
-    program = [str(Path(sys.executable).with_name("sightline")), *settings, "--run-dir"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    alone = [sys.executable, "-m", "sightline", *settings, "--run-dir"]
+    together = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *alone[1:]]
     runs = tmp_path / "alone", tmp_path / "together"
-    started = [
-        _start([*program, str(runs[0])], {}),
-        _start([*torchrun, "sightline", *program[1:], str(runs[1]), "engine=fsdp2"], {}),
-    ]
-    for process in started:
-        warned = process.communicate(timeout=300)[1]
-        assert process.returncode == 0, warned
+    started = [_start([*alone, str(runs[0])], {}), _start([*together, str(runs[1]), "engine=fsdp2"], {})]
+    _ended(started)
     warm = [load_file(next(run.glob("checkpoints/warm-*/model.safetensors"))) for run in runs]
     torch.testing.assert_close(warm[1], warm[0], **TOLERANCE)
     results = [json.loads((run / "result.json").read_text()) for run in runs]
