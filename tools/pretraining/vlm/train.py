@@ -3,8 +3,10 @@
     PYTHONPATH=tools python -m pretraining.vlm.train --out FOLDER                            from scratch
     PYTHONPATH=tools python -m pretraining.vlm.train --out FOLDER --start-from BEFORE \
         --shares cartpole=3 --updates 2600                            with one more environment
-    PYTHONPATH=tools python -m pretraining.vlm.train --out FOLDER --rooms
+    PYTHONPATH=tools python -m pretraining.vlm.train --out FOLDER --model bundled-rooms
                                                                       the second one: households and grids
+    PYTHONPATH=tools torchrun --standalone --nproc-per-node 2 -m pretraining.vlm.train …
+                                                                      the same lessons, shared among two processes
 
 Supervised learning on states of our games (see `curriculum`): the loss is the cross-entropy of the reply's tokens.
 Where an environment moves by fractions of a pixel between two pictures (CartPole), facts alone teach the eyes too
@@ -16,9 +18,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +38,15 @@ from pretraining.vlm.building import (
     build_processor,
     with_a_matching_layer,
 )
-from pretraining.vlm.curriculum import GAMES, ROOMS, exercises, phrases
+from pretraining.vlm.curriculum import CURRICULA, GAMES, ROOMS, exercises, phrases
 from pretraining.vlm.exercise import Exercise
 from pretraining.vlm.rooms import CELLS, EMPTY, KINDS, LOOKS
 
 HELD_OUT_SEED = 10_000_019
 """Of the states on which the model card's numbers are measured; no training seed comes near it."""
 IGNORED = -100
+PARTS = 4
+"""Parts of a batch, each of lessons of like length: little is padded."""
 VOCABULARIES = (KINDS, LOOKS, *([f"{blank}{i}" for i in range(1, CELLS + 1)] for blank in (" ", "")))
 """Words for what a cell shows, for its look, its column and its row (in replies, columns have a blank before them). No
 word stands for two things: one token cannot look like both."""
@@ -62,6 +67,10 @@ class Batches:
         if text not in self._ids:
             self._ids[text] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return self._ids[text]
+
+    def length(self, lesson: Exercise) -> int:
+        """Tokens of a lesson's texts."""
+        return len(self.encode(lesson.prompt)) + len(self.encode(lesson.reply))
 
     def __call__(self, batch: Sequence[Exercise]) -> dict[str, torch.Tensor]:
         """Inputs of the model, with labels on the replies and their ends only."""
@@ -214,7 +223,11 @@ def train(
     shares: dict[str, float] = GAMES,
     deepen: int | None = None,
 ) -> None:
-    """Make, teach and save the model."""
+    """Make, teach and save the model; under torchrun each process teaches its share of the parts of each batch."""
+    if processes := "WORLD_SIZE" in os.environ:
+        torch.distributed.init_process_group("gloo")
+    rank, world = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if processes else (0, 1)
+    say = say if rank == 0 else lambda line: None
     torch.manual_seed(seed)
     stream = exercises(seed, shares)
     processor, model = begin(start_from, list(islice(stream, 4000)), shares.keys() == ROOMS.keys(), deepen)
@@ -224,31 +237,47 @@ def train(
     learned = [*model.parameters(), *heads.parameters()]
     optimiser = torch.optim.AdamW(learned, lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, updates, pct_start=0.05)
-    began, recent = time.monotonic(), list[tuple[float, float]]()
+    began, recent = time.monotonic(), list[list[float]]()
     for update in range(1, updates + 1):
-        # Halves of like length: little is padded.
-        lessons = sorted(islice(stream, batch), key=lambda one: len(batches.encode(one.prompt)))
+        lessons = sorted(islice(stream, batch), key=batches.length)
+        ends = np.linspace(0, batch, PARTS + 1).astype(int).tolist()
         optimiser.zero_grad(set_to_none=True)
-        loss, aside = torch.zeros(()), torch.zeros(())
-        for half in (lessons[: batch // 2], lessons[batch // 2 :]):
-            inputs = batches(half)
-            part = reply_losses(model, inputs).sum() / (inputs["labels"] != IGNORED).sum() / 2
-            beside = heads.loss(half, inputs["labels"]) / 2
-            (part + beside).backward()  # type: ignore[no-untyped-call]
-            loss, aside = loss + part.detach(), aside + beside.detach()
+        losses = torch.zeros(2)
+        for start, end in list(pairwise(ends))[rank::world]:
+            inputs = batches(lessons[start:end])
+            loss = reply_losses(model, inputs).sum() / (inputs["labels"] != IGNORED).sum()
+            aside = heads.loss(lessons[start:end], inputs["labels"])
+            ((loss + aside) / PARTS).backward()  # type: ignore[no-untyped-call]
+            losses += torch.stack([loss, aside]).detach() / PARTS
+        if world > 1:
+            _add_up(learned, losses)
         torch.nn.utils.clip_grad_norm_(learned, 1.0)
         optimiser.step()
         schedule.step()
-        recent.append((loss.item(), aside.item()))
+        recent.append(losses.tolist())
         if update % 100 == 0 or update == updates:
             seconds = time.monotonic() - began
             losses_of = "loss {:.4f}, of quantities {:.4f}".format(*np.mean(recent, axis=0))
             say(f"update {update}/{updates}: {losses_of}, {update * batch / seconds:.0f} samples/s")
             recent.clear()
-        if update % 250 == 0:
+        if update % 250 == 0 and rank == 0:
             say(json.dumps(read_accuracy(model, batches, shares)))
             save(model, processor, out)
-    save(model, processor, out)
+    if rank == 0:
+        save(model, processor, out)
+    if processes:
+        torch.distributed.destroy_process_group()
+
+
+def _add_up(parameters: Sequence[torch.nn.Parameter], losses: torch.Tensor) -> None:
+    """Replace gradients and losses by their sums over all processes."""
+    gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
+    everything = torch.cat([losses, *(one.flatten() for one in gradients)])
+    torch.distributed.all_reduce(everything)
+    sums = torch.split(everything, [len(losses), *(one.numel() for one in gradients)])
+    losses.copy_(sums[0])
+    for one, total in zip(parameters, sums[1:], strict=True):
+        one.grad = total.view_as(one)
 
 
 def read_accuracy(
@@ -289,12 +318,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start-from", type=Path)
     parser.add_argument("--shares", nargs="*", default=[], help="GAME=SHARE, over those of the curriculum")
-    parser.add_argument("--rooms", action="store_true", help="the second model, of households and grids")
+    parser.add_argument("--model", choices=CURRICULA, default="bundled", help="whose lessons")
     parser.add_argument("--deepen", type=int, metavar="N", help="with one more layer, after N, which looks for equals")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    shares = (ROOMS if given.rooms else GAMES) | {
+    shares = CURRICULA[given.model] | {
         game: float(share) for game, _, share in (one.partition("=") for one in given.shares)
     }
     steps = given.updates, given.batch, given.learning_rate
