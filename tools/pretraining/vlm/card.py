@@ -1,6 +1,6 @@
-"""Measure the bundled vision-language model on held-out states and panels, and write its model card.
+"""Measure a bundled vision-language model on held-out states and panels, and write its model card.
 
-PYTHONPATH=tools python -m pretraining.vlm.card FOLDER --command "…" --seconds 2000 [--rooms]
+PYTHONPATH=tools python -m pretraining.vlm.card FOLDER --command "…" --seconds 2000 [--model bundled-rooms]
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretraining.vlm.curriculum import GAMES, ROOMS, exercises, maker_of, task_of
-from pretraining.vlm.exercise import REPLIES, Exercise
+from pretraining.vlm.curriculum import CURRICULA, PLAN, exercises, maker_of, task_of
+from pretraining.vlm.exercise import PLANNED, REPLIES, Exercise
 from pretraining.vlm.train import HELD_OUT_SEED
 from sightline.agents.evaluation import MID_GREY, play_eval_seeds, random_play, summary
 from sightline.agents.parsing import read_reply
@@ -39,17 +39,22 @@ MOST_TURNS = 30
 ENOUGH = 20
 """States with the same prompt that say how often facts come with it."""
 
-NUMBERLINE_RECURS = (
-    "(States of small games recur: NumberLine has 36 pictures, so held-out states are not held-out pictures.)"
-)
-NO_FLOOR = (
-    "(Prompts of the household hardly ever recur, so its floor is not known. Held-out states are met in the rooms of "
-    "training; games played are `pick_and_place_simple` in seen rooms without `recall`, and GoToObj.)"
-)
-NO_THOUGHTS = "Think: its replies have no thoughts, only facts and an action."
-ONE_THOUGHT = """Think: its replies have no thoughts, only facts and an action; but with `recall`, where the thought is
-  the first place where the agent has not been."""
-CARDS_AND_GRIDS = """# The bundled vision-language model
+
+@dataclass(frozen=True)
+class Portrait:
+    """What a card says besides numbers."""
+
+    about: str
+    """How the model was made, with places for `parameters`, `megabytes`, `seconds` and `commands`."""
+    note: str
+    """What is to be known of the numbers."""
+    thoughts: str
+    """How far it can think."""
+
+
+PORTRAITS = {
+    "bundled": Portrait(
+        about="""# The bundled vision-language model
 
 A LLaVA of stock transformers classes: a SigLIP tower for 96x96 pictures in patches of 16, and a Llama, three layers of
 128 numbers each. {parameters:,} parameters, {megabytes:.1f} MB (float16). Its byte-level BPE tokenizer reads any text,
@@ -72,8 +77,12 @@ not for science.**
 
   The curriculum grew meanwhile: the first was run without CartPole; the second, with a change of 0.5 degrees as the
   least that is called falling; the third, before the shares were what they are.
-"""
-HOUSES_AND_GRIDS = """# The bundled vision-language model of households and grids
+""",
+        note="(States of small games recur: NumberLine has 36 pictures, so held-out states are not held-out pictures.)",
+        thoughts="Think: its replies have no thoughts, only facts and an action.",
+    ),
+    "bundled-rooms": Portrait(
+        about="""# The bundled vision-language model of households and grids
 
 A LLaVA of stock transformers classes: a SigLIP tower for 96x96 pictures in patches of 12, three layers, and a Llama of
 five, with 128 numbers each. {parameters:,} parameters, {megabytes:.1f} MB (float16). Its name is `bundled-rooms`. Its
@@ -107,10 +116,16 @@ BabyAI's single rooms as their agent sees them, and is not for science.**
   rooms 94 and 95 %; with it 31 % before and 96 % after. From the next on, lessons with `recall` go where the agent has
   not been; from S on they name the first of these places, in S and T under the key `unseen`, later as `thoughts`.
   T was stopped after 500 updates.
-"""
+""",
+        note="""(Prompts of the household hardly ever recur, so its floor is not known. Held-out states are met in the
+rooms of training; games played are `pick_and_place_simple` in seen rooms without `recall`, and GoToObj.)""",
+        thoughts="""Think: its replies have no thoughts, only facts and an action; but with `recall`, where the thought
+  is the first place where the agent has not been.""",
+    ),
+}
 
 
-def measure(vlm: VLM, games: Iterable[str] = GAMES) -> dict[str, dict[str, Any]]:
+def measure(vlm: VLM, games: Iterable[str]) -> dict[str, dict[str, Any]]:
     """All numbers of the card, by game."""
     return {game: _reading(vlm, game) | _playing(vlm, game) for game in games}
 
@@ -150,7 +165,7 @@ def _replies(vlm: VLM, shown: Sequence[Exercise]) -> list[str]:
     prompts = [vlm.encode([ChatTurn(one.prompt, tuple(map(Picture, one.pictures)))]) for one in shown]
     found = []
     for start in range(0, len(prompts), 64):
-        found += vlm.generate(prompts[start : start + 64], None, max_tokens=MAX_TOKENS)
+        found += vlm.generate(prompts[start : start + 64], None, max_tokens=_max_tokens(shown[0].game))
     return [sample.text for sample in found]
 
 
@@ -187,13 +202,17 @@ def _blind_floor(game: str, shown: Sequence[Exercise]) -> float | None:
     return float(np.mean(found)) if found else None
 
 
+def _max_tokens(game: str) -> int:
+    return PLANNED.max_tokens if game == PLAN else MAX_TOKENS
+
+
 def _playing(vlm: VLM, game: str) -> dict[str, Any]:
     """How it plays before it has learned to: greedily, and sampled at temperature 1."""
     make = maker_of(game, MOST_TURNS)
     panel, rule = make_panel("card", game, EPISODES), find_task(task_of(game)).success
-    table = RolloutWorker(make, REPLIES, vlm=vlm, success=rule)
+    table = RolloutWorker(make, PLANNED if game == PLAN else REPLIES, vlm=vlm, success=rule)
     greedy, sampled = (
-        summary(play_eval_seeds(table, PolicySampler(vlm, temperature, MAX_TOKENS), panel), panel, rule)
+        summary(play_eval_seeds(table, PolicySampler(vlm, temperature, _max_tokens(game)), panel), panel, rule)
         for temperature in (0.0, 1.0)
     )
     at_random = random_play(table, panel)["success_rate"]
@@ -204,13 +223,18 @@ def _playing(vlm: VLM, game: str) -> dict[str, Any]:
 
 
 def write_card(
-    folder: Path, measured: dict[str, dict[str, Any]], parameters: int, commands: Sequence[str], seconds: int
+    folder: Path,
+    portrait: Portrait,
+    measured: dict[str, dict[str, Any]],
+    parameters: int,
+    commands: Sequence[str],
+    seconds: int,
 ) -> None:
     """Write `README.md` beside the weights."""
     megabytes = (folder / "model.safetensors").stat().st_size / 1e6
     rows = [_reading_row(game, numbers) for game, numbers in measured.items()]
     plays = [_playing_row(game, numbers) for game, numbers in measured.items()]
-    about = (HOUSES_AND_GRIDS if measured.keys() == ROOMS.keys() else CARDS_AND_GRIDS).format(
+    about = portrait.about.format(
         parameters=parameters,
         megabytes=megabytes,
         seconds=seconds,
@@ -227,7 +251,7 @@ can go below without looking (the entropy of the facts, given the prompt).
 |---|---|---|---|---|---|---|---|
 {chr(10).join(rows)}
 
-{NUMBERLINE_RECURS if "numberline" in measured else NO_FLOOR}
+{portrait.note}
 
 What it plays before reinforcement learning, in {EPISODES} episodes of at most {MOST_TURNS} turns: greedily, sampled
 at temperature 1, and random play beside it. Actions of lessons are drawn at random, so what is the most probable one is
@@ -241,7 +265,7 @@ a matter of hairs, and greedy play no skill. Clean is without mistakes or illega
 
 - See anything but these drawings at this size, or read other prompts than those of our games in the JSON form: it has
   seen no other text.
-- {NO_THOUGHTS if "numberline" in measured else ONE_THOUGHT}
+- {portrait.thoughts}
 - Read earlier turns: it was trained with one turn at a time (`rollouts.window=1`).
 """
     (folder / "README.md").write_text(text)
@@ -270,14 +294,15 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--command", action="append", required=True, help="how the model was trained; once per stage")
     parser.add_argument("--seconds", type=int, required=True, help="how long that took")
-    parser.add_argument("--rooms", action="store_true", help="it is the second model")
+    parser.add_argument("--model", choices=PORTRAITS, default="bundled", help="which one it is")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     vlm = load_vlm(str(arguments.folder), device="cpu")
-    measured = measure(vlm, ROOMS if arguments.rooms else GAMES)
+    measured = measure(vlm, CURRICULA[arguments.model])
     print(json.dumps(measured, indent=2))
     parameters = sum(parameter.numel() for parameter in vlm.model.parameters())
-    write_card(arguments.folder, measured, parameters, arguments.command, arguments.seconds)
+    portrait = PORTRAITS[arguments.model]
+    write_card(arguments.folder, portrait, measured, parameters, arguments.command, arguments.seconds)
 
 
 if __name__ == "__main__":
