@@ -72,19 +72,27 @@ def measure(name: str, arguments: tuple[str, ...], folder: Path) -> list[dict[st
 
 
 def shortest_way(inner: Any) -> float:
-    """Least number of turns until the agent faces a thing that the mission means, by breadth-first search."""
+    """Least number of turns until the agent faces a thing that the mission means, by breadth-first search.
+
+    What stands in the way may be picked up, one thing at most; boxes can be opened as well, which makes them vanish.
+    """
     from minigrid.core.constants import DIR_TO_VEC
 
     wanted = {tuple(place) for place in inner.instrs.desc.find_matching_objs(inner)[1]}
-    start = (tuple(map(int, inner.agent_pos)), int(inner.agent_dir))
+    start = (tuple(map(int, inner.agent_pos)), int(inner.agent_dir), False, frozenset[Any]())
     queue, known = deque([(start, 0)]), {start}
     while queue:
-        ((x, y), heading), turns = queue.popleft()
+        ((x, y), heading, carries, gone), turns = queue.popleft()
         ahead = tuple(np.add((x, y), DIR_TO_VEC[heading]).tolist())
-        if ahead in wanted and turns:
-            return turns
-        following = [((x, y), (heading + 1) % 4), ((x, y), (heading - 1) % 4)]
-        following += [(ahead, heading)] if inner.grid.get(*ahead) is None else []
+        if ahead in wanted:
+            return max(turns, 1)  # it is won after a turn, if only by waiting
+        following = [((x, y), (heading + 1) % 4, carries, gone), ((x, y), (heading - 1) % 4, carries, gone)]
+        thing = None if ahead in gone else inner.grid.get(*ahead)
+        if thing is None:
+            following.append((ahead, heading, carries, gone))
+        elif thing.can_pickup():
+            following += [((x, y), heading, True, gone | {ahead})] * (not carries)
+            following += [((x, y), heading, carries, gone | {ahead})] * (thing.type == "box")
         for state in following:
             if state not in known:
                 known.add(state)
