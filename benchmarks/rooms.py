@@ -74,25 +74,24 @@ def measure(name: str, arguments: tuple[str, ...], folder: Path) -> list[dict[st
 def shortest_way(inner: Any) -> float:
     """Least number of turns until the agent faces a thing that the mission means, by breadth-first search.
 
-    What stands in the way may be picked up, one thing at most; boxes can be opened as well, which makes them vanish.
+    What stands in the way may be picked up, however much is held already: so no agent can do better.
     """
     from minigrid.core.constants import DIR_TO_VEC
 
     wanted = {tuple(place) for place in inner.instrs.desc.find_matching_objs(inner)[1]}
-    start = (tuple(map(int, inner.agent_pos)), int(inner.agent_dir), False, frozenset[Any]())
+    start = (tuple(map(int, inner.agent_pos)), int(inner.agent_dir), frozenset[Any]())
     queue, known = deque([(start, 0)]), {start}
     while queue:
-        ((x, y), heading, carries, gone), turns = queue.popleft()
+        ((x, y), heading, gone), turns = queue.popleft()
         ahead = tuple(np.add((x, y), DIR_TO_VEC[heading]).tolist())
         if ahead in wanted:
             return max(turns, 1)  # it is won after a turn, if only by waiting
-        following = [((x, y), (heading + 1) % 4, carries, gone), ((x, y), (heading - 1) % 4, carries, gone)]
+        following = [((x, y), (heading + 1) % 4, gone), ((x, y), (heading - 1) % 4, gone)]
         thing = None if ahead in gone else inner.grid.get(*ahead)
         if thing is None:
-            following.append((ahead, heading, carries, gone))
+            following.append((ahead, heading, gone))
         elif thing.can_pickup():
-            following += [((x, y), heading, True, gone | {ahead})] * (not carries)
-            following += [((x, y), heading, carries, gone | {ahead})] * (thing.type == "box")
+            following.append(((x, y), heading, gone | {ahead}))
         for state in following:
             if state not in known:
                 known.add(state)
