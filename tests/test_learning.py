@@ -50,10 +50,10 @@ def test_other_words_do_not(sightline: Callable[..., Finished], tmp_path: Path, 
 
 
 CAR = (
-    *("seed=1", "videos=false", "tensorboard=false", "checkpoints.every=10000"),
+    *("steps=8000", "seed=1", "videos=false", "tensorboard=false", "checkpoints.every=10000"),
     *("evaluation.every=2000", "evaluation.episodes=8", "evaluation.test_episodes=20"),
 )
-"""The recipe as it is; with the encoder of 23 November, seeds 0 and 1 reach 100 %."""
+"""Four fifths of the recipe's; with the encoder of 23 November, seeds 0 to 2 reach 100 % after 5 000 to 7 000 steps."""
 AT_THE_FLAG, ANYWHERE = "a car at the peak of the mountain, next to the yellow flag", "a car in the mountain"
 
 
