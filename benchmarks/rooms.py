@@ -5,7 +5,8 @@
 - `warm`: supervised fine-tuning (SFT) on 1 000 and on 5 000 turns of the game's own best play, three seeds each.
 - `learned`: each recipe with three seeds: SFT on 20 000 turns, then RL. The model between the two (`untrained` in
   results: before RL) is the third warm start, and has a row of its own. A run has two processes, one for each core.
-- `words`: each recipe with one seed, told in words instead of shown, as the others.
+- `words`: each recipe with one seed, told in words instead of shown. BabyAI's trains at a higher temperature then: what
+  is told is read so surely that groups play alike at that of the recipe.
 - `shortest`: in how many of BabyAI's test missions the shortest way is short enough, for a player who sees the whole
   room: no agent can do better.
 
@@ -45,6 +46,8 @@ SEEDS = "seed=0..2"
 BOTH_CORES = ("--per-run", "2")
 WARM = (1000, 5000)
 """Turns of the smaller warm starts; the recipes have 20 000."""
+WORDS = {"household": (), "babyai": ("rollouts.temperature=2.5", "update.entropy=0.01")}
+"""What the recipes take otherwise when they are told in words."""
 KEPT = ("success_rate", "ci_low", "ci_high", "length", "truthful_replies", "unparsable", "episodes", "panel")
 BESIDE = ("untrained", "blank", "shuffled", "random", "oracle")
 
@@ -57,7 +60,7 @@ def rows(part: str, game: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     elif part == "learned":
         yield f"{game}, SFT and RL", (game, SEEDS, *BOTH_CORES)
     else:
-        yield f"{game}, SFT and RL, told in words", (game, "seed=0..0", "text_only=true", *BOTH_CORES)
+        yield f"{game}, SFT and RL, told in words", (game, "seed=0..0", "text_only=true", *WORDS[game], *BOTH_CORES)
 
 
 def measure(name: str, arguments: tuple[str, ...], folder: Path) -> list[dict[str, Any]]:
