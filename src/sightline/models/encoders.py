@@ -99,13 +99,13 @@ def embedding_size(name: str) -> int | None:
 
 def _model_config(name: str) -> dict[str, Any] | None:
     """Model configuration that open_clip has for a name or a folder; None if it has none."""
-    import open_clip
-
     if name in BUNDLED or name.startswith("local-dir:"):
         file = _folder(name) / "open_clip_config.json"
         document = parse_json(read_bytes(file), f"'{file}'") if file.is_file() else {}
         config = document.get("model_cfg") if isinstance(document, dict) else None
     else:
+        import open_clip
+
         config = open_clip.get_model_config(name.partition("/")[0])
     return config if isinstance(config, dict) else None
 
