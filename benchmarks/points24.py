@@ -50,7 +50,7 @@ FILE = "points24.json"
 GOAL = Fraction(24)
 ATTEMPTS = 10
 """Of a plan, for `chance`."""
-STEP = re.compile(r"(\d+|\([\d/]+\)) ([-+*/]) (\d+|\([\d/]+\)) = ([\d/]+)(?:, ([\d/ ]+))?$")
+STEP = re.compile(r"(\d+|\([\d/]+\)) ([-+*/]) (\d+|\([\d/]+\)) = ([\d/]+)(?: -> ([\d/ ]+))?$")
 
 
 def what_is_wrong(step: str, left: list[Fraction]) -> str:

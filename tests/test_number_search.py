@@ -21,7 +21,7 @@ from sightline.envs.games.number_search import attempt, reachable, told
 from sightline.envs.games.points24 import Points24, is_held_out
 
 HANDS = [hand for hand in combinations_with_replacement(range(1, 11), 4) if solvable(hand, 24)]
-STEP = re.compile(r"(\d+|\([\d/]+\)) ([-+*/]) (\d+|\([\d/]+\)) = ([\d/]+)(?:, ([\d/ ]+))?$")
+STEP = re.compile(r"(\d+|\([\d/]+\)) ([-+*/]) (\d+|\([\d/]+\)) = ([\d/]+)(?: -> ([\d/ ]+))?$")
 PLANNED = Replies(fields={"cards": "", "plan": "attempts", "action": "one"}, memory="plan")
 
 

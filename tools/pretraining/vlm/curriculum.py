@@ -92,7 +92,8 @@ def phrases(examples: list[Exercise]) -> list[str]:
         if game == "blackjack-total":  # a value is one token, whether it has one digit or two, is hard or soft
             found |= {*(f" {total}" for total in range(2, 22)), *(f" soft {total}" for total in range(11, 22))}
         if game == PLAN:
-            found |= {"\nYou have written down: ", "nothing", "; ", ":", *(f" {sign}" for sign in "+-*/=")}
+            # A number is the same token wherever it stands, so no phrase takes the blank before it.
+            found |= {"\nYou have written down: ", "nothing", ";", ":", " ->", *(f" {sign}" for sign in "+-*/=")}
             found |= {f" {number}" for number in range(MOST + 1)}
         found |= {start} if start == end else {start, end}
         found |= {name for one in examples if game == one.game == "babyai" for name in one.actions}

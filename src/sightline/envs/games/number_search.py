@@ -1,13 +1,14 @@
 """Search for a formula, told step by step: the thoughts of a demonstration in which numbers are combined two by two.
 
-    3 10 6 4: 6 / 3 = 2, 10 4 2: 10 - 4 = 6, 2 6: 6 * 2 = 12;
-    3 10 6 4: 6 * 3 = 18, 10 4 18: 10 - 4 = 6, 18 6: 18 + 6 = 24; 6*3+10-4
+    3 10 6 4: 6 / 3 = 2 -> 10 4 2: 10 - 4 = 6 -> 2 6: 6 * 2 = 12;
+    3 10 6 4: 6 * 3 = 18 -> 10 4 18: 10 - 4 = 6 -> 18 6: 18 + 6 = 24; 6*3+10-4
 
 An attempt names two of the numbers that are left, what they make, and what is left then; the last is compared with the
 target. A stranger to the game can follow it, and so can a model that writes one small step after the other: which two
 to take is guessed, but a wrong guess is noticed, and another attempt begins. Every step stands beside what it follows
 from, so there is nothing to remember; and what is left keeps its order, with what was made at the end, so there is
-nothing to sort.
+nothing to sort. Every number but the first has a blank before it, so that a tokenizer sees the same number as the same
+token wherever it stands.
 """
 
 from __future__ import annotations
@@ -145,4 +146,4 @@ def _in_words(made: Pairing, left: Numbers) -> str:
     # 8 / (1/3) and not 8 / 1/3, which could be read as (8/1)/3
     one, other = (f"({number})" if number.denominator > 1 else str(number) for number in (made.left, made.right))
     text = f"{one} {made.sign} {other} = {made.value}"
-    return f"{text}, {_listed(left)}" if len(left) > 1 else text
+    return f"{text} -> {_listed(left)}" if len(left) > 1 else text
