@@ -36,7 +36,7 @@ GAMES = {
 """Task that the bundled model reads, or a variant of one -> share of the samples; they need not sum to 1."""
 ROOMS = {"household": 1.0, "babyai": 0.8}
 """The same of the second one, `bundled-rooms`."""
-CARDS = {"blackjack-total": 1.0, "points24-plan": 4.0}
+CARDS = {"blackjack-total": 1.0, "points24-plan": 1.0}
 """The same of the third one, `bundled-cards`."""
 CURRICULA = {"bundled": GAMES, "bundled-rooms": ROOMS, "bundled-cards": CARDS}
 """Bundled model -> its lessons."""
