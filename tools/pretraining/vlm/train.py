@@ -45,7 +45,7 @@ from pretraining.vlm.rooms import CELLS, EMPTY, KINDS, LOOKS
 HELD_OUT_SEED = 10_000_019
 """Of the states on which the model card's numbers are measured; no training seed comes near it."""
 IGNORED = -100
-PARTS = 4
+PARTS = 8
 """Parts of a batch, each of lessons of like length: little is padded."""
 VOCABULARIES = (KINDS, LOOKS, *([f"{blank}{i}" for i in range(1, CELLS + 1)] for blank in (" ", "")))
 """Words for what a cell shows, for its look, its column and its row (in replies, columns have a blank before them). No
@@ -243,7 +243,7 @@ def train(
         ends = np.linspace(0, batch, PARTS + 1).astype(int).tolist()
         optimiser.zero_grad(set_to_none=True)
         losses = torch.zeros(2)
-        for start, end in list(pairwise(ends))[rank::world]:
+        for start, end in share_of(list(pairwise(ends)), rank, world):
             inputs = batches(lessons[start:end])
             loss = reply_losses(model, inputs).sum() / (inputs["labels"] != IGNORED).sum()
             aside = heads.loss(lessons[start:end], inputs["labels"])
@@ -267,6 +267,12 @@ def train(
         save(model, processor, out)
     if processes:
         torch.distributed.destroy_process_group()
+
+
+def share_of(parts: Sequence[tuple[int, int]], rank: int, world: int) -> list[tuple[int, int]]:
+    """A process's parts: dealt to and fro, for the later ones are the longer ones."""
+    rounds = (parts[start : start + world][:: -1 if start // world % 2 else 1] for start in range(0, len(parts), world))
+    return [one[rank] for one in rounds if rank < len(one)]
 
 
 def _add_up(parameters: Sequence[torch.nn.Parameter], losses: torch.Tensor) -> None:
