@@ -173,6 +173,15 @@ def test_goals_facts_and_actions_of_rooms_are_made_of_the_same_tokens(rooms: VLM
         assert {word for word in ("mug", "shelf", "hot", "plate") if word in text} <= set(tokens)
 
 
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_processes_share_all_parts_of_a_batch(world: int) -> None:
+    """None is left out or learned twice, and of two processes each has as many of the longer ones."""
+    parts = [(start, start + 1) for start in range(training.PARTS)]
+    shares = [training.share_of(parts, rank, world) for rank in range(world)]
+    assert sorted(part for share in shares for part in share) == parts
+    assert world == 3 or len({sum(start for start, _ in share) for share in shares}) == 1
+
+
 @pytest.mark.parametrize("name", BUNDLED)
 def test_any_text_can_be_written(name: str, request: pytest.FixtureRequest) -> None:
     vlm = request.getfixturevalue({"bundled": "bundled", "bundled-rooms": "rooms"}[name])
