@@ -14,15 +14,17 @@ import pytest
 import torch
 
 from conftest import our_games
+from points24 import judged
 from pretraining.vlm import train as training
 from pretraining.vlm.building import with_a_matching_layer
-from pretraining.vlm.curriculum import GAMES, ROOMS, exercises
-from pretraining.vlm.exercise import REPLIES, Exercise
+from pretraining.vlm.curriculum import CURRICULA, GAMES, PLAN, ROOMS, exercises
+from pretraining.vlm.exercise import PLANNED, REPLIES, Exercise
 from pretraining.vlm.rooms import CELLS, KINDS, LOOKS
 from sightline.agents.parsing import read_reply
 from sightline.agents.prompting import prompt_text
 from sightline.envs.games.formulas import value
 from sightline.envs.games.making import GameMaker
+from sightline.envs.games.points24 import Points24
 from sightline.images import Picture
 from sightline.models.vlm.loading import BUNDLED, bundled_vlm_folder
 from sightline.models.vlm.model import VLM, load_vlm
@@ -39,6 +41,11 @@ def bundled() -> VLM:
 @pytest.fixture(scope="module")
 def rooms() -> VLM:
     return load_vlm("bundled-rooms", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def cards() -> VLM:
+    return load_vlm("bundled-cards", device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -184,12 +191,12 @@ def test_processes_share_all_parts_of_a_batch(world: int) -> None:
 
 @pytest.mark.parametrize("name", BUNDLED)
 def test_any_text_can_be_written(name: str, request: pytest.FixtureRequest) -> None:
-    vlm = request.getfixturevalue({"bundled": "bundled", "bundled-rooms": "rooms"}[name])
+    vlm = request.getfixturevalue({"bundled": "bundled", "bundled-rooms": "rooms", "bundled-cards": "cards"}[name])
     for text in ("Größe 7 × 3 = 21; 漢字 \U0001f600\n\tend", prompt_text("Other rules.", REPLIES, (), ("a", "b"))):
         assert vlm.decode(vlm.tokens.encode(text)) == text
 
 
-@pytest.mark.parametrize(("name", "games"), [("bundled", GAMES), ("bundled-rooms", ROOMS)])
+@pytest.mark.parametrize(("name", "games"), CURRICULA.items())
 def test_the_bundled_models_are_small_and_have_cards(name: str, games: dict[str, float]) -> None:
     folder = bundled_vlm_folder(name)
     size = sum(file.stat().st_size for file in folder.iterdir())
@@ -206,6 +213,26 @@ def test_the_second_model_sees_rooms_and_grids(rooms: VLM) -> None:
         commonest = Counter(tuple(one.facts.values()) for one in shown).most_common(1)[0][1] / len(shown)
         grey = [tuple(np.full_like(picture, 128) for picture in one.pictures) for one in shown]
         assert _truthful(rooms, shown, grey) <= commonest  # no one who cannot see is right more often
+
+
+def test_the_third_model_adds_up_hands(cards: VLM) -> None:
+    shown = list(islice(exercises(training.HELD_OUT_SEED + 2, {"blackjack-total": 1.0}), 100))
+    assert _truthful(cards, shown, [one.pictures for one in shown]) > 0.95
+    assert _truthful(cards, shown, [tuple(np.full_like(p, 128) for p in one.pictures) for one in shown]) < 0.05
+
+
+def test_the_third_model_keeps_account_of_its_attempts(cards: VLM) -> None:
+    """In most attempts at 24 every number is one that is left, every result is right, and so is what is left then."""
+    shown = list(
+        islice((one for one in exercises(training.HELD_OUT_SEED + 2, {PLAN: 1.0}) if "down: nothing" in one.prompt), 24)
+    )
+    prompts = [cards.encode([ChatTurn(one.prompt, tuple(map(Picture, one.pictures)))]) for one in shown]
+    counts: Counter[str] = Counter()
+    for one, sample in zip(shown, cards.generate(prompts, None, max_tokens=PLANNED.max_tokens), strict=True):
+        reply = read_reply(sample.text, PLANNED, Points24.action_names, tuple(one.facts))
+        numbers = [int(number) for number in json.loads(one.reply)["plan"].split(":")[0].split()]
+        counts += judged(reply.thoughts, numbers)
+    assert counts["attempts"] >= 48 and counts["faultless"] > 0.8 * counts["attempts"]
 
 
 def test_hands_of_any_length_are_added_up_in_lessons() -> None:

@@ -58,7 +58,8 @@ class ModelConfig(Strict):
     """The model that plays and learns."""
 
     model: str = "bundled"
-    """`bundled`, `bundled-rooms` (households and BabyAI), `owner/name` on the Hugging Face hub, or a folder."""
+    """`bundled`, `bundled-rooms` (households and BabyAI), `bundled-cards` (sums and plans), `owner/name` on the Hugging
+    Face hub, or a folder."""
     lora: LoRA | None = None
     """Adapters to be trained instead of the weights."""
     freeze: tuple[TrainablePart, ...] = ()

@@ -122,6 +122,32 @@ rooms of training; games played are `pick_and_place_simple` in seen rooms withou
         thoughts="""Think: its replies have no thoughts, only facts and an action; but with `recall`, where the thought
   is the first place where the agent has not been.""",
     ),
+    "bundled-cards": Portrait(
+        about="""# The bundled vision-language model of cards
+
+A LLaVA of stock transformers classes: a SigLIP tower for 96x96 pictures in patches of 16, three layers, and a Llama of
+four, with 128 numbers each. {parameters:,} parameters, {megabytes:.1f} MB (float16). Its name is `bundled-cards`. It
+began as `bundled` with one more layer (`building.with_a_matching_layer`), and forgot that one's other games.
+
+**For trying Sightline on a laptop, offline, in minutes. It adds up hands of Blackjack (`env_options.total`) and tries
+to make 24 on paper (Points24 with a plan), and is not for science.**
+
+## Training
+
+- Pictures: both games at 96x96, met by playing without skill; four of five hands of Blackjack are any cards, up to six.
+- Replies: what the picture shows, told truly. Of Blackjack what the hand is worth, card by card, and an action from
+  fixed habits. Of Points24 one to ten attempts, in which two numbers at random and a sign at random make a third until
+  one is left, and the formula of the last attempt, whatever it makes. Skill is left to demonstrations and reinforcement
+  learning.
+- Loss: cross-entropy of the reply.
+- Command, {seconds} s with two processes on two cores:
+
+{commands}
+""",
+        note="""(`blackjack-total` is Blackjack with `total=true`, `points24-plan` Points24 with a plan. Hands hardly ever recur among
+the 4 000 states of which the floors are estimated, so they are too low.)""",
+        thoughts="Plan with skill: it tries what comes.",
+    ),
 }
 
 

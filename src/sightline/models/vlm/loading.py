@@ -17,8 +17,8 @@ from sightline.runs.files import parse_json, read_bytes
 if TYPE_CHECKING:
     import torch
 
-BUNDLED = {"bundled": "vlm", "bundled-rooms": "rooms_vlm"}
-"""Models of ours -> their folders: cards, small grids and CartPole; households and BabyAI."""
+BUNDLED = {"bundled": "vlm", "bundled-rooms": "rooms_vlm", "bundled-cards": "cards_vlm"}
+"""Models of ours -> their folders: small games and CartPole; households and BabyAI; sums and plans with cards."""
 CROSS_ATTENTION = {"mllama": "Llama 3.2 Vision"}
 """Model types that read pictures by cross-attention, and their names: their pictures are not tokens of the prompt."""
 
@@ -32,7 +32,8 @@ def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any
     """Load a processor and an image-text-to-text model, on the CPU unless `options` say otherwise.
 
     Args:
-        name: `bundled`, `bundled-rooms`, `owner/name` on the hub, or a folder; a folder may hold only adapters (PEFT).
+        name: `bundled`, `bundled-rooms`, `bundled-cards`, `owner/name` on the hub, or a folder, which may hold only
+            adapters (PEFT).
         dtype: dtype of the weights; `auto` keeps the one they were saved in.
         options: further arguments of the model's `from_pretrained`.
 
