@@ -144,8 +144,8 @@ to make 24 on paper (Points24 with a plan), and is not for science.**
 
 {commands}
 """,
-        note="""(`blackjack-total` is Blackjack with `total=true`, `points24-plan` Points24 with a plan. Hands hardly ever recur among
-the 4 000 states of which the floors are estimated, so they are too low.)""",
+        note="""(`blackjack-total` is Blackjack with `total=true`, `points24-plan` Points24 with a plan. Hands hardly
+ever recur among the 4 000 states of which the floors are estimated, so they are too low.)""",
         thoughts="Plan with skill: it tries what comes.",
     ),
 }

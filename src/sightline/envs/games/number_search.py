@@ -7,8 +7,8 @@ An attempt names two of the numbers that are left, what they make, and what is l
 target. A stranger to the game can follow it, and so can a model that writes one small step after the other: which two
 to take is guessed, but a wrong guess is noticed, and another attempt begins. Every step stands beside what it follows
 from, so there is nothing to remember; and what is left keeps its order, with what was made at the end, so there is
-nothing to sort. Every number but the first has a blank before it, so that a tokenizer sees the same number as the same
-token wherever it stands.
+nothing to sort. Every number of an attempt but its first has a blank before it, so that a tokenizer sees the same
+number as the same token wherever it stands.
 """
 
 from __future__ import annotations
