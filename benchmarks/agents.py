@@ -2,13 +2,14 @@
 
     python benchmarks/agents.py learn --game numberline --seeds 0 1 2 3 4
     python benchmarks/agents.py learn --game ezpoints --seeds 0 1 2
+    python benchmarks/agents.py learn --game blackjack --seeds 0 1 2 --per-run 2
     python benchmarks/agents.py baselines
     python benchmarks/agents.py speed
     python benchmarks/agents.py sent
 
-- `learn`: whole `sightline train GAME seed=S` commands, one after the other: how long each takes, what the model can do
-  before and after on the test panel, with real, blank and shuffled pictures, and whether that is what was asked.
-  `--overrides` are added to the command; without a bundled recipe of that name it is `role=agent env=GAME`.
+- `learn`: a `sightline sweep` over seeds, one run after the other: how long each takes, what the model can do before
+  and after on the test panel, with real, blank and shuffled pictures, and whether that is what was asked. `--overrides`
+  are added to the command; without a bundled recipe of that name it is `role=agent env=GAME`. Runs of before are kept.
 - `baselines`: play at random, the game's own best play, simple rules, and the best that can be done without looking, on
   the same test panels, and exactly where that can be computed.
 - `speed`: our rollouts and updates against the published way, rebuilt here from the same parts: same model, same
@@ -40,7 +41,6 @@ import pickle
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ import torch
 import transformers
 
 from blackjack_rules import best_reward, odds_of, stand_always
-from running import keep
+from running import keep, sightline
 from sightline.agents.algorithms.ppo import PPO
 from sightline.agents.building import AgentSetup, build, game_maker, resolve
 from sightline.agents.engines.engine import SingleProcess
@@ -126,20 +126,32 @@ LOOKS = ("blank", "shuffled", "random", "oracle")
 Wish = Callable[[dict[str, Any]], bool]
 WISHES: dict[str, dict[str, Wish]] = {
     "numberline": {
-        "at most 240 seconds": lambda run: run["wall_seconds"] <= 240,
+        "at most 240 seconds": lambda run: run["seconds"] <= 240,
         "at most 60 % before RL": lambda run: run["before"]["success_rate"] <= 0.6,
         "at least 98 % after it": lambda run: run["after"]["success_rate"] >= 0.98,
         "at least 98 % of replies true": lambda run: run["after"]["truthful_replies"] >= 0.98,
     },
     "ezpoints": {
-        "at most 600 seconds": lambda run: run["wall_seconds"] <= 600,
+        "at most 600 seconds": lambda run: run["seconds"] <= 600,
         "at least 90 % over pairs": lambda run: run["after"]["kinds_mean"] >= 0.9,
         "at least 90 % of pairs solved": lambda run: _solved_kinds(run) >= 0.9,
         "no illegal action": lambda run: run["after"]["illegal"] == 0,
         "at least 95 % of replies true": lambda run: run["after"]["truthful_replies"] >= 0.95,
     },
+    "blackjack": {
+        "at most 1 500 seconds": lambda run: run["seconds"] <= 1500,
+        "surely more than the dealer's rule": lambda run: run["after"]["ci_low"] > odds_of(as_dealer).win,
+        "2 points more than with blank pictures": lambda run: _gain(run, "blank") >= 0.02,
+        "2 points more than with pictures of other states": lambda run: _gain(run, "shuffled") >= 0.02,
+    },
+    "points24": {"at least 30 % of held-out deals": lambda run: run["after"]["success_rate"] >= 0.3},
 }
 """What is asked of a run, game by game; of others nothing but to be measured."""
+
+
+def _gain(run: dict[str, Any], look: str) -> float:
+    """How much more is won with the pictures that belong there."""
+    return float(run["after"]["success_rate"] - run[look]["success_rate"])
 
 
 def _solved_kinds(run: dict[str, Any]) -> float:
@@ -147,45 +159,52 @@ def _solved_kinds(run: dict[str, Any]) -> float:
     return float(np.mean([kind["clean"] > 0.5 for kind in run["after"]["kinds"].values()]))
 
 
-def learn(game: str, seeds: Sequence[int], overrides: Sequence[str]) -> None:
+def learn(game: str, seeds: Sequence[int], overrides: Sequence[str], per_run: int, folder: Path) -> None:
     """Part `learn`."""
-    with tempfile.TemporaryDirectory() as folder:
-        runs = [_learned(game, seed, overrides, Path(folder) / str(seed)) for seed in seeds]
+    command = ["sweep", *command_of(game, overrides), seeds_of(seeds)]
+    command += ["--processes", "1", "--per-run", str(per_run)]
+    cells = sightline(*command, "--run-dir", str(folder / game))["cells"]
+    runs = [_learned(game, Path(cell["run"])) for cell in cells]
     wishes = WISHES.get(game, {})
     met = {name: [bool(wish(run)) for run in runs] for name, wish in wishes.items()}
     for name, each in met.items():
         print(f"{name}: {sum(each)} of {len(each)} seeds")
+    mean = float(np.mean([run["after"]["success_rate"] for run in runs]))
     found = {
-        "train": shlex.join(["sightline", "train", *command_of(game, overrides)]),
+        "train": shlex.join(["sightline", *command]),
         "seeds": list(seeds),
+        "mean_success_rate": mean,
         "met": met,
         "all_met": all(map(all, met.values())) if met else None,
         "runs": runs,
     }
-    print(f"all of it: {found['all_met']}")
+    print(f"mean success {100 * mean:.1f} %; all of it: {found['all_met']}")
     keep(FILE, game, how_it_was_run() | found)
 
 
-def _learned(game: str, seed: int, overrides: Sequence[str], folder: Path) -> dict[str, Any]:
-    """One whole command: how long it took, and what came out."""
-    command = [sys.executable, "-m", "sightline", "train", *command_of(game, overrides), f"seed={seed}"]
-    began = time.monotonic()
-    done = subprocess.run([*command, "--run-dir", str(folder), "--json"], capture_output=True, text=True, check=False)
-    seconds = time.monotonic() - began
-    if done.returncode:
-        raise SystemExit(f"{game}, seed {seed}: {done.stderr[-500:]}")
-    result = json.loads(done.stdout)
-    turns = max(int(record["step"]) for record in read_metrics(RunFolder(folder).metrics_file))
+def seeds_of(seeds: Sequence[int]) -> str:
+    """Seeds as a sweep is told them: a list, also of one."""
+    return f"seed={','.join(map(str, seeds))}" if len(seeds) > 1 else f"seed={seeds[0]}..{seeds[0]}"
+
+
+def _learned(game: str, folder: Path) -> dict[str, Any]:
+    """One finished run: how long it took, and what came out."""
+    result = json.loads((folder / "result.json").read_text())
+    records = list(read_metrics(RunFolder(folder).metrics_file))
     run = {
-        "seed": seed,
-        "wall_seconds": seconds,
-        "turns_played": turns,
+        "seed": load_recipe(str(folder / "recipe.yaml")).seed,
+        "seconds": result["seconds"],
+        "turns_played": max(int(record["step"]) for record in records),
         "chosen_step": result["chosen_step"],
         "before": _kept(result["untrained"]),
         "after": _kept(result),
         **{look: _kept(result.get(look)) for look in LOOKS},
     }
-    print(f"{game}, seed {seed}: {seconds:.0f} s, {turns} turns, chosen at {run['chosen_step']}", flush=True)
+    print(
+        f"{game}, seed {run['seed']}: {run['seconds']:.0f} s, {run['turns_played']} turns, chosen at "
+        f"{run['chosen_step']}",
+        flush=True,
+    )
     for name in ("before", "after", *LOOKS):
         print(f"  {name:<9} {_in_a_line(run[name])}", flush=True)
     return run
@@ -753,6 +772,8 @@ def main() -> None:
     learning.add_argument("--game", required=True, choices=GAMES)
     learning.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     learning.add_argument("--overrides", nargs="*", default=[], metavar="KEY=VALUE")
+    learning.add_argument("--per-run", type=int, default=1, help="processes of a run")
+    learning.add_argument("--folder", type=Path, default=Path("runs/learn"), help="where the runs go")
     parts.add_parser("baselines", help="what the results are compared with")
     timing = parts.add_parser("speed", help="ours against the published way")
     timing.add_argument("--rounds", type=int, default=ROUNDS)
@@ -763,7 +784,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     if arguments.part == "learn":
-        learn(arguments.game, arguments.seeds, arguments.overrides)
+        learn(arguments.game, arguments.seeds, arguments.overrides, arguments.per_run, arguments.folder)
     elif arguments.part == "baselines":
         baselines()
     elif arguments.part == "sent":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -44,14 +45,21 @@ def _best_reward(hand: Hand, dealer: int) -> tuple[str, float]:
 
 def odds_of(rule: Rule) -> Odds:
     """The exact odds of a whole episode under a rule."""
+    return odds_of_shares(lambda hand, dealer: float(rule(hand, dealer) == HIT))
+
+
+def odds_of_shares(hits: Callable[[Hand, int], float]) -> Odds:
+    """The exact odds of a whole episode if each hand is hit with the probability that `hits` says."""
 
     @cache
     def from_here(hand: Hand, dealer: int) -> Odds:
         if hand.total > 21:
             return Odds(0.0, -1.0)
-        if rule(hand, dealer) == STAND:
-            return _odds_of_standing(hand.total, dealer)
-        return _mean([(chance, from_here(hand.with_card(number), dealer)) for number, chance in PROBABILITIES.items()])
+        share = hits(hand, dealer)
+        ends = [(1 - share, _odds_of_standing(hand.total, dealer))]
+        if share > 0:
+            ends += [(share * p, from_here(hand.with_card(number), dealer)) for number, p in PROBABILITIES.items()]
+        return _mean(ends)
 
     return _mean(
         [

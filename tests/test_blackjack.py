@@ -9,10 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blackjack_rules import best_reward, odds_of, stand_always
+from blackjack_rules import best_reward, odds_of, odds_of_shares, stand_always
 from sightline.envs.drawing import Canvas
 from sightline.envs.games import blackjack
-from sightline.envs.games.blackjack import Blackjack, Hand, Rule, added_up, as_dealer, dealer_totals, hand_of, most_wins
+from sightline.envs.games.blackjack import (
+    Blackjack,
+    Hand,
+    Rule,
+    added_up,
+    against_a_ten,
+    as_dealer,
+    dealer_totals,
+    hand_of,
+    most_wins,
+)
 from sightline.envs.games.cards import RANKS, SUITS, TABLE, Card
 from sightline.evaluation.statistics import wilson
 
@@ -117,9 +127,35 @@ def test_exact_odds() -> None:
     assert odds_of(stand_always).win == pytest.approx(0.3807, abs=5e-5)
     assert odds_of(as_dealer).win == pytest.approx(0.4077, abs=5e-5)
     assert odds_of(most_wins).win == pytest.approx(0.4316, abs=5e-5)
+    assert odds_of(against_a_ten).win == pytest.approx(0.3824, abs=5e-5)
     assert odds_of(best_reward).reward == pytest.approx(-0.0466, abs=5e-5)
     assert odds_of(best_reward).win == pytest.approx(0.4295, abs=5e-5)
     assert odds_of(lambda hand, dealer: "hit" if hand.total < 20 else "stand").win == pytest.approx(0.2939, abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("player", "dealer", "best", "as_dealer", "ten"),
+    [
+        *[("K 6", "7 2", "hit", "hit", "hit"), ("K 7", "K 2", "stand", "stand", "hit")],
+        *[("K 3", "2 9", "stand", "hit", "stand"), ("K 3", "6 9", "stand", "hit", "hit")],
+        *[("A 9", "A 2", "stand", "stand", "hit"), ("A 6", "5 2", "hit", "stand", "stand")],
+    ],
+)
+def test_advice_is_that_of_its_rule(player: str, dealer: str, best: str, as_dealer: str, ten: str) -> None:
+    for name, action in {"best": best, "dealer": as_dealer, "ten": ten}.items():
+        assert table(player, dealer, advice=name).oracle() == action
+
+
+def test_a_hand_that_is_hit_at_times_lies_between_never_and_always() -> None:
+    def odds(share: float) -> float:
+        # hard 16 never comes twice in an episode, so its share of hits counts in proportion
+        return odds_of_shares(lambda hand, dealer: share if hand == Hand(16, False) else hand.total < 17).win
+
+    assert odds(0.0) != pytest.approx(odds(1.0), abs=1e-3)
+    assert odds(0.25) == pytest.approx(0.75 * odds(0.0) + 0.25 * odds(1.0), abs=1e-12)
+    assert odds(1.0) == odds_of(as_dealer).win
+    # whoever flips a coin in every hand wins 28 %: 2 779 of 10 000 games of random play
+    assert wilson(2779, 10_000)[0] < odds_of_shares(lambda hand, dealer: 0.5).win < wilson(2779, 10_000)[1]
 
 
 def test_dealer_totals_sum_to_one_and_agree_with_chance() -> None:
