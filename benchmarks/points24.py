@@ -39,7 +39,7 @@ from sightline.agents.types import same_text
 from sightline.config.loading import for_agent, load_recipe
 from sightline.envs.games.formulas import solvable, value
 from sightline.envs.games.number_search import Numbers, is_plain, pairings
-from sightline.envs.games.points24 import is_held_out
+from sightline.envs.games.points24 import MOST_ATTEMPTS, is_held_out
 from sightline.evaluation.seeds import make_panel
 from sightline.evaluation.statistics import wilson
 from sightline.images import Picture
@@ -48,8 +48,6 @@ from sightline.models.vlm.types import ChatTurn
 
 FILE = "points24.json"
 GOAL = Fraction(24)
-ATTEMPTS = 10
-"""Of a plan, for `chance`."""
 STEP = re.compile(r"(\d+|\([\d/]+\)) ([-+*/]) (\d+|\([\d/]+\)) = ([\d/]+)(?: -> ([\d/ ]+))?$")
 
 
@@ -156,7 +154,7 @@ def chance() -> dict[str, dict[str, float]]:
         one = np.array(list(map(odds_of_an_attempt(knows), hands)))
         found[name] = {
             "one": float(np.average(one, weights=weights)),
-            "any": float(np.average(1 - (1 - one) ** ATTEMPTS, weights=weights)),
+            "any": float(np.average(1 - (1 - one) ** MOST_ATTEMPTS, weights=weights)),
         }
     return found
 
@@ -186,7 +184,7 @@ def main() -> None:
     if "chance" in given.parts:
         keep(FILE, "chance", found := chance())
         for name, shares in found.items():
-            print(f"{name}: {100 * shares['one']:.1f} %, any of {ATTEMPTS} {100 * shares['any']:.1f} %")
+            print(f"{name}: {100 * shares['one']:.1f} %, any of {MOST_ATTEMPTS} {100 * shares['any']:.1f} %")
     if "limits" in given.parts:
         for model in given.model:
             counts = limits(model, given.deals)

@@ -23,6 +23,7 @@ from sightline.envs.games.cards import RANKS, Card, any_suit
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.number_search import MOST, told
 from sightline.envs.games.points import PointsGame
+from sightline.envs.games.points24 import MOST_ATTEMPTS
 
 GAMES = {
     "numberline": 0.16,
@@ -50,8 +51,6 @@ PLAN = "points24-plan"
 """Points24 with a plan that is written down before its first action."""
 LATER = 0.05
 """Share of a planned game's turns after the first that are lessons: there are ten of them, and they only copy."""
-ATTEMPTS = 10
-"""Attempts of a plan, at most: what is learned here is to make them without a mistake, so a lesson has many."""
 MOST_CARDS = 6
 """Cards of a hand that is added up in a lesson, at most."""
 ACES = 0.4
@@ -156,14 +155,15 @@ def _states(name: str, rng: np.random.Generator) -> Iterator[Exercise]:
 
 def _searches(rng: np.random.Generator) -> Iterator[Exercise]:
     """Points24, planned without skill: two numbers are combined at random, as often as there are attempts, and the
-    last attempt's formula is written, whatever it makes."""
+    last attempt's formula is written, whatever it makes. What is learned is to make them without a mistake, so a plan
+    has as many attempts as one may have."""
     env = maker_of(PLAN)()
     game: Any = env.unwrapped
     while True:
         observation, info = env.reset(seed=int(rng.integers(2**31)))
         if rng.random() < 0.6:
             observation, info = _any_cards(game, rng)
-        plan, formula = told(game.numbers, game.target, int(rng.integers(1, ATTEMPTS + 1)), rng, skilled=False)
+        plan, formula = told(game.numbers, game.target, int(rng.integers(1, MOST_ATTEMPTS + 1)), rng, skilled=False)
         written = ""
         for place, action in enumerate((*formula, "=")):
             if not place or rng.random() < LATER:

@@ -122,14 +122,14 @@ def told(
         target: what is to be made.
         attempts: how many, at least one; fewer if one succeeds by chance.
         chance: of the attempts.
-        skilled: whether the last attempt succeeds, and the target is made in all others, too, where two numbers make
-            it; else all are made at random.
+        skilled: whether the last attempt succeeds, and only the first two numbers of all others are chosen at random:
+            where the target can be made of what is left then, it is. Else all attempts are made at random.
     """
     hand, goal = tuple(map(Fraction, numbers)), Fraction(target)
     said: list[str] = []
     steps: list[tuple[Pairing, Numbers]] = []
     for number in range(1, attempts + 1):
-        knows = 1 if not skilled else len(hand) if number == attempts else 2
+        knows = 1 if not skilled else len(hand) if number == attempts else len(hand) - 1
         steps = attempt(hand, goal, chance, knows)
         said.append(_listed(hand) + "".join(_in_words(made, left) for made, left in steps))
         if steps[-1][0].value == goal:

@@ -17,8 +17,8 @@ from sightline.errors import BadInput
 
 MAX_DEALS = 1000
 """Number of unsolvable deals in a row after which the target is taken to be out of reach."""
-MOST_ATTEMPTS = 4
-"""Attempts of a demonstration, at most; the last one succeeds."""
+MOST_ATTEMPTS = 10
+"""Attempts of a plan, at most; in demonstrations the last one succeeds."""
 
 
 def is_held_out(numbers: Sequence[int]) -> bool:
