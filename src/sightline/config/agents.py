@@ -158,7 +158,8 @@ class Update(Strict):
     kl_actions: NonNegativeFloat = 0.0
     """Weight of the KL divergence on the tokens of the action."""
     entropy: NonNegativeFloat = 0.0
-    """Weight of the entropy among the legal actions (not among all tokens, which spoils the format)."""
+    """Weight of the entropy among the legal actions (not among all tokens, which spoils the format). It acts in turns
+    that are learned from: the fewer groups teach something, the larger it has to be."""
     max_grad_norm: PositiveFloat = 1.0
     weight_decay: NonNegativeFloat = 0.0
 
