@@ -179,7 +179,7 @@ def test_a_whole_run_of_two_processes(model: Path, tmp_path: Path) -> None:
     settings = [
         *("train", "role=agent", "env=numberline", "env_options={max_position: 2, render_size: [32, 32]}"),
         *(f"policy.model={model}", "replies.max_tokens=64", "warm_start.samples=5", "warm_start.batch=1", "steps=4"),
-        *("episode_steps=2", "rollouts.tasks=1", "evaluation.episodes=2", "evaluation.test_episodes=2"),
+        *("episode_steps=2", "rollouts.tasks=1", "evaluation.episodes=1", "evaluation.test_episodes=3"),
         *("algorithm.kind=grpo", "algorithm.group=2"),
     ]
     alone = [sys.executable, "-m", "sightline", *settings, "--run-dir"]
@@ -191,6 +191,15 @@ def test_a_whole_run_of_two_processes(model: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(warm[1], warm[0], **TOLERANCE)
     results = [json.loads((run / "result.json").read_text()) for run in runs]
     assert results[0]["chosen_step"] == results[1]["chosen_step"] > 0
+    # evaluation episodes are shared out, too: what each has played is what one plays, in the order of the seeds
+    assert results[0]["random"] == results[1]["random"] and results[0]["oracle"] == results[1]["oracle"]
+    assert results[0]["untrained"] == results[1]["untrained"]
+    assert all(results[1][look]["episodes"] == 3 for look in ("blank", "shuffled", "random", "oracle"))
+    logged = [json.loads((run / "trajectories/test-real.json").read_text())["episodes"] for run in runs]
+    shown = [[turn["pictures"] for episode in episodes for turn in episode["turns"]] for episodes in logged]
+    assert shown[0] == shown[1] and [len(episodes) for episodes in logged] == [3, 3]
+    kept = {file.stem for file in (runs[1] / "trajectories" / "pictures").iterdir()}
+    assert {picture for pictures in shown[1] for picture in pictures} <= kept
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------

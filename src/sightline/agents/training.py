@@ -26,7 +26,7 @@ from sightline.agents.alarms import Alarms
 from sightline.agents.algorithms.returns import informative_tasks, is_complete
 from sightline.agents.asynchronous import RolloutsAhead, staleness, within_bound
 from sightline.agents.building import AgentSetup
-from sightline.agents.evaluation import evaluate_policy, film_episode, play_eval_seeds, summary
+from sightline.agents.evaluation import LOGGED_EPISODES, evaluate_policy, film_episode, play_eval_seeds, summary
 from sightline.agents.losses import Sums
 from sightline.agents.metrics import MetricValues, merge_sums, rollout_metrics, update_metrics
 from sightline.agents.rollouts import EpisodeTask
@@ -53,8 +53,6 @@ from sightline.session import Commit, Finished, RunSession, Write
 STATE = "trainer.safetensors"
 CHECKED_REPLIES = 32
 """Replies that are looked at before the first update."""
-LOGGED_EPISODES = 32
-"""Episodes of an update, and of each picture condition, that are written to the trajectory log."""
 TRAINING = zlib.crc32(b"training")
 """First number of the training seeds' PRNG key, so that they differ from evaluation seeds."""
 
@@ -184,8 +182,8 @@ class AgentTrainer:
         with setup.engine.full_params():
             if self._is_main_process:
                 self._check_replies()
-                played = self._play(self._test)
-                numbers_before = summary(played, self._test, self._eval_worker.success)
+            numbers_before = summary(self._play(self._test), self._test, self._eval_worker.success)
+            if self._is_main_process:
                 self.session.write_json("untrained.json", numbers_before)
                 self.session.progress.say(f"before RL   {describe(numbers_before)}")
         self.session.begin_choosing()  # saves too, so that a resumed run does not repeat the warm start
@@ -415,12 +413,9 @@ class AgentTrainer:
     # -- evaluation ------------------------------------------------------------------------------------------------
 
     def validate(self) -> Finished:
-        """Play the validation seeds, in one process."""
-        numbers: dict[str, Any] = {}
+        """Play the validation seeds."""
         with self.setup.engine.full_params():
-            if self._is_main_process:
-                numbers = summary(self._play(self._validation), self._validation, self._eval_worker.success)
-            numbers = self.setup.engine.gather(numbers)[0]
+            numbers = summary(self._play(self._validation), self._validation, self._eval_worker.success)
         if self._latest is not None:
             self._log_trajectories(f"update-{self._updates:04d}", *self._latest)
         return Finished(numbers, self._save_policy)
@@ -447,19 +442,20 @@ class AgentTrainer:
 
     def test(self, best: Path) -> dict[str, Any]:
         """Play the test seeds by the best model, with real, blank and shuffled pictures."""
-        setup, result = self.setup, dict[str, Any]()
+        setup = self.setup
         with setup.engine.full_params():
             setup.vlm.load_weights(best)
         if setup.reward is not None:
             load_reward(best, setup.reward.model)
         setup.weights_changed()
+
+        def keep(pictures: str, played: list[Trajectory]) -> None:
+            self._log_trajectories(f"test-{pictures}", played, [None] * len(played))
+
         with setup.engine.full_params():
-            if self._is_main_process:
-
-                def keep(pictures: str, played: list[Trajectory]) -> None:
-                    self._log_trajectories(f"test-{pictures}", played, [None] * len(played))
-
-                result = evaluate_policy(self._eval_worker, self._eval_sampler(), self._test, keep, self._rewards)
+            result = evaluate_policy(
+                self._eval_worker, self._eval_sampler(), self._test, keep, self._rewards, setup.engine
+            )
         return result | {"untrained": self.session.run.read_json("untrained.json")}
 
     def illustrate(self) -> None:
@@ -470,12 +466,10 @@ class AgentTrainer:
                 self.session.save_film("chosen", film)
 
     def _play(self, seeds: EvalSeeds) -> list[Trajectory]:
-        """Play evaluation seeds; a reward model scores the episodes, if there is one."""
+        """Play evaluation seeds, those of all processes; a reward model scores the episodes, if there is one."""
+        engine = self.setup.engine
         with self._present_weights():
-            played = play_eval_seeds(self._eval_worker, self._eval_sampler(), seeds)
-        if self._rewards is not None:
-            self._rewards.score(played)
-        return played
+            return play_eval_seeds(self._eval_worker, self._eval_sampler(), seeds, rewards=self._rewards, engine=engine)
 
     def _eval_sampler(self) -> InterruptibleSampler:
         return InterruptibleSampler(self.setup.sampler(), self._give_up_if_overdue)
