@@ -18,11 +18,12 @@ import gymnasium
 import numpy as np
 
 from sightline.agents.algorithms.returns import is_complete
-from sightline.agents.engines.engine import Engine
+from sightline.agents.engines.engine import Engine, SingleProcess
 from sightline.agents.rewards import TurnRewards
 from sightline.agents.rollouts import CHANCE_OF_MOVES, EpisodeTask, PictureFilter, RolloutWorker
 from sightline.agents.samplers import Sampler
 from sightline.agents.sharing import gather_episodes
+from sightline.agents.trajectory_log import LOGGED_EPISODES
 from sightline.agents.types import Trajectory
 from sightline.envs.games.contract import Observation
 from sightline.envs.games.wrapping import has_oracle, oracle, random_action
@@ -40,10 +41,10 @@ FRAMES_PER_SECOND = 2
 """Of videos of games, whose environments name no rate: time to look at a card."""
 POOL = 512
 """Maximum number of different pictures to shuffle: enough to be uninformative, few enough to keep."""
-LOGGED_EPISODES = 32
-"""Episodes of an update, and of each picture condition, that are written to the trajectory log."""
 STATES_OF_EPISODE = 64
 """Maximum number of such pictures from one episode, so that they come from several."""
+ALONE = SingleProcess()
+"""Plays all episodes."""
 
 Choose = Callable[[gymnasium.Env[Any, Any], Mapping[str, Any], np.random.Generator], str]
 """(environment, info of its state, random generator) -> name of an action."""
@@ -56,7 +57,7 @@ def play_eval_seeds(
     pictures: PictureCondition = "real",
     after_turns: Callable[[int], None] | None = None,
     rewards: TurnRewards | None = None,
-    engine: Engine | None = None,
+    engine: Engine = ALONE,
 ) -> list[Trajectory]:
     """Play one episode of every evaluation seed; the result depends on nothing but sampler, seeds and pictures.
 
@@ -69,7 +70,7 @@ def play_eval_seeds(
     Returns:
         Trajectories in the order of the seeds, of all processes on each of them (`sharing.gather_episodes`).
     """
-    tasks = [EpisodeTask(seed) for seed in _share_of(engine, eval_seeds.seeds)]
+    tasks = [EpisodeTask(seed) for seed in eval_seeds.seeds[engine.rank :: engine.world]]
     picture_filter: PictureFilter | None = None
     if pictures == "blank":
         picture_filter = blank_picture
@@ -78,12 +79,7 @@ def play_eval_seeds(
     played = worker.play(sampler, tasks, picture_filter=picture_filter, after_turns=after_turns)
     if rewards is not None:
         rewards.score(played)
-    return played if engine is None else gather_episodes(engine, played, 1, pictured=LOGGED_EPISODES)
-
-
-def _share_of(engine: Engine | None, seeds: Sequence[int]) -> Sequence[int]:
-    """The seeds whose episodes this process plays."""
-    return seeds if engine is None else seeds[engine.rank :: engine.world]
+    return gather_episodes(engine, played, 1, pictured=LOGGED_EPISODES)
 
 
 def blank_picture(picture: Picture, task: EpisodeTask, turn: int) -> Picture:
@@ -259,21 +255,20 @@ def _share(part: int, whole: int) -> float | None:
 # -- baselines ---------------------------------------------------------------------------------------------------------
 
 
-def random_play(worker: RolloutWorker, eval_seeds: EvalSeeds, engine: Engine | None = None) -> dict[str, Any]:
+def random_play(worker: RolloutWorker, eval_seeds: EvalSeeds, engine: Engine = ALONE) -> dict[str, Any]:
     """Summary of the random baseline, uniform over legal actions. No model replies, so perception is not measured."""
     return _baseline(worker, eval_seeds, _random_action, engine)
 
 
-def oracle_play(worker: RolloutWorker, eval_seeds: EvalSeeds, engine: Engine | None = None) -> dict[str, Any] | None:
+def oracle_play(worker: RolloutWorker, eval_seeds: EvalSeeds, engine: Engine = ALONE) -> dict[str, Any] | None:
     """Summary of the environment's oracle, with random legal actions where it has no advice; None if it has none."""
     return _baseline(worker, eval_seeds, _oracle_action, engine) if has_oracle(worker.games[0]) else None
 
 
-def _baseline(worker: RolloutWorker, eval_seeds: EvalSeeds, choose: Choose, engine: Engine | None) -> dict[str, Any]:
-    outcomes = [_play_without_model(worker, seed, choose) for seed in _share_of(engine, eval_seeds.seeds)]
-    if engine is not None:
-        parts = engine.gather(outcomes)
-        outcomes = [parts[i % engine.world][i // engine.world] for i in range(len(eval_seeds.seeds))]
+def _baseline(worker: RolloutWorker, eval_seeds: EvalSeeds, choose: Choose, engine: Engine) -> dict[str, Any]:
+    outcomes = [_play_without_model(worker, seed, choose) for seed in eval_seeds.seeds[engine.rank :: engine.world]]
+    parts = engine.gather(outcomes)
+    outcomes = [parts[i % engine.world][i // engine.world] for i in range(len(eval_seeds.seeds))]
     complete = [outcome for outcome in outcomes if outcome is not None]
     return _summary(complete, len(outcomes) - len(complete), eval_seeds, worker.success)
 
@@ -344,7 +339,7 @@ def evaluate_policy(
     eval_seeds: EvalSeeds,
     keep: Callable[[PictureCondition, list[Trajectory]], None] = lambda pictures, played: None,
     rewards: TurnRewards | None = None,
-    engine: Engine | None = None,
+    engine: Engine = ALONE,
 ) -> dict[str, Any]:
     """Evaluate an agent: its summary, and under `blank`, `shuffled`, `random` and `oracle` those to compare it with
     (`oracle` is None if the environment has none).

@@ -26,14 +26,14 @@ from sightline.agents.alarms import Alarms
 from sightline.agents.algorithms.returns import informative_tasks, is_complete
 from sightline.agents.asynchronous import RolloutsAhead, staleness, within_bound
 from sightline.agents.building import AgentSetup
-from sightline.agents.evaluation import LOGGED_EPISODES, evaluate_policy, film_episode, play_eval_seeds, summary
+from sightline.agents.evaluation import evaluate_policy, film_episode, play_eval_seeds, summary
 from sightline.agents.losses import Sums
 from sightline.agents.metrics import MetricValues, merge_sums, rollout_metrics, update_metrics
 from sightline.agents.rollouts import EpisodeTask
 from sightline.agents.samplers import Completion, Conversation, Key, Sampler
 from sightline.agents.samplers.server import ServerSampler
 from sightline.agents.sharing import gather_episodes
-from sightline.agents.trajectory_log import trajectory_log, write_trajectory_log
+from sightline.agents.trajectory_log import LOGGED_EPISODES, trajectory_log, write_trajectory_log
 from sightline.agents.types import Advantages, Trajectory
 from sightline.agents.warm_start import warm_start
 from sightline.config.agents import WarmStart

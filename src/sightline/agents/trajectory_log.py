@@ -17,6 +17,8 @@ from sightline.models.vlm.model import VLM
 from sightline.runs.files import FORMAT, write_atomically
 from sightline.runs.folder import PICTURES, TRAJECTORIES, RunFolder
 
+LOGGED_EPISODES = 32
+"""Episodes of an update, and of each picture condition, that are written."""
 THOUGHT, ACTION = "thought", "action"
 Token = tuple[str, float | None, float | None, str]
 """Text, natural log-probability, advantage, and `thought` or `action`; None is unknown."""
