@@ -7,9 +7,10 @@
     python benchmarks/agents.py speed
     python benchmarks/agents.py sent
 
-- `learn`: a `sightline sweep` over seeds, one run after the other: how long each takes, what the model can do before
-  and after on the test panel, with real, blank and shuffled pictures, and whether that is what was asked. `--overrides`
-  are added to the command; without a bundled recipe of that name it is `role=agent env=GAME`. Runs of before are kept.
+- `learn`: whole `sightline sweep GAME seed=S..S` commands, one after the other: how long each takes, what the model can
+  do before and after on the test panel, with real, blank and shuffled pictures, and whether that is what was asked.
+  `--overrides` are added to the command; without a bundled recipe of that name it is `role=agent env=GAME`. Runs of
+  before are kept, and those cut off are resumed.
 - `baselines`: play at random, the game's own best play, simple rules, and the best that can be done without looking, on
   the same test panels, and exactly where that can be computed.
 - `speed`: our rollouts and updates against the published way, rebuilt here from the same parts: same model, same
@@ -58,7 +59,7 @@ import transformers
 from blackjack_rules import best_reward, odds_of, stand_always
 from running import keep, sightline
 from sightline.agents.algorithms.ppo import PPO
-from sightline.agents.building import AgentSetup, build, game_maker, resolve
+from sightline.agents.building import AgentSetup, build, game_maker, played_game, resolve
 from sightline.agents.engines.engine import SingleProcess
 from sightline.agents.evaluation import oracle_play, random_play
 from sightline.agents.parsing import read_reply
@@ -126,20 +127,20 @@ LOOKS = ("blank", "shuffled", "random", "oracle")
 Wish = Callable[[dict[str, Any]], bool]
 WISHES: dict[str, dict[str, Wish]] = {
     "numberline": {
-        "at most 240 seconds": lambda run: run["seconds"] <= 240,
+        "at most 240 seconds": lambda run: run["wall_seconds"] <= 240,
         "at most 60 % before RL": lambda run: run["before"]["success_rate"] <= 0.6,
         "at least 98 % after it": lambda run: run["after"]["success_rate"] >= 0.98,
         "at least 98 % of replies true": lambda run: run["after"]["truthful_replies"] >= 0.98,
     },
     "ezpoints": {
-        "at most 600 seconds": lambda run: run["seconds"] <= 600,
+        "at most 600 seconds": lambda run: run["wall_seconds"] <= 600,
         "at least 90 % over pairs": lambda run: run["after"]["kinds_mean"] >= 0.9,
         "at least 90 % of pairs solved": lambda run: _solved_kinds(run) >= 0.9,
         "no illegal action": lambda run: run["after"]["illegal"] == 0,
         "at least 95 % of replies true": lambda run: run["after"]["truthful_replies"] >= 0.95,
     },
     "blackjack": {
-        "at most 1 500 seconds": lambda run: run["seconds"] <= 1500,
+        "at most 1 500 seconds": lambda run: run["wall_seconds"] <= 1500,
         "surely more than the dealer's rule": lambda run: run["after"]["ci_low"] > odds_of(as_dealer).win,
         "2 points more than with blank pictures": lambda run: _gain(run, "blank") >= 0.02,
         "2 points more than with pictures of other states": lambda run: _gain(run, "shuffled") >= 0.02,
@@ -161,10 +162,8 @@ def _solved_kinds(run: dict[str, Any]) -> float:
 
 def learn(game: str, seeds: Sequence[int], overrides: Sequence[str], per_run: int, folder: Path) -> None:
     """Part `learn`."""
-    command = ["sweep", *command_of(game, overrides), seeds_of(seeds)]
-    command += ["--processes", "1", "--per-run", str(per_run)]
-    cells = sightline(*command, "--run-dir", str(folder / game))["cells"]
-    runs = [_learned(game, Path(cell["run"])) for cell in cells]
+    command = ["sweep", *command_of(game, overrides), "--per-run", str(per_run)]
+    runs = [_learned(game, seed, command, folder / game / str(seed)) for seed in seeds]
     wishes = WISHES.get(game, {})
     met = {name: [bool(wish(run)) for run in runs] for name, wish in wishes.items()}
     for name, each in met.items():
@@ -182,28 +181,26 @@ def learn(game: str, seeds: Sequence[int], overrides: Sequence[str], per_run: in
     keep(FILE, game, how_it_was_run() | found)
 
 
-def seeds_of(seeds: Sequence[int]) -> str:
-    """Seeds as a sweep is told them: a list, also of one."""
-    return f"seed={','.join(map(str, seeds))}" if len(seeds) > 1 else f"seed={seeds[0]}..{seeds[0]}"
-
-
-def _learned(game: str, folder: Path) -> dict[str, Any]:
-    """One finished run: how long it took, and what came out."""
-    result = json.loads((folder / "result.json").read_text())
-    records = list(read_metrics(RunFolder(folder).metrics_file))
+def _learned(game: str, seed: int, command: Sequence[str], folder: Path) -> dict[str, Any]:
+    """One whole command, or the run that it left before: how long it took, and what came out."""
+    began = time.monotonic()
+    # a range of one number is the list that a sweep asks for
+    (cell,) = sightline(*command, f"seed={seed}..{seed}", "--run-dir", str(folder))["cells"]
+    seconds = time.monotonic() - began
+    run_folder = RunFolder(Path(cell["run"]))
+    result = json.loads((run_folder.path / "result.json").read_text())
+    turns = max(int(record["step"]) for record in read_metrics(run_folder.metrics_file))
     run = {
-        "seed": load_recipe(str(folder / "recipe.yaml")).seed,
-        "seconds": result["seconds"],
-        "turns_played": max(int(record["step"]) for record in records),
+        "seed": seed,
+        "wall_seconds": max(seconds, result["seconds"]),  # a run of before knows its own, without its start
+        "turns_played": turns,
         "chosen_step": result["chosen_step"],
         "before": _kept(result["untrained"]),
         "after": _kept(result),
         **{look: _kept(result.get(look)) for look in LOOKS},
     }
     print(
-        f"{game}, seed {run['seed']}: {run['seconds']:.0f} s, {run['turns_played']} turns, chosen at "
-        f"{run['chosen_step']}",
-        flush=True,
+        f"{game}, seed {seed}: {run['wall_seconds']:.0f} s, {turns} turns, chosen at {run['chosen_step']}", flush=True
     )
     for name in ("before", "after", *LOOKS):
         print(f"  {name:<9} {_in_a_line(run[name])}", flush=True)
@@ -235,7 +232,7 @@ def baselines() -> None:
     numbers: dict[str, Any] = how_it_was_run()
     for game in GAMES:
         recipe = recipe_of(game)
-        make, panel = game_maker(recipe), make_panel("test", recipe.env, recipe.evaluation.test_episodes)
+        make, panel = game_maker(recipe), make_panel("test", played_game(recipe), recipe.evaluation.test_episodes)
         worker = RolloutWorker(make, recipe.replies, parallel=1)
         rows: dict[str, Any] = {
             "random": _kept(random_play(worker, panel)),

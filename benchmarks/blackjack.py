@@ -1,14 +1,18 @@
 """What has a vision-language model learned to do in Blackjack, hand by hand, and how often does it win exactly?
 
-    python benchmarks/blackjack.py --model RUN/checkpoints/best-… [--pictures 3]
+    python benchmarks/blackjack.py model --model RUN/checkpoints/best-… [--pictures 3]
+    python benchmarks/blackjack.py rules
 
-Of each hand (total, soft or not) and each of the dealer's cards the model is shown some pictures, of different cards
-of that value, and replies greedily. The shares of hits among its replies are a policy that chooses at random; exact
-dynamic programming over an infinite deck says how often this policy wins, without the luck of games, which in 10 000
-of them is worth a percent either way. What is assumed is that it replies alike to all hands of a value, whatever their
-cards.
+`model`: of each hand (total, soft or not) and each of the dealer's cards the model is shown some pictures, of different
+cards of that value, and replies greedily. The shares of hits among its replies are a policy that chooses at random;
+exact dynamic programming over an infinite deck says how often this policy wins, without the luck of games, which in
+10 000 of them is worth a percent either way. What is assumed is that it replies alike to all hands of a value, whatever
+their cards.
 
-Printed is where the majority hits (H) and stands (s), with ! where the other action wins more often.
+Printed is where the majority hits (H) and stands (s), with ! where the other action wins more often; and what this
+majority wins as a rule of its own, exactly and of the 10 000 games of the recipe's test panel.
+
+`rules`: the same of rules that models are compared with, for a panel is kinder to some than to others.
 
 Results go to benchmarks/results/blackjack.json.
 """
@@ -19,23 +23,24 @@ import argparse
 import os
 from collections import defaultdict
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from blackjack_rules import odds_of, odds_of_shares
+from agents import played_by_rule
+from blackjack_rules import from_14, odds_of, odds_of_shares
 from running import keep, kept
-from sightline.agents.building import game_maker
+from sightline.agents.building import game_maker, played_game
 from sightline.agents.parsing import read_reply
 from sightline.agents.prompting import prompt_text
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import same_text
 from sightline.config.loading import for_agent, load_recipe
-from sightline.envs.games.blackjack import HIT, Hand, as_dealer, hand_of, most_wins
+from sightline.envs.games.blackjack import HIT, STAND, Hand, Rule, against_a_ten, as_dealer, hand_of, most_wins
 from sightline.envs.games.cards import RANKS, Card, any_suit
+from sightline.evaluation.seeds import make_panel
 from sightline.images import Picture
 from sightline.models.vlm.model import load_vlm
 from sightline.models.vlm.types import ChatTurn
@@ -43,6 +48,12 @@ from sightline.models.vlm.types import ChatTurn
 FILE = "blackjack.json"
 HANDS = [*(Hand(total, False) for total in range(21, 3, -1)), *(Hand(total, True) for total in range(21, 11, -1))]
 """All that a player may hold who is not over 21."""
+RULES: dict[str, Rule] = {
+    "hit below a ten more than the dealer shows": against_a_ten,
+    "hit below 17": as_dealer,
+    "stand from 14 on": from_14,
+    "most wins": most_wins,
+}
 Spot = tuple[Hand, int]
 """The player's hand and the number of the dealer's card."""
 
@@ -53,13 +64,13 @@ def dealt(pictures: int, chance: np.random.Generator) -> list[tuple[Spot, list[C
     Cards are taken at random until a hand of each value has come up often enough, so hands of a value are met about as
     often as in play: mostly of two and three cards.
     """
-    hands: dict[Hand, list[list[Card]]] = defaultdict(list)
-    while len(hands) < len(HANDS) or min(map(len, hands.values())) < 10 * pictures:
+    hands: dict[Hand, list[list[Card]]] = {hand: [] for hand in HANDS}
+    while min(map(len, hands.values())) < 10 * pictures:
         cards = [any_suit(RANKS[chance.integers(13)], chance) for _ in range(2)]
         while hand_of(cards).total <= 21:
             hands[hand_of(cards)].append([*cards])
             cards.append(any_suit(RANKS[chance.integers(13)], chance))
-    ranks = {number: [rank for rank in RANKS if min(RANKS.index(rank) + 1, 10) == number] for number in range(1, 11)}
+    ranks = {number: [*RANKS[number - 1 : number]] for number in range(1, 10)} | {10: [*RANKS[9:]]}
     found = []
     for hand, ways in sorted(hands.items()):
         for place in range(10 * pictures):
@@ -95,11 +106,6 @@ def shares_of_hits(model: str, pictures: int) -> tuple[dict[Spot, float], float]
     return {spot: float(np.mean(found)) for spot, found in hits.items()}, wrong / len(spots)
 
 
-def share_of(shares: Mapping[Spot, float], hand: Hand, dealer: int) -> float:
-    """The share of hits with this hand beside this card."""
-    return shares[hand, dealer]
-
-
 def table(shares: Mapping[Spot, float]) -> str:
     """The majority's action for each hand (rows) and each of the dealer's cards (columns), ! where it is not best."""
     lines = ["hand       A  2  3  4  5  6  7  8  9  10"]
@@ -111,23 +117,50 @@ def table(shares: Mapping[Spot, float]) -> str:
     return "\n".join(lines)
 
 
+def won(rule: Rule) -> dict[str, float]:
+    """How often a rule wins: exactly, and of the games of the recipe's test panel."""
+    recipe = for_agent(load_recipe("blackjack"))
+    panel = make_panel("test", played_game(recipe), recipe.evaluation.test_episodes)
+    played = played_by_rule(game_maker(recipe)(), panel, lambda game: game.follow(rule))
+    return {"exactly": odds_of(rule).win, "panel": played["success_rate"]}
+
+
+def measured(model: str, pictures: int) -> dict[str, Any]:
+    """What a model does and how often that wins, as it plays and by its majority for each spot."""
+    shares, misread = shares_of_hits(model, pictures)
+    print(table(shares))
+    return {
+        "pictures": len(shares) * pictures,
+        "misread": misread,
+        "wins": odds_of_shares(lambda *spot: shares[spot]).win,
+        "majority": won(lambda *spot: HIT if shares[spot] > 0.5 else STAND),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", nargs="+", required=True, help="names or folders")
+    parser.add_argument("parts", nargs="+", choices=["model", "rules"])
+    parser.add_argument("--model", nargs="+", default=["bundled-cards"], help="names or folders")
     parser.add_argument("--pictures", type=int, default=3, help="of each hand beside each of the dealer's cards")
     given = parser.parse_args()
-    for model in given.model:
-        shares, wrong = shares_of_hits(model, given.pictures)
-        found: dict[str, Any] = {"pictures": len(shares) * given.pictures, "misread": wrong}
-        found["wins"] = odds_of_shares(partial(share_of, shares)).win
-        keep(FILE, "policies", kept(FILE, "policies") | {model: found})
-        print(table(shares))
-        print(
-            f"{model}: wins {100 * found['wins']:.2f} % exactly (hit below 17: {100 * odds_of(as_dealer).win:.2f}, "
-            f"best: {100 * odds_of(most_wins).win:.2f}); a fact is wrong in {100 * wrong:.1f} % of "
-            f"{found['pictures']} replies",
-            flush=True,
-        )
+    if "rules" in given.parts:
+        keep(FILE, "rules", found := {name: won(rule) for name, rule in RULES.items()})
+        for name, wins in found.items():
+            print(f"{name}: wins {in_words(wins)}")
+    if "model" in given.parts:
+        for model in given.model:
+            numbers = measured(model, given.pictures)
+            keep(FILE, "model", kept(FILE, "model") | {model: numbers})
+            print(
+                f"{model}: wins {100 * numbers['wins']:.2f} % exactly; by its majority {in_words(numbers['majority'])}"
+                f"; a fact is wrong in {100 * numbers['misread']:.1f} % of {numbers['pictures']} replies",
+                flush=True,
+            )
+
+
+def in_words(wins: dict[str, float]) -> str:
+    """What `won` found."""
+    return f"{100 * wins['exactly']:.2f} % exactly, {100 * wins['panel']:.2f} % of the test panel"
 
 
 if __name__ == "__main__":

@@ -26,6 +26,11 @@ def stand_always(hand: Hand, dealer: int) -> str:
     return STAND
 
 
+def from_14(hand: Hand, dealer: int) -> str:
+    """The rule of those who stand from 14 on, and from a soft 18 on, whatever the dealer has; wins 42.5 %."""
+    return STAND if hand.total >= (18 if hand.soft else 14) else HIT
+
+
 def best_reward(hand: Hand, dealer: int) -> str:
     """The rule of the highest mean reward, -0.0466, by exact dynamic programming over an infinite deck."""
     return _best_reward(hand, dealer)[0]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blackjack_rules import best_reward, odds_of, odds_of_shares, stand_always
+from blackjack_rules import best_reward, from_14, odds_of, odds_of_shares, stand_always
 from sightline.envs.drawing import Canvas
 from sightline.envs.games import blackjack
 from sightline.envs.games.blackjack import (
@@ -127,6 +127,7 @@ def test_exact_odds() -> None:
     assert odds_of(stand_always).win == pytest.approx(0.3807, abs=5e-5)
     assert odds_of(as_dealer).win == pytest.approx(0.4077, abs=5e-5)
     assert odds_of(most_wins).win == pytest.approx(0.4316, abs=5e-5)
+    assert odds_of(from_14).win == pytest.approx(0.4250, abs=5e-5)
     assert odds_of(against_a_ten).win == pytest.approx(0.3824, abs=5e-5)
     assert odds_of(best_reward).reward == pytest.approx(-0.0466, abs=5e-5)
     assert odds_of(best_reward).win == pytest.approx(0.4295, abs=5e-5)
