@@ -30,20 +30,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from agents import played_by_rule
+from asking import asked, replies
 from blackjack_rules import from_14, odds_of, odds_of_shares
 from running import keep, kept
 from sightline.agents.building import game_maker, played_game
-from sightline.agents.parsing import read_reply
-from sightline.agents.prompting import prompt_text
-from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import same_text
 from sightline.config.loading import for_agent, load_recipe
 from sightline.envs.games.blackjack import HIT, STAND, Hand, Rule, against_a_ten, as_dealer, hand_of, most_wins
 from sightline.envs.games.cards import RANKS, Card, any_suit
 from sightline.evaluation.seeds import make_panel
-from sightline.images import Picture
-from sightline.models.vlm.model import load_vlm
-from sightline.models.vlm.types import ChatTurn
 
 FILE = "blackjack.json"
 HANDS = [*(Hand(total, False) for total in range(21, 3, -1)), *(Hand(total, True) for total in range(21, 11, -1))]
@@ -84,23 +79,17 @@ def shares_of_hits(model: str, pictures: int) -> tuple[dict[Spot, float], float]
     """Share of greedy replies that hit, and the share of all replies with a fact that is not true."""
     recipe = for_agent(load_recipe("blackjack"))
     game: Any = game_maker(recipe)()
-    inner, vlm = game.unwrapped, load_vlm(model, device="cpu")
+    inner = game.unwrapped
     game.reset(seed=0)
     spots, facts, conversations = [], [], []
     for spot, inner.player, inner.dealer in dealt(pictures, np.random.default_rng(0)):
-        observation = inner._observation()
         spots.append(spot)
         facts.append(inner.facts())
-        text = prompt_text(observation.text, recipe.replies, inner.asked, inner.action_names)
-        conversations.append([ChatTurn(text, tuple(map(Picture, observation.images)))])
-    sampler, said = PolicySampler(vlm, 0.0, recipe.replies.max_tokens), []
-    for start in range(0, len(spots), 256):
-        some = conversations[start : start + 256]
-        said += sampler.generate(some, [()] * len(some))
+        conversations.append(asked(inner, inner._observation(), recipe))
+    said = replies(model, inner, conversations, [()] * len(spots), recipe, temperature=0.0)
     hits: dict[Spot, list[bool]] = defaultdict(list)
     wrong = 0
-    for spot, true, completion in zip(spots, facts, said, strict=True):
-        reply = read_reply(completion.sample.text, recipe.replies, inner.action_names, inner.asked)
+    for spot, true, (reply, _) in zip(spots, facts, said, strict=True):
         wrong += any(not same_text(reply.stated.get(name, ""), value) for name, value in true.items())
         hits[spot].append(reply.action == HIT)
     return {spot: float(np.mean(found)) for spot, found in hits.items()}, wrong / len(spots)

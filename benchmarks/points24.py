@@ -30,11 +30,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
+from asking import asked, replies
 from running import keep, kept
 from sightline.agents.building import game_maker, played_game
-from sightline.agents.parsing import read_reply
-from sightline.agents.prompting import prompt_text
-from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import same_text
 from sightline.config.loading import for_agent, load_recipe
 from sightline.envs.games.formulas import solvable, value
@@ -42,9 +40,6 @@ from sightline.envs.games.number_search import Numbers, is_plain, pairings
 from sightline.envs.games.points24 import MOST_ATTEMPTS, is_held_out
 from sightline.evaluation.seeds import make_panel
 from sightline.evaluation.statistics import wilson
-from sightline.images import Picture
-from sightline.models.vlm.model import load_vlm
-from sightline.models.vlm.types import ChatTurn
 
 FILE = "points24.json"
 GOAL = Fraction(24)
@@ -103,24 +98,19 @@ def limits(model: str, deals: int) -> dict[str, Any]:
     recipe = for_agent(load_recipe("points24"))
     panel, game = make_panel("limits", played_game(recipe), deals), game_maker(recipe)()
     inner: Any = game.unwrapped
-    vlm = load_vlm(model, device="cpu")
     hands, shown, conversations = [], [], []
     for seed in panel.seeds:
         observation, info = game.reset(seed=seed)
         hands.append(list(inner.numbers))
         shown.append(info["facts"]["cards"])
-        text = prompt_text(observation.text, recipe.replies, inner.asked, inner.action_names)
-        conversations.append([ChatTurn(text, tuple(map(Picture, observation.images)))])
-    sampler = PolicySampler(vlm, recipe.evaluation.temperature, recipe.replies.max_tokens)
+        conversations.append(asked(inner, observation, recipe))
+    keys = [(seed,) for seed in panel.seeds]
+    said = replies(model, inner, conversations, keys, recipe, recipe.evaluation.temperature)
     counts: Counter[str] = Counter(deals=deals)
-    for start in range(0, deals, 64):
-        some = range(start, min(start + 64, deals))
-        said = sampler.generate([conversations[i] for i in some], [(panel.seeds[i],) for i in some])
-        for i, completion in zip(some, said, strict=True):
-            reply = read_reply(completion.sample.text, recipe.replies, inner.action_names, inner.asked)
-            counts["read"] += same_text(reply.stated.get("cards", ""), shown[i])
-            counts["ended"] += completion.sample.finished
-            counts += judged(reply.thoughts, hands[i])
+    for hand, cards, (reply, ended) in zip(hands, shown, said, strict=True):
+        counts["read"] += same_text(reply.stated.get("cards", ""), cards)
+        counts["ended"] += ended
+        counts += judged(reply.thoughts, hand)
     return {"model": model, "panel": str(panel)} | dict(counts)
 
 

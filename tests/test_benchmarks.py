@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SHARED = {"running.py", "blackjack_rules.py"}
+SHARED = {"asking.py", "blackjack_rules.py", "running.py"}
 """Imported by the others."""
 FILES = sorted(path.name for path in (ROOT / "benchmarks").glob("*.py") if path.name not in SHARED)
 
