@@ -8,7 +8,7 @@
   right, and if not, what was wrong first (a number that was not there, the result, what is left, the form); how often
   does an attempt make 24; how many plans end with one that does; and does their formula say the same.
 - `chance`: what attempts at random, without a mistake, make of the same hands, exactly; and with the best choice among
-  the last two numbers, or the last three.
+  the last two numbers, or the last three. Of ten attempts no two begin alike.
 
 Results go to benchmarks/results/points24.json.
 """
@@ -19,11 +19,11 @@ import argparse
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
 from itertools import combinations_with_replacement
-from math import factorial, prod
+from math import comb, factorial, prod
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -141,28 +141,42 @@ def chance() -> dict[str, dict[str, float]]:
             hands.append(tuple(map(Fraction, hand)))
     found = {}
     for name, knows in (("at random", 1), ("best of the last two numbers", 2), ("best of the last three", 3)):
-        one = np.array(list(map(odds_of_an_attempt(knows), hands)))
+        begun = [odds_of_beginnings(hand, knows) for hand in hands]
         found[name] = {
-            "one": float(np.average(one, weights=weights)),
-            "any": float(np.average(1 - (1 - one) ** MOST_ATTEMPTS, weights=weights)),
+            "one": float(np.average([np.mean(odds) for odds in begun], weights=weights)),
+            "any": float(np.average([odds_of_any(odds, MOST_ATTEMPTS) for odds in begun], weights=weights)),
         }
     return found
 
 
-def odds_of_an_attempt(knows: int) -> Callable[[Numbers], float]:
-    """Probability that an attempt makes 24, if the best pairing is chosen from so many numbers on, others at random."""
+def odds_of_beginnings(hand: Numbers, knows: int) -> list[float]:
+    """For each first step of an attempt, the probability that 24 is made after it.
 
-    def odds(numbers: Numbers) -> float:
-        return of_sorted(tuple(sorted(numbers)))
+    The best pairing is chosen from `knows` numbers on, which are fewer than the hand has, others at random.
+    """
 
     @cache
-    def of_sorted(numbers: Numbers) -> float:
+    def odds(numbers: Numbers) -> float:
         if len(numbers) == 1:
             return float(numbers[0] == GOAL)
-        after = [odds(left) for made, left in pairings(numbers) if is_plain(made.value)]
+        after = [odds(left) for left in ways(numbers)]
         return (max(after) if len(numbers) <= knows else sum(after) / len(after)) if after else 0.0
 
-    return odds
+    def ways(numbers: Numbers) -> list[Numbers]:
+        return [tuple(sorted(left)) for made, left in pairings(numbers) if is_plain(made.value)]
+
+    return [odds(left) for left in ways(hand)]
+
+
+def odds_of_any(odds: Sequence[float], attempts: int) -> float:
+    """Probability that one of some attempts succeeds, no two of which begin alike."""
+    drawn = min(attempts, len(odds))
+    # sums over all sets of beginnings of one size of the probability that they fail, size by size
+    fails = np.zeros(drawn + 1)
+    fails[0] = 1.0
+    for one in odds:
+        fails[1:] += (1.0 - one) * fails[:-1]
+    return float(1.0 - fails[drawn] / comb(len(odds), drawn))
 
 
 def main() -> None:

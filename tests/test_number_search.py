@@ -17,7 +17,7 @@ from sightline.agents.parsing import read_reply
 from sightline.config.agents import Replies, WarmStart
 from sightline.envs.games.formulas import solvable, value
 from sightline.envs.games.making import GameMaker
-from sightline.envs.games.number_search import attempt, reachable, told
+from sightline.envs.games.number_search import attempt, is_plain, pairings, reachable, told
 from sightline.envs.games.points24 import Points24, is_held_out
 
 HANDS = [hand for hand in combinations_with_replacement(range(1, 11), 4) if solvable(hand, 24)]
@@ -68,6 +68,21 @@ def test_what_two_numbers_make_is_not_missed(hand: Sequence[int], seed: int) -> 
         *([one / other, other / one] if one and other else []),
     )
     assert (made.value == goal) == within_reach
+
+
+@given(st.sampled_from(HANDS), st.integers(2, 10), st.integers(0, 2**32))
+def test_no_two_attempts_begin_alike(hand: Sequence[int], attempts: int, seed: int) -> None:
+    said, _ = told(hand, 24, attempts, np.random.default_rng(seed))
+    begun = [text.split(" -> ")[0] for text in said.split("; ")[:-1]]
+    ways = sum(is_plain(made.value) for made, _ in pairings(tuple(map(Fraction, hand))))
+    assert len(set(begun)) == len(begun) or len(begun) > ways
+
+
+@given(st.sampled_from(HANDS).flatmap(st.permutations), st.integers(0, 2**32))
+def test_what_was_tried_is_tried_again_where_nothing_else_succeeds(hand: Sequence[int], seed: int) -> None:
+    numbers, chance = tuple(map(Fraction, hand)), np.random.default_rng(seed)
+    every = {made for made, _ in pairings(numbers)}
+    assert attempt(numbers, Fraction(24), chance, knows=4, tried=every)[-1][0].value == 24
 
 
 def test_a_fifth_of_the_hands_is_held_out() -> None:

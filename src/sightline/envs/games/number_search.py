@@ -13,7 +13,7 @@ number as the same token wherever it stands.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
@@ -70,7 +70,7 @@ def is_plain(number: Fraction) -> bool:
 
 
 def attempt(
-    numbers: Numbers, target: Fraction, chance: np.random.Generator, knows: int
+    numbers: Numbers, target: Fraction, chance: np.random.Generator, knows: int, tried: Collection[Pairing] = ()
 ) -> list[tuple[Pairing, Numbers]]:
     """Pairings until one number is left, each with the numbers left.
 
@@ -80,6 +80,7 @@ def attempt(
         chance: of the choice, which is at random among all pairings, or among those that lead to the target.
         knows: with so many numbers left, or fewer, only pairings are made that lead to the target, if there are any:
             1 is no skill at all; 2 takes what makes the target when it lies there; with all numbers it succeeds.
+        tried: what not to begin with, if there is another choice.
     """
     plain = knows < len(numbers) or reachable(numbers, target, True)
     steps: list[tuple[Pairing, Numbers]] = []
@@ -87,6 +88,8 @@ def attempt(
         choices = [(made, left) for made, left in pairings(numbers) if is_plain(made.value) or not plain]
         if len(numbers) <= knows:
             choices = [(made, left) for made, left in choices if reachable(left, target, plain)] or choices
+        if not steps:
+            choices = [(made, left) for made, left in choices if made not in tried] or choices
         made, numbers = choices[int(chance.integers(len(choices)))]
         steps.append((made, numbers))
     return steps
@@ -123,14 +126,17 @@ def told(
         attempts: how many, at least one; fewer if one succeeds by chance.
         chance: of the attempts.
         skilled: whether the last attempt succeeds, and only the first two numbers of all others are chosen at random:
-            where the target can be made of what is left then, it is. Else all attempts are made at random.
+            where the target can be made of what is left then, it is. Else all attempts are made at random. No two
+            begin alike, as long as there is another way to begin.
     """
     hand, goal = tuple(map(Fraction, numbers)), Fraction(target)
     said: list[str] = []
+    tried: set[Pairing] = set()
     steps: list[tuple[Pairing, Numbers]] = []
     for number in range(1, attempts + 1):
         knows = 1 if not skilled else len(hand) if number == attempts else len(hand) - 1
-        steps = attempt(hand, goal, chance, knows)
+        steps = attempt(hand, goal, chance, knows, tried)
+        tried.add(steps[0][0])
         said.append(_listed(hand) + "".join(_in_words(made, left) for made, left in steps))
         if steps[-1][0].value == goal:
             break
