@@ -66,7 +66,7 @@ class TestMerging:
         assert ids_of(sequence).tolist() == [1, 99, 50, 7, 8, 2, 99, 51, 9, 2, 99, 52, 7, 7, 7]
         assert [(span.start, span.end) for span in sequence.tokens.spans] == [(3, 5), (8, 9), (12, 15)]
         assert [one.span for one in sequence.turns] == list(sequence.tokens.spans)
-        assert sequence.length == 15
+        assert sequence.tokens.length == 15
         assert sequence.tokens.prompt.per_picture["pixels"].flatten().tolist() == [50, 51, 52]
 
     def test_what_is_learned_of_each_turn(self) -> None:
@@ -147,7 +147,7 @@ class TestMerging:
             pictures = int((original.prompt.ids == PICTURE).sum())
             shown = sequence.tokens.prompt.per_picture["pixels"][:pictures]
             assert torch.equal(shown, original.prompt.per_picture["pixels"])
-        assert all(sequence.tokens.spans[-1].end == sequence.length for sequence in found)
+        assert all(sequence.tokens.spans[-1].end == sequence.tokens.length for sequence in found)
         if window >= len(replies):
             assert len(found) == 1
 

@@ -227,7 +227,7 @@ class PolicyLearner:
 
     def _padding(self, local: Sequence[TrainingSequence]) -> list[TrainingSequence]:
         """The shortest sequence of this process, or of another if it has none and has to keep up."""
-        shortest = sorted(local, key=lambda sequence: sequence.length)[:1]
+        shortest = sorted(local, key=lambda sequence: sequence.tokens.length)[:1]
         if self._engine.uniform_steps and not all(self._engine.gather(bool(shortest))):
             known = self._engine.gather(shortest)  # by all of them, the only time that pictures are sent
             return shortest or next(filter(None, known), [])

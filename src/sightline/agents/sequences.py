@@ -60,11 +60,6 @@ class TrainingSequence:
     tokens: TokenSequence
     turns: tuple[SequenceTurn, ...]
 
-    @property
-    def length(self) -> int:
-        """Number of tokens."""
-        return len(self.tokens.prompt.ids) + len(self.tokens.reply)
-
 
 def build_sequences(
     trajectories: Iterable[Trajectory], advantages: Iterable[Advantages | None] | None = None

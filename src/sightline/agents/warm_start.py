@@ -67,7 +67,9 @@ def warm_start(
         # As in `losses`: divided by the tokens of the whole step, so that gradients can be summed over processes.
         tokens = sum(map(len, replies))
         share = range(engine.rank, len(batch), engine.world)
+        # Similar lengths are passed together, to waste little on padding.
         sequences = [_sequence(vlm, batch[i], replies[i]) for i in share]
+        sequences.sort(key=lambda sequence: sequence.length)
         padding = sequences[:1] or [_sequence(vlm, batch[0], replies[0])]
         while True:
             losses = engine.gather(_backward(setup, sequences, padding, tokens, size))

@@ -149,6 +149,11 @@ class TokenSequence:
     reply: np.ndarray
     spans: tuple[TurnSpan, ...]
 
+    @property
+    def length(self) -> int:
+        """Number of tokens."""
+        return len(self.prompt.ids) + len(self.reply)
+
 
 @dataclass(frozen=True)
 class TokenStats:
