@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers.cache_utils import DynamicLayer
 
 from sightline.config.agents import LoRA, TrainablePart
 from sightline.errors import BadInput, RunFailed
@@ -21,6 +22,7 @@ from sightline.images import Picture
 from sightline.models.vlm import model as model_module
 from sightline.models.vlm import prompts as prompts_module
 from sightline.models.vlm.batches import join_pictures
+from sightline.models.vlm.caching import RoomyLayer
 from sightline.models.vlm.loading import load_pretrained
 from sightline.models.vlm.model import VLM, load_vlm
 from sightline.models.vlm.parts import freeze, part_of, without_dropout
@@ -311,6 +313,61 @@ def test_a_prompt_is_read_once_for_all_its_replies(family: str, loaded: Callable
         np.testing.assert_array_equal(one.ids, other.ids)
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
         np.testing.assert_array_equal(one.ids, third.ids)
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "apart"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_replies_that_have_ended_are_left_behind(
+    family: str, shared: bool, loaded: Callable[[str], VLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replies of very different lengths are written in several passes, to the same effect as in one."""
+    vlm, of = loaded(family), [0, 1, 1, 3, 0, 2, 3, 3, 1, 0, 2, 2]
+    ordinary = (~vlm.tokens.banned.numpy()).nonzero()[0]
+    ends = frozenset(np.random.default_rng(0).permutation(ordinary)[: len(ordinary) // 16].tolist())
+    monkeypatch.setattr(vlm.tokens, "stops", ends | vlm.tokens.stops)  # one of sixteen
+    prompts = [vlm.encode(exchanges) for exchanges in SHOWN]
+    chosen = {"of": of} if shared else {}
+    asked = prompts if shared else [prompts[i] for i in of]
+
+    def written(worth: int) -> tuple[list[Sample], int]:
+        monkeypatch.setattr("sightline.models.vlm.sampling.WORTH_A_PASS", worth)
+        read: list[int] = []
+        hook = vlm.model.get_input_embeddings().register_forward_hook(lambda _, __, out: read.append(len(out)))
+        further: dict[str, Any] = {"truncation": Truncation(top_k=200), "alternatives": 3, **chosen}
+        samples = vlm.generate(asked, uniforms(12, 100), 0.9, 100, **further)
+        hook.remove()
+        return samples, sum(read)
+
+    (at_once, all_rows), (in_passes, rows) = written(1000), written(2)
+    lengths = [len(one.ids) for one in in_passes]
+    assert min(lengths) <= 8 and max(lengths) >= 12, lengths
+    assert rows < 0.75 * all_rows
+    for one, other in zip(at_once, in_passes, strict=True):
+        np.testing.assert_array_equal(one.ids, other.ids)
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
+        assert one.finished == other.finished and len(one.kept) == len(one.alternatives) == len(one.ids)
+        assert all(map(np.array_equal, one.kept, other.kept))
+        assert [[token for token, _ in place] for place in one.alternatives] == [
+            [token for token, _ in place] for place in other.alternatives
+        ]
+
+
+def test_a_cache_with_room_holds_what_the_usual_one_does() -> None:
+    """In steps of one and of several tokens, beyond its room, and after rows were chosen or tokens taken away."""
+    chance, usual, roomy = torch.Generator().manual_seed(0), DynamicLayer(), RoomyLayer()
+    for step in range(120):
+        rows = 3 if step < 60 else 2
+        new = [torch.randn((rows, 2, 5 if step % 20 == 0 else 1, 4), generator=chance) for _ in range(2)]
+        for one, other in zip(usual.update(*new), roomy.update(*new), strict=True):
+            assert torch.equal(one, other)
+        if step == 59:
+            for layer in (usual, roomy):
+                layer.batch_select_indices(torch.tensor([2, 0]))
+        if step == 90:
+            for layer in (usual, roomy):
+                layer.crop(-7)
+    assert usual.get_seq_length() == roomy.get_seq_length() == 120 + 6 * 4 - 7
+    assert roomy.keys is not None and usual.keys is not None and torch.equal(roomy.keys, usual.keys)
 
 
 # -- a part of the vocabulary ------------------------------------------------------------------------------------------

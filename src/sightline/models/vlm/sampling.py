@@ -31,6 +31,9 @@ from sightline.models.vlm.types import EVERY_TOKEN, Sample, Truncation
 if TYPE_CHECKING:
     import torch
 
+WORTH_A_PASS = 24
+"""Tokens between two passes, at least: it takes some time to begin one."""
+
 
 def sample(
     model: Any,
@@ -69,7 +72,10 @@ def sample(
     import torch
     import transformers
 
-    processor = _inverse_cdf_processor(banned, uniforms, temperature, alternatives, truncation)
+    from sightline.models.vlm.caching import roomy_cache
+
+    count = len(inputs["input_ids"]) if of is None else len(of)
+    writer = _inverse_cdf_processor(count, max_tokens, tokens, banned, uniforms, temperature, alternatives, truncation)
     # `do_sample=False`, although tokens are sampled: the processor has already chosen, and leaves `generate` only one
     # token with a finite score to take the maximum of.
     library: Any = transformers  # its types change with its version
@@ -80,30 +86,22 @@ def sample(
         pad_token_id=tokens.pad,
         **options or {},
     )
-    hooks: dict[str, Any] = {"logits_processor": library.LogitsProcessorList([processor])}
-    if stop is not None:
-        hooks["stopping_criteria"] = library.StoppingCriteriaList([_stopping_criteria(stop)])
-    with _without_own_settings(model), torch.no_grad():
+    # Options may count from the first token, and a decoder that reads its prompt elsewhere has no cache of it.
+    in_passes = not options and not without_adapters(model).config.is_encoder_decoder
+    with _without_own_settings(model), without_future_warnings(), torch.no_grad():
+        inputs = dict(inputs) | roomy_cache(model)
         if of is not None:
             inputs = _fanned_out(model, inputs, of, settings)
-        with without_future_warnings():
-            model.generate(**inputs, generation_config=settings, **hooks)
-    picked = torch.stack(processor.picked, 1).cpu().numpy()
-    logprobs = torch.stack(processor.logprobs, 1).cpu().numpy()
+        _write(model, inputs, settings, writer, in_passes, stop)
+    picked = writer.picked.cpu().numpy()
+    logprobs = writer.logprobs.cpu().numpy()
     replies = []
-    for number, (ids, row) in enumerate(zip(picked, logprobs, strict=True)):
-        # The processor went on sampling for this row until the longest reply of the batch had ended.
-        end = next((place for place, token in enumerate(ids.tolist()) if token in tokens.stops), None)
-        length = len(ids) if end is None else end + 1
-        said = ids[:length].astype(np.int64)
+    for number, length in enumerate(writer.lengths.tolist()):
+        said = picked[number, :length].astype(np.int64)
         text = tokens.decode(said.tolist())
-        others = tuple(
-            tuple(zip(best.indices[number].tolist(), best.values[number].tolist(), strict=True))
-            for best in processor.alternatives[:length]
-        )
-        kept = tuple(mask[number].nonzero()[0].astype(np.int32) for mask in processor.kept[:length])
-        logprobs_said = row[:length].astype(np.float32)
-        replies.append(Sample(said, logprobs_said, text, end is not None, alternatives=others, kept=kept))
+        others, kept = tuple(writer.alternatives[number][:length]), tuple(writer.kept[number][:length])
+        ended = bool(writer.ended[number])
+        replies.append(Sample(said, logprobs[number, :length].copy(), text, ended, alternatives=others, kept=kept))
     if not all(np.isfinite(reply.logprobs).all() for reply in replies):
         raise RunFailed(
             "the model's probabilities are not finite; resume from an earlier checkpoint, or try policy.dtype=float32"
@@ -122,53 +120,157 @@ def _fanned_out(model: Any, inputs: Mapping[str, torch.Tensor], of: Sequence[int
     """
     import torch
 
-    shape = inputs["input_ids"].shape
-    per_token = {name for name, each in inputs.items() if each.shape == shape and not each.is_floating_point()}
-    first = {name: tensor[:, :-1] if name in per_token else tensor for name, tensor in inputs.items()}
+    per_token = _per_token(inputs)
+    first = dict(inputs) | {name: tensor[:, :-1] for name, tensor in per_token.items()}
     once = copy.deepcopy(settings)
     once.max_new_tokens, once.return_dict_in_generate = 1, True
     rows = torch.as_tensor(of, device=inputs["input_ids"].device)
-    with without_future_warnings():
-        read = model.generate(**first, generation_config=once)
+    read = model.generate(**first, generation_config=once)
+    return {name: tensor[rows] for name, tensor in per_token.items()} | _cached(model, read, rows)
+
+
+def _write(
+    model: Any,
+    inputs: Mapping[str, torch.Tensor],
+    settings: Any,
+    writer: Any,
+    in_passes: bool,
+    stop: Callable[[], bool] | None,
+) -> None:
+    """Let the model write all replies, in passes: once half of those of a pass have ended, the others go on alone.
+
+    Else a batch would be computed as a whole, and its cache grow, until the longest reply of all has ended.
+
+    pass 1   a a .           pass 2             pass 3
+             b b b .
+             c c c c    ->   c c .         ->
+             d d d d         d d d d            d d d .
+    """
+    import transformers
+
+    library: Any = transformers
+    settings.return_dict_in_generate = True
+    while True:
+        settings.max_new_tokens = writer.picked.shape[1] - writer.place
+        until = _end_of_pass(writer, in_passes, stop)
+        hooks = {
+            "logits_processor": library.LogitsProcessorList([writer]),
+            "stopping_criteria": library.StoppingCriteriaList([until]),
+        }
+        read = model.generate(**inputs, generation_config=settings, **hooks)
+        going = (~writer.ended[writer.rows]).nonzero()[:, 0]
+        if not until.half or not len(going) or writer.place == writer.picked.shape[1]:
+            return
+        inputs = _after(model, inputs, read, going)
+        writer.rows = writer.rows[going]
+
+
+def _after(model: Any, inputs: Mapping[str, torch.Tensor], read: Any, rows: torch.Tensor) -> dict[str, Any]:
+    """Inputs by which some rows go on after what they have said."""
+    import torch
+
+    new = read.sequences.shape[1] - inputs["input_ids"].shape[1]
+    per_token = {
+        # What is said of the last token of a prompt holds for those after it: it is text, and no padding.
+        name: torch.cat([tensor, tensor[:, -1:].expand(-1, new)], 1)[rows]
+        for name, tensor in _per_token(inputs).items()
+    }
+    return per_token | {"input_ids": read.sequences[rows]} | _cached(model, read, rows)
+
+
+def _per_token(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The inputs that say something of each token, such as their ids and whether they are padding."""
+    shape = inputs["input_ids"].shape
+    return {
+        name: each
+        for name, each in inputs.items()
+        if getattr(each, "shape", None) == shape and not each.is_floating_point()
+    }
+
+
+def _cached(model: Any, read: Any, rows: torch.Tensor) -> dict[str, Any]:
+    """What a model has read, for some of the rows, or for several copies of them."""
     for module in shifted_modules(model):  # what they remember is to be of the rows
         module.rope_deltas = module.rope_deltas[rows]
-    return {each: inputs[each][rows] for each in per_token} | handed_on(model, read, rows)
+    return handed_on(model, read, rows)
 
 
 def _inverse_cdf_processor(
-    banned: torch.Tensor, uniforms: np.ndarray | None, temperature: float, alternatives: int, truncation: Truncation
+    count: int,
+    max_tokens: int,
+    tokens: Tokens,
+    banned: torch.Tensor,
+    uniforms: np.ndarray | None,
+    temperature: float,
+    alternatives: int,
+    truncation: Truncation,
 ) -> Any:
-    """Logits processor that samples the next token, forces `generate` to take it, and records its log-probability, the
-    most probable tokens, and those that were kept."""
+    """Logits processor that samples the next token of some replies, forces `generate` to take it, and records its
+    log-probability, the most probable tokens, and those that were kept."""
     import torch
     from transformers import LogitsProcessor
 
     numbers = None if uniforms is None else torch.from_numpy(np.asarray(uniforms, np.float64))
+    place_of = banned.device
+    stops = torch.tensor(sorted(tokens.stops), device=place_of)
 
     class InverseCDFProcessor(LogitsProcessor):
         def __init__(self) -> None:
-            self.picked: list[torch.Tensor] = []
-            self.logprobs: list[torch.Tensor] = []
-            self.alternatives: list[Any] = []
-            self.kept: list[np.ndarray] = []
+            self.rows = torch.arange(count, device=place_of)
+            """The replies that are being written."""
+            self.place = 0
+            """Tokens that these have."""
+            self.picked = torch.full((count, max_tokens), tokens.pad, device=place_of)
+            self.logprobs = torch.zeros((count, max_tokens), device=place_of)
+            self.lengths = torch.zeros(count, dtype=torch.int64, device=place_of)
+            self.ended = torch.zeros(count, dtype=torch.bool, device=place_of)
+            self.alternatives: list[list[tuple[tuple[int, float], ...]]] = [[] for _ in range(count)]
+            self.kept: list[list[np.ndarray]] = [[] for _ in range(count)]
 
         def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            rows, place = self.rows, self.place
             logits = (scores.float() / temperature).masked_fill(banned, -torch.inf)
             if truncation != EVERY_TOKEN:
                 kept = kept_tokens(logits, truncation)
                 logits = logits.masked_fill(~kept, -torch.inf)
-                self.kept.append(kept.cpu().numpy())
-            chosen = logits.argmax(-1) if numbers is None else draw(logits, numbers[:, len(self.picked)])
-            self.picked.append(chosen)
-            self.logprobs.append(logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1))
+                for row, mask in zip(rows.tolist(), kept.cpu().numpy(), strict=True):
+                    self.kept[row].append(mask.nonzero()[0].astype(np.int32))
+            chosen = logits.argmax(-1) if numbers is None else draw(logits, numbers[rows.cpu(), place])
+            self.picked[rows, place] = chosen
+            self.logprobs[rows, place] = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1)
             if alternatives:
                 plain = scores.float().masked_fill(banned, -torch.inf).log_softmax(-1)
-                self.alternatives.append(plain.topk(min(alternatives, plain.shape[-1])))
+                best = plain.topk(min(alternatives, plain.shape[-1]))
+                for row, ids, values in zip(rows.tolist(), best.indices.tolist(), best.values.tolist(), strict=True):
+                    self.alternatives[row].append(tuple(zip(ids, values, strict=True)))
+            self.place += 1
+            # `generate` goes on with a reply that has ended until all of a pass have: what it says then does not count.
+            self.lengths[rows] += ~self.ended[rows]
+            self.ended[rows] |= torch.isin(chosen, stops)
             # The same logits give token and log-probability, so what is recorded is what was sampled from.
             only = torch.full_like(scores, -torch.inf)
             return only.scatter(1, chosen[:, None], 0.0)
 
     return InverseCDFProcessor()
+
+
+def _end_of_pass(writer: Any, in_passes: bool, stop: Callable[[], bool] | None) -> Any:
+    """Stopping criterion of `generate` that ends all rows once half of them have ended, or `stop` says so."""
+    import torch
+    from transformers import StoppingCriteria
+
+    class EndOfPass(StoppingCriteria):
+        def __init__(self) -> None:
+            self.half = False
+            self.begun = writer.place
+
+        def __call__(self, input_ids: torch.Tensor, scores: Any, **unused: Any) -> torch.Tensor:
+            stopped = stop is not None and stop()
+            if in_passes and not stopped and writer.place - self.begun >= WORTH_A_PASS:
+                self.half = 2 * int(writer.ended[writer.rows].sum()) >= len(writer.rows)
+            return torch.full((len(input_ids),), stopped or self.half, device=input_ids.device)
+
+    return EndOfPass()
 
 
 def kept_tokens(logits: torch.Tensor, truncation: Truncation) -> torch.Tensor:
@@ -194,18 +296,6 @@ def kept_tokens(logits: torch.Tensor, truncation: Truncation) -> torch.Tensor:
     if truncation.min_p > 0:
         kept &= logits >= logits.max(-1, keepdim=True).values + math.log(truncation.min_p)
     return kept
-
-
-def _stopping_criteria(stop: Callable[[], bool]) -> Any:
-    """Stopping criterion of `generate` that ends all rows once `stop` says so."""
-    import torch
-    from transformers import StoppingCriteria
-
-    class Stopped(StoppingCriteria):
-        def __call__(self, input_ids: torch.Tensor, scores: Any, **unused: Any) -> torch.Tensor:
-            return torch.full((len(input_ids),), stop(), device=input_ids.device)
-
-    return Stopped()
 
 
 def draw(logits: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:

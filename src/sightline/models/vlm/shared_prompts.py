@@ -21,11 +21,11 @@ def handed_on(model: Any, read: Any, of: torch.Tensor) -> dict[str, Any]:
         read: output of the pass over P prompts.
         of: int64[N], which of them each of N rows goes on after. Gradients of the rows of a prompt are summed.
     """
+    from sightline.models.vlm.caching import as_input
+
     cache = read.get("cache") or read["past_key_values"]
     cache.batch_select_indices(of)
-    core = without_adapters(model)
-    # the name depends on the version of the library
-    return {"cache" if "cache" in inspect.signature(core.forward).parameters else "past_key_values": cache}
+    return as_input(model, cache)
 
 
 def shifted_modules(model: Any) -> list[Any]:
@@ -42,11 +42,9 @@ def can_share(model: Any) -> bool:
     Prompts of a batch are padded on the right there. To attention over all tokens the gap before a reply is nothing;
     layers that see a window of the last tokens, or keep a state, would count it.
     """
-    from transformers import DynamicCache
-    from transformers.cache_utils import DynamicLayer
+    from sightline.models.vlm.caching import all_tokens_kept
 
     core = without_adapters(model)
     if core.config.is_encoder_decoder or "position_ids" not in inspect.signature(core.forward).parameters:
         return False
-    layers = DynamicCache(config=core.config.get_text_config(decoder=True)).layers
-    return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
+    return all_tokens_kept(model)
