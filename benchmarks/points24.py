@@ -70,7 +70,7 @@ def what_is_wrong(step: str, left: list[Fraction]) -> str:
 
 def judged(plan: str, hand: Sequence[int]) -> Counter[str]:
     """Counts of a plan: attempts, steps, mistakes by kind, and whether it ends as it should."""
-    attempts, formula = [part for part in plan.split("; ") if ":" in part], plan.split("; ")[-1]
+    *attempts, formula = plan.split("; ")
     counts: Counter[str] = Counter()
     for attempt in attempts:
         counts["attempts"] += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import combinations_with_replacement
@@ -33,19 +32,14 @@ def test_what_can_be_reached_without_negative_numbers_is_what_can_be_solved() ->
         assert reachable(numbers, Fraction(24), plain=False) or not reachable(numbers, Fraction(24), plain=True)
 
 
-def _whole_numbers(text: str) -> Counter[str]:
-    return Counter(re.findall(r"\d+", text))
-
-
 @example((3, 3, 8, 8), 1, 0, True)  # 8/(3-8/3): no way without fractions
 @given(st.sampled_from(HANDS).flatmap(st.permutations), st.integers(1, 6), st.integers(0, 2**32), st.booleans())
 def test_a_search_is_told_truly(hand: Sequence[int], attempts: int, seed: int, skilled: bool) -> None:
     said, found = told(hand, 24, attempts, np.random.default_rng(seed), skilled)
     assert value(found) == 24 or not skilled
     assert sorted(int(token) for token in found if token.isdigit()) == sorted(hand)
-    *tries, last, middle, formula = said.split("; ")
+    *tries, formula = said.split("; ")
     assert formula == "".join(found) and 1 <= len(tries) <= attempts
-    assert value(last) == value(middle) == value(formula)
     for number, text in enumerate(tries, 1):
         first, *steps = text.split(": ")
         assert first == " ".join(map(str, hand))
@@ -61,9 +55,6 @@ def test_a_search_is_told_truly(hand: Sequence[int], attempts: int, seed: int, s
             left.append(made)
             assert [Fraction(one) for one in (rest or str(made)).split()] == left
         assert made == value(found) if number == len(tries) else made != 24
-    # put together backwards: of the two numbers of the last step, of those left after the first, of the hand
-    assert _whole_numbers(last) == _whole_numbers(steps[-1].split(" = ")[0])
-    assert _whole_numbers(middle) == _whole_numbers(steps[0].split(" -> ")[1])
 
 
 @given(st.sampled_from(HANDS), st.integers(0, 2**32))
@@ -82,7 +73,7 @@ def test_what_two_numbers_make_is_not_missed(hand: Sequence[int], seed: int) -> 
 @given(st.sampled_from(HANDS), st.integers(2, 10), st.integers(0, 2**32))
 def test_no_two_attempts_begin_alike(hand: Sequence[int], attempts: int, seed: int) -> None:
     said, _ = told(hand, 24, attempts, np.random.default_rng(seed))
-    begun = [text.split(" -> ")[0] for text in said.split("; ")[:-3]]
+    begun = [text.split(" -> ")[0] for text in said.split("; ")[:-1]]
     ways = sum(is_plain(made.value) for made, _ in pairings(tuple(map(Fraction, hand))))
     assert len(set(begun)) == len(begun) or len(begun) > ways
 

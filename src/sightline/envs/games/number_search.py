@@ -1,14 +1,13 @@
 """Search for a formula, told step by step: the thoughts of a demonstration in which numbers are combined two by two.
 
     3 10 6 4: 6 / 3 = 2 -> 10 4 2: 10 - 4 = 6 -> 2 6: 6 * 2 = 12;
-    3 10 6 4: 6 * 3 = 18 -> 10 4 18: 10 - 4 = 6 -> 18 6: 18 + 6 = 24; 18+6; 18+10-4; 6*3+10-4
+    3 10 6 4: 6 * 3 = 18 -> 10 4 18: 10 - 4 = 6 -> 18 6: 18 + 6 = 24; 6*3+10-4
 
 An attempt names two of the numbers that are left, what they make, and what is left then; the last is compared with the
 target. A stranger to the game can follow it, and so can a model that writes one small step after the other: which two
 to take is guessed, but a wrong guess is noticed, and another attempt begins. Every step stands beside what it follows
 from, so there is nothing to remember; and what is left keeps its order, with what was made at the end, so there is
-nothing to sort. The formula is put together in as many steps, from the last one backwards: what was made is replaced by
-what it was made of. Every number of an attempt but its first has a blank before it, so that a tokenizer sees the same
+nothing to sort. Every number of an attempt but its first has a blank before it, so that a tokenizer sees the same
 number as the same token wherever it stands.
 """
 
@@ -102,14 +101,11 @@ _RIGHT = _LOOSER | {"-": "+-", "/": "+-*/"}
 
 
 def formula(steps: Sequence[Pairing]) -> list[str]:
-    """Tokens of the formula that combines numbers in these steps, with no more brackets than it needs.
-
-    The numbers are those that the first step begins with: without the first steps of an attempt, what these made.
-    """
+    """Tokens of the formula that combines numbers in these steps, with no more brackets than it needs."""
     made: dict[Fraction, list[tuple[list[str], str]]] = {}
 
     def operand(number: Fraction, looser: str) -> list[str]:
-        tokens, sign = made[number].pop() if made.get(number) else ([_bracketed(number)], "")
+        tokens, sign = made[number].pop() if made.get(number) else ([str(number)], "")
         return ["(", *tokens, ")"] if sign and sign in looser else tokens
 
     tokens: list[str] = []
@@ -123,8 +119,6 @@ def told(
     numbers: Sequence[int], target: int, attempts: int, chance: np.random.Generator, skilled: bool = True
 ) -> tuple[str, list[str]]:
     """A search in words, and the tokens of the formula that it ends with: that of its last attempt.
-
-    Attempts, and then the steps in which the formula is put together, are separated by semicolons.
 
     Args:
         numbers: in the order in which attempts list them; they make the target, if the search is skilled.
@@ -146,9 +140,8 @@ def told(
         said.append(_listed(hand) + "".join(_in_words(made, left) for made, left in steps))
         if steps[-1][0].value == goal:
             break
-    pairs = [made for made, _ in steps]
-    formulas = [formula(pairs[first:]) for first in reversed(range(len(pairs)))]
-    return "; ".join([*said, *map("".join, formulas)]), formulas[-1]
+    found = formula([made for made, _ in steps])
+    return f"{'; '.join(said)}; {''.join(found)}", found
 
 
 def _listed(numbers: Numbers) -> str:
@@ -156,10 +149,7 @@ def _listed(numbers: Numbers) -> str:
 
 
 def _in_words(made: Pairing, left: Numbers) -> str:
-    text = f"{_bracketed(made.left)} {made.sign} {_bracketed(made.right)} = {made.value}"
+    # 8 / (1/3) and not 8 / 1/3, which could be read as (8/1)/3
+    one, other = (f"({number})" if number.denominator > 1 else str(number) for number in (made.left, made.right))
+    text = f"{one} {made.sign} {other} = {made.value}"
     return f"{text} -> {_listed(left)}" if len(left) > 1 else text
-
-
-def _bracketed(number: Fraction) -> str:
-    """8 / (1/3) and not 8 / 1/3, which could be read as (8/1)/3."""
-    return f"({number})" if number.denominator > 1 else str(number)
