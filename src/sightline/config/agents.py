@@ -144,7 +144,7 @@ class Update(Strict):
     ratio: Literal["turn", "token", "sequence"] = "turn"
     """Clipped ratio: of a turn's probability (RL4VLM, arXiv 2405.10292), of each token's (VL-DAC, 2508.04280), or the
     geometric mean of a turn's tokens (GSPO, 2507.18071), for which `clip_low` and `clip_high` are about 1000 times as
-    narrow."""
+    narrow. A turn's is a product over all of its tokens: take `token` for replies of hundreds of them."""
     importance_cap: PositiveFloat | None = None
     """Correct for a sampler whose probabilities differ from the learner's, as those of vLLM, servers and bfloat16 do:
     losses are multiplied by their ratio, at most this (2 is usual)."""
