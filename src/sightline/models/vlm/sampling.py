@@ -17,20 +17,22 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+import transformers
+from transformers import LogitsProcessor, StoppingCriteria
 
 from sightline.errors import RunFailed
+from sightline.models.vlm.caching import roomy_cache
 from sightline.models.vlm.loading import without_future_warnings
 from sightline.models.vlm.parts import without_adapters
 from sightline.models.vlm.shared_prompts import handed_on, shifted_modules
 from sightline.models.vlm.tokens import Tokens
 from sightline.models.vlm.types import EVERY_TOKEN, Sample, Truncation
 
-if TYPE_CHECKING:
-    import torch
-
+_LIBRARY: Any = transformers  # its types change with its version
 WORTH_A_PASS = 24
 """Tokens between two passes, at least: it takes some time to begin one."""
 
@@ -69,17 +71,11 @@ def sample(
     Raises:
         RunFailed: the model's probabilities are not finite.
     """
-    import torch
-    import transformers
-
-    from sightline.models.vlm.caching import roomy_cache
-
-    count = len(inputs["input_ids"]) if of is None else len(of)
-    writer = _inverse_cdf_processor(count, max_tokens, tokens, banned, uniforms, temperature, alternatives, truncation)
+    replies = len(inputs["input_ids"]) if of is None else len(of)
+    writer = _Writer(replies, max_tokens, tokens, banned, uniforms, temperature, truncation, alternatives)
     # `do_sample=False`, although tokens are sampled: the processor has already chosen, and leaves `generate` only one
     # token with a finite score to take the maximum of.
-    library: Any = transformers  # its types change with its version
-    settings = library.GenerationConfig(
+    settings = _LIBRARY.GenerationConfig(
         max_new_tokens=max_tokens,
         do_sample=False,
         eos_token_id=sorted(tokens.stops),
@@ -93,20 +89,12 @@ def sample(
         if of is not None:
             inputs = _fanned_out(model, inputs, of, settings)
         _write(model, inputs, settings, writer, in_passes, stop)
-    picked = writer.picked.cpu().numpy()
-    logprobs = writer.logprobs.cpu().numpy()
-    replies = []
-    for number, length in enumerate(writer.lengths.tolist()):
-        said = picked[number, :length].astype(np.int64)
-        text = tokens.decode(said.tolist())
-        others, kept = tuple(writer.alternatives[number][:length]), tuple(writer.kept[number][:length])
-        ended = bool(writer.ended[number])
-        replies.append(Sample(said, logprobs[number, :length].copy(), text, ended, alternatives=others, kept=kept))
-    if not all(np.isfinite(reply.logprobs).all() for reply in replies):
+    samples = writer.samples()
+    if not all(np.isfinite(one.logprobs).all() for one in samples):
         raise RunFailed(
             "the model's probabilities are not finite; resume from an earlier checkpoint, or try policy.dtype=float32"
         )
-    return replies
+    return samples
 
 
 def _fanned_out(model: Any, inputs: Mapping[str, torch.Tensor], of: Sequence[int], settings: Any) -> dict[str, Any]:
@@ -118,8 +106,6 @@ def _fanned_out(model: Any, inputs: Mapping[str, torch.Tensor], of: Sequence[int
                                                           q q q                   q
                                                           q q q                   q
     """
-    import torch
-
     per_token = _per_token(inputs)
     first = dict(inputs) | {name: tensor[:, :-1] for name, tensor in per_token.items()}
     once = copy.deepcopy(settings)
@@ -133,7 +119,7 @@ def _write(
     model: Any,
     inputs: Mapping[str, torch.Tensor],
     settings: Any,
-    writer: Any,
+    writer: _Writer,
     in_passes: bool,
     stop: Callable[[], bool] | None,
 ) -> None:
@@ -146,20 +132,17 @@ def _write(
              c c c c    ->   c c .         ->
              d d d d         d d d d            d d d .
     """
-    import transformers
-
-    library: Any = transformers
     settings.return_dict_in_generate = True
     while True:
-        settings.max_new_tokens = writer.picked.shape[1] - writer.place
-        until = _end_of_pass(writer, in_passes, stop)
+        settings.max_new_tokens = writer.max_tokens - writer.place
+        until = _EndOfPass(writer, in_passes, stop)
         hooks = {
-            "logits_processor": library.LogitsProcessorList([writer]),
-            "stopping_criteria": library.StoppingCriteriaList([until]),
+            "logits_processor": _LIBRARY.LogitsProcessorList([writer]),
+            "stopping_criteria": _LIBRARY.StoppingCriteriaList([until]),
         }
         read = model.generate(**inputs, generation_config=settings, **hooks)
         going = (~writer.ended[writer.rows]).nonzero()[:, 0]
-        if not until.half or not len(going) or writer.place == writer.picked.shape[1]:
+        if not until.half or not len(going) or writer.place == writer.max_tokens:
             return
         inputs = _after(model, inputs, read, going)
         writer.rows = writer.rows[going]
@@ -167,8 +150,6 @@ def _write(
 
 def _after(model: Any, inputs: Mapping[str, torch.Tensor], read: Any, rows: torch.Tensor) -> dict[str, Any]:
     """Inputs by which some rows go on after what they have said."""
-    import torch
-
     new = read.sequences.shape[1] - inputs["input_ids"].shape[1]
     per_token = {
         # What is said of the last token of a prompt holds for those after it: it is text, and no padding.
@@ -195,82 +176,97 @@ def _cached(model: Any, read: Any, rows: torch.Tensor) -> dict[str, Any]:
     return handed_on(model, read, rows)
 
 
-def _inverse_cdf_processor(
-    count: int,
-    max_tokens: int,
-    tokens: Tokens,
-    banned: torch.Tensor,
-    uniforms: np.ndarray | None,
-    temperature: float,
-    alternatives: int,
-    truncation: Truncation,
-) -> Any:
-    """Logits processor that samples the next token of some replies, forces `generate` to take it, and records its
-    log-probability, the most probable tokens, and those that were kept."""
-    import torch
-    from transformers import LogitsProcessor
+class _Writer(LogitsProcessor):
+    """Logits processor that samples the next token of replies, forces `generate` to take it, and records it.
 
-    numbers = None if uniforms is None else torch.from_numpy(np.asarray(uniforms, np.float64))
-    place_of = banned.device
-    stops = torch.tensor(sorted(tokens.stops), device=place_of)
+    Args:
+        replies: how many are written, R.
+        max_tokens: token limit of a reply, M.
+        others: see `sample`.
 
-    class InverseCDFProcessor(LogitsProcessor):
-        def __init__(self) -> None:
-            self.rows = torch.arange(count, device=place_of)
-            """The replies that are being written."""
-            self.place = 0
-            """Tokens that these have."""
-            self.picked = torch.full((count, max_tokens), tokens.pad, device=place_of)
-            self.logprobs = torch.zeros((count, max_tokens), device=place_of)
-            self.lengths = torch.zeros(count, dtype=torch.int64, device=place_of)
-            self.ended = torch.zeros(count, dtype=torch.bool, device=place_of)
-            self.alternatives: list[list[tuple[tuple[int, float], ...]]] = [[] for _ in range(count)]
-            self.kept: list[list[np.ndarray]] = [[] for _ in range(count)]
+    Attributes:
+        rows: int64, the replies that are being written in this pass, in the order of its batch.
+        place: number of tokens that these have.
+        ended: bool[R], true for replies with a stop token.
+    """
 
-        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-            rows, place = self.rows, self.place
-            logits = (scores.float() / temperature).masked_fill(banned, -torch.inf)
-            if truncation != EVERY_TOKEN:
-                kept = kept_tokens(logits, truncation)
-                logits = logits.masked_fill(~kept, -torch.inf)
-                for row, mask in zip(rows.tolist(), kept.cpu().numpy(), strict=True):
-                    self.kept[row].append(mask.nonzero()[0].astype(np.int32))
-            chosen = logits.argmax(-1) if numbers is None else draw(logits, numbers[rows.cpu(), place])
-            self.picked[rows, place] = chosen
-            self.logprobs[rows, place] = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1)
-            if alternatives:
-                plain = scores.float().masked_fill(banned, -torch.inf).log_softmax(-1)
-                best = plain.topk(min(alternatives, plain.shape[-1]))
-                for row, ids, values in zip(rows.tolist(), best.indices.tolist(), best.values.tolist(), strict=True):
-                    self.alternatives[row].append(tuple(zip(ids, values, strict=True)))
-            self.place += 1
-            # `generate` goes on with a reply that has ended until all of a pass have: what it says then does not count.
-            self.lengths[rows] += ~self.ended[rows]
-            self.ended[rows] |= torch.isin(chosen, stops)
-            # The same logits give token and log-probability, so what is recorded is what was sampled from.
-            only = torch.full_like(scores, -torch.inf)
-            return only.scatter(1, chosen[:, None], 0.0)
+    def __init__(
+        self,
+        replies: int,
+        max_tokens: int,
+        tokens: Tokens,
+        banned: torch.Tensor,
+        uniforms: np.ndarray | None,
+        temperature: float,
+        truncation: Truncation,
+        alternatives: int,
+    ) -> None:
+        self.max_tokens, self._tokens, self._banned = max_tokens, tokens, banned
+        self._uniforms = None if uniforms is None else torch.from_numpy(np.asarray(uniforms, np.float64))
+        self._temperature, self._truncation, self._wanted = temperature, truncation, alternatives
+        device = banned.device
+        self.rows, self.place = torch.arange(replies, device=device), 0
+        self.ended = torch.zeros(replies, dtype=torch.bool, device=device)
+        self._stops = torch.tensor(sorted(tokens.stops), device=device)
+        self._picked = torch.full((replies, max_tokens), tokens.pad, device=device)
+        self._logprobs = torch.zeros((replies, max_tokens), device=device)
+        self._lengths = torch.zeros(replies, dtype=torch.int64, device=device)
+        self._alternatives: list[list[tuple[tuple[int, float], ...]]] = [[] for _ in range(replies)]
+        self._kept: list[list[np.ndarray]] = [[] for _ in range(replies)]
 
-    return InverseCDFProcessor()
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        rows, place = self.rows, self.place
+        logits = (scores.float() / self._temperature).masked_fill(self._banned, -torch.inf)
+        if self._truncation != EVERY_TOKEN:
+            kept = kept_tokens(logits, self._truncation)
+            logits = logits.masked_fill(~kept, -torch.inf)
+            for row, mask in zip(rows.tolist(), kept.cpu().numpy(), strict=True):
+                self._kept[row].append(mask.nonzero()[0].astype(np.int32))
+        chosen = logits.argmax(-1) if self._uniforms is None else draw(logits, self._uniforms[rows.cpu(), place])
+        self._picked[rows, place] = chosen
+        self._logprobs[rows, place] = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1)
+        if self._wanted:
+            plain = scores.float().masked_fill(self._banned, -torch.inf).log_softmax(-1)
+            best = plain.topk(min(self._wanted, plain.shape[-1]))
+            for row, ids, values in zip(rows.tolist(), best.indices.tolist(), best.values.tolist(), strict=True):
+                self._alternatives[row].append(tuple(zip(ids, values, strict=True)))
+        self.place += 1
+        # `generate` goes on with a reply that has ended until all of a pass have: what it says then does not count.
+        self._lengths[rows] += ~self.ended[rows]
+        self.ended[rows] |= torch.isin(chosen, self._stops)
+        # The same logits give token and log-probability, so what is recorded is what was sampled from.
+        only = torch.full_like(scores, -torch.inf)
+        return only.scatter(1, chosen[:, None], 0.0)
+
+    def samples(self) -> list[Sample]:
+        """All replies, as far as they are written."""
+        picked, logprobs, ended = self._picked.cpu().numpy(), self._logprobs.cpu().numpy(), self.ended.tolist()
+        found = []
+        for row, length in enumerate(self._lengths.tolist()):
+            ids = picked[row, :length].astype(np.int64)
+            others, kept = tuple(self._alternatives[row][:length]), tuple(self._kept[row][:length])
+            text = self._tokens.decode(ids.tolist())
+            found.append(Sample(ids, logprobs[row, :length].copy(), text, ended[row], alternatives=others, kept=kept))
+        return found
 
 
-def _end_of_pass(writer: Any, in_passes: bool, stop: Callable[[], bool] | None) -> Any:
-    """Stopping criterion of `generate` that ends all rows once half of them have ended, or `stop` says so."""
-    import torch
-    from transformers import StoppingCriteria
+class _EndOfPass(StoppingCriteria):
+    """Stopping criterion of `generate` that ends a pass once half of its replies have ended, or `stop` says so.
 
-    class EndOfPass(StoppingCriteria):
-        def __init__(self) -> None:
-            self.half = False
-            self.begun = writer.place
+    Attributes:
+        half: whether it was the former.
+    """
 
-        def __call__(self, input_ids: torch.Tensor, scores: Any, **unused: Any) -> torch.Tensor:
-            stopped = stop is not None and stop()
-            if in_passes and not stopped and writer.place - self.begun >= WORTH_A_PASS:
-                self.half = 2 * int(writer.ended[writer.rows].sum()) >= len(writer.rows)
-            return torch.full((len(input_ids),), stopped or self.half, device=input_ids.device)
+    def __init__(self, writer: _Writer, in_passes: bool, stop: Callable[[], bool] | None) -> None:
+        self.half = False
+        self._writer, self._in_passes, self._stop = writer, in_passes, stop
+        self._begun = writer.place
 
-    return EndOfPass()
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **unused: Any) -> torch.Tensor:
+        writer, stopped = self._writer, self._stop is not None and self._stop()
+        if self._in_passes and not stopped and writer.place - self._begun >= WORTH_A_PASS:
+            self.half = 2 * int(writer.ended[writer.rows].sum()) >= len(writer.rows)
+        return torch.full((len(input_ids),), stopped or self.half, device=input_ids.device)
 
 
 def kept_tokens(logits: torch.Tensor, truncation: Truncation) -> torch.Tensor:
@@ -282,8 +278,6 @@ def kept_tokens(logits: torch.Tensor, truncation: Truncation) -> torch.Tensor:
     Returns:
         bool[N, V].
     """
-    import torch
-
     kept = logits > -torch.inf
     if 0 < truncation.top_k < logits.shape[-1]:
         kept &= logits >= logits.topk(truncation.top_k).values[:, -1:]
@@ -308,8 +302,6 @@ def draw(logits: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     Returns:
         int64[N], token ids.
     """
-    import torch
-
     place = logits.device
     exact = logits.cpu() if place.type == "mps" else logits  # MPS has no float64
     # float64: below 1, float32 sums have steps of 6e-8, more than the probability of most tokens of a large vocabulary.
@@ -329,11 +321,8 @@ def _without_own_settings(model: Any) -> Iterator[None]:
 
     `generate` merges them into the settings it is given, and top-k, top-p or penalties would change the probabilities.
     """
-    import transformers
-
-    library: Any = transformers
     core = without_adapters(model)
-    own, core.generation_config = core.generation_config, library.GenerationConfig()
+    own, core.generation_config = core.generation_config, _LIBRARY.GenerationConfig()
     try:
         yield
     finally:
