@@ -1,6 +1,6 @@
 """What limits a tiny vision-language model in Points24: reading, arithmetic, or search?
 
-    python benchmarks/points24.py limits --model bundled RUN/checkpoints/best-… [--deals 300]
+    python benchmarks/points24.py limits --model bundled-cards RUN/checkpoints/best-… [--deals 300]
     python benchmarks/points24.py chance
 
 - `limits`: each model plans held-out deals, which can be won and of whose hands no demonstration and no training deal
@@ -182,7 +182,7 @@ def odds_of_any(odds: Sequence[float], attempts: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="+", choices=["limits", "chance"])
-    parser.add_argument("--model", nargs="+", default=["bundled"], help="names or folders, for limits")
+    parser.add_argument("--model", nargs="+", default=["bundled-cards"], help="names or folders, for limits")
     parser.add_argument("--deals", type=int, default=300)
     given = parser.parse_args()
     if "chance" in given.parts:
