@@ -127,6 +127,7 @@ HEALTHY = {
     "rollout/return_std": 1.0,
     "update/entropy": 0.3,
     "update/kl_reference": 1.0,
+    "update/kl_old": 0.1,
 }
 ILL = {
     "rollout/truthful": 0.6,
@@ -149,6 +150,12 @@ class TestAlarms:
         assert said == [0, 0, 0, 0, 0, 0, 1, 0, 0]
         assert alarms.watch(HEALTHY) == []
         assert [len(alarms.watch(ill)) for _ in range(3)] == [0, 0, 1]  # it began anew
+
+    def test_too_large_a_step_is_said_at_once(self) -> None:
+        alarms, ill = Alarms(Limits(patience=3)), HEALTHY | {"update/kl_old": 3.1}
+        said = [alarms.watch(metrics) for metrics in [HEALTHY, ill, ill, HEALTHY, ill]]
+        assert [len(lines) for lines in said] == [0, 1, 0, 0, 1]
+        assert "3.1 nats" in said[1][0] and "lower update.learning_rate" in said[1][0]
 
     def test_one_line_that_says_what_to_do(self) -> None:
         alarms = Alarms(Limits(patience=1))

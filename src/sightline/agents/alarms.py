@@ -11,7 +11,8 @@ from sightline.config.agents import AlarmSettings as Limits
 class Alarms:
     """Alarms on metrics of updates; each is raised once when its condition has held for `patience` updates in a row.
 
-    A metric that is missing or None leaves its alarm as it is. `patience` 0 is the same as 1.
+    That of too large a step is raised at once. A metric that is missing or None leaves its alarm as it is. `patience` 0
+    is the same as 1.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -25,11 +26,12 @@ class Alarms:
         Args:
             metrics: of one update, named as in `metrics.rollout_metrics` and `metrics.update_metrics`.
         """
-        patience = max(1, self.limits.patience)
         lines = []
         for name, line in self._problems(metrics).items():
             self._streaks[name] = self._streaks.get(name, 0) + 1 if line else 0
-            if self._streaks[name] == patience and line:
+            # Too large a step can ruin the model in a single update, and those after it look small.
+            enough = 1 if name == "kl_old" else max(1, self.limits.patience)
+            if self._streaks[name] == enough and line:
                 lines.append(line)
         return lines
 
@@ -83,6 +85,13 @@ class Alarms:
                 kl > limits.kl_ceiling,
                 f"the model is {kl:.3g} nats per reply away from what it was before RL; raise "
                 "update.kl_thoughts or lower update.learning_rate",
+            )
+        step = metrics.get("update/kl_old")
+        if step is not None:
+            found["kl_old"] = _line(
+                step > limits.kl_step_ceiling,
+                f"one update took the model {step:.3g} nats per reply away from the one that sampled, which is far; "
+                "lower update.learning_rate, raise update.minibatch, or, with long replies, set update.ratio=token",
             )
         # Zero variance: no group (without groups, no two episodes) with different returns, so no advantages.
         zero_variance, deviation = metrics.get("rollout/zero_variance"), metrics.get("rollout/return_std")

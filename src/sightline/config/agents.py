@@ -277,5 +277,8 @@ class AlarmSettings(Strict):
     """Share of the most frequent thoughts among those in different states."""
     kl_ceiling: PositiveFloat = 10.0
     """KL divergence from the model before RL, per reply, in nats."""
+    kl_step_ceiling: PositiveFloat = 1.0
+    """KL divergence from the model that sampled, per reply, in nats, averaged over the steps of one update; one update
+    above it is enough for the warning."""
     patience: NonNegativeInt = 3
     """Updates in a row before a warning."""
