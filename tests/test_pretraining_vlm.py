@@ -22,9 +22,10 @@ from pretraining.vlm.exercise import PLANNED, REPLIES, Exercise
 from pretraining.vlm.rooms import CELLS, KINDS, LOOKS
 from sightline.agents.parsing import read_reply
 from sightline.agents.prompting import prompt_text
+from sightline.envs.games.cards import RANKS
 from sightline.envs.games.formulas import value
 from sightline.envs.games.making import GameMaker
-from sightline.envs.games.points24 import Points24
+from sightline.envs.games.points24 import Points24, is_held_out
 from sightline.images import Picture
 from sightline.models.vlm.loading import BUNDLED, bundled_vlm_folder
 from sightline.models.vlm.model import VLM, load_vlm
@@ -250,6 +251,8 @@ def test_plans_in_lessons_are_written_down_and_followed() -> None:
     later = 0
     for lesson in lessons:
         reply = json.loads(lesson.reply)
+        hand = [min(RANKS.index(rank) + 1, 10) for rank in reply["cards"].split(", ")]
+        assert not is_held_out(hand), "kept for evaluation"
         *attempts, formula = reply["plan"].split("; ")
         written = re.search(r"Formula so far: (\S+)\nYou have written down: (.*)\n", lesson.prompt)
         assert written is not None and f"{formula}=".startswith(written[1].replace("empty", "") + reply["action"])

@@ -23,7 +23,7 @@ from sightline.envs.games.cards import RANKS, Card, any_suit
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.number_search import MOST, told
 from sightline.envs.games.points import PointsGame
-from sightline.envs.games.points24 import MOST_ATTEMPTS
+from sightline.envs.games.points24 import MOST_ATTEMPTS, is_held_out
 
 GAMES = {
     "numberline": 0.16,
@@ -45,10 +45,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "blackjack-total": {"total": True},
     "cartpole": {"render_size": (96, 96)},
     "household": {"tasks": "pick_and_place_simple", "words": False},
+    "points24-plan": {"held_out": False},
 }
 """How they are played."""
 PLAN = "points24-plan"
-"""Points24 with a plan that is written down before its first action."""
+"""Points24 with a plan that is written down before its first action. A fifth of all hands is kept for evaluation, and
+no plan is made of them here either, not even one without skill."""
 LATER = 0.05
 """Share of a planned game's turns after the first that are lessons: there are ten of them, and they only copy."""
 MOST_CARDS = 6
@@ -163,6 +165,8 @@ def _searches(rng: np.random.Generator) -> Iterator[Exercise]:
         observation, info = env.reset(seed=int(rng.integers(2**31)))
         if rng.random() < 0.6:
             observation, info = _any_cards(game, rng)
+            while is_held_out(game.numbers):
+                observation, info = _any_cards(game, rng)
         plan, formula = told(game.numbers, game.target, int(rng.integers(1, MOST_ATTEMPTS + 1)), rng, skilled=False)
         written = ""
         for place, action in enumerate((*formula, "=")):
