@@ -40,6 +40,11 @@ class RoomyLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.values = self._rooms[1].append(self.values, value_states)
         return self.keys, self.values
 
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep some rows, or copies of them, and no longer the memory of all."""
+        super().batch_select_indices(indices)
+        self._rooms = _Room(), _Room()
+
 
 class _Room:
     """A tensor at the beginning of a larger one."""

@@ -7,8 +7,8 @@
     u = 0.42              ▲ b: the first token whose cumulative probability exceeds u
 
 One uniform number per token makes a reply a function of its prompt and its numbers alone: it does not change with the
-other rows of a batch, with the batch size, or with the random state of the process. So a resumed run samples the same
-replies, and so does a run on another number of processes.
+other rows of a batch, with the batch size, or with the random state of the process (but for rounding, which can turn a
+token in bfloat16). So a resumed run samples the same replies, and so does a run on another number of processes.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from sightline.models.vlm.types import EVERY_TOKEN, Sample, Truncation
 _LIBRARY: Any = transformers  # its types change with its version
 WORTH_A_PASS = 24
 """Tokens between two passes, at least: it takes some time to begin one."""
+_NONE = -1
+"""In place of a token that was not sampled."""
 
 
 def sample(
@@ -71,8 +73,8 @@ def sample(
     Raises:
         RunFailed: the model's probabilities are not finite.
     """
-    replies = len(inputs["input_ids"]) if of is None else len(of)
-    writer = _Writer(replies, max_tokens, tokens, banned, uniforms, temperature, truncation, alternatives)
+    shape = (len(inputs["input_ids"]) if of is None else len(of), inputs["input_ids"].shape[1], max_tokens)
+    writer = _Writer(shape, tokens, banned, uniforms, temperature, truncation, alternatives)
     # `do_sample=False`, although tokens are sampled: the processor has already chosen, and leaves `generate` only one
     # token with a finite score to take the maximum of.
     settings = _LIBRARY.GenerationConfig(
@@ -141,11 +143,11 @@ def _write(
             "stopping_criteria": _LIBRARY.StoppingCriteriaList([until]),
         }
         read = model.generate(**inputs, generation_config=settings, **hooks)
-        going = (~writer.ended[writer.rows]).nonzero()[:, 0]
+        going = writer.end_pass(read.sequences)
         if not until.half or not len(going) or writer.place == writer.max_tokens:
             return
         inputs = _after(model, inputs, read, going)
-        writer.rows = writer.rows[going]
+        writer.go_on_with(going)
 
 
 def _after(model: Any, inputs: Mapping[str, torch.Tensor], read: Any, rows: torch.Tensor) -> dict[str, Any]:
@@ -180,20 +182,18 @@ class _Writer(LogitsProcessor):
     """Logits processor that samples the next token of replies, forces `generate` to take it, and records it.
 
     Args:
-        replies: how many are written, R.
-        max_tokens: token limit of a reply, M.
+        shape: number of replies R, tokens of the padded prompts, and token limit of a reply M.
         others: see `sample`.
 
     Attributes:
+        place: tokens that the replies had when the last pass ended.
         rows: int64, the replies that are being written in this pass, in the order of its batch.
-        place: number of tokens that these have.
-        ended: bool[R], true for replies with a stop token.
+        ended: bool, whether each of these has a stop token.
     """
 
     def __init__(
         self,
-        replies: int,
-        max_tokens: int,
+        shape: tuple[int, int, int],
         tokens: Tokens,
         banned: torch.Tensor,
         uniforms: np.ndarray | None,
@@ -201,52 +201,76 @@ class _Writer(LogitsProcessor):
         truncation: Truncation,
         alternatives: int,
     ) -> None:
-        self.max_tokens, self._tokens, self._banned = max_tokens, tokens, banned
-        self._uniforms = None if uniforms is None else torch.from_numpy(np.asarray(uniforms, np.float64))
+        replies, self._prompt, self.max_tokens = shape
+        self._tokens, self._banned = tokens, banned
         self._temperature, self._truncation, self._wanted = temperature, truncation, alternatives
         device = banned.device
-        self.rows, self.place = torch.arange(replies, device=device), 0
-        self.ended = torch.zeros(replies, dtype=torch.bool, device=device)
+        # MPS has no float64
+        self._exact = torch.device("cpu") if device.type == "mps" else device
+        self._uniforms = (
+            None if uniforms is None else torch.from_numpy(np.asarray(uniforms, np.float64)).to(self._exact)
+        )
         self._stops = torch.tensor(sorted(tokens.stops), device=device)
-        self._picked = torch.full((replies, max_tokens), tokens.pad, device=device)
-        self._logprobs = torch.zeros((replies, max_tokens), device=device)
-        self._lengths = torch.zeros(replies, dtype=torch.int64, device=device)
+        self._picked = torch.full((replies, self.max_tokens), _NONE, device=device)
+        self._logprobs = torch.zeros((replies, self.max_tokens), device=device)
         self._alternatives: list[list[tuple[tuple[int, float], ...]]] = [[] for _ in range(replies)]
         self._kept: list[list[np.ndarray]] = [[] for _ in range(replies)]
+        self.place, self.rows = 0, torch.arange(replies, device=device)
+        self.ended: torch.Tensor
+        self.go_on_with(self.rows)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        rows, place = self.rows, self.place
+        # Counted anew each time: `generate` may ask for one token more than it takes, where asking whether all replies
+        # have ended would wait for the device (`DeferredStopCheck`).
+        rows, place = self.rows, input_ids.shape[1] - self._prompt
         logits = (scores.float() / self._temperature).masked_fill(self._banned, -torch.inf)
         if self._truncation != EVERY_TOKEN:
             kept = kept_tokens(logits, self._truncation)
             logits = logits.masked_fill(~kept, -torch.inf)
-            for row, mask in zip(rows.tolist(), kept.cpu().numpy(), strict=True):
-                self._kept[row].append(mask.nonzero()[0].astype(np.int32))
-        chosen = logits.argmax(-1) if self._uniforms is None else draw(logits, self._uniforms[rows.cpu(), place])
+            ids = kept.nonzero()[:, 1].int().cpu().numpy()
+            for row, of_row in zip(self._listed, np.split(ids, np.cumsum(kept.sum(1).tolist())[:-1]), strict=True):
+                self._kept[row][place:] = [of_row]
+        chosen = logits.argmax(-1) if self._uniforms is None else draw(logits, self._uniforms[self._drawn, place])
         self._picked[rows, place] = chosen
         self._logprobs[rows, place] = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1)
         if self._wanted:
             plain = scores.float().masked_fill(self._banned, -torch.inf).log_softmax(-1)
             best = plain.topk(min(self._wanted, plain.shape[-1]))
-            for row, ids, values in zip(rows.tolist(), best.indices.tolist(), best.values.tolist(), strict=True):
-                self._alternatives[row].append(tuple(zip(ids, values, strict=True)))
-        self.place += 1
-        # `generate` goes on with a reply that has ended until all of a pass have: what it says then does not count.
-        self._lengths[rows] += ~self.ended[rows]
-        self.ended[rows] |= torch.isin(chosen, self._stops)
+            for row, of_row, values in zip(self._listed, best.indices.tolist(), best.values.tolist(), strict=True):
+                self._alternatives[row][place:] = [tuple(zip(of_row, values, strict=True))]
+        self.ended = self.ended | torch.isin(chosen, self._stops)
         # The same logits give token and log-probability, so what is recorded is what was sampled from.
-        only = torch.full_like(scores, -torch.inf)
-        return only.scatter(1, chosen[:, None], 0.0)
+        return scores.fill_(-torch.inf).scatter_(1, chosen[:, None], 0.0)
+
+    def end_pass(self, sequences: torch.Tensor) -> torch.Tensor:
+        """Note how far a pass has come; returns which of its rows have not ended.
+
+        Args:
+            sequences: int64[rows, tokens], prompts and replies as `generate` returns them.
+        """
+        self.place = sequences.shape[1] - self._prompt
+        ended = torch.isin(self._picked[self.rows, : self.place], self._stops).any(1)
+        return (~ended).nonzero()[:, 0]
+
+    def go_on_with(self, rows: torch.Tensor) -> None:
+        """Write only some rows of the last pass in the next one."""
+        self.rows = self.rows[rows]
+        self._drawn, self._listed = self.rows.to(self._exact), self.rows.tolist()
+        self.ended = torch.zeros(len(self.rows), dtype=torch.bool, device=self.rows.device)
 
     def samples(self) -> list[Sample]:
         """All replies, as far as they are written."""
-        picked, logprobs, ended = self._picked.cpu().numpy(), self._logprobs.cpu().numpy(), self.ended.tolist()
+        stops = torch.isin(self._picked, self._stops).cpu().numpy()
+        picked, logprobs = self._picked.cpu().numpy(), self._logprobs.cpu().numpy()
         found = []
-        for row, length in enumerate(self._lengths.tolist()):
+        for row, stops_at in enumerate(stops[:, : self.place]):
+            # `generate` goes on with a reply that has ended until all of a pass have: what it says then does not count.
+            ended = bool(stops_at.any())
+            length = int(stops_at.argmax()) + 1 if ended else self.place
             ids = picked[row, :length].astype(np.int64)
             others, kept = tuple(self._alternatives[row][:length]), tuple(self._kept[row][:length])
             text = self._tokens.decode(ids.tolist())
-            found.append(Sample(ids, logprobs[row, :length].copy(), text, ended[row], alternatives=others, kept=kept))
+            found.append(Sample(ids, logprobs[row, :length].copy(), text, ended, alternatives=others, kept=kept))
         return found
 
 
@@ -254,19 +278,23 @@ class _EndOfPass(StoppingCriteria):
     """Stopping criterion of `generate` that ends a pass once half of its replies have ended, or `stop` says so.
 
     Attributes:
-        half: whether it was the former.
+        half: whether it was the former, a tensor where the device was asked: `generate` waits for it anyway.
     """
 
     def __init__(self, writer: _Writer, in_passes: bool, stop: Callable[[], bool] | None) -> None:
-        self.half = False
+        self.half: torch.Tensor | bool = False
         self._writer, self._in_passes, self._stop = writer, in_passes, stop
-        self._begun = writer.place
+        self._calls = 0
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **unused: Any) -> torch.Tensor:
-        writer, stopped = self._writer, self._stop is not None and self._stop()
-        if self._in_passes and not stopped and writer.place - self._begun >= WORTH_A_PASS:
-            self.half = 2 * int(writer.ended[writer.rows].sum()) >= len(writer.rows)
-        return torch.full((len(input_ids),), stopped or self.half, device=input_ids.device)
+        self._calls += 1
+        ended = self._writer.ended
+        if self._stop is not None and self._stop():
+            return torch.ones_like(ended)
+        if self._in_passes and self._calls >= WORTH_A_PASS:
+            half = self.half = 2 * ended.sum() >= len(ended)
+            return half.expand(len(ended))
+        return torch.zeros_like(ended)
 
 
 def kept_tokens(logits: torch.Tensor, truncation: Truncation) -> torch.Tensor:
@@ -286,7 +314,7 @@ def kept_tokens(logits: torch.Tensor, truncation: Truncation) -> torch.Tensor:
         ordered = probabilities.sort(descending=True).values
         # As many as are needed to reach top_p: a token counts while those before it have not reached it.
         needed = (ordered.cumsum(-1) - ordered < truncation.top_p).sum(-1, keepdim=True)
-        kept &= probabilities >= ordered.gather(1, needed - 1)
+        kept &= probabilities >= ordered.gather(1, (needed - 1).clamp(min=0))  # NaN needs none
     if truncation.min_p > 0:
         kept &= logits >= logits.max(-1, keepdim=True).values + math.log(truncation.min_p)
     return kept
@@ -305,7 +333,7 @@ def draw(logits: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     place = logits.device
     exact = logits.cpu() if place.type == "mps" else logits  # MPS has no float64
     # float64: below 1, float32 sums have steps of 6e-8, more than the probability of most tokens of a large vocabulary.
-    cumulative = exact.double().softmax(-1).cumsum(-1)
+    cumulative = exact.double().softmax(-1).cumsum_(-1)
     # The total differs from 1 by rounding. A uniform number below 1 times the total is below the total, so a token is
     # always found. `right=True` finds the first sum above the level: a token of probability 0 adds nothing to the sum
     # and is never found.
