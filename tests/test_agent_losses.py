@@ -130,6 +130,9 @@ class TestTurnRatio:
         assert output.loss.item() == pytest.approx(-(exp(0.5) + 2.0) / 2)
         assert update_metrics(output.metrics)["update/importance"] == pytest.approx((exp(0.5) + 2.0) / 2)
         assert gradient(old.tolist(), targets, capped) == pytest.approx([-exp(0.5) / 2, -exp(0.5) / 2, -1.0])
+        # whatever thoughts weigh in the ratio, the action was sampled after them
+        unheeded, _ = loss_of(old.tolist(), targets, capped.model_copy(update={"thought_weight": 0.0}))
+        assert update_metrics(unheeded.metrics)["update/importance"] == pytest.approx((exp(0.5) + 2.0) / 2)
         # token by token: exp(0.3), exp(0.2), and the cap
         by_token = gradient(old.tolist(), targets, Update(thought_weight=1.0, importance_cap=2.0, ratio="token"))
         assert by_token == pytest.approx([-exp(0.3) / 2, -exp(0.2) / 2, -1.0])

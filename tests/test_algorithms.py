@@ -191,11 +191,11 @@ class TestReinforcePlusPlus:
         assert found[2][1] is None
 
     def test_groups_are_compared_first_and_divided_together(self) -> None:
-        # +-0.5 and +-2, four turns: mean 0, variance (0.5 + 8) / 4; equal returns teach nothing
+        # +-0.5 and +-2 and two zeros, six turns: mean 0, variance (0.5 + 8) / 6; equal returns teach nothing, but count
         groups = [[episode([1.0]), episode([0.0])], [episode([4.0]), episode([0.0])], [episode([7.0]), episode([7.0])]]
         found = advantages(groups, ReinforcePlusPlus(group=2))
         assert [one for group in found[:2] for one in group] == [
-            pytest.approx([value / sqrt(8.5 / 4)]) for value in (0.5, -0.5, 2, -2)
+            pytest.approx([value / sqrt(8.5 / 6)]) for value in (0.5, -0.5, 2, -2)
         ]
         assert found[2] == [None, None]
 

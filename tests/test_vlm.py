@@ -840,6 +840,11 @@ def test_the_reference_stays_what_it_was(lora: LoRA | None, fresh: Callable[...,
     after = vlm.score(said, 0.7).logprobs
     reference = vlm.reference_logprobs(said, 0.7)
     assert not reference.requires_grad and (after - before).abs().max() > 1e-2
+    if lora is None:  # exchanged without a copy, for which there may be no memory
+        places = [parameter.data_ptr() for parameter in vlm.model.parameters()]
+        with vlm._swapped():
+            assert not {parameter.data_ptr() for parameter in vlm.model.parameters()} & set(places)
+        assert [parameter.data_ptr() for parameter in vlm.model.parameters()] == places
     torch.testing.assert_close(reference, before, atol=1e-5, rtol=0)
     assert torch.equal(vlm.score(said, 0.7).logprobs, after)
     if lora is not None:  # after a warm start it is no longer the one without adapters

@@ -1,8 +1,8 @@
 """Agent loss: PPO's clipped policy loss, KL to a reference model, entropy bonus, value loss, and their metrics.
 
 Notation: pi is the model that is trained, old the one that sampled, ref the model before RL; w is a token's weight (1
-in the action, `thought_weight` in all the rest). A reply without a parsed action has weight 1 in all its tokens: what
-it is punished for is the whole of it, and with `thought_weight=0` it could not be punished at all.
+in the action, `thought_weight` in all the rest). A reply that names nothing as its action has weight 1 in all its
+tokens: what it is punished for is the whole of it, and with `thought_weight=0` it could not be punished at all.
 
     reply     { " t h o u g h t s " :  ...  " a c t i o n " :  " left " }
     weight      thought_weight ........................ tw ...   1    tw
@@ -256,7 +256,8 @@ def _clipped_surrogate(
     with torch.no_grad():
         if settings.importance_cap is not None:
             mismatch = targets.old_logprobs - targets.sampler_logprobs
-            mismatch = mismatch if by_token else targets.per_turn(weights * mismatch)
+            # Of the whole reply, whatever its tokens weigh in the ratio: the action was sampled after the thoughts.
+            mismatch = mismatch if by_token else targets.per_turn(mismatch)
             importance = _importance_ratios(mismatch).clamp(max=settings.importance_cap)
             sums["importance"] = importance[counted].sum()
         else:

@@ -145,13 +145,13 @@ class Update(Strict):
     """Clipped ratio: of a turn's probability (RL4VLM, arXiv 2405.10292), of each token's (VL-DAC, 2508.04280), or the
     geometric mean of a turn's tokens (GSPO, 2507.18071), for which `clip_low` and `clip_high` are about 1000 times as
     narrow. A turn's is a product over all of its tokens: take `token` for replies of hundreds of them."""
-    importance_cap: PositiveFloat | None = None
+    importance_cap: Annotated[float, Field(ge=1)] | None = None
     """Correct for a sampler whose probabilities differ from the learner's, as those of vLLM, servers and bfloat16 do:
     losses are multiplied by their ratio, at most this (2 is usual)."""
     thought_weight: Fraction = 0.5
     """Weight of the tokens that are not the action (RL4VLM's lambda): 0 leaves them to the KL term, 1 all alike. Where
-    no action can be parsed, all tokens of the reply have weight 1."""
-    clip_low: PositiveFloat = 0.2
+    a reply names nothing as its action, all of its tokens have weight 1."""
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
     clip_high: PositiveFloat = 0.2
     kl_thoughts: NonNegativeFloat = 0.0
     """Weight of the KL divergence from the model before RL, on tokens but the action: keeps statements true."""
@@ -224,7 +224,8 @@ class WarmStart(Strict):
     """Stop as soon as the perception accuracy on held-out replies (share of facts stated correctly) reaches this;
     a run that never gets there says so."""
     explore: Fraction = 0.3
-    """Share of random moves between the demonstrated ones, so that recovery from mistakes is shown."""
+    """Share of random moves between the demonstrated ones, so that recovery from mistakes is shown. As the two below,
+    it is of demonstrations that are made, not of `demos`."""
     later_turns: Fraction = 1.0
     """Share of the turns after a game's first that are demonstrated; less of them where the first holds the plan, and
     the rest follows it."""

@@ -255,21 +255,51 @@ class AgentRecipe(RecipeBase):
 
     @model_validator(mode="after")
     def _sampler_can(self) -> AgentRecipe:
-        rollouts, sampler = self.rollouts, self.policy.sampler
-        if sampler != "transformers" and (rollouts.top_k or rollouts.top_p < 1 or rollouts.min_p):
+        rollouts, policy = self.rollouts, self.policy
+        if policy.sampler != "transformers" and (rollouts.top_k or rollouts.top_p < 1 or rollouts.min_p):
             raise ValueError(
                 "rollouts.top_k, top_p and min_p need policy.sampler=transformers: others do not say which tokens they "
                 "kept, and what they were is part of a reply's probability"
             )
-        if rollouts.staleness is not None and sampler != "server":
+        if policy.sampler != "transformers" and policy.four_bit:
+            raise ValueError(
+                f"policy.sampler={policy.sampler} is given whole weights, and policy.four_bit has none; take "
+                "policy.sampler=transformers, or leave out four_bit"
+            )
+        if policy.sampler != "transformers" and self.engine not in ("auto", "single"):
+            raise ValueError(
+                f"policy.sampler={policy.sampler} is for one process, and engine={self.engine} for several; leave one "
+                "out"
+            )
+        if rollouts.staleness is not None and policy.sampler != "server":
             raise ValueError(
                 "rollouts.staleness is for policy.sampler=server: only a server can play on while the model learns; "
                 "leave it out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _rollouts_fit(self) -> AgentRecipe:
+        rollouts, update, algorithm = self.rollouts, self.update, self.algorithm
         if rollouts.staleness and rollouts.dynamic_sampling:
             raise ValueError(
                 "rollouts.staleness and dynamic_sampling exclude each other: which tasks teach nothing is known only "
                 "when the next ones are being played; leave one out"
+            )
+        if rollouts.dynamic_sampling and (algorithm.needs_values or algorithm.episodes_per_task == 1):
+            raise ValueError(
+                "rollouts.dynamic_sampling replaces tasks whose episodes all end alike, and "
+                f"algorithm.kind={algorithm.kind} does not compare those of a task; take grpo, or leave it out"
+            )
+        if rollouts.prompt_tokens is not None and rollouts.window == 1:
+            raise ValueError(
+                "rollouts.prompt_tokens leaves out earlier turns, and rollouts.window=1 shows none; raise the window, "
+                "or leave it out"
+            )
+        if update.ratio == "sequence" and not {"clip_low", "clip_high"} <= update.model_fields_set:
+            raise ValueError(
+                "update.ratio=sequence is a mean over a reply's tokens, which hardly ever gets as far from 1 as the "
+                "usual clip range; say update.clip_low and clip_high too (0.0003 and 0.0004 in GSPO's paper)"
             )
         return self
 

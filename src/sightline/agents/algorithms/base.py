@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import numpy as np
+from pydantic import AfterValidator
 
 from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.types import Advantages, Group
 from sightline.config.blocks import AlgorithmBlock
 
+
+def _comparable(size: int) -> int:
+    if size < 2:
+        raise ValueError(
+            f"{size} episode of a task has no other to be compared with; say 2 or more, or take algorithm.kind=ppo, "
+            "reinforce or reinforce_plus_plus"
+        )
+    return size
+
+
+GroupSize = Annotated[int, AfterValidator(_comparable)]
+"""Episodes with the same task seed, at least two."""
 EPSILON = 1e-8
-"""Added to the standard deviation that the advantages of an update are divided by."""
+"""Added to the standard deviation that the advantages of a whole update are divided by (`grpo.EPSILON`: of a group)."""
 
 
 class AlgorithmConfig(AlgorithmBlock):
@@ -55,9 +69,16 @@ def within_groups(
     return found
 
 
-def standardised(advantages: list[list[Advantages | None]]) -> list[list[Advantages | None]]:
-    """Advantages of an update with mean 0 and deviation 1; the targets of the values keep their scale."""
-    known = [one.advantages for group in advantages for one in group if one is not None]
+def standardised(
+    advantages: list[list[Advantages | None]], among: Sequence[Sequence[Advantages | None]] | None = None
+) -> list[list[Advantages | None]]:
+    """Advantages of an update with mean 0 and deviation 1; the targets of the values keep their scale.
+
+    Args:
+        advantages: of each group and episode.
+        among: what has that mean and deviation, if it is more than these.
+    """
+    known = [one.advantages for group in among or advantages for one in group if one is not None]
     if not known:
         return advantages
     # Over turns, not episodes: the unit that the loss sums over.

@@ -20,12 +20,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat
+from pydantic import NonNegativeFloat
 
-from sightline.agents.algorithms.base import AlgorithmConfig, within_groups
+from sightline.agents.algorithms.base import AlgorithmConfig, GroupSize, within_groups
 from sightline.agents.algorithms.grpo import Deviation, of_episodes, relative_to_group
 from sightline.agents.algorithms.returns import discounted_returns
 from sightline.agents.types import Advantages, Group, Turn
@@ -36,7 +36,7 @@ class GiGPO(AlgorithmConfig):
     """Groups of episodes, and within them groups of turns in the same state (Feng et al. 2025, arXiv 2505.10978)."""
 
     kind: Literal["gigpo"] = "gigpo"
-    group: Annotated[int, Field(ge=2)] = 8
+    group: GroupSize = 8
     """Episodes with the same task seed."""
     gamma: Fraction = 0.95
     turn_weight: NonNegativeFloat = 1.0

@@ -14,12 +14,11 @@ or nearly never solved. Groups whose episodes all have the same return carry no 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
-from sightline.agents.algorithms.base import AlgorithmConfig, within_groups
+from sightline.agents.algorithms.base import AlgorithmConfig, GroupSize, within_groups
 from sightline.agents.algorithms.returns import all_equal
 from sightline.agents.types import Advantages, Group
 
@@ -33,7 +32,7 @@ class GRPO(AlgorithmConfig):
     """An episode's return against those of the same task (Shao et al. 2024, arXiv 2402.03300)."""
 
     kind: Literal["grpo"] = "grpo"
-    group: Annotated[int, Field(ge=2)] = 8
+    group: GroupSize = 8
     """Episodes with the same task seed."""
     deviation: Deviation = "sample"
     """Standard deviation that advantages are divided by: of a `sample` (n - 1) or a `population` (n); `none` leaves the

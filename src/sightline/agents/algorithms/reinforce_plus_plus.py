@@ -37,7 +37,11 @@ class ReinforcePlusPlus(AlgorithmConfig):
         """Advantages of each trajectory; None for broken or empty episodes, and for groups of two or more whose returns
         are all the same."""
         if self.group > 1:
-            return standardised(within_groups(groups, lambda episodes: of_episodes(episodes, "none")))
+            relative = within_groups(groups, lambda episodes: of_episodes(episodes, "none"))
+            played = [pair for of_group in map(zip, groups, relative) for pair in of_group]
+            # Episodes of equal returns teach nothing, but their zeros count in the mean and in what is divided by.
+            equal = [np.zeros(len(one.turns)) for one, found in played if found is None and is_complete(one)]
+            return standardised(relative, [*relative, [*map(Advantages, equal)]])
         returns = [
             [Advantages(np.full(len(one.turns), one.rewards.sum())) if is_complete(one) else None for one in group]
             for group in groups

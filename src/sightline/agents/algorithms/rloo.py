@@ -11,12 +11,11 @@ an episode has the same advantage. Groups whose episodes all have the same retur
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
-from sightline.agents.algorithms.base import AlgorithmConfig, within_groups
+from sightline.agents.algorithms.base import AlgorithmConfig, GroupSize, within_groups
 from sightline.agents.algorithms.returns import all_equal
 from sightline.agents.types import Advantages, Group
 
@@ -25,7 +24,7 @@ class RLOO(AlgorithmConfig):
     """An episode's return against the mean of the others of its group (Ahmadian et al. 2024, arXiv 2402.14740)."""
 
     kind: Literal["rloo"] = "rloo"
-    group: Annotated[int, Field(ge=2)] = 8
+    group: GroupSize = 8
     """Episodes with the same task seed."""
 
     title: ClassVar[str] = "RLOO"

@@ -16,12 +16,12 @@ that one episode alone has reached has nothing to be compared with, and only its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat
+from pydantic import NonNegativeFloat
 
-from sightline.agents.algorithms.base import AlgorithmConfig, within_groups
+from sightline.agents.algorithms.base import AlgorithmConfig, GroupSize, within_groups
 from sightline.agents.algorithms.grpo import Deviation, of_episodes, relative_to_group
 from sightline.agents.algorithms.returns import discounted_returns
 from sightline.agents.types import Advantages, Group
@@ -32,7 +32,7 @@ class TurnGRPO(AlgorithmConfig):
     """Each turn's return against the same turn of the group's other episodes (Zeng et al. 2025, arXiv 2505.11821)."""
 
     kind: Literal["turn_grpo"] = "turn_grpo"
-    group: Annotated[int, Field(ge=2)] = 8
+    group: GroupSize = 8
     """Episodes with the same task seed."""
     gamma: Fraction = 0.95
     outcome_weight: NonNegativeFloat = 1.0

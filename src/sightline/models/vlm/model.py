@@ -236,7 +236,7 @@ class VLM:
         Takes the memory of the trainable weights once more. Sharded weights (FSDP) have to be gathered first, here and
         for `reference_logprobs`.
         """
-        self._reference = {name: values.clone() for name, values in self._trainable()}
+        self._reference = {name: parameter.data.clone() for name, parameter in self._trainable()}
 
     def reference_logprobs(self, sequences: Sequence[TokenSequence], temperature: float = 1.0) -> torch.Tensor:
         """Log-probabilities float32[T] under the reference policy, without gradient.
@@ -266,17 +266,13 @@ class VLM:
 
     def _swap(self) -> None:
         assert self._reference is not None
-        # In place and one tensor at a time: a second full copy of the weights may not fit beside the first.
-        for name, values in self._trainable():
-            present = values.clone()
-            values.copy_(self._reference[name])
-            self._reference[name].copy_(present)
+        # Nothing is copied, so it takes no memory, and cannot run out of it and leave a mixture of both.
+        for name, parameter in self._trainable():
+            parameter.data, self._reference[name] = self._reference[name], parameter.data
 
-    def _trainable(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Names and data of the trainable parameters; writes to the data bypass autograd."""
-        for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad:
-                yield name, parameter.data
+    def _trainable(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """Trainable parameters with their names."""
+        return ((name, each) for name, each in self.model.named_parameters() if each.requires_grad)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

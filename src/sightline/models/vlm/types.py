@@ -161,7 +161,8 @@ class TokenStats:
 
     Attributes:
         logprobs: float32[T], log-probabilities (nats) at the given temperature of the tokens of all spans.
-        entropy: float32[T], entropy (nats) of the distribution that each token was sampled from; without gradient.
+        entropy: float32[T], entropy (nats) over all tokens that are not banned, whatever a truncation kept of them in
+            sampling; without gradient.
         values: float32[M], value of the state before each turn, computed at the last prompt token; zeros without a
             value head.
         choice_entropy: float32[M], entropy (nats) over the legal actions alone (`TurnSpan.choices`); 0 without a
