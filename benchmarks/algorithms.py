@@ -3,9 +3,11 @@
     python benchmarks/algorithms.py numberline ezpoints [--rows grpo ppo …] [--folder runs/algorithms]
 
 The recipe of each game with its algorithm changed and nothing else: as many episodes between two updates, the same
-optimiser, the same model, three seeds each. A game counts as learned at the first evaluation on the validation panel
-with at least 95 % of success; evaluations are 500 turns apart in NumberLine and 3 000 in EZPoints, so numbers are
-rounded up to these. A run ends at 99.5 %, or when its turns are used up (8 000 and 60 000).
+optimiser, the same model, three seeds each. (GSPO's ratio is that of whole replies, so there thoughts weigh as much as
+actions; the recipes leave them to the KL term.) A game counts as learned at the first evaluation on the validation
+panel with at least 95 % of success; evaluations are 500 turns apart in NumberLine and 3 000 in EZPoints, so numbers are
+rounded up to these. A run ends at a score of 99.5 % (won without a mistake, times true replies), or when its turns are
+used up (8 000 and 60 000).
 
 Every row is a `sightline sweep`: runs of before are kept, those cut off are resumed; as many as cores go on at a time.
 Results go to benchmarks/results/algorithms.json.
@@ -40,8 +42,13 @@ ROWS: dict[str, tuple[str, ...]] = {
     "grpo, deviation none": ("algorithm.kind=grpo", "algorithm.deviation=none"),
     "grpo, ratio sequence (GSPO)": (
         *("algorithm.kind=grpo", "update.ratio=sequence", "update.clip_low=0.0003", "update.clip_high=0.0004"),
+        "update.thought_weight=1",
     ),
-    "grpo, dynamic sampling (DAPO)": ("algorithm.kind=grpo", "rollouts.dynamic_sampling=2", "update.clip_high=0.28"),
+    "grpo, dynamic sampling, higher clip (DAPO)": (
+        "algorithm.kind=grpo",
+        "rollouts.dynamic_sampling=2",
+        "update.clip_high=0.28",
+    ),
     "gigpo": ("algorithm.kind=gigpo",),
     "turn_grpo": ("algorithm.kind=turn_grpo",),
 }

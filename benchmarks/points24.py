@@ -82,6 +82,8 @@ def judged(plan: str, hand: Sequence[int]) -> Counter[str]:
                 break
             counts["steps"] += 1
             wrong = what_is_wrong(step, left)
+        if not wrong and len(left) > 1:  # it breaks off
+            wrong = "form"
         counts[f"wrong {wrong}"] += bool(wrong)
         counts["faultless"] += not wrong
         if not wrong and left == [GOAL]:

@@ -18,7 +18,7 @@ RESULTS = Path(__file__).parent / "results"
 
 def train(name: str, arguments: tuple[str, ...], seed: int, folder: Path) -> dict[str, Any]:
     """One `sightline train … --json` in a process of its own: its result, with `wall_seconds`."""
-    target = folder / f"{abs(hash(name))}-{seed}"
+    target = folder / f"{folder_of(name)}-{seed}"
     command = [sys.executable, "-m", "sightline", "train", *arguments, f"seed={seed}", "videos=false"]
     started = time.monotonic()
     done = subprocess.run([*command, "--run-dir", str(target), "--json"], capture_output=True, text=True, check=False)
