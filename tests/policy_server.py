@@ -35,6 +35,7 @@ class Faults:
         keeps_weights: says that it has loaded new weights, and has not.
         no_reload: has no such endpoint.
         banned: samples a token that it should not.
+        strips: leaves out the token that ends a reply.
         stalls: seconds that it waits in the middle of a reply.
         delay: seconds before each reply.
         busy: so many requests are refused at first.
@@ -46,6 +47,7 @@ class Faults:
     keeps_weights: bool = False
     no_reload: bool = False
     banned: bool = False
+    strips: bool = False
     stalls: float = 0.0
     delay: float = 0.0
     busy: int = 0
@@ -104,14 +106,15 @@ class PolicyServer:
         ids, read = sample.ids.tolist(), prompt.ids.tolist()
         if self.faults.banned:
             ids[0] = self.vlm.tokens.pad
+        told = len(ids) - int(self.faults.strips and sample.finished)
         choice: dict[str, Any] = {
             "message": {"role": "assistant", "content": sample.text},
             "finish_reason": "stop" if sample.finished else "length",
-            "logprobs": {"content": [{"token": "", "logprob": float(one)} for one in sample.logprobs]},
+            "logprobs": {"content": [{"token": "", "logprob": float(one)} for one in sample.logprobs[:told]]},
         }
         answer: dict[str, Any] = {"model": "another" if self.faults.other_name else body["model"], "choices": [choice]}
         if not self.faults.no_ids:
-            choice["token_ids"] = ids
+            choice["token_ids"] = ids[:told]
             answer["prompt_token_ids"] = read[:-1] if self.faults.other_ids else read
         return answer
 

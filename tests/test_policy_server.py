@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -80,8 +82,6 @@ def test_a_server_s_replies_are_the_policy_s_own(server: PolicyServer, vlm: VLM)
     asked = of_server.generate([SHOWN, SHOWN, SHOWN], [(0, 1), (0, 2), (0, 1)])
     assert asked[0].sample.ids.tolist() == asked[2].sample.ids.tolist() != asked[1].sample.ids.tolist()
     assert asked[0].prompt is not None and asked[0].version == -1
-    replies = [(one.prompt, one.sample) for one in asked if one.prompt is not None]
-    of_server.check_weights(replies)  # the same weights: no complaint
     (greedy,), (own,) = (one.generate([SHOWN], [(0, 1)]) for one in (of_server.at(0.0), PolicySampler(vlm, 0.0, 12)))
     np.testing.assert_array_equal(greedy.sample.ids, own.sample.ids)
     assert greedy.sample.text == own.sample.text and greedy.sample.finished == own.sample.finished
@@ -108,6 +108,7 @@ def test_earlier_turns_go_along(server: PolicyServer, vlm: VLM) -> None:
         ({"no_ids": True}, "does not say token ids"),
         ({"other_name": True}, "answers as 'another' where 'tiny' was asked"),
         ({"banned": True}, "tokens that were banned"),
+        ({"strips": True}, "leaves out the token that ends a reply"),
         ({"stalls": 30.0}, "no whole answer within 0.5 s"),
         ({"busy": 99}, "status 503: .*busy"),
     ],
@@ -118,7 +119,7 @@ def test_what_cannot_be_learned_from_ends_the_run(
     asked = sampler(server, vlm, timeout=0.5 if "stalls" in fault else 60.0)
     server.faults = Faults(**fault)
     with pytest.raises(RunFailed, match=complaint):
-        asked.generate([SHOWN], [(0,)])
+        asked.at(0.0).generate([SHOWN], [(0,)])
 
 
 def test_what_may_pass_is_asked_again(server: PolicyServer, vlm: VLM) -> None:
@@ -174,11 +175,71 @@ def test_new_weights_arrive_whole_and_older_ones_are_noticed(server: PolicyServe
     with torch.no_grad():
         for parameter in vlm.model.parameters():
             parameter.mul_(-1.0)
+    with pytest.raises(
+        RunFailed, match="says that it has loaded weights 3, but finds its replies as probable as older"
+    ):
+        of_server.take_over_weights()
+
+
+def test_another_model_is_noticed_before_the_first_rollout(server: PolicyServer, tmp_path: Path) -> None:
+    """It reads prompts as the policy does, and loads no weights."""
+    vlm = load_vlm("bundled", device="cpu")
+    with torch.no_grad():
+        for parameter in server.vlm.model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
+    server.faults = Faults(keeps_weights=True)
+    with pytest.raises(RunFailed, match="it serves another model"):
+        sampler(server, vlm, weights=str(tmp_path)).take_over_weights()
+
+
+@pytest.mark.parametrize("bound", [None, 1], ids=["synchronous", "ahead"])
+def test_weights_that_stay_behind_by_an_update_are_noticed(
+    bound: int | None, server: PolicyServer, tmp_path: Path
+) -> None:
+    """Updates that move log-probabilities by some hundredths of a nat; at the latest at the next weights."""
+    server.faults = Faults(keeps_weights=True)
+    more = [f"policy.server.url={server.url}", *([] if bound is None else [f"rollouts.staleness={bound}"])]
+    overrides = dict(map(parse_override, [*SMALL[1:], *more]))
+    with pytest.raises(RunFailed, match=r"says that it has loaded weights [12], but"):
+        sl.train("numberline", run_dir=tmp_path / "run", progress=False, **overrides)
+
+
+def test_weights_too_alike_to_be_told_apart_add_up(server: PolicyServer, tmp_path: Path) -> None:
+    """Each step is smaller than what is certain; some of them are not."""
+    vlm = load_vlm("bundled", device="cpu")
+    of_server = sampler(server, vlm, weights=str(tmp_path))
     of_server.take_over_weights()
-    (old,) = of_server.generate([SHOWN], [(0,)])
-    assert old.prompt is not None
-    with pytest.raises(RunFailed, match="it serves older weights or another model"):
-        of_server.check_weights([(old.prompt, old.sample)])
+    chance = torch.Generator().manual_seed(0)
+    steps = [2e-5 * torch.randn(one.shape, generator=chance) for one in vlm.model.parameters()]
+
+    def learn(updates: int) -> None:
+        for _ in range(updates):
+            with torch.no_grad():
+                for parameter, step in zip(vlm.model.parameters(), steps, strict=True):
+                    parameter.add_(step)
+            of_server.take_over_weights()
+
+    server.faults = Faults(keeps_weights=True)
+    learn(1)
+    with pytest.raises(RunFailed, match="as probable as older"):
+        learn(40)
+
+
+def test_a_server_that_stalls_holds_nobody_up(server: PolicyServer, tmp_path: Path) -> None:
+    """Neither the other replies nor the end of the process, which waits for threads of its pools."""
+    program = f"""
+from sightline.agents.samplers import server
+from sightline.config.agents import PolicyServer
+from sightline.models.vlm.model import load_vlm
+from sightline.models.vlm.types import ChatTurn
+
+server.PAUSE = 0.0
+asked = server.ServerSampler(load_vlm("bundled", device="cpu"), PolicyServer(url="{server.url}", timeout=0.5))
+asked.generate([[ChatTurn("Which way?", ())]] * 4, [(number,) for number in range(4)])
+"""
+    server.faults = Faults(stalls=600.0)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert "no whole answer within 0.5 s" in done.stderr.splitlines()[-1]
 
 
 # -- asynchronous rollouts ---------------------------------------------------------------------------------------------
@@ -235,9 +296,9 @@ def test_errors_of_the_other_thread_are_this_one_s() -> None:
 
 @pytest.fixture(scope="module")
 def runs(served: PolicyServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The same run without asynchronous rollouts, with a bound of 0, of 1, and of 1 with a server that is slow."""
+    """The same run without asynchronous rollouts, with a bound of 0, 1 and 2, and of 1 with a server that is slow."""
     folder = tmp_path_factory.mktemp("served")
-    ways = {"plain": (), "zero": ("rollouts.staleness=0",), "one": ("rollouts.staleness=1",)}
+    ways = {name: (f"rollouts.staleness={bound}",) for bound, name in enumerate(("zero", "one", "two"))} | {"plain": ()}
     for name, more in (*ways.items(), ("slow", ways["one"])):
         served.faults = Faults(delay=0.02 if name == "slow" else 0.0)
         overrides = dict(map(parse_override, [*SMALL[1:], f"policy.server.url={served.url}", *more]))
@@ -258,11 +319,20 @@ def test_a_bound_of_zero_is_the_synchronous_run_bit_for_bit(runs: dict[str, Path
     assert numbers(runs["plain"]) == numbers(runs["zero"])
     results = [json.loads((runs[name] / "result.json").read_text()) for name in ("plain", "zero")]
     assert results[0]["success_rate"] == results[1]["success_rate"] and results[0]["return"] == results[1]["return"]
+    weights = [
+        {str(file.relative_to(runs[name])): file.read_bytes() for file in runs[name].rglob("*.safetensors")}
+        for name in ("plain", "zero")
+    ]
+    assert weights[0] == weights[1] and any(name.endswith("trainer.safetensors") for name in weights[0])
 
 
-def test_a_bound_of_one_learns_from_the_rollout_before_and_is_the_same_however_slow(runs: dict[str, Path]) -> None:
-    stale = [one["rollout/staleness"] for one in numbers(runs["one"]) if one.get("rollout/staleness") is not None]
-    assert len(stale) > 2 and stale == [min(update, 1) for update in range(len(stale))]
+@pytest.mark.parametrize(("name", "bound"), [("one", 1), ("two", 2)])
+def test_a_bound_is_how_far_rollouts_are_ahead(name: str, bound: int, runs: dict[str, Path]) -> None:
+    stale = [one["rollout/staleness"] for one in numbers(runs[name]) if one.get("rollout/staleness") is not None]
+    assert len(stale) > bound and stale == [min(update, bound) for update in range(len(stale))]
+
+
+def test_what_is_learned_does_not_depend_on_who_is_faster(runs: dict[str, Path]) -> None:
     assert numbers(runs["one"]) == numbers(runs["slow"]) != numbers(runs["zero"])
 
 

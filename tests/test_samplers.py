@@ -19,7 +19,7 @@ from sightline.agents.prompting import prompt_text, reply_schema
 from sightline.agents.samplers.chat import ChatSampler, as_one_turn
 from sightline.agents.samplers.vllm import VLLMSampler
 from sightline.agents.types import Failure
-from sightline.config.agents import VLLM, LoRA, Replies
+from sightline.config.agents import VLLM, Replies
 from sightline.config.loading import for_agent, load_recipe
 from sightline.errors import BadInput, RunFailed
 from sightline.images import Picture
@@ -197,7 +197,7 @@ class FakeLLM:
         return not self.busy
 
 
-def fake_vlm(**policy: Any) -> Any:
+def fake_vlm() -> Any:
     """Two tokens of prompt, 4 for each picture, and the number of exchanges."""
     banned = torch.zeros(20, dtype=torch.bool)
     banned[[0, IMAGE]] = True
@@ -207,8 +207,6 @@ def fake_vlm(**policy: Any) -> Any:
         return Prompt(np.array([1, *[IMAGE] * 4 * pictures, 5, len(conversation)], np.int64))
 
     return SimpleNamespace(
-        lora=policy.get("lora"),
-        freeze=policy.get("freeze", ()),
         tokens=SimpleNamespace(stops=frozenset({STOP, 3}), banned=banned),
         encode=encode,
         decode=lambda ids: "a" * sum(token == 11 for token in ids),
@@ -300,13 +298,6 @@ def test_new_weights_make_vllm_forget() -> None:
     sampler._llm.busy = True
     with pytest.raises(RunFailed, match="between rollouts"):
         sampler.sync([("model.layer.weight", weight)])
-
-
-@pytest.mark.usefixtures("fake_vllm")
-def test_adapters_on_the_picture_tower_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"policy\.freeze"):
-        VLLMSampler(fake_vlm(lora=LoRA()))
-    VLLMSampler(fake_vlm(lora=LoRA(), freeze=("vision",)))
 
 
 def test_vllm_that_is_missing_or_old(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -293,7 +293,6 @@ class AgentTrainer:
             with setup.engine.full_params():
                 started = time.monotonic()
                 local = self._rollout(missing, attempt)
-                self._check_server(local)
                 seconds_played += time.monotonic() - started
                 if self._train_rewards is not None:
                     self._train_rewards.score(local, learns=True)
@@ -343,7 +342,14 @@ class AgentTrainer:
         if self._ahead is None or attempt:
             with self._present_weights():
                 return self._play_tasks(self._tasks(self._updates, count, attempt), self._updates)
-        return within_bound(self._ahead.take(self._updates), self._updates, self._staleness)
+        played = self._ahead.take(self._updates)
+        fresh = within_bound(played, self._updates, self._staleness)
+        if len(fresh) < len(played):
+            self.session.warn(
+                f"{len(played) - len(fresh)} of {len(played)} episodes are older than "
+                f"rollouts.staleness={self._staleness} and are not learned from"
+            )
+        return fresh
 
     def _tasks(self, update: int, count: int, attempt: int = 0) -> list[EpisodeTask]:
         """This process's share of an update's tasks."""
@@ -392,18 +398,6 @@ class AgentTrainer:
         if self._ahead is None:
             return contextlib.nullcontext()
         return self._ahead_server().with_weights(self._updates)
-
-    def _check_server(self, played: Sequence[Trajectory]) -> None:
-        """Compare a server's log-probabilities of fresh replies with the policy's own.
-
-        Raises:
-            RunFailed: they are far off.
-        """
-        server = self.setup.server
-        if isinstance(server, ServerSampler):
-            fresh = [turn for one in played if one.turns and staleness(one, self._updates) == 0 for turn in one.turns]
-            replies = [(turn.prompt, turn.sample) for turn in fresh if turn.prompt is not None and len(turn.sample.ids)]
-            server.at(self.setup.recipe.rollouts.temperature).check_weights(replies)
 
     def _give_up_if_overdue(self) -> None:
         """Stop in the middle of a rollout if a stop was requested long ago; unsaved progress is lost."""

@@ -7,6 +7,7 @@
       | weights/3/model.safetensors, then 3/READY      |   a folder that both see; the mark comes last
       | POST /collective_rpc  reload_weights           |   returns when they are loaded
       | POST /reset_prefix_cache, /reset_encoder_cache |   what was computed with the ones before is forgotten
+      | POST /v1/chat/completions, some probes         |   checked: they are answered by these weights, see `Probes`
 
     VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs --generation-config vllm
 
@@ -17,16 +18,15 @@ generates; it has not been run with vLLM on a GPU.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import math
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as Late
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +36,12 @@ from sightline.agents.samplers import Completion, Conversation, Key
 from sightline.agents.samplers.served import banned_biases, check_prompt, completion_of, seed_of
 from sightline.config.agents import PolicyServer
 from sightline.errors import BadInput, RunFailed, nearest
+from sightline.images import Picture
 from sightline.models.chat.calling import seconds_to_wait
 from sightline.models.chat.endpoints import read_key, resolve_endpoint
 from sightline.models.chat.openai_compatible import complaint, message_part
-from sightline.models.vlm.types import Prompt, Sample, TokenSequence, TurnSpan
+from sightline.models.chat.streaming import stream_async
+from sightline.models.vlm.types import ChatTurn, Prompt, Sample
 
 if TYPE_CHECKING:
     from sightline.models.vlm.model import VLM
@@ -49,11 +51,13 @@ READY = "READY"
 ATTEMPTS, PAUSE, LONGEST_PAUSE = 4, 0.5, 30.0
 """Times that a request is sent if the server is busy or the connection breaks; seconds before the second time, four
 times as long before each further one; and at most, if the server says how long to wait."""
-CHECKED = 8
-"""Replies whose log-probabilities are compared with the policy's own after new weights were loaded."""
-FAR_OFF = 0.5
-"""Mean difference, in nats, between the server's and the learner's log-probabilities of the same tokens from which on
-the server is said to serve something else; rounding makes some thousandths."""
+PROBES, PROBED = 4, 16
+"""Prompts by which the weights of a server are told apart, and tokens that it writes to each."""
+FAR_OFF = 0.2
+"""Mean difference, in nats, between the log-probabilities of a server and of the weights that it should have from which
+on it is said to serve something else; rounding makes some thousandths, some hundredths in bfloat16."""
+TELLING = 1e-3
+"""Mean difference, in nats, below which two sets of weights are not told apart."""
 
 
 class ServerSampler:
@@ -82,7 +86,6 @@ class ServerSampler:
         self._folder = Path(self._settings.weights or self._temporary.name)  # type: ignore[union-attr]
         self._banned = {str(token): bias for token, bias in banned_biases(vlm).items()}
         self._loaded = _Loaded()
-        self._client = self._connected()
         self._model = self._served_model()
 
     @property
@@ -111,35 +114,31 @@ class ServerSampler:
         Raises:
             RunFailed: the server is gone or too slow, or its answer is not what the learner can learn from.
         """
-        if not conversations:
-            return []
         prompts = [self._vlm.encode(conversation) for conversation in conversations]
-        with ThreadPoolExecutor(min(self._settings.concurrency, len(prompts))) as pool:
-            waiting = [
-                pool.submit(self._reply, conversation, prompt, key)
-                for conversation, prompt, key in zip(conversations, prompts, keys, strict=True)
-            ]
-            try:
-                return [future.result() for future in waiting]
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        asked = [
+            self._request(conversation, seed_of(key), self._temperature, self._max_tokens)
+            for conversation, key in zip(conversations, keys, strict=True)
+        ]
+        completions: dict[int, Completion] = {}
+        for place, answer in stream_async(self._connected, self._answer, asked, self._settings.concurrency):
+            completions[place] = self._completion(prompts[place], answer)
+        return [completions[place] for place in range(len(prompts))]
 
-    def _reply(self, conversation: Conversation, prompt: Prompt, key: Key) -> Completion:
+    def _request(self, conversation: Conversation, seed: int, temperature: float, max_tokens: int) -> _Request:
         body = {
             "model": self._model,
             "messages": _messages(conversation),
-            "max_tokens": self._max_tokens,
-            "temperature": self._temperature,
+            "max_tokens": max_tokens,
+            "temperature": temperature,
             "top_p": 1.0,
-            "seed": seed_of(key),
+            "seed": seed,
             "logprobs": True,
             "top_logprobs": 0,
             "return_token_ids": True,
             "stop_token_ids": sorted(self._vlm.tokens.stops),
             "logit_bias": self._banned,
         }
-        return self._completion(prompt, self._answer(f"{self._url}/chat/completions", body))
+        return _Request(f"{self._url}/chat/completions", body)
 
     def _completion(self, prompt: Prompt, answer: Any) -> Completion:
         """Check an answer, and take over the reply.
@@ -172,7 +171,12 @@ class ServerSampler:
                 f"the server at {self._url} gives {len(logprobs)} log-probabilities for {len(ids)} tokens, or such as "
                 "are none"
             )
-        return completion_of(self._vlm, prompt, ids, logprobs, self.version)
+        completion = completion_of(self._vlm, prompt, ids, logprobs, self.version)
+        if choice.get("finish_reason") == "stop" and not completion.sample.finished:
+            raise RunFailed(
+                f"the server at {self._url} leaves out the token that ends a reply, whose probability is part of it"
+            )
+        return completion
 
     # -- weights -------------------------------------------------------------------------------------------------------
 
@@ -188,27 +192,32 @@ class ServerSampler:
         try:
             self._vlm.merge_and_save(folder)
             (folder / READY).touch()
-            self._loaded.published = version
         except OSError as error:
             raise RunFailed(f"weights for the server cannot be written to '{folder}': {error.strerror}") from error
+        self._loaded.published = version
+        self._loaded.expected[version] = self._probed_here()
         for old in self._folder.iterdir():
             if old.name.isdecimal() and (old / READY).exists() and int(old.name) <= version - keep:
                 shutil.rmtree(old, ignore_errors=True)
+                self._loaded.expected.pop(int(old.name), None)
 
     def load(self, version: int) -> None:
         """Have the server load published weights, unless it has them.
 
         Raises:
-            RunFailed: it cannot.
+            RunFailed: it cannot, or has others afterwards.
         """
         if version == self.version:
             return
         root = self._url.removesuffix("/v1")
         path = str((self._folder / str(version)).resolve())
-        self._answer(f"{root}/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": path}})
+        reload = {"method": "reload_weights", "kwargs": {"weights_path": path}}
+        self._ask(_Request(f"{root}/collective_rpc", reload))
         for cache in ("prefix", "encoder"):  # of prompts, and of pictures
-            self._answer(f"{root}/reset_{cache}_cache", {})
-        self._loaded.version, self._loaded.checked = version, False
+            self._ask(_Request(f"{root}/reset_{cache}_cache", {}))
+        self._loaded.version = version
+        if version in self._loaded.expected:
+            self._check_weights(self._loaded.expected[version])
 
     def take_over_weights(self, version: int | None = None) -> None:
         """Publish the present weights of the policy and have the server load them.
@@ -221,33 +230,50 @@ class ServerSampler:
         self._loaded.version = -1  # equal numbers may be other weights: of a run that was resumed
         self.load(version)
 
-    def check_weights(self, replies: Sequence[tuple[Prompt, Sample]]) -> None:
-        """Compare some replies' log-probabilities with the policy's own, once after each loading.
+    # -- which weights it has ------------------------------------------------------------------------------------------
+    #
+    # A server can say that it has loaded weights, and have kept others. So some probes are answered greedily by the
+    # policy when its weights are published, and by the server when it has loaded them; their log-probabilities agree
+    # up to rounding. By then the policy may have learned on, so its own are kept. Rounding is not known beforehand, and
+    # one update may change less than it: older weights are those that the answers are clearly nearer to, and they are
+    # compared with the last ones that were clearly not the ones before.
+    #
+    #     published   0    1    2    3          weights 1 and 2 are told apart from 0, but not yet from each other
+    #     expected    -.5  -.4  -.4  -.1
+    #     server      -.5  -.4  -.4  -.4        3 is refused: that is what 1 and 2 have said
 
-        Args:
-            replies: sampled with the present weights of the policy, at the temperature of this sampler.
+    def _probed_here(self) -> list[Sample]:
+        prompts = [self._vlm.encode(conversation) for conversation in _probes()]
+        return self._vlm.generate(prompts, None, 1.0, min(PROBED, self._max_tokens))
+
+    def _probed_there(self) -> list[Sample]:
+        tokens, probes = min(PROBED, self._max_tokens), _probes()
+        asked = [self._request(conversation, 0, 0.0, tokens) for conversation in probes]
+        answers = dict(stream_async(self._connected, self._answer, asked, PROBES))
+        return [self._completion(self._vlm.encode(probe), answers[place]).sample for place, probe in enumerate(probes)]
+
+    def _check_weights(self, expected: list[Sample]) -> None:
+        """Compare the server's answers to the probes with what its weights should answer.
 
         Raises:
-            RunFailed: they are far off: the server serves other weights, or another model.
+            RunFailed: it has older weights, or another model.
         """
-        import torch
-
-        if self._loaded.checked or not replies or not self._temperature:
-            return
-        sequences = []
-        for prompt, sample in replies[:CHECKED]:
-            start = len(prompt.ids)
-            sequences.append(TokenSequence(prompt, sample.ids, (TurnSpan(start, start + len(sample.ids)),)))
-        with torch.no_grad():
-            own = self._vlm.score(sequences, self._temperature).logprobs.float().cpu().numpy()
-        gap = float(np.abs(own - np.concatenate([sample.logprobs for _, sample in replies[:CHECKED]])).mean())
+        answers, told_apart = self._probed_there(), self._loaded.told_apart
+        gap = _gap(answers, expected)
+        older = math.inf if told_apart is None else _gap(answers, told_apart)
+        if gap > TELLING and 3 * older < gap:
+            raise RunFailed(
+                f"the server at {self._url} says that it has loaded weights {self.version}, but finds its replies as "
+                f"probable as older ones do ({older:.1g} nats a token from them, {gap:.1g} from the new ones)"
+            )
         if gap > FAR_OFF:
             raise RunFailed(
                 f"the server at {self._url} finds its replies {gap:.1f} nats a token more or less probable than the "
-                "policy does: it serves older weights or another model, or its log-probabilities are not those that it "
-                "samples from (vLLM: --logprobs-mode processed_logprobs)"
+                "policy does: it serves another model, or its log-probabilities are not those that it samples from "
+                "(vLLM: --logprobs-mode processed_logprobs)"
             )
-        self._loaded.checked = True
+        if 3 * gap < older and older > TELLING:
+            self._loaded.told_apart = expected
 
     # -- HTTP ----------------------------------------------------------------------------------------------------------
 
@@ -256,12 +282,12 @@ class ServerSampler:
 
         headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
         limits = httpx2.Limits(max_connections=None)
-        return httpx2.Client(headers=headers, timeout=self._settings.timeout, limits=limits)
+        return httpx2.AsyncClient(headers=headers, timeout=self._settings.timeout, limits=limits)
 
     def _served_model(self) -> str:
         """Name of the model to ask for."""
         try:
-            listed = self._answer(f"{self._url}/models", attempts=1)
+            listed = self._ask(_Request(f"{self._url}/models", attempts=1))
             names = [str(one["id"]) for one in listed["data"]]
         except (RunFailed, LookupError, TypeError) as error:
             raise BadInput(
@@ -275,27 +301,27 @@ class ServerSampler:
             raise BadInput(f"the server at {self._url} does not serve '{wanted}'{nearest(wanted, names)}")
         return wanted or names[0]
 
-    def _answer(self, url: str, body: dict[str, Any] | None = None, attempts: int = ATTEMPTS) -> Any:
-        """The JSON that a request is answered with; None if the answer is empty.
+    def _ask(self, request: _Request) -> Any:
+        """What a single request is answered with."""
+        ((_, answer),) = stream_async(self._connected, self._answer, [request], 1)
+        return answer
 
-        Args:
-            body: to be posted; without one, the address is read.
-            attempts: until a server that is busy, gone or too slow is given up.
+    async def _answer(self, client: Any, request: _Request) -> Any:
+        """The JSON that a request is answered with; None if the answer is empty.
 
         Raises:
             RunFailed: after all attempts, or at once if the request itself is refused.
         """
         import httpx2
 
-        method, trouble, pause = "GET" if body is None else "POST", "", 0.0
-        for attempt in range(attempts):
-            time.sleep(pause)
+        method, trouble, pause = "GET" if request.body is None else "POST", "", 0.0
+        for attempt in range(request.attempts):
+            await asyncio.sleep(pause)
             pause = PAUSE * 4**attempt
-            # A thread of its own: the client's time limit is for a single read, and a server can stall between many.
-            pool = ThreadPoolExecutor(1)
             try:
-                request = pool.submit(self._client.request, method, url, json=body)
-                response = request.result(timeout=self._settings.timeout)
+                # The client's own time limit is for a single read, and a server can stall between many.
+                async with asyncio.timeout(self._settings.timeout):
+                    response = await client.request(method, request.url, json=request.body)
                 text = response.content.decode("utf-8", errors="replace")
                 if response.status_code == 200:
                     return response.json() if text.strip() else None
@@ -304,15 +330,27 @@ class ServerSampler:
                 pause = pause if wanted is None else min(wanted, LONGEST_PAUSE)
                 if response.status_code < 500 and response.status_code not in (408, 409, 429):
                     break
-            except Late:
+            except (TimeoutError, httpx2.TimeoutException):
                 trouble = f"no whole answer within {self._settings.timeout:g} s (policy.server.timeout)"
             except httpx2.HTTPError as error:
                 trouble = f"{type(error).__name__}: {error}"
             except ValueError:
                 trouble = "its answer is no JSON"
-            finally:
-                pool.shutdown(wait=False)
-        raise RunFailed(f"{method} {url}: {trouble}")
+        raise RunFailed(f"{method} {request.url}: {trouble}")
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A request.
+
+    Attributes:
+        body: to be posted; without one, the address is read.
+        attempts: until a server that is busy, gone or too slow is given up.
+    """
+
+    url: str
+    body: dict[str, Any] | None = None
+    attempts: int = ATTEMPTS
 
 
 class _Loaded:
@@ -321,14 +359,37 @@ class _Loaded:
     Attributes:
         version: number of the weights; -1 before the first.
         published: number of the newest weights that it could load.
-        checked: whether their log-probabilities were compared with the policy's.
+        expected: for published weights what they answer to each probe.
+        told_apart: the answers of the last loaded weights that were clearly not the ones before.
         lock: held by whoever samples, so that weights do not change below a rollout or an evaluation.
     """
 
     def __init__(self) -> None:
         self.version = self.published = -1
-        self.checked = False
+        self.expected: dict[int, list[Sample]] = {}
+        self.told_apart: list[Sample] | None = None
         self.lock = threading.Lock()
+
+
+def _probes() -> list[Conversation]:
+    """Prompts that no model was made for: what they are answered with is uncertain, and changes with any weight."""
+    pictures = np.random.default_rng(0).integers(0, 256, (PROBES, 96, 96, 3), np.uint8)
+    return [[ChatTurn(f"What is this? ({number})", (Picture(pixels),))] for number, pixels in enumerate(pictures)]
+
+
+def _gap(answers: Sequence[Sample], expected: Sequence[Sample]) -> float:
+    """Mean difference, in nats, between the log-probabilities of two greedy answers to each probe.
+
+    Up to where they part, and there too: tokens differ, but the most probable one is about as probable, if rounding is
+    all that they differ by.
+    """
+    gaps = []
+    for one, other in zip(answers, expected, strict=True):
+        shared = min(len(one.ids), len(other.ids))
+        parted = np.flatnonzero(one.ids[:shared] != other.ids[:shared])
+        end = parted[0] + 1 if len(parted) else shared
+        gaps.append(np.abs(one.logprobs[:end] - other.logprobs[:end]))
+    return float(np.mean(np.concatenate(gaps)))
 
 
 def _messages(conversation: Conversation) -> list[dict[str, Any]]:

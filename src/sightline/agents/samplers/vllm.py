@@ -43,7 +43,7 @@ class VLLMSampler:
         settings: how vLLM shares the GPU with the learner.
 
     Raises:
-        BadInput: vLLM is missing or too old, or the picture tower has adapters, which it cannot serve.
+        BadInput: vLLM is missing or too old.
     """
 
     def __init__(
@@ -53,11 +53,6 @@ class VLLMSampler:
         max_tokens: int = 256,
         settings: VLLM | None = None,
     ) -> None:
-        if vlm.lora is not None and "vision" not in vlm.freeze:
-            raise BadInput(
-                "vLLM cannot serve adapters on the picture tower; add policy.freeze=[vision], "
-                "or take policy.sampler=transformers"
-            )
         self._vlm = vlm
         self._vllm = _import_vllm()
         self._folder = tempfile.TemporaryDirectory(prefix="sightline-vllm-")
