@@ -143,18 +143,20 @@ class TestGiGPO:
         assert advantages([group], GiGPO(gamma=0.5, deviation="none")) == [[[0.25], [-0.25, 0]]]
 
     def test_states_that_are_said_in_nearly_the_same_words_are_one(self) -> None:
-        """Pictures still have to be equal."""
+        """Pictures still have to be equal, and rules that all states are told with do not make them so."""
 
         def told(reward: float, words: str, state: int = 5) -> Any:
             played = episode([reward], states=[state])
-            played.turns[0].exchange = replace(played.turns[0].exchange, text=words)
+            text = f"You are in a room. {words}. Say what to do, one action."
+            played.turns[0].exchange = replace(played.turns[0].exchange, text=text)
             return played
 
-        group = [told(1.0, "a mug on shelf 1"), told(0.0, "a mug on shelf 2"), told(0.5, "a mug on shelf 2", state=6)]
+        others = told(0.5, "a mug on shelf 2", state=6), told(0.5, "nothing at all")
+        group = [told(1.0, "a mug on shelf 1"), told(0.0, "a mug on shelf 2"), *others]
         apart = advantages([group], GiGPO(deviation="none", similarity=1.0))[0]
-        assert apart == [[0.5], [-0.5], [0.0]]
+        assert apart == [[0.5], [-0.5], [0.0], [0.0]]
         near = advantages([group], GiGPO(deviation="none", similarity=0.9))[0]
-        assert near == [[1.0], [-1.0], [0.0]]
+        assert near == [[1.0], [-1.0], [0.0], [0.0]]
         far = [told(1.0, "a mug on shelf 1"), told(0.0, "nothing at all")]
         assert advantages([far], GiGPO(deviation="none", similarity=0.9))[0] == [[0.5], [-0.5]]
 

@@ -10,9 +10,9 @@ NeurIPS 2025 (arXiv 2505.10978), section 4.
                      s0 ---- s1 ---- s1   lost         compared with each other
 
 An anchor state is the same words and pictures, in whichever episode of the group and however often it was visited;
-with `similarity` below 1, words that are nearly the same. A turn whose state was seen once has nothing to be compared
-with and a turn advantage of 0. Groups in which all advantages are 0 are dropped; unlike in GRPO, episodes with equal
-returns may still differ in how soon they got there.
+with `similarity` below 1, words that are nearly the same, apart from what all states of the group begin and end with. A
+turn whose state was seen once has nothing to be compared with and a turn advantage of 0. Groups in which all advantages
+are 0 are dropped; unlike in GRPO, episodes with equal returns may still differ in how soon they got there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class GiGPO(AlgorithmConfig):
     """As of GRPO."""
     similarity: Fraction = 1.0
     """Likeness of words from which on two states with equal pictures are one: 1 asks for equal words, less for that
-    share of characters in common (`difflib`'s ratio), for worlds that say the same in many ways."""
+    share of characters in common (`difflib`'s ratio), for worlds that say the same in many ways. What all states of a
+    group begin and end with, such as rules, is left out."""
 
     title: ClassVar[str] = "GiGPO"
 
@@ -85,14 +86,29 @@ def _anchors(states: Mapping[str, Turn], similarity: float) -> dict[str, str]:
         return {state: state for state in states}
     anchors: dict[str, str] = {}
     heads: dict[tuple[str, ...], list[str]] = defaultdict(list)  # digests of pictures -> anchors with these
+    # Rules and instructions are most of a prompt: beside them all states would look alike.
+    texts = dict(zip(states, _what_differs([turn.exchange.text for turn in states.values()]), strict=True))
     for state, turn in states.items():
         heads_here = heads[tuple(picture.digest for picture in turn.exchange.pictures)]
-        text = turn.exchange.text
-        alike = (one for one in heads_here if _likeness(states[one].exchange.text, text) >= similarity)
+        alike = (one for one in heads_here if _likeness(texts[one], texts[state]) >= similarity)
         anchors[state] = next(alike, state)
         if anchors[state] == state:
             heads_here.append(state)
     return anchors
+
+
+def _what_differs(texts: Sequence[str]) -> list[str]:
+    """The texts without what they all begin and end with."""
+    begin = _same_at_first(texts)
+    rest = [text[begin:] for text in texts]
+    end = _same_at_first([text[::-1] for text in rest])
+    return [text[: len(text) - end] for text in rest]
+
+
+def _same_at_first(texts: Sequence[str]) -> int:
+    """Number of characters that all texts begin with."""
+    one, other = min(texts), max(texts)  # of sorted texts, the first and the last have least in common
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _likeness(one: str, other: str) -> float:
