@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import gymnasium
 import numpy as np
@@ -346,6 +347,29 @@ def test_a_warm_start_with_too_little_memory_is_one_with_smaller_passes(monkeypa
     monkeypatch.setattr(VLM, "score", lambda *arguments: (_ for _ in ()).throw(MemoryError()))
     with pytest.raises(RunFailed, match=r"warm start: out of memory; lower update\.micro_batch"):
         warm_start(little, settings, lambda samples, numbers: None)
+
+
+def test_replies_that_do_not_fit_at_once_are_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same ones; and once that has been found out, memory does not run out in every turn again."""
+    setup, tasks = setup_of(), [EpisodeTask(seed) for seed in range(7)]
+    expected = setup.rollout_worker().play(setup.sampler(training=True), tasks)
+    generate, sizes = VLM.generate, []
+
+    def little(self: VLM, prompts: Any, *rest: Any, **further: Any) -> Any:
+        sizes.append(len(further["of"] or prompts))
+        if sizes[-1] > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return generate(self, prompts, *rest, **further)
+
+    monkeypatch.setattr(VLM, "generate", little)
+    found = setup.rollout_worker().play(setup.sampler(training=True), tasks)
+    assert [[turn.sample.text for turn in one.turns] for one in found] == [
+        [turn.sample.text for turn in one.turns] for one in expected
+    ]
+    assert sizes[:4] == [7, 3, 3, 1] and sizes.count(7) == 1
+    monkeypatch.setattr(VLM, "generate", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory")))
+    with pytest.raises(RunFailed, match="out of memory while a single reply is written"):
+        setup.rollout_worker().play(setup.sampler(training=True), tasks)
 
 
 def test_memory_that_is_never_enough(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -382,6 +382,22 @@ def played_by(
 REPLIES = Replies(thoughts=False, max_tokens=24)
 
 
+def test_prompts_that_episodes_have_in_common_are_read_once(vlm: VLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all turns of a rollout; groups part with time."""
+    generate, asked, read, different = VLM.generate, [], [], []
+
+    def counted(self: VLM, prompts: Any, *rest: Any, of: Any = None, **further: Any) -> Any:
+        asked.append(len(prompts if of is None else of))
+        read.append(len(prompts))
+        different.append(len({prompt.digest for prompt in prompts}))
+        return generate(self, prompts, *rest, of=of, **further)
+
+    monkeypatch.setattr(VLM, "generate", counted)
+    played_by(vlm, [EpisodeTask(seed, member) for seed in range(4) for member in range(8)], 1.0, 32)
+    assert len(asked) > 1 and sum(read) < 0.6 * sum(asked)
+    assert read[0] == different[0] <= 4 and sum(read) < 1.5 * sum(different), "not much is read twice"
+
+
 def test_earlier_turns_are_left_out_to_keep_to_a_budget_of_tokens(vlm: VLM) -> None:
     """Of a window of 3: as many as fit, the newest ones; the present turn always."""
     sampler, tasks = PolicySampler(vlm, 1.0, 24), [EpisodeTask(seed) for seed in range(6)]

@@ -50,32 +50,46 @@ class PolicySampler:
     def _sample(
         self, prompts: Sequence[Prompt], states: Sequence[Hashable], uniforms: np.ndarray | None
     ) -> list[Sample]:
-        """Sample replies; if memory runs out in two halves, with the same result: each has its own uniform numbers.
+        """Sample replies, as many at once as memory is known to suffice for: each has its own uniform numbers, so the
+        result is the same.
 
-        Episodes of a group begin alike, and small games have few states: what is shown several times is read once.
+        Raises:
+            RunFailed: it does not suffice for one.
         """
         import torch
 
+        samples: list[Sample] = []
+        while len(samples) < len(prompts):
+            at_once = slice(len(samples), len(samples) + (self.vlm.replies_at_once or len(prompts)))
+            try:
+                numbers = None if uniforms is None else uniforms[at_once]
+                samples += self._sample_at_once(prompts[at_once], states[at_once], numbers)
+            except (torch.OutOfMemoryError, MemoryError) as error:
+                tried = len(prompts[at_once])
+                if tried == 1:
+                    raise RunFailed(
+                        "out of memory while a single reply is written; lower replies.max_tokens, or take a smaller "
+                        "model"
+                    ) from error
+                self.vlm.replies_at_once = tried // 2
+        return samples
+
+    def _sample_at_once(
+        self, prompts: Sequence[Prompt], states: Sequence[Hashable], uniforms: np.ndarray | None
+    ) -> list[Sample]:
+        """Sample replies in one batch. Episodes of a group begin alike, and small games have few states: what is shown
+        several times is read once."""
         prompt_of = dict(zip(states, prompts, strict=True))
         place = {state: i for i, state in enumerate(prompt_of)}
         shared = len(prompt_of) <= WORTH_SHARING * len(prompts)
-        try:
-            return self.vlm.generate(
-                list(prompt_of.values()) if shared else prompts,
-                uniforms,
-                self.temperature or 1.0,
-                self.max_tokens,
-                truncation=self.truncation,
-                of=[place[state] for state in states] if shared else None,
-            )
-        except (torch.OutOfMemoryError, MemoryError) as error:
-            if len(prompts) == 1:
-                raise RunFailed(
-                    "out of memory while a single reply is written; lower replies.max_tokens, or take a smaller model"
-                ) from error
-        half = len(prompts) // 2
-        above, below = (None, None) if uniforms is None else (uniforms[:half], uniforms[half:])
-        return self._sample(prompts[:half], states[:half], above) + self._sample(prompts[half:], states[half:], below)
+        return self.vlm.generate(
+            list(prompt_of.values()) if shared else prompts,
+            uniforms,
+            self.temperature or 1.0,
+            self.max_tokens,
+            truncation=self.truncation,
+            of=[place[state] for state in states] if shared else None,
+        )
 
 
 def _key(conversation: Conversation) -> Hashable:

@@ -119,6 +119,7 @@ class VLM:
         freeze: parts that do not learn.
         four_bit: whether the weights are quantised.
         shares_prompts: whether a prompt of several replies is read once when they are scored.
+        replies_at_once: number of replies that memory suffices for; None as long as it has not run out.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class VLM:
         self.scorer, self.tokens = scorer, tokens
         self.lora, self.freeze, self.four_bit = lora, freeze, four_bit
         self.shares_prompts = shares_prompts
+        self.replies_at_once: int | None = None
         self._processor, self._weights = processor, weights
         self._encoder = PromptEncoder(processor, tokens.stops)
         tokens.stop = self._encoder.usual_stop() or tokens.stop
@@ -341,7 +343,12 @@ class VLM:
             raise BadInput(
                 "adapters cannot be merged into 4-bit weights; load the model and the adapters with four_bit=false"
             )
-        merged = self.model if self.lora is None else copy.deepcopy(self.model).merge_and_unload()
+        merged = self.model
+        if self.lora is not None:
+            # A copy on the CPU: a second model may not fit on the GPU beside the first.
+            own = (*self.model.parameters(), *self.model.buffers())
+            copies = {id(each): _copied_to_cpu(each) for each in own}
+            merged = copy.deepcopy(self.model, copies).merge_and_unload()
         merged.save_pretrained(Path(folder))
         self._processor.save_pretrained(Path(folder))
 
@@ -389,6 +396,13 @@ def _float32_output_layer(head: torch.nn.Module, device: torch.device) -> None:
 
     head.register_forward_pre_hook(enter)
     head.register_forward_hook(leave, always_call=True)
+
+
+def _copied_to_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    values = tensor.detach().to("cpu", copy=True)
+    return torch.nn.Parameter(values, requires_grad=False) if isinstance(tensor, torch.nn.Parameter) else values
 
 
 @contextlib.contextmanager

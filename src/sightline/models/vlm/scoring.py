@@ -204,8 +204,11 @@ class PolicyWithValueHead(nn.Module):
             raw, states = self._logits_and_states(batch)
         # The same temperature and the same banned tokens as in sampling, or the ratio of new to old probabilities
         # would differ from 1 before any update.
-        scaled = raw.float() / temperature
-        logits = scaled.masked_fill(self.banned, -torch.inf)
+        logits = raw.float() / temperature
+        del raw  # each is [T, V] in float32, and may be the largest tensor of all
+        # Of the legal actions, banned or not; picked before the others are banned in place.
+        choices = _among(logits[batch.choice_tokens], batch.choices) if len(batch.choices) else None
+        logits.masked_fill_(self.banned, -torch.inf)
         # Sampled from a part of the vocabulary: the same part, or old and new probabilities would be of different
         # distributions.
         among = logits if not batch.kept.shape[1] else _among(logits, batch.kept)
@@ -215,11 +218,10 @@ class PolicyWithValueHead(nn.Module):
             parts = [_entropy(part) for part in torch.split(logits, ENTROPY_ROWS)]
             entropy = torch.cat(parts) if parts else logits.new_zeros(0)
         values = torch.zeros(len(states), device=states.device) if self.value_head is None else self.value_head(states)
-        choice_entropy = raw.new_zeros(len(batch.value_rows), dtype=torch.float32)
-        if len(batch.choices):
+        choice_entropy = logits.new_zeros(len(batch.value_rows))
+        if choices is not None:
             # Entropy over the legal actions alone, with gradient: the exploration bonus of the policy loss.
-            entropies = _entropy(_among(scaled[batch.choice_tokens], batch.choices))
-            choice_entropy = choice_entropy.index_copy(0, batch.choice_turns, entropies)
+            choice_entropy = choice_entropy.index_copy(0, batch.choice_turns, _entropy(choices))
         return TokenStats(logprobs, entropy, values, choice_entropy)
 
     def arithmetic(self) -> contextlib.AbstractContextManager[Any]:
