@@ -16,7 +16,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,23 @@ class InterruptibleSampler:
         """See `Sampler`."""
         self.check()
         return self.sampler.generate(conversations, keys)
+
+
+@dataclass
+class _Batch:
+    """What an update learns from.
+
+    Attributes:
+        played: the episodes of all processes.
+        advantages: of each of them.
+        mismatch: how far the sampler's probabilities are from the learner's.
+        seconds: how long it took to play them.
+    """
+
+    played: list[Trajectory] = field(default_factory=list)
+    advantages: list[Advantages | None] = field(default_factory=list)
+    mismatch: Sums = field(default_factory=dict)
+    seconds: float = 0.0
 
 
 class AgentTrainer:
@@ -282,55 +299,71 @@ class AgentTrainer:
     # -- one update: rollout, values, advantages, training ---------------------------------------------------------
 
     def _update(self) -> None:
-        setup, recipe = self.setup, self.setup.recipe
         began = time.monotonic()
-        played, mismatches, seconds_played = list[Trajectory](), list[Sums](), 0.0
-        advantages = list[Advantages | None]()
-        for attempt in range(1 + recipe.rollouts.dynamic_sampling):
-            missing = recipe.rollouts.tasks - informative_tasks(played, advantages)
-            if missing <= 0:
-                break
-            with setup.engine.full_params():
-                started = time.monotonic()
-                local = self._rollout(missing, attempt)
-                seconds_played += time.monotonic() - started
-                if self._train_rewards is not None:
-                    self._train_rewards.score(local, learns=True)
-                mismatches += setup.engine.gather(self._learner.compute_values(local))
-            # Advantages compare episodes of all processes, and every process needs the number of all turns for its
-            # loss.
-            played += gather_episodes(setup.engine, local, recipe.algorithm.episodes_per_task, pictured=LOGGED_EPISODES)
-            if not any(is_complete(episode) for episode in played):
-                reasons = sorted({episode.error for episode in played if episode.error})
-                raise RunFailed(f"no episode could be played to its end: {'; '.join(reasons[:2])}")
-            advantages = self._learner.compute_advantages(played)
-        mismatch = merge_sums(mismatches)
-        values: MetricValues = rollout_metrics(played)
-        if setup.server is not None:
-            values["rollout/staleness"] = float(max(staleness(one, self._updates) for one in played))
-        values |= self._learner.learn(played, advantages, self._updates, self._turns / recipe.steps)
-        if self._ahead is None:
-            setup.weights_changed(self._updates + 1)
-        else:
-            self._ahead_server().publish(self._updates + 1, keep=self._staleness + 2)
-        values |= {k: v for k, v in update_metrics(mismatch).items() if "mismatch" in k}
-        turns = sum(len(episode.turns) for episode in played)
+        batch = self._play_batch()
+        values: MetricValues = rollout_metrics(batch.played)
+        if self.setup.server is not None:
+            values["rollout/staleness"] = float(max(staleness(one, self._updates) for one in batch.played))
+        progress = self._turns / self.setup.recipe.steps
+        values |= self._learner.learn(batch.played, batch.advantages, self._updates, progress)
+        self._hand_on_weights(self._updates + 1)
+        values |= {k: v for k, v in update_metrics(batch.mismatch).items() if "mismatch" in k}
+        turns = sum(len(episode.turns) for episode in batch.played)
         seconds = time.monotonic() - began
         self._turns += turns
         self._updates += 1
         values |= {
             "time/steps_per_second": turns / seconds,
-            "time/rollout": seconds_played,
-            "time/update": seconds - seconds_played,
-            "rollout/episodes": float(len(played)),
+            "time/rollout": batch.seconds,
+            "time/update": seconds - batch.seconds,
+            "rollout/episodes": float(len(batch.played)),
         }
+        self._record(batch, values)
+
+    def _play_batch(self) -> _Batch:
+        """Play the tasks of an update, others in place of those that teach nothing, and compute their advantages."""
+        setup, rollouts, engine = self.setup, self.setup.recipe.rollouts, self.setup.engine
+        batch = _Batch()
+        mismatches = list[Sums]()
+        for attempt in range(1 + rollouts.dynamic_sampling):
+            missing = rollouts.tasks - informative_tasks(batch.played, batch.advantages)
+            if missing <= 0:
+                break
+            with engine.full_params():
+                started = time.monotonic()
+                local = self._rollout(missing, attempt)
+                batch.seconds += time.monotonic() - started
+                if self._train_rewards is not None:
+                    self._train_rewards.score(local, learns=True)
+                mismatches += engine.gather(self._learner.compute_values(local))
+            # Advantages compare episodes of all processes, and every process needs the number of all turns for its
+            # loss.
+            group = setup.recipe.algorithm.episodes_per_task
+            batch.played += gather_episodes(engine, local, group, pictured=LOGGED_EPISODES)
+            if not any(is_complete(episode) for episode in batch.played):
+                reasons = sorted({episode.error for episode in batch.played if episode.error})
+                raise RunFailed(f"no episode could be played to its end: {'; '.join(reasons[:2])}")
+            batch.advantages = self._learner.compute_advantages(batch.played)
+        batch.mismatch = merge_sums(mismatches)
+        return batch
+
+    def _hand_on_weights(self, version: int) -> None:
+        """Let whatever has a copy of the weights have the new ones, or have them where it will ask for them."""
+        if self._ahead is None:
+            self.setup.weights_changed(version)
+        else:
+            self._ahead_server().publish(version, keep=self._staleness + 2)
+
+    def _record(self, batch: _Batch, values: MetricValues) -> None:
+        """Log an update, and warn of what its metrics foretell."""
         for line in self._alarms.watch(values):
             self.session.warn(line)
         self.session.log(self._turns, values)
         if self._updates == 1:
-            self._log_trajectories("update-0001", played, advantages)
-        self._latest = played[:LOGGED_EPISODES], advantages[:LOGGED_EPISODES]  # not all, for they hold their pictures
-        self.session.progress.update(min(self._turns, recipe.steps), values)
+            self._log_trajectories("update-0001", batch.played, batch.advantages)
+        # Not all, for they hold their pictures.
+        self._latest = batch.played[:LOGGED_EPISODES], batch.advantages[:LOGGED_EPISODES]
+        self.session.progress.update(min(self._turns, self.setup.recipe.steps), values)
 
     def _rollout(self, count: int, attempt: int = 0) -> list[Trajectory]:
         """Play this process's share of an update's tasks, each one as often as the algorithm's group is large.

@@ -56,6 +56,7 @@ def warm_start(
     )
     updates = max(samples // settings.batch, 1)
     rise = 0.06 if updates == 20 else 0.05  # the schedule divides by rise * updates - 1
+    # It also takes the first beta from 0.95 to 0.85 and back, its default.
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.learning_rate, updates, pct_start=rise)
     numbers: dict[str, float | None] = {}
     size = setup.recipe.update.micro_batch
