@@ -82,7 +82,8 @@ def shares_of_hits(model: str, pictures: int) -> tuple[dict[Spot, float], float]
     inner = game.unwrapped
     game.reset(seed=0)
     spots, facts, conversations = [], [], []
-    for spot, inner.player, inner.dealer in dealt(pictures, np.random.default_rng(0)):
+    for spot, player, dealer in dealt(pictures, np.random.default_rng(0)):
+        inner.player, inner.dealer = player, dealer
         spots.append(spot)
         facts.append(inner.facts())
         conversations.append(asked(inner, inner._observation(), recipe))
