@@ -21,7 +21,7 @@ from PIL import Image
 
 from sightline.images import Picture
 from sightline.models.vlm.model import VLM, load_vlm
-from sightline.models.vlm.types import ChatTurn
+from sightline.models.vlm.types import ChatTurn, TokenSequence, TurnSpan
 
 
 @dataclass
@@ -35,6 +35,7 @@ class Faults:
         keeps_weights: says that it has loaded new weights, and has not.
         no_reload: has no such endpoint.
         banned: samples a token that it should not.
+        raw: tells log-probabilities at temperature 1, whatever it samples at.
         strips: leaves out the token that ends a reply.
         stalls: seconds that it waits in the middle of a reply.
         delay: seconds before each reply.
@@ -47,6 +48,7 @@ class Faults:
     keeps_weights: bool = False
     no_reload: bool = False
     banned: bool = False
+    raw: bool = False
     strips: bool = False
     stalls: float = 0.0
     delay: float = 0.0
@@ -103,14 +105,18 @@ class PolicyServer:
             numbers = np.random.default_rng(body["seed"]).random((1, body["max_tokens"]))
             uniforms = numbers if body["temperature"] > 0 else None
             (sample,) = self.vlm.generate([prompt], uniforms, body["temperature"] or 1.0, body["max_tokens"])
-        ids, read = sample.ids.tolist(), prompt.ids.tolist()
+        ids, read, logprobs = sample.ids.tolist(), prompt.ids.tolist(), sample.logprobs
+        if self.faults.raw:
+            start = len(read)
+            spans = (TurnSpan(start, start + len(ids)),)
+            logprobs = self.vlm.score([TokenSequence(prompt, sample.ids, spans)]).logprobs.detach().numpy()
         if self.faults.banned:
             ids[0] = self.vlm.tokens.pad
         told = len(ids) - int(self.faults.strips and sample.finished)
         choice: dict[str, Any] = {
             "message": {"role": "assistant", "content": sample.text},
             "finish_reason": "stop" if sample.finished else "length",
-            "logprobs": {"content": [{"token": "", "logprob": float(one)} for one in sample.logprobs[:told]]},
+            "logprobs": {"content": [{"token": "", "logprob": float(one)} for one in logprobs[:told]]},
         }
         answer: dict[str, Any] = {"model": "another" if self.faults.other_name else body["model"], "choices": [choice]}
         if not self.faults.no_ids:

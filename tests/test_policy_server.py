@@ -21,13 +21,14 @@ from sightline.agents.asynchronous import RolloutsAhead, staleness, within_bound
 from sightline.agents.building import build, resolve
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.samplers.server import ServerSampler
+from sightline.agents.samplers.weight_check import WeightCheck
 from sightline.agents.types import Trajectory
 from sightline.config.agents import PolicyServer as Settings
 from sightline.config.loading import for_agent, load_recipe, parse_override
 from sightline.errors import BadInput, RunFailed
 from sightline.images import Picture
 from sightline.models.vlm.model import VLM, load_vlm
-from sightline.models.vlm.types import ChatTurn
+from sightline.models.vlm.types import ChatTurn, Sample
 from sightline.runs.metrics import read_metrics
 from small_trajectories import episode
 
@@ -181,6 +182,13 @@ def test_new_weights_arrive_whole_and_older_ones_are_noticed(server: PolicyServe
         of_server.take_over_weights()
 
 
+def test_log_probabilities_have_to_be_those_that_were_sampled_from(server: PolicyServer, tmp_path: Path) -> None:
+    """vLLM's default is those before temperature and biases."""
+    server.faults = Faults(raw=True)
+    with pytest.raises(RunFailed, match=r"are not those that it samples from.* --logprobs-mode processed_logprobs"):
+        sampler(server, load_vlm("bundled", device="cpu"), weights=str(tmp_path)).take_over_weights()
+
+
 def test_another_model_is_noticed_before_the_first_rollout(server: PolicyServer, tmp_path: Path) -> None:
     """It reads prompts as the policy does, and loads no weights."""
     vlm = load_vlm("bundled", device="cpu")
@@ -202,6 +210,35 @@ def test_weights_that_stay_behind_by_an_update_are_noticed(
     overrides = dict(map(parse_override, [*SMALL[1:], *more]))
     with pytest.raises(RunFailed, match=r"says that it has loaded weights [12], but"):
         sl.train("numberline", run_dir=tmp_path / "run", progress=False, **overrides)
+
+
+def answers(*logprobs: float) -> list[Sample]:
+    return [Sample(np.arange(len(logprobs)), np.array(logprobs, np.float32), "", False)]
+
+
+def test_what_a_server_answers_is_that_of_its_weights_or_of_older_ones() -> None:
+    """The table of the module, with rounding of a hundredth, as of bfloat16."""
+    check = WeightCheck()
+    for version, logprob in enumerate((-0.5, -0.41, -0.4, -0.1, -0.11)):
+        check.expect(version, answers(logprob, -1.0))
+    for version, said in ((9, -7.0), (0, -0.51), (1, -0.4), (2, -0.405)):  # nothing is known of 9
+        check.compare(version, answers(said, -1.0), "it")
+    with pytest.raises(RunFailed, match=r"it says that it has loaded weights 3, but .* older ones do \(0\.00[23] nats"):
+        check.compare(3, answers(-0.405, -1.0), "it")
+    check.compare(3, answers(-0.1, -1.0), "it")
+    check.forget(4)
+    check.compare(4, answers(-0.4, -1.0), "it")
+
+
+def test_answers_are_compared_up_to_where_they_part() -> None:
+    check, said = WeightCheck(), answers(-0.5, -0.6, -0.1)
+    check.expect(0, answers(-0.5, -0.6, -3.0, -9.0))
+    said[0].ids[1:] = 7
+    check.compare(0, said, "it")  # an even choice that rounding has turned; what follows is of another reply
+    other = WeightCheck()
+    other.expect(0, answers(-0.5, -1.6))
+    with pytest.raises(RunFailed, match=r"it finds its replies 0\.5 nats a token"):
+        other.compare(0, said, "it")
 
 
 def test_weights_too_alike_to_be_told_apart_add_up(server: PolicyServer, tmp_path: Path) -> None:
@@ -231,7 +268,7 @@ def test_a_server_that_stalls_holds_nobody_up(server: PolicyServer, tmp_path: Pa
 from sightline.agents.samplers import server
 from sightline.config.agents import PolicyServer
 from sightline.models.vlm.model import load_vlm
-from sightline.models.vlm.types import ChatTurn
+from sightline.models.vlm.types import ChatTurn, Sample
 
 server.PAUSE = 0.0
 asked = server.ServerSampler(load_vlm("bundled", device="cpu"), PolicyServer(url="{server.url}", timeout=0.5))

@@ -7,7 +7,7 @@
       | weights/3/model.safetensors, then 3/READY      |   a folder that both see; the mark comes last
       | POST /collective_rpc  reload_weights           |   returns when they are loaded
       | POST /reset_prefix_cache, /reset_encoder_cache |   what was computed with the ones before is forgotten
-      | POST /v1/chat/completions, some probes         |   checked: they are answered by these weights, see `Probes`
+      | POST /v1/chat/completions, some probes         |   checked: they are answered by these weights
 
     VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs --generation-config vllm
 
@@ -34,14 +34,14 @@ import numpy as np
 
 from sightline.agents.samplers import Completion, Conversation, Key
 from sightline.agents.samplers.served import banned_biases, check_prompt, completion_of, seed_of
+from sightline.agents.samplers.weight_check import FAR_OFF, PROBED, PROBES, WeightCheck, probes
 from sightline.config.agents import PolicyServer
 from sightline.errors import BadInput, RunFailed, nearest
-from sightline.images import Picture
 from sightline.models.chat.calling import seconds_to_wait
 from sightline.models.chat.endpoints import read_key, resolve_endpoint
 from sightline.models.chat.openai_compatible import complaint, message_part
 from sightline.models.chat.streaming import stream_async
-from sightline.models.vlm.types import ChatTurn, Prompt, Sample
+from sightline.models.vlm.types import Prompt, Sample, TokenSequence, TurnSpan
 
 if TYPE_CHECKING:
     from sightline.models.vlm.model import VLM
@@ -51,13 +51,6 @@ READY = "READY"
 ATTEMPTS, PAUSE, LONGEST_PAUSE = 4, 0.5, 30.0
 """Times that a request is sent if the server is busy or the connection breaks; seconds before the second time, four
 times as long before each further one; and at most, if the server says how long to wait."""
-PROBES, PROBED = 4, 16
-"""Prompts by which the weights of a server are told apart, and tokens that it writes to each."""
-FAR_OFF = 0.2
-"""Mean difference, in nats, between the log-probabilities of a server and of the weights that it should have from which
-on it is said to serve something else; rounding makes some thousandths, some hundredths in bfloat16."""
-TELLING = 1e-3
-"""Mean difference, in nats, below which two sets of weights are not told apart."""
 
 
 class ServerSampler:
@@ -195,11 +188,11 @@ class ServerSampler:
         except OSError as error:
             raise RunFailed(f"weights for the server cannot be written to '{folder}': {error.strerror}") from error
         self._loaded.published = version
-        self._loaded.expected[version] = self._probed_here()
+        self._loaded.check.expect(version, self._probed_here())
         for old in self._folder.iterdir():
             if old.name.isdecimal() and (old / READY).exists() and int(old.name) <= version - keep:
                 shutil.rmtree(old, ignore_errors=True)
-                self._loaded.expected.pop(int(old.name), None)
+                self._loaded.check.forget(int(old.name))
 
     def load(self, version: int) -> None:
         """Have the server load published weights, unless it has them.
@@ -216,8 +209,7 @@ class ServerSampler:
         for cache in ("prefix", "encoder"):  # of prompts, and of pictures
             self._ask(_Request(f"{root}/reset_{cache}_cache", {}))
         self._loaded.version = version
-        if version in self._loaded.expected:
-            self._check_weights(self._loaded.expected[version])
+        self._loaded.check.compare(version, self._probed_there(0.0), f"the server at {self._url}")
 
     def take_over_weights(self, version: int | None = None) -> None:
         """Publish the present weights of the policy and have the server load them.
@@ -229,51 +221,44 @@ class ServerSampler:
         self.publish(version)
         self._loaded.version = -1  # equal numbers may be other weights: of a run that was resumed
         self.load(version)
+        if not self._loaded.sampling_checked:
+            self._check_sampling()
 
-    # -- which weights it has ------------------------------------------------------------------------------------------
-    #
-    # A server can say that it has loaded weights, and have kept others. So some probes are answered greedily by the
-    # policy when its weights are published, and by the server when it has loaded them; their log-probabilities agree
-    # up to rounding. By then the policy may have learned on, so its own are kept. Rounding is not known beforehand, and
-    # one update may change less than it: older weights are those that the answers are clearly nearer to, and they are
-    # compared with the last ones that were clearly not the ones before.
-    #
-    #     published   0    1    2    3          weights 1 and 2 are told apart from 0, but not yet from each other
-    #     expected    -.5  -.4  -.4  -.1
-    #     server      -.5  -.4  -.4  -.4        3 is refused: that is what 1 and 2 have said
-
-    def _probed_here(self) -> list[Sample]:
-        prompts = [self._vlm.encode(conversation) for conversation in _probes()]
-        return self._vlm.generate(prompts, None, 1.0, min(PROBED, self._max_tokens))
-
-    def _probed_there(self) -> list[Sample]:
-        tokens, probes = min(PROBED, self._max_tokens), _probes()
-        asked = [self._request(conversation, 0, 0.0, tokens) for conversation in probes]
-        answers = dict(stream_async(self._connected, self._answer, asked, PROBES))
-        return [self._completion(self._vlm.encode(probe), answers[place]).sample for place, probe in enumerate(probes)]
-
-    def _check_weights(self, expected: list[Sample]) -> None:
-        """Compare the server's answers to the probes with what its weights should answer.
+    def _check_sampling(self) -> None:
+        """Compare log-probabilities at a temperature with those of the policy, whose present weights the server has.
 
         Raises:
-            RunFailed: it has older weights, or another model.
+            RunFailed: they are far off: they are not of the distribution that is sampled from.
         """
-        answers, told_apart = self._probed_there(), self._loaded.told_apart
-        gap = _gap(answers, expected)
-        older = math.inf if told_apart is None else _gap(answers, told_apart)
-        if gap > TELLING and 3 * older < gap:
-            raise RunFailed(
-                f"the server at {self._url} says that it has loaded weights {self.version}, but finds its replies as "
-                f"probable as older ones do ({older:.1g} nats a token from them, {gap:.1g} from the new ones)"
-            )
+        import torch
+
+        temperature = 2.0  # any but 1
+        said = self._probed_there(temperature)
+        sequences = []
+        for probe, sample in zip(probes(), said, strict=True):
+            prompt = self._vlm.encode(probe)
+            start = len(prompt.ids)
+            sequences.append(TokenSequence(prompt, sample.ids, (TurnSpan(start, start + len(sample.ids)),)))
+        with torch.no_grad():
+            own = self._vlm.score(sequences, temperature).logprobs.float().cpu().numpy()
+        gap = float(np.abs(own - np.concatenate([sample.logprobs for sample in said])).mean())
         if gap > FAR_OFF:
             raise RunFailed(
-                f"the server at {self._url} finds its replies {gap:.1f} nats a token more or less probable than the "
-                "policy does: it serves another model, or its log-probabilities are not those that it samples from "
-                "(vLLM: --logprobs-mode processed_logprobs)"
+                f"the log-probabilities of the server at {self._url} are not those that it samples from: at "
+                f"temperature {temperature:g} they are {gap:.1f} nats a token off; start vLLM with --logprobs-mode "
+                "processed_logprobs"
             )
-        if 3 * gap < older and older > TELLING:
-            self._loaded.told_apart = expected
+        self._loaded.sampling_checked = True
+
+    def _probed_here(self) -> list[Sample]:
+        prompts = [self._vlm.encode(conversation) for conversation in probes()]
+        return self._vlm.generate(prompts, None, 1.0, min(PROBED, self._max_tokens))
+
+    def _probed_there(self, temperature: float) -> list[Sample]:
+        tokens, shown = min(PROBED, self._max_tokens), probes()
+        asked = [self._request(conversation, 0, temperature, tokens) for conversation in shown]
+        answers = dict(stream_async(self._connected, self._answer, asked, PROBES))
+        return [self._completion(self._vlm.encode(probe), answers[place]).sample for place, probe in enumerate(shown)]
 
     # -- HTTP ----------------------------------------------------------------------------------------------------------
 
@@ -359,37 +344,15 @@ class _Loaded:
     Attributes:
         version: number of the weights; -1 before the first.
         published: number of the newest weights that it could load.
-        expected: for published weights what they answer to each probe.
-        told_apart: the answers of the last loaded weights that were clearly not the ones before.
+        check: tells whether these are its weights.
+        sampling_checked: whether its log-probabilities are known to be of what it samples from.
         lock: held by whoever samples, so that weights do not change below a rollout or an evaluation.
     """
 
     def __init__(self) -> None:
         self.version = self.published = -1
-        self.expected: dict[int, list[Sample]] = {}
-        self.told_apart: list[Sample] | None = None
+        self.check, self.sampling_checked = WeightCheck(), False
         self.lock = threading.Lock()
-
-
-def _probes() -> list[Conversation]:
-    """Prompts that no model was made for: what they are answered with is uncertain, and changes with any weight."""
-    pictures = np.random.default_rng(0).integers(0, 256, (PROBES, 96, 96, 3), np.uint8)
-    return [[ChatTurn(f"What is this? ({number})", (Picture(pixels),))] for number, pixels in enumerate(pictures)]
-
-
-def _gap(answers: Sequence[Sample], expected: Sequence[Sample]) -> float:
-    """Mean difference, in nats, between the log-probabilities of two greedy answers to each probe.
-
-    Up to where they part, and there too: tokens differ, but the most probable one is about as probable, if rounding is
-    all that they differ by.
-    """
-    gaps = []
-    for one, other in zip(answers, expected, strict=True):
-        shared = min(len(one.ids), len(other.ids))
-        parted = np.flatnonzero(one.ids[:shared] != other.ids[:shared])
-        end = parted[0] + 1 if len(parted) else shared
-        gaps.append(np.abs(one.logprobs[:end] - other.logprobs[:end]))
-    return float(np.mean(np.concatenate(gaps)))
 
 
 def _messages(conversation: Conversation) -> list[dict[str, Any]]:

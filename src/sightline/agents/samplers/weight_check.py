@@ -1,0 +1,101 @@
+"""Check that a server has the weights that it says it has loaded, by what it answers to some probes.
+
+When weights are published, the policy answers the probes greedily; when a server has loaded them, so does the server,
+and their log-probabilities agree up to rounding. By then the policy may have learned on, so its answers are kept.
+
+How large rounding is nobody knows beforehand, and one update may change less than it. So older weights are those that
+the server's answers are clearly nearer to than to the new ones; and they are compared with the last weights that were
+clearly not the ones before, so that small changes add up.
+
+    weights        0      1      2      3           one number stands for all log-probabilities
+    policy        -.50   -.41   -.40   -.10
+    server        -.50   -.41   -.40   -.40         says to have loaded 3: refused, for .01 to 1 is nearer than .30 to 3
+    told apart     0      1      1                  2 is not told apart from 1, up to rounding
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from sightline.agents.samplers import Conversation
+from sightline.errors import RunFailed
+from sightline.images import Picture
+from sightline.models.vlm.types import ChatTurn, Sample
+
+PROBES, PROBED = 4, 16
+"""Number of probes, and tokens of an answer, at most."""
+FAR_OFF = 0.2
+"""Mean difference, in nats, between log-probabilities from which on a server is said to serve something else; rounding
+makes some thousandths, some hundredths in bfloat16."""
+TELLING = 1e-3
+"""Mean difference, in nats, below which two sets of weights are not told apart."""
+CLEARLY = 3.0
+"""Times that answers have to be nearer to some weights than to others."""
+
+
+def probes() -> list[Conversation]:
+    """Prompts that no model was made for: what they are answered with is uncertain, and changes with any weight."""
+    pictures = np.random.default_rng(0).integers(0, 256, (PROBES, 96, 96, 3), np.uint8)
+    return [[ChatTurn(f"What is this? ({number})", (Picture(pixels),))] for number, pixels in enumerate(pictures)]
+
+
+class WeightCheck:
+    """What weights answer to the probes, and whether a server has them."""
+
+    def __init__(self) -> None:
+        self._expected: dict[int, Sequence[Sample]] = {}
+        self._told_apart: Sequence[Sample] | None = None
+
+    def expect(self, version: int, answers: Sequence[Sample]) -> None:
+        """Note what the policy answers with weights of that number."""
+        self._expected[version] = answers
+
+    def forget(self, version: int) -> None:
+        """Weights of that number will not be loaded any more."""
+        self._expected.pop(version, None)
+
+    def compare(self, version: int, answers: Sequence[Sample], who: str) -> None:
+        """Compare what a server answers with what weights of that number answer, if that is known.
+
+        Args:
+            answers: to each probe, greedy, with log-probabilities at temperature 1.
+            who: the server, for messages.
+
+        Raises:
+            RunFailed: it has older weights, or another model.
+        """
+        expected = self._expected.get(version)
+        if expected is None:
+            return
+        gap = _gap(answers, expected)
+        older = math.inf if self._told_apart is None else _gap(answers, self._told_apart)
+        if gap > max(TELLING, CLEARLY * older):
+            raise RunFailed(
+                f"{who} says that it has loaded weights {version}, but finds its replies as probable as older ones do "
+                f"({older:.1g} nats a token from them, {gap:.1g} from the new ones)"
+            )
+        if gap > FAR_OFF:
+            raise RunFailed(
+                f"{who} finds its replies {gap:.1f} nats a token more or less probable than the policy does: it serves "
+                "another model"
+            )
+        if older > max(TELLING, CLEARLY * gap):
+            self._told_apart = expected
+
+
+def _gap(answers: Sequence[Sample], expected: Sequence[Sample]) -> float:
+    """Mean difference, in nats, between the log-probabilities of two greedy answers to each probe.
+
+    Up to where they part, and there too: tokens differ, but the most probable one is about as probable, if rounding is
+    all that they differ by.
+    """
+    gaps = []
+    for one, other in zip(answers, expected, strict=True):
+        shared = min(len(one.ids), len(other.ids))
+        parted = np.flatnonzero(one.ids[:shared] != other.ids[:shared])
+        end = parted[0] + 1 if len(parted) else shared
+        gaps.append(np.abs(one.logprobs[:end] - other.logprobs[:end]))
+    return float(np.mean(np.concatenate(gaps)))
