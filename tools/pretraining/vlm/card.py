@@ -139,6 +139,8 @@ to make 24 on paper (Points24 with a plan), and is not for science.**
   fixed habits. Of Points24 one to ten attempts, in which two numbers at random and a sign at random make a third until
   one is left, and the formula of the last attempt, whatever it makes. Skill is left to demonstrations and reinforcement
   learning.
+- A fifth of all hands of Points24 is kept for evaluation (`env_options.held_out`): no plan is made of them. What their
+  cards look like it knows, from `bundled`, which was shown all hands and formulas at random.
 - Loss: cross-entropy of the reply.
 - Command, {seconds} s with two processes on two cores:
 
