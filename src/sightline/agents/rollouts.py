@@ -102,6 +102,17 @@ class _Texts:
         return _ParsedReply(reply, tokens, choice, choices)
 
 
+@dataclass(frozen=True)
+class _Rules:
+    """What is the same in all episodes of a worker; see `RolloutWorker`."""
+
+    texts: _Texts
+    window: int
+    success: SuccessRule
+    keeps_frames: bool
+    prompt_tokens: int | None
+
+
 class RolloutWorker:
     """Plays episodes of one environment with a sampler, several at the same time.
 
@@ -131,10 +142,9 @@ class RolloutWorker:
         workers: Workers = "inline",
         prompt_tokens: int | None = None,
     ) -> None:
-        self._window, self._prompt_tokens, self._parallel = window, prompt_tokens, parallel
+        self._rules = _Rules(_Texts(replies, vlm), window, success, keeps_frames, prompt_tokens)
         self.success: SuccessRule = success
-        self._keeps_frames = keeps_frames
-        self._texts = _Texts(replies, vlm)
+        self._parallel = parallel
         self.games = GamePool(make, min(parallel, available_cores()) if workers == "processes" else 0)
 
     def play(
@@ -163,21 +173,7 @@ class RolloutWorker:
             while waiting and free:
                 index, task = waiting.popleft()
                 slot = free.pop(0)
-                active.append(
-                    _Episode(
-                        self.games[slot],
-                        slot,
-                        index,
-                        task,
-                        key,
-                        self._texts,
-                        self._window,
-                        picture_filter,
-                        self.success,
-                        self._keeps_frames,
-                        self._prompt_tokens,
-                    )
-                )
+                active.append(_Episode(self._rules, self.games[slot], slot, index, task, key, picture_filter))
             for episode in active:
                 episode.observe()
             playing = [episode for episode in active if not episode.over]
@@ -206,7 +202,7 @@ class RolloutWorker:
         playing = list[_Episode]()
         for task in tasks:
             # One environment serves all: what an episode keeps of its start does not change with the next reset.
-            episode = _Episode(self.games[0], 0, 0, task, (), self._texts, self._window, None, self.success, False)
+            episode = _Episode(self._rules, self.games[0], 0, 0, task)
             episode.observe()
             if episode.over:
                 self.games.discard(0)
@@ -227,28 +223,23 @@ class _Episode:
         game: environment, of this episode alone until it is over.
         index: of the task in the worker's list.
         key: prefix of the PRNG keys.
+        picture_filter: see `RolloutWorker.play`.
     """
 
     def __init__(
         self,
+        rules: _Rules,
         game: gymnasium.Env[Any, Any],
         slot: int,
         index: int,
         task: EpisodeTask,
-        key: Key,
-        texts: _Texts,
-        window: int,
-        picture_filter: PictureFilter | None,
-        success: SuccessRule,
-        keeps_frames: bool,
-        prompt_tokens: int | None = None,
+        key: Key = (),
+        picture_filter: PictureFilter | None = None,
     ) -> None:
-        self._keeps_frames, self._prompt_tokens = keeps_frames, prompt_tokens
-        self._game, self.slot, self.index, self._task = game, slot, index, task
-        self._key, self._texts, self._window, self._picture_filter = key, texts, window, picture_filter
+        self._rules, self._game, self.slot, self.index, self._task = rules, game, slot, index, task
+        self._key, self._picture_filter = key, picture_filter
         self.trajectory = Trajectory(task.seed, task.member)
         self.over = False
-        self._success: SuccessRule = success
         self._exchanges: list[ChatTurn] = []
         self._info: dict[str, Any] = {}
         self._action_names: tuple[str, ...] = game.get_wrapper_attr("action_names")
@@ -267,9 +258,9 @@ class _Episode:
         window 2:    turn 0   turn 1   turn 2   turn 3
                                        shown    shown, to be replied to
         """
-        shown, vlm = self._exchanges[-self._window :], self._texts.vlm
-        if self._prompt_tokens is not None and vlm is not None:
-            while len(shown) > 1 and len(vlm.encode(shown).ids) > self._prompt_tokens:
+        shown, vlm = self._exchanges[-self._rules.window :], self._rules.texts.vlm
+        if self._rules.prompt_tokens is not None and vlm is not None:
+            while len(shown) > 1 and len(vlm.encode(shown).ids) > self._rules.prompt_tokens:
                 shown = shown[1:]
         return shown
 
@@ -304,9 +295,11 @@ class _Episode:
             turn.env_reward = float(reward)
             turn.reward += turn.env_reward  # it holds the penalty already
             turn.success = bool(self._info.get("success", False))
-            if self._keeps_frames:
+            if self._rules.keeps_frames:
                 turn.frame = observation.images[-1] if observation.images else rgb_frame(self._game)
-            self.trajectory.success = success_by_rule([one.success for one in self.trajectory.turns])[self._success]
+            self.trajectory.success = success_by_rule([one.success for one in self.trajectory.turns])[
+                self._rules.success
+            ]
             self.trajectory.mistakes = int(self._info.get("mistakes", 0))
             self._show(observation)
         except Exception as error:
@@ -316,8 +309,8 @@ class _Episode:
         if truncated and not terminated:
             # Cut off by time: the critic bootstraps from the state that would have come next.
             self.trajectory.truncated = True
-            if self._texts.vlm is not None and turn.prompt is not None:
-                self.trajectory.end = self._texts.vlm.encode(self.conversation())
+            if self._rules.texts.vlm is not None and turn.prompt is not None:
+                self.trajectory.end = self._rules.texts.vlm.encode(self.conversation())
 
     def _begin(self, method: str, *args: Any, **options: Any) -> None:
         try:
@@ -333,16 +326,16 @@ class _Episode:
             pictures = tuple(self._picture_filter(picture, self._task, turn) for picture in pictures)
         names = self._action_names or tuple(self._info.get("legal_actions", ()))
         memory = self.trajectory.turns[-1].reply.memory if self.trajectory.turns else ""
-        text = self._texts.prompt_text(observation.text, self._queried_facts, names, memory)
+        text = self._rules.texts.prompt_text(observation.text, self._queried_facts, names, memory)
         self._exchanges.append(ChatTurn(text, pictures))
 
     def parsed_turn(self, completion: Completion) -> Turn:
         """Make the turn of a reply, before its action is played."""
-        settings, sample = self._texts.replies, completion.sample
+        settings, sample = self._rules.texts.replies, completion.sample
         legal: tuple[str, ...] = tuple(self._info.get("legal_actions", self._action_names))
         ids = tuple(sample.ids.tolist())
         names = self._action_names or legal
-        parsed = self._texts.parse(ids, sample.text, sample.finished, self._queried_facts, names, legal)
+        parsed = self._rules.texts.parse(ids, sample.text, sample.finished, self._queried_facts, names, legal)
         action = parsed.reply.action
         # Without names any text may be tried; the environment says what came of it.
         is_legal = action in legal if names else action is not None
@@ -370,7 +363,7 @@ class _Episode:
 
     def _choose_action(self, action: str | None, is_legal: bool, legal: Iterable[str]) -> str | None:
         """Choose the action to play for a parsed one; None forfeits the episode."""
-        settings = self._texts.replies
+        settings = self._rules.texts.replies
         if action is not None and (is_legal or settings.illegal == "play"):
             return action
         names = tuple(legal) or self._action_names
