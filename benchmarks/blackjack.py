@@ -36,13 +36,11 @@ from running import keep, kept
 from sightline.agents.building import game_maker, played_game
 from sightline.agents.types import same_text
 from sightline.config.loading import for_agent, load_recipe
-from sightline.envs.games.blackjack import HIT, STAND, Hand, Rule, against_a_ten, as_dealer, hand_of, most_wins
+from sightline.envs.games.blackjack import HANDS, HIT, STAND, Hand, Rule, against_a_ten, as_dealer, hand_of, most_wins
 from sightline.envs.games.cards import RANKS, Card, any_suit
 from sightline.evaluation.seeds import make_panel
 
 FILE = "blackjack.json"
-HANDS = [*(Hand(total, False) for total in range(21, 3, -1)), *(Hand(total, True) for total in range(21, 11, -1))]
-"""All that a player may hold who is not over 21."""
 RULES: dict[str, Rule] = {
     "hit below a ten more than the dealer shows": against_a_ten,
     "hit below 17": as_dealer,

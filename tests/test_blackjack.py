@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from blackjack_rules import best_reward, from_14, odds_of, odds_of_shares, stand
 from sightline.envs.drawing import Canvas
 from sightline.envs.games import blackjack
 from sightline.envs.games.blackjack import (
+    HANDS,
     Blackjack,
     Hand,
     Rule,
@@ -24,6 +26,7 @@ from sightline.envs.games.blackjack import (
     most_wins,
 )
 from sightline.envs.games.cards import RANKS, SUITS, TABLE, Card
+from sightline.errors import BadInput
 from sightline.evaluation.statistics import wilson
 
 STAND, HIT = np.int64(0), np.int64(1)
@@ -145,6 +148,29 @@ def test_exact_odds() -> None:
 def test_advice_is_that_of_its_rule(player: str, dealer: str, best: str, as_dealer: str, ten: str) -> None:
     for name, action in {"best": best, "dealer": as_dealer, "ten": ten}.items():
         assert table(player, dealer, advice=name).oracle() == action
+
+
+def test_games_may_begin_anywhere() -> None:
+    """With every value as often as with any other, beside each of the dealer's cards."""
+    game, states, counts = Blackjack(starts="any", total=True), Counter[tuple[Hand, int]](), Counter[int]()
+    for seed in range(1000):
+        _, info = game.reset(seed=seed)
+        states[game.hand, game.upcard] += 1
+        counts[len(game.player)] += 1
+        assert info["facts"]["total"] == added_up(game.player) and not info["success"]
+    hands, upcards = Counter[Hand](), Counter[int]()
+    for (hand, upcard), times in states.items():
+        hands[hand] += times
+        upcards[upcard] += times
+    assert set(hands) == set(HANDS) and len(HANDS) == 28 and max(hands.values()) < 65  # 36 expected
+    assert sorted(upcards) == list(range(1, 11)) and min(upcards.values()) > 70  # 100 expected
+    assert counts[2] > 400 and counts[3] > 150 and counts[4] > 20, "as many cards as such hands have"
+    game.reset(seed=7)
+    again = game.player, game.dealer
+    game.reset(seed=7)
+    assert (game.player, game.dealer) == again
+    with pytest.raises(BadInput, match="starts"):
+        Blackjack(starts="every")  # type: ignore[arg-type]
 
 
 def test_a_hand_that_is_hit_at_times_lies_between_never_and_always() -> None:

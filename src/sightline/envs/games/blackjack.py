@@ -103,6 +103,8 @@ def against_a_ten(hand: Hand, dealer: int) -> str:
     return HIT if hand.total < Hand(0, False).with_card(dealer).with_card(10).total else STAND
 
 
+HANDS = (*(Hand(total, False) for total in range(21, 3, -1)), *(Hand(total, True) for total in range(21, 11, -1)))
+"""All that a player may hold who is not over 21."""
 RULES: dict[str, Rule] = {"best": most_wins, "dealer": as_dealer, "ten": against_a_ten}
 
 
@@ -121,6 +123,9 @@ class Blackjack(Game):
         advice: what best play and demonstrations are: what wins most (`best`); the dealer's own rule, hit below 17
             (`dealer`, 40.8 %); or a beginner's, hit below what the dealer has if the card face down is a ten (`ten`,
             38.2 %).
+        starts: how games begin: with two cards `dealt`, or, for training, with `any` hand, each value as often as any
+            other, beside each of the dealer's cards (exploring starts, Sutton and Barto, "Reinforcement Learning",
+            2018, section 5.3).
         legacy: show every ten as J, Q or K and never as 10, and never show more than the dealer's upcard.
         render_size: height and width of the pictures.
         render_mode: `rgb_array` or None.
@@ -132,6 +137,7 @@ class Blackjack(Game):
         self,
         total: bool = False,
         advice: Literal["best", "dealer", "ten"] = "best",
+        starts: Literal["dealt", "any"] = "dealt",
         legacy: bool = False,
         render_size: Size = (96, 96),
         render_mode: str | None = "rgb_array",
@@ -139,6 +145,7 @@ class Blackjack(Game):
         super().__init__(render_size, render_mode)
         self.asked = ("dealer", "total") if total else ("player", "dealer")
         self.rule = RULES[one_of("advice", advice, RULES)]
+        self.starts = one_of("starts", starts, ("dealt", "any"))
         self.legacy = legacy
         self.player: list[Card] = []
         self.dealer: list[Card] = []
@@ -165,9 +172,22 @@ class Blackjack(Game):
         super().reset(seed=seed)
         self.dealer = [self._draw_card(), self._draw_card()]
         self.player = [self._draw_card(), self._draw_card()]
+        if self.starts == "any":
+            self._explore()
         self._outcome = ""
         self._stood = False
         return self._observation(), self._info(False)
+
+    def _explore(self) -> None:
+        """Replace the dealer's upcard and the player's hand by any others."""
+        upcard, hand = 1 + int(self.np_random.integers(10)), HANDS[int(self.np_random.integers(len(HANDS)))]
+        while self.upcard != upcard:
+            self.dealer[0] = self._draw_card()
+        while self.hand != hand:
+            # Cards as they come until the hand has that value: so it consists of what such hands consist of.
+            if self.hand.total > 21:
+                self.player = [self._draw_card()]
+            self.player.append(self._draw_card())
 
     def _draw_card(self) -> Card:
         rank = RANKS[int(self.np_random.integers(len(RANKS)))]
