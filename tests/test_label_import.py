@@ -382,6 +382,12 @@ def test_the_hostile_files_would_work_elsewhere(tmp_path: Path) -> None:
         trace.unlink()
 
 
+def test_a_name_of_two_lines_is_told_in_one(tmp_path: Path) -> None:
+    content = pickle.dumps([array[:, :1] for array in arrays(1)], 5).replace(b"numpy", b"\numpy", 1)
+    with pytest.raises(BadInput, match=r"it wants to call umpy\.\S+$"):
+        read_arrays(write(tmp_path / "damaged.pkl", content))
+
+
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_no_damage_makes_more_than_bad_input(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

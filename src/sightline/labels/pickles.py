@@ -97,7 +97,8 @@ class _Unpickler(pickle.Unpickler):
         try:
             return known[module, name]
         except KeyError:
-            raise _Unsafe(f"it wants to call {module}.{name}"[:120]) from None
+            called = " ".join(f"{module}.{name}".split())  # of a damaged file, a name may hold anything
+            raise _Unsafe(f"it wants to call {called}"[:120]) from None
 
     def persistent_load(self, pid: Any) -> Any:
         raise _Unsafe("it refers to something outside itself")
