@@ -21,7 +21,7 @@ from PIL import Image
 
 from sightline.images import Picture
 from sightline.models.vlm.model import VLM, load_vlm
-from sightline.models.vlm.types import ChatTurn, TokenSequence, TurnSpan
+from sightline.models.vlm.types import ChatTurn, TokenSequence
 
 
 @dataclass
@@ -107,9 +107,7 @@ class PolicyServer:
             (sample,) = self.vlm.generate([prompt], uniforms, body["temperature"] or 1.0, body["max_tokens"])
         ids, read, logprobs = sample.ids.tolist(), prompt.ids.tolist(), sample.logprobs
         if self.faults.raw:
-            start = len(read)
-            spans = (TurnSpan(start, start + len(ids)),)
-            logprobs = self.vlm.score([TokenSequence(prompt, sample.ids, spans)]).logprobs.detach().numpy()
+            logprobs = self.vlm.score([TokenSequence.of_reply(prompt, sample.ids)]).logprobs.detach().numpy()
         if self.faults.banned:
             ids[0] = self.vlm.tokens.pad
         told = len(ids) - int(self.faults.strips and sample.finished)

@@ -268,7 +268,7 @@ def test_a_server_that_stalls_holds_nobody_up(server: PolicyServer, tmp_path: Pa
 from sightline.agents.samplers import server
 from sightline.config.agents import PolicyServer
 from sightline.models.vlm.model import load_vlm
-from sightline.models.vlm.types import ChatTurn, Sample
+from sightline.models.vlm.types import ChatTurn
 
 server.PAUSE = 0.0
 asked = server.ServerSampler(load_vlm("bundled", device="cpu"), PolicyServer(url="{server.url}", timeout=0.5))
@@ -366,7 +366,7 @@ def test_a_bound_of_zero_is_the_synchronous_run_bit_for_bit(runs: dict[str, Path
 @pytest.mark.parametrize(("name", "bound"), [("one", 1), ("two", 2)])
 def test_a_bound_is_how_far_rollouts_are_ahead(name: str, bound: int, runs: dict[str, Path]) -> None:
     stale = [one["rollout/staleness"] for one in numbers(runs[name]) if one.get("rollout/staleness") is not None]
-    assert len(stale) > bound and stale == [min(update, bound) for update in range(len(stale))]
+    assert len(stale) > 2 and stale == [min(update, bound) for update in range(len(stale))]
 
 
 def test_what_is_learned_does_not_depend_on_who_is_faster(runs: dict[str, Path]) -> None:

@@ -1036,6 +1036,8 @@ def test_models_that_cannot_be_loaded(folder: Callable[[str], Path], tmp_path: P
     refused(
         tmp_path / "silent", r"is Llama 3\.2 Vision, which reads pictures by cross-attention .*; take another family"
     )
+    (tmp_path / "silent/config.json").write_text('{"model_type": "florence2"}')
+    refused(tmp_path / "silent", r"is an encoder-decoder, which reads pictures by cross-attention .*; take another")
 
 
 @pytest.mark.parametrize(

@@ -47,14 +47,19 @@ class Alarms:
         """Problem of each alarm whose metric is known; None if there is none."""
         limits = self.limits
         found: dict[str, str | None] = {}
+
+        def at_most(limit: float, metric: str, line: str) -> None:
+            """An alarm on a metric above a limit; `{}` in its line stands for the metric."""
+            value = metrics.get(metric)
+            if value is not None:
+                found[metric.partition("/")[2]] = _line(value > limit, line.format(value))
+
         # First of all: where replies cannot be read, no other number means what it says.
-        for name, limit, advice in (
-            ("unparsable", limits.unparsable, "warm-start first (warm_start={}), or raise replies.penalty"),
-            ("illegal", limits.illegal, "raise replies.penalty"),
-        ):
-            share = metrics.get(f"rollout/{name}")
-            if share is not None:
-                found[name] = _line(share > limit, f"{share:.0%} of all replies are {name}; {advice}")
+        at_most(
+            *(limits.unparsable, "rollout/unparsable"),
+            "{:.0%} of all replies are unparsable; warm-start first (warm_start={{}}), or raise replies.penalty",
+        )
+        at_most(limits.illegal, "rollout/illegal", "{:.0%} of all replies are illegal; raise replies.penalty")
         # Perception accuracy: the first thing to go when only success is rewarded.
         accuracy = metrics.get("rollout/truthful")
         if accuracy is not None:
@@ -72,27 +77,21 @@ class Alarms:
                 f"replies hardly vary any more ({entropy:.2g} nats of entropy per token), so nothing new is tried; "
                 "raise update.entropy or lower update.learning_rate",
             )
-        repeated = metrics.get("rollout/repeated_thoughts")
-        if repeated is not None:
-            found["repeated_thoughts"] = _line(
-                repeated > limits.repeated_thoughts,
-                f"the same thoughts occur in {repeated:.0%} of all states, whatever they show; raise "
-                "update.kl_thoughts or lower update.thought_weight",
-            )
-        kl = metrics.get("update/kl_reference")
-        if kl is not None:
-            found["kl_reference"] = _line(
-                kl > limits.kl_ceiling,
-                f"the model is {kl:.3g} nats per reply away from what it was before RL; raise "
-                "update.kl_thoughts or lower update.learning_rate",
-            )
-        step = metrics.get("update/kl_old")
-        if step is not None:
-            found["kl_old"] = _line(
-                step > limits.kl_step_ceiling,
-                f"one update took the model {step:.3g} nats per reply away from the one that sampled, which is far; "
-                "lower update.learning_rate, raise update.minibatch, or, with long replies, set update.ratio=token",
-            )
+        at_most(
+            *(limits.repeated_thoughts, "rollout/repeated_thoughts"),
+            "the same thoughts occur in {:.0%} of all states, whatever they show; raise update.kl_thoughts or lower "
+            "update.thought_weight",
+        )
+        at_most(
+            *(limits.kl_ceiling, "update/kl_reference"),
+            "the model is {:.3g} nats per reply away from what it was before RL; raise update.kl_thoughts or lower "
+            "update.learning_rate",
+        )
+        at_most(
+            *(limits.kl_step_ceiling, "update/kl_old"),
+            "one update took the model {:.3g} nats per reply away from the one that sampled, which is far; lower "
+            "update.learning_rate, raise update.minibatch, or, with long replies, set update.ratio=token",
+        )
         # Zero variance: no group (without groups, no two episodes) with different returns, so no advantages.
         zero_variance, deviation = metrics.get("rollout/zero_variance"), metrics.get("rollout/return_std")
         equal = None if deviation is None else deviation < 1e-9

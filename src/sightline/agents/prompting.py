@@ -100,3 +100,9 @@ def reply_schema(settings: Replies, queried_facts: Sequence[str], action_names: 
         "required": list(properties),
         "additionalProperties": False,
     }
+
+
+def common_start(texts: Sequence[str]) -> str:
+    """What all texts begin with; there is at least one."""
+    first, last = min(texts), max(texts)  # of sorted texts, these two have least in common
+    return first[: next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]

@@ -19,7 +19,7 @@ from sightline.agents.types import same_text
 from sightline.config.agents import WarmStart
 from sightline.errors import BadInput, RunFailed
 from sightline.models.vlm.model import VLM
-from sightline.models.vlm.types import ChatTurn, Sample, TokenSequence, TurnSpan
+from sightline.models.vlm.types import ChatTurn, Sample, TokenSequence
 
 HELD_OUT = 128
 """Demonstrations that are not trained on, on which perception accuracy is measured."""
@@ -91,9 +91,7 @@ def warm_start(
 
 
 def _sequence(vlm: VLM, demo: Demo, reply: np.ndarray) -> TokenSequence:
-    prompt = vlm.encode([ChatTurn(demo.text, demo.pictures)])
-    start = len(prompt.ids)
-    return TokenSequence(prompt, reply, (TurnSpan(start, start + len(reply)),))
+    return TokenSequence.of_reply(vlm.encode([ChatTurn(demo.text, demo.pictures)]), reply)
 
 
 def _backward(

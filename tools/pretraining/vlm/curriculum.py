@@ -16,7 +16,7 @@ import numpy as np
 
 from pretraining.vlm.exercise import PLANNED, REPLIES, Exercise
 from pretraining.vlm.rooms import KINDS, LOOKS, strolls
-from sightline.agents.prompting import demonstration, keys_of, prompt_text
+from sightline.agents.prompting import common_start, demonstration, keys_of, prompt_text
 from sightline.envs.control.cartpole import TRACK, CartPole
 from sightline.envs.games.blackjack import Blackjack, hand_of
 from sightline.envs.games.cards import RANKS, Card, any_suit
@@ -80,15 +80,15 @@ def phrases(examples: list[Exercise]) -> list[str]:
     forms = {(example.game, keys_of(example.replies, example.facts)): example for example in examples}
     for game, keys in sorted(forms):
         prompts = {one.prompt for one in examples if (one.game, keys_of(one.replies, one.facts)) == (game, keys)}
-        start = _common_start(list(prompts))
-        end = _common_start([prompt[::-1] for prompt in prompts])[::-1]
+        start = common_start(list(prompts))
+        end = common_start([prompt[::-1] for prompt in prompts])[::-1]
         if game == "household":  # what its goals, facts and actions are made of are the same tokens in all of them
             end = end[end.index('". Reply') :]
             listed = [prompt.partition("\nThe action")[2].partition("take ")[0] for prompt in prompts]
             found |= {*KINDS, *LOOKS, *(f" {number}" for number in range(1, 10)), "take ", "go to "}
             # Said with the name in sight: whether the target is here is then one look back at what is like it.
             found |= {", here", ", elsewhere"}
-            found |= {'", "take ', '", "go to ', f"\nThe action{_common_start(listed)}take "}
+            found |= {'", "take ', '", "go to ', f"\nThe action{common_start(listed)}take "}
             found |= {"\nYou have not been at: ", "not seen yet: "}
         if game == "blackjack-total":  # a value is one token, whether it has one digit or two, is hard or soft
             found |= {*(f" {total}" for total in range(2, 22)), *(f" soft {total}" for total in range(11, 22))}
@@ -103,11 +103,6 @@ def phrases(examples: list[Exercise]) -> list[str]:
         reply = demonstration(one.replies, dict.fromkeys(one.facts, mark), mark, mark)
         found |= set(reply.split(json.dumps(mark)[1:-1]))
     return sorted(found)
-
-
-def _common_start(texts: list[str]) -> str:
-    first, last = min(texts), max(texts)
-    return first[: next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
 
 
 def task_of(name: str) -> str:

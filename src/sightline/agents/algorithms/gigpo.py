@@ -28,6 +28,7 @@ from pydantic import NonNegativeFloat
 from sightline.agents.algorithms.base import AlgorithmConfig, GroupSize, within_groups
 from sightline.agents.algorithms.grpo import Deviation, of_episodes, relative_to_group
 from sightline.agents.algorithms.returns import discounted_returns
+from sightline.agents.prompting import common_start
 from sightline.agents.types import Advantages, Group, Turn
 from sightline.config.basics import Fraction
 
@@ -99,16 +100,10 @@ def _anchors(states: Mapping[str, Turn], similarity: float) -> dict[str, str]:
 
 def _what_differs(texts: Sequence[str]) -> list[str]:
     """The texts without what they all begin and end with."""
-    begin = _same_at_first(texts)
+    begin = len(common_start(texts))
     rest = [text[begin:] for text in texts]
-    end = _same_at_first([text[::-1] for text in rest])
+    end = len(common_start([text[::-1] for text in rest]))
     return [text[: len(text) - end] for text in rest]
-
-
-def _same_at_first(texts: Sequence[str]) -> int:
-    """Number of characters that all texts begin with."""
-    one, other = min(texts), max(texts)  # of sorted texts, the first and the last have least in common
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _likeness(one: str, other: str) -> float:

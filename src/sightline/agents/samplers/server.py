@@ -41,7 +41,7 @@ from sightline.models.chat.calling import seconds_to_wait
 from sightline.models.chat.endpoints import read_key, resolve_endpoint
 from sightline.models.chat.openai_compatible import complaint, message_part
 from sightline.models.chat.streaming import stream_async
-from sightline.models.vlm.types import Prompt, Sample, TokenSequence, TurnSpan
+from sightline.models.vlm.types import Prompt, Sample, TokenSequence
 
 if TYPE_CHECKING:
     from sightline.models.vlm.model import VLM
@@ -234,11 +234,8 @@ class ServerSampler:
 
         temperature = 2.0  # any but 1
         said = self._probed_there(temperature)
-        sequences = []
-        for probe, sample in zip(probes(), said, strict=True):
-            prompt = self._vlm.encode(probe)
-            start = len(prompt.ids)
-            sequences.append(TokenSequence(prompt, sample.ids, (TurnSpan(start, start + len(sample.ids)),)))
+        prompts = [self._vlm.encode(probe) for probe in probes()]
+        sequences = [TokenSequence.of_reply(prompt, one.ids) for prompt, one in zip(prompts, said, strict=True)]
         with torch.no_grad():
             own = self._vlm.score(sequences, temperature).logprobs.float().cpu().numpy()
         gap = float(np.abs(own - np.concatenate([sample.logprobs for sample in said])).mean())

@@ -69,7 +69,7 @@ class _Room:
 
 def roomy_cache(model: Any) -> dict[str, Any]:
     """An empty cache as an input of `generate`; none for models whose layers hold something else than all tokens."""
-    if without_adapters(model).config.is_encoder_decoder or not all_tokens_kept(model):
+    if not all_tokens_kept(model):
         return {}
     cache = _usual_cache(model)
     cache.layers = [RoomyLayer() for _ in cache.layers]

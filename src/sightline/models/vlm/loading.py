@@ -142,15 +142,16 @@ def _load_model(library: Any, place: str, options: dict[str, Any]) -> Any:
     """Load a model; a folder with only adapters loads their base model and merges the adapters into it.
 
     Raises:
-        BadInput: the model reads pictures by cross-attention, or adapters are incomplete or cannot be read.
+        BadInput: the model reads pictures or prompts by cross-attention, or adapters are incomplete or cannot be read.
     """
     adapters = Path(place) / "adapter_config.json"
     # Merged, so that new adapters can be trained on top of the loaded ones.
     if not adapters.exists():
-        kind = library.AutoConfig.from_pretrained(place, trust_remote_code=False).model_type
-        if kind in CROSS_ATTENTION:  # before gigabytes of weights are fetched
+        config = library.AutoConfig.from_pretrained(place, trust_remote_code=False)
+        name = CROSS_ATTENTION.get(config.model_type, "an encoder-decoder" if config.is_encoder_decoder else None)
+        if name is not None:  # before gigabytes of weights are fetched
             raise BadInput(
-                f"'{place}' is {CROSS_ATTENTION[kind]}, which reads pictures by cross-attention and not as tokens of "
+                f"'{place}' is {name}, which reads pictures by cross-attention and not as tokens of "
                 "the prompt; take another family, such as Qwen3-VL or Gemma 3"
             )
         return library.AutoModelForImageTextToText.from_pretrained(place, **options)

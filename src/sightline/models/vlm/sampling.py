@@ -84,8 +84,7 @@ def sample(
         pad_token_id=tokens.pad,
         **options or {},
     )
-    # Options may count from the first token, and a decoder that reads its prompt elsewhere has no cache of it.
-    in_passes = not options and not without_adapters(model).config.is_encoder_decoder
+    in_passes = not options  # they may count from the first token
     with _without_own_settings(model), without_future_warnings(), torch.no_grad():
         inputs = dict(inputs) | roomy_cache(model)
         if of is not None:

@@ -44,7 +44,5 @@ def can_share(model: Any) -> bool:
     """
     from sightline.models.vlm.caching import all_tokens_kept
 
-    core = without_adapters(model)
-    if core.config.is_encoder_decoder or "position_ids" not in inspect.signature(core.forward).parameters:
-        return False
-    return all_tokens_kept(model)
+    takes_positions = "position_ids" in inspect.signature(without_adapters(model).forward).parameters
+    return takes_positions and all_tokens_kept(model)

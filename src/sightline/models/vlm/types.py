@@ -149,6 +149,12 @@ class TokenSequence:
     reply: np.ndarray
     spans: tuple[TurnSpan, ...]
 
+    @classmethod
+    def of_reply(cls, prompt: Prompt, reply: np.ndarray) -> TokenSequence:
+        """A prompt and a reply to it, all of which is scored."""
+        start = len(prompt.ids)
+        return cls(prompt, reply, (TurnSpan(start, start + len(reply)),))
+
     @property
     def length(self) -> int:
         """Number of tokens."""
