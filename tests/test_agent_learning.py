@@ -174,6 +174,28 @@ def test_the_reference_scores_what_is_learned_from_and_nothing_else() -> None:
     assert sum(turn.ref_logprobs is not None for turn in found) > 5
 
 
+@pytest.mark.parametrize("wanted", [False, True])
+def test_entropy_is_kept_where_all_episodes_end_alike_if_wanted(wanted: bool) -> None:
+    settings = ("update.kl_thoughts=0", "update.learning_rate=1e-4", "update.epochs=1", "update.entropy=1.0")
+    setup = setup_of(*settings, "algorithm.kind=grpo", f"update.all_turns={wanted}")
+    setup.engine.prepare(setup.vlm)
+    played, learner = played_by(setup), setup.learner()
+    for turn in (turn for episode in played for turn in episode.turns):
+        turn.reward = 0.0
+    played[-1].error = "broken"
+    learner.compute_values(played)
+    advantages = learner.compute_advantages(played)
+    assert advantages == [None] * 8
+    first, second = (learner.learn(played, advantages, update, 0.0) for update in range(2))
+    assert advantages == [None] * 8  # the caller's are left alone: which groups teach something is told by them
+    if not wanted:
+        assert first["update/turns"] == first["update/steps"] == 0
+        return
+    assert first["update/turns"] == sum(len(episode.turns) for episode in played[:-1])
+    before, after = first["update/choice_entropy"], second["update/choice_entropy"]
+    assert before is not None and after is not None and after > before + 0.01
+
+
 @pytest.mark.parametrize(
     ("overrides", "processes", "why"),
     [

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from sightline.agents.algorithms.base import AlgorithmConfig
+from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.engines.engine import Engine, padded_microbatches
 from sightline.agents.losses import NonFiniteLoss, Sums, policy_loss, sampler_mismatch
 from sightline.agents.metrics import MetricValues, merge_sums, update_metrics
@@ -173,6 +174,11 @@ class PolicyLearner:
         Raises:
             RunFailed: a loss or gradient is not finite; the weights are those of the last good step.
         """
+        if self._settings.all_turns:
+            advantages = [
+                Advantages(np.zeros(len(one.turns))) if found is None and is_complete(one) else found
+                for one, found in zip(trajectories, advantages, strict=True)
+            ]
         turns, sequences = self._sequences(trajectories, advantages)
         own = [sequence for sequence in sequences if sequence is not None]
         padding = self._padding(own)

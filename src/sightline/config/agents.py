@@ -159,7 +159,11 @@ class Update(Strict):
     """Weight of the KL divergence on the tokens of the action."""
     entropy: NonNegativeFloat = 0.0
     """Weight of the entropy among the legal actions (not among all tokens, which spoils the format). It acts in turns
-    that are learned from: the fewer groups teach something, the larger it has to be."""
+    that are learned from: without `all_turns`, the fewer groups teach something, the larger it has to be."""
+    all_turns: bool = False
+    """Learn also from groups whose episodes all ended alike: their advantages are 0, but KL and entropy act there as
+    well. So no policy settles, or drifts away from the model before RL, where nothing tells its actions apart. Costs a
+    pass over all turns."""
     max_grad_norm: PositiveFloat = 1.0
     weight_decay: NonNegativeFloat = 0.0
 
