@@ -27,7 +27,7 @@ from sightline.agents.evaluation import (
     summary,
 )
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
-from sightline.agents.trajectory_log import tokens_of, trajectory_log, write_trajectory_log
+from sightline.agents.trajectory_log import LOGGED_EPISODES, tokens_of, trajectory_log, write_trajectory_log
 from sightline.agents.types import Advantages, Failure, Trajectory
 from sightline.config.agents import Replies
 from sightline.envs.games.making import GameMaker
@@ -68,6 +68,13 @@ def test_one_that_looks_is_perfect_and_blind_at_chance() -> None:
     assert numbers["oracle"]["return"] == numbers["return"]  # no step leads away
     assert numbers["random"]["ci_high"] < 1
     assert numbers["random"]["truthful"] is None and numbers["random"]["unparsable"] is None
+
+
+def test_pictures_are_kept_of_the_episodes_that_are_logged() -> None:
+    played = play_eval_seeds(worker(parallel=64), Scripted(looks), PANEL)
+    kept = [all(picture.pixels.size for turn in one.turns for picture in turn.exchange.pictures) for one in played]
+    assert kept == [index < LOGGED_EPISODES for index in range(60)]
+    assert all(turn.state for one in played for turn in one.turns)
 
 
 def test_where_no_picture_is_shown_nothing_is_hidden() -> None:

@@ -22,7 +22,7 @@ from sightline.agents.engines.engine import Engine, SingleProcess
 from sightline.agents.rewards import TurnRewards
 from sightline.agents.rollouts import CHANCE_OF_MOVES, EpisodeTask, PictureFilter, RolloutWorker
 from sightline.agents.samplers import Sampler
-from sightline.agents.sharing import gather_episodes
+from sightline.agents.sharing import gather_episodes, without_tensors
 from sightline.agents.trajectory_log import LOGGED_EPISODES
 from sightline.agents.types import Trajectory
 from sightline.envs.games.contract import Observation
@@ -68,7 +68,8 @@ def play_eval_seeds(
         engine: of several processes, each of which plays its share.
 
     Returns:
-        Trajectories in the order of the seeds, of all processes on each of them (`sharing.gather_episodes`).
+        Trajectories in the order of the seeds, of all processes on each of them (`sharing.gather_episodes`). None has
+        prompts, and only the first ones, which are logged, have pictures: thousands of games would fill the memory.
     """
     tasks = [EpisodeTask(seed) for seed in eval_seeds.seeds[engine.rank :: engine.world]]
     picture_filter: PictureFilter | None = None
@@ -76,7 +77,12 @@ def play_eval_seeds(
         picture_filter = blank_picture
     elif pictures == "shuffled":
         picture_filter = ShuffledPictures(collect_pictures(worker, eval_seeds))
-    played = worker.play(sampler, tasks, picture_filter=picture_filter, after_turns=after_turns)
+    shown: dict[str, Picture] = {}
+
+    def at_end(index: int, episode: Trajectory) -> Trajectory:
+        return without_tensors(episode, shown if index < LOGGED_EPISODES else None, framed=rewards is not None)
+
+    played = worker.play(sampler, tasks, picture_filter=picture_filter, after_turns=after_turns, at_end=at_end)
     if rewards is not None:
         rewards.score(played)
     return gather_episodes(engine, played, 1, pictured=LOGGED_EPISODES)

@@ -154,6 +154,7 @@ class RolloutWorker:
         key: Key = (),
         picture_filter: PictureFilter | None = None,
         after_turns: Callable[[int], None] | None = None,
+        at_end: Callable[[int, Trajectory], Trajectory] = lambda index, episode: episode,
     ) -> list[Trajectory]:
         """Play every task to its end.
 
@@ -161,6 +162,7 @@ class RolloutWorker:
             key: prefix of the PRNG key of every turn, so that the same task can be played differently.
             picture_filter: changes the pictures that the sampler is shown, not the episode's facts.
             after_turns: called with the number of turns that were just played.
+            at_end: (index of a task, its episode, which has just ended) -> what is kept of the episode.
 
         Returns:
             Trajectories in the order of the tasks. Where the environment broke down, one with `error`.
@@ -188,7 +190,7 @@ class RolloutWorker:
                     episode.observe()  # … before the first is waited for
             for episode in active:
                 if episode.over:
-                    done[episode.index] = episode.trajectory
+                    done[episode.index] = at_end(episode.index, episode.trajectory)
                     free.append(episode.slot)
                     if episode.trajectory.error is not None:
                         self.games.discard(episode.slot)

@@ -1,4 +1,4 @@
-"""Episodes of all processes on each of them, without their pictures.
+"""Episodes without their pictures: those of all processes on each of them, and those that nobody learns from.
 
     process that played     prompts, picture tensors, pictures      it alone learns from these turns
     all the others          replies, values, rewards, digests       what advantages and metrics need
@@ -34,7 +34,7 @@ def gather_episodes(engine: Engine, local: Sequence[Trajectory], group: int, pic
     places = [(i // group * engine.world + engine.rank) * group + i % group for i in range(len(local))]
     sent: dict[str, Picture] = {}  # equal pictures become one object, which is pickled once
     light = [
-        (place, _without_tensors(episode, sent if place < pictured else None))
+        (place, replace(without_tensors(episode, sent if place < pictured else None), elsewhere=True))
         for place, episode in zip(places, local, strict=True)
     ]
     mine = dict(zip(places, local, strict=True))
@@ -42,16 +42,26 @@ def gather_episodes(engine: Engine, local: Sequence[Trajectory], group: int, pic
     return [gathered[place] for place in sorted(gathered)]
 
 
-def _without_tensors(episode: Trajectory, sent: dict[str, Picture] | None) -> Trajectory:
-    turns = [_light_turn(turn, sent) for turn in episode.turns]
-    return replace(episode, turns=turns, end=None, elsewhere=True)
+def without_tensors(episode: Trajectory, pictures: dict[str, Picture] | None, framed: bool = False) -> Trajectory:
+    """Copy an episode without what only learning needs.
+
+    Args:
+        pictures: digest -> picture, to which those of the episode are added, so that equal ones are kept once; None
+            replaces them by references.
+        framed: keep the frames of turns, which a reward model has not seen yet.
+    """
+    return replace(episode, turns=[_light_turn(turn, pictures, framed) for turn in episode.turns], end=None)
 
 
-def _light_turn(turn: Turn, sent: dict[str, Picture] | None) -> Turn:
-    pictures = tuple(
-        Picture.reference(picture.digest) if sent is None else sent.setdefault(picture.digest, picture)
+def _light_turn(turn: Turn, pictures: dict[str, Picture] | None, framed: bool) -> Turn:
+    shown = tuple(
+        Picture.reference(picture.digest) if pictures is None else pictures.setdefault(picture.digest, picture)
         for picture in turn.exchange.pictures
     )
-    prompt = None if turn.prompt is None else Prompt(np.zeros(0, np.int64))
-    sample = replace(turn.sample, kept=())
-    return replace(turn, exchange=replace(turn.exchange, pictures=pictures), prompt=prompt, sample=sample, frame=None)
+    return replace(
+        turn,
+        exchange=replace(turn.exchange, pictures=shown),
+        prompt=None if turn.prompt is None else Prompt(np.zeros(0, np.int64)),
+        sample=replace(turn.sample, kept=()),
+        frame=turn.frame if framed else None,
+    )
