@@ -80,6 +80,7 @@ def play_eval_seeds(
     shown: dict[str, Picture] = {}
 
     def at_end(index: int, episode: Trajectory) -> Trajectory:
+        # Frames stay for the reward model, which scores many episodes at once and then lets them go.
         return without_tensors(episode, shown if index < LOGGED_EPISODES else None, framed=True)
 
     played = worker.play(sampler, tasks, picture_filter=picture_filter, after_turns=after_turns, at_end=at_end)
