@@ -355,6 +355,7 @@ def test_a_hugging_face_model_without_two_towers_is_refused(tmp_path: Path) -> N
         ("ViT-B-32", "'ViT-B-32'"),
         ("local-dir:/no/such/folder", "open_clip_config.json"),
         ("hf:/no/such/folder", "/no/such/folder"),
+        ("hf:no/such/folder", "there is no folder"),
     ],
 )
 def test_unknown_names_list_the_nearest(name: str, expected: str) -> None:

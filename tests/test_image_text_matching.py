@@ -139,6 +139,8 @@ def test_a_run_learns_from_it(folder: Path, train_run: Callable[..., Path]) -> N
 def test_models_without_a_matching_head(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="there is no folder"):
         ImageTextMatchingReward(GOAL, "/nowhere/at/all")
+    with pytest.raises(BadInput, match="there is no folder"):
+        ImageTextMatchingReward(GOAL, "nowhere/at/all")
     torch.manual_seed(0)
     write_blip(tmp_path)
     from safetensors.torch import load_file, save_file

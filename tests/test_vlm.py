@@ -1016,7 +1016,7 @@ def test_models_that_cannot_be_loaded(folder: Callable[[str], Path], tmp_path: P
         assert "\n" not in str(told.value)
 
     refused(tmp_path / "nowhere", "there is no folder")
-    for typo in ("./typo", "../typo", "~/typo"):
+    for typo in ("./typo", "../typo", "~/typo", "runs/sft/checkpoints/typo"):
         refused(typo, "^there is no folder '.*typo'")
     refused("nobody/nothing", "cannot be loaded as an image-text-to-text model")
     (tmp_path / "empty").mkdir()

@@ -17,7 +17,7 @@ from sightline.config.basics import Aspect
 from sightline.config.blocks import Dtype
 from sightline.errors import BadInput, RunFailed, nearest
 from sightline.models.device import choose_device
-from sightline.models.hub import quiet_hub
+from sightline.models.hub import means_folder, quiet_hub
 from sightline.runs.files import parse_json, read_bytes
 
 if TYPE_CHECKING:
@@ -84,9 +84,10 @@ def load_encoder(
         raise BadInput(f"batch_size must be a whole number of frames from 1, not {batch_size!r:.80}")
     torch_device = choose_device(device)
     torch_dtype = dtype_for(dtype, torch_device)
-    local = name in BUNDLED or name.startswith(("local-dir:", "hf:/", "hf:.", "hf:~"))
+    hugging_face = name.startswith("hf:")
+    local = means_folder(name.removeprefix("hf:")) if hugging_face else name in BUNDLED or name.startswith("local-dir:")
     with quiet_hub(offline=local):
-        if name.startswith("hf:"):
+        if hugging_face:
             return HuggingFaceEncoder(name, torch_device, torch_dtype, batch_size, aspect)
         return OpenClipEncoder(name, torch_device, torch_dtype, batch_size, aspect)
 
@@ -424,7 +425,7 @@ def cannot_load(name: str, error: Exception) -> Exception:
     source = name.removeprefix("hf:").removeprefix("local-dir:")
     if name in BUNDLED or Path(source).expanduser().exists():
         return RunFailed(f"the files of encoder '{name}' cannot be read: {reason}")
-    if name.startswith("hf:") and source.startswith(("/", ".", "~")):
+    if name.startswith("hf:") and means_folder(source):
         return BadInput(f"there is no folder '{source}'")
     if not any(word in reason.lower() for word in ("connect", "download", "offline", "cache", "resolve", "locate")):
         return RunFailed(f"encoder '{name}' could not be loaded: {type(error).__name__}: {reason}")

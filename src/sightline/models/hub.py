@@ -1,4 +1,5 @@
-"""Access to the Hugging Face hub without log output, and without a minute of retries where there is no network."""
+"""Names of models on the Hugging Face hub, and access to it without log output and without a minute of retries where
+there is no network."""
 
 from __future__ import annotations
 
@@ -7,7 +8,13 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
+
+
+def means_folder(name: str) -> bool:
+    """True if a model's name is that of a folder, there or not, and not `owner/name` on the hub."""
+    return name.startswith(("/", ".", "~")) or name.count("/") > 1 or Path(name).exists()
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from sightline.config.blocks import Dtype
 from sightline.errors import BadInput
 from sightline.models.device import choose_device
 from sightline.models.encoders import cannot_load, dtype_for, image_processor_size
-from sightline.models.hub import quiet_hub
+from sightline.models.hub import means_folder, quiet_hub
 from sightline.rewards.base import Clip, RewardModel, to_numpy
 from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
 
@@ -90,7 +90,7 @@ class ImageTextMatchingReward(RewardModel):
             raise BadInput(str(error)) from error
         self._device, self._batch_size = choose_device(device), batch_size
         self._dtype = dtype_for(dtype, self._device)
-        with quiet_hub(offline=model.startswith(("/", ".", "~"))):
+        with quiet_hub(offline=means_folder(model)):
             self._model, self._processor = _loaded(model, self._dtype)
         self._model.to(self._device).eval().requires_grad_(False)
         self.image_size = image_processor_size(self._processor.image_processor) or 224

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sightline.errors import BadInput, Damaged
-from sightline.models.hub import quiet_hub
+from sightline.models.hub import means_folder, quiet_hub
 from sightline.runs.files import parse_json, read_bytes
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any
     auto: Any = transformers  # its types change with its version
     auto.utils.logging.disable_progress_bar()
     # Whether a folder is meant is asked of the name as it was written: a `Path` drops the `./` that says so.
-    folder = bundled_vlm_folder(name) if name in BUNDLED else Path(name).expanduser() if _is_path(name) else None
+    folder = bundled_vlm_folder(name) if name in BUNDLED else Path(name).expanduser() if means_folder(name) else None
     place = name if folder is None else str(folder)
     if folder is not None and not folder.is_dir():
         raise BadInput(f"there is no folder '{place}'; use bundled, owner/name of the Hugging Face hub, or a folder")
@@ -165,10 +165,6 @@ def _load_model(library: Any, place: str, options: dict[str, Any]) -> Any:
         raise BadInput(f"'{adapters}' does not say which model the adapters are for (base_model_name_or_path)")
     with without_future_warnings():
         return peft.PeftModel.from_pretrained(_load_model(library, base, options), place).merge_and_unload()
-
-
-def _is_path(name: str) -> bool:
-    return name.startswith(("/", ".", "~")) or Path(name).exists()
 
 
 def _reason(error: Exception) -> str:
