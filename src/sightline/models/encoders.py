@@ -84,11 +84,10 @@ def load_encoder(
         raise BadInput(f"batch_size must be a whole number of frames from 1, not {batch_size!r:.80}")
     torch_device = choose_device(device)
     torch_dtype = dtype_for(dtype, torch_device)
-    hugging_face = name.startswith("hf:")
-    local = means_folder(name.removeprefix("hf:")) if hugging_face else name in BUNDLED or name.startswith("local-dir:")
-    with quiet_hub(offline=local):
-        if hugging_face:
+    if name.startswith("hf:"):
+        with quiet_hub(offline=means_folder(name.removeprefix("hf:"))):
             return HuggingFaceEncoder(name, torch_device, torch_dtype, batch_size, aspect)
+    with quiet_hub(offline=name in BUNDLED or name.startswith("local-dir:")):
         return OpenClipEncoder(name, torch_device, torch_dtype, batch_size, aspect)
 
 
