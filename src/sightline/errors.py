@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TypeVar
 
 Value = TypeVar("Value")
@@ -22,8 +25,42 @@ class RunFailed(Exception):
 
 
 def reason_of(error: BaseException) -> str:
-    """Type and message of an exception, in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    """Type and message of an exception, in one line; the type alone if it has no message."""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+OURS = Path(__file__).parent
+"""Folder of this package."""
+LIBRARIES = tuple(Path(sysconfig.get_paths()[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+"""Folders of Python's own modules and of installed packages."""
+
+
+def place_of(error: BaseException) -> str:
+    """Place in a file where other people's code raised an exception, such as `reacher.py:12`; empty if only ours did.
+
+    The innermost line of a file that is not installed is named, since that is what its author can mend; if all code but
+    ours is installed, the innermost of its lines.
+    """
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(".py")]
+    theirs = [frame for frame in frames if not Path(frame.filename).is_relative_to(OURS)]
+    not_installed = [frame for frame in theirs if not any(map(Path(frame.filename).is_relative_to, LIBRARIES))]
+    candidates = not_installed or theirs
+    if not candidates:
+        return ""
+    innermost = candidates[-1]
+    file = Path(innermost.filename)
+    shown = file.name if not_installed else "/".join(file.parts[-2:])
+    return f"{shown}:{innermost.lineno}"
+
+
+def reason_and_place(error: BaseException) -> str:
+    """Type and message of an exception of other people's code, and where it was raised, in one line.
+
+    >>> ZeroDivisionError: division by zero (reacher.py:12)
+    """
+    place = place_of(error)
+    return f"{reason_of(error)} ({place})" if place else reason_of(error)
 
 
 def nearest(wanted: str, known: Iterable[str], count: int = 3) -> str:

@@ -18,10 +18,10 @@ from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation, RescaleObservation, TimeLimit, TransformAction, TransformObservation
 
 from sightline.envs.drawing import Size
-from sightline.envs.rendering import prepare_rendering
+from sightline.envs.rendering import drawing_advice, prepare_rendering
 from sightline.envs.tasks import StatesSuccess
 from sightline.envs.vectorised import VectorisedFrames
-from sightline.errors import BadInput, RunFailed, nearest
+from sightline.errors import BadInput, RunFailed, nearest, reason_and_place
 
 DEFAULT_EPISODE_STEPS = 1000
 """Time limit (steps) of environments that define none; without one an evaluation might never end."""
@@ -377,8 +377,6 @@ def _one_line_errors(env_id: str) -> Iterator[None]:
         raise RunFailed(f"environment '{env_id}' needs a package that is not installed: {error}") from error
     except TypeError as error:
         raise BadInput(f"environment '{env_id}' does not take these options: {error}") from error
-    except Exception as error:
-        message = " ".join(str(error).split()) or type(error).__name__
-        if any(word in message for word in ("OpenGL", "EGL", "GLX", "GLFW", "OSMesa", "libGL", "glGet")):
-            message += "; no OpenGL here: 'sightline doctor' says what to install, or set MUJOCO_GL=osmesa"
-        raise RunFailed(f"environment '{env_id}' cannot be built: {message}") from error
+    except (Exception, SystemExit) as error:
+        advice = drawing_advice(error)
+        raise RunFailed(f"environment '{env_id}' cannot be built: {reason_and_place(error)}{advice}") from error

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import multiprocessing
 import os
+import re
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,34 @@ from sightline.errors import RunFailed, reason_of
 
 if TYPE_CHECKING:
     import mujoco
+
+
+NO_OPENGL = (
+    "there is no OpenGL here: 'sightline doctor' says what to install, or set MUJOCO_GL=egl (or osmesa) before it is "
+    "imported"
+)
+DRAWING_TROUBLE = {
+    r"NoSuchDisplay|pyglet": "set PYGLET_HEADLESS=1 before it is imported (it needs EGL: apt-get install libegl1)",
+    r"[Vv]ideo device|SDL|[Vv]ideo system": "set SDL_VIDEODRIVER=offscreen before it is imported",
+    r"OpenGL|EGL|GLX|GLFW|OSMesa|libGL|\bgl[A-Z]\w+|\b[Dd]isplay\b": NO_OPENGL,
+}
+"""Words of an error (a regular expression) -> what to do about it; the first that fits counts."""
+
+
+def drawing_advice(error: BaseException) -> str:
+    """Advice on an exception of a renderer, as `"; do this"`; empty if it is not about displays or OpenGL.
+
+    The exceptions that led to this one are read, too: libraries often hide the cause behind an error of their own.
+    """
+    words = ""
+    cause: BaseException | None = error
+    while cause is not None:
+        words += f" {type(cause).__name__} {cause}"
+        cause = cause.__cause__ or cause.__context__
+    for signs, advice in DRAWING_TROUBLE.items():
+        if re.search(signs, words):
+            return f"; {advice}"
+    return ""
 
 
 SOFTWARE = ("llvmpipe", "softpipe", "swrast", "swiftshader")
