@@ -16,12 +16,13 @@ from gymnasium.utils.env_checker import check_env
 
 from conftest import our_tasks
 from sightline import registry
-from sightline.envs import CARTPOLE_ID, METAWORLD_ID, MOUNTAIN_CAR_ID, making
+from sightline.envs import CARTPOLE_ID, METAWORLD_ID, MOUNTAIN_CAR_ID
 from sightline.envs.control.cartpole import LOOKS as CARTPOLE_LOOKS
 from sightline.envs.control.cartpole import CartPole
 from sightline.envs.control.mountain_car import LOOKS as MOUNTAIN_CAR_LOOKS
 from sightline.envs.control.mountain_car import MountainCar
 from sightline.envs.making import EnvMaker
+from sightline.envs.spaces import adapted_to_learners
 from sightline.errors import BadInput, RunFailed
 
 BOTH: list[type[gymnasium.Env[Any, Any]]] = [CartPole, MountainCar]
@@ -397,7 +398,7 @@ def test_learners_find_nothing_to_transpose_in_pictures(given: tuple[int, ...], 
         def _state(self) -> np.ndarray:
             return np.arange(np.prod(given), dtype=np.uint8).reshape(given)
 
-    env = making._adapt_to_learners(Any3(), "it", rescale=False)
+    env = adapted_to_learners(Any3(), "it", rescale=False)
     state, _ = env.reset(seed=0)
     assert env.observation_space.shape == state.shape == expected
     assert state.dtype == np.uint8

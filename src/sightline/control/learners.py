@@ -33,7 +33,7 @@ from sightline.config.learners import (
 from sightline.config.recipe import ControlRecipe
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.standardisation import StandardisedObservations
-from sightline.envs.making import is_picture
+from sightline.envs.spaces import is_picture
 from sightline.errors import BadInput, nearest
 from sightline.evaluation.episodes import Policy
 from sightline.models.device import choose_device
