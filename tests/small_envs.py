@@ -99,6 +99,13 @@ class Grey(Clock):
         return super().render()[:, :, 0]
 
 
+class Heat(Clock):
+    """Renders numbers that are no colours: degrees, as floats."""
+
+    def render(self) -> np.ndarray:
+        return super().render() + 20.5
+
+
 class InParts(Clock):
     """Observes a dictionary."""
 

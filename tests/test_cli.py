@@ -231,7 +231,7 @@ PROCESS_CASES = {
     "unknown environment": (["train", "env=Pendulm-v1", "goal=a rod"], 2),
     "no encoder": (["train", "cartpole", "reward.encoder=hf:no-one/nothing"], 1),
     "breaks in a worker": (["train", "env=small_envs:Raising", "goal=a pole", *IN_WORKERS], 1),
-    "grey in a worker": (["train", "env=small_envs:Grey", "goal=a pole", *IN_WORKERS], 1),
+    "no colours in a worker": (["train", "env=small_envs:Heat", "goal=a pole", *IN_WORKERS], 1),
     "big picture": (["score", "big.png", *GOAL], 2),
 }
 

@@ -217,9 +217,9 @@ def test_an_environment_that_breaks(workers: Any) -> None:
 
 
 @pytest.mark.parametrize("workers", ["inline", "processes"])
-def test_a_picture_without_colours_is_said_in_one_line(workers: Any) -> None:
+def test_a_picture_of_other_numbers_is_said_in_one_line(workers: Any) -> None:
     with pytest.raises(RunFailed, match=r"uint8\[H, W, 3\]") as caught:
-        FrameVectorEnv(EnvMaker("small_envs:Grey"), 2, episode_seeds(0), workers=workers)
+        FrameVectorEnv(EnvMaker("small_envs:Heat"), 2, episode_seeds(0), workers=workers)
     assert "\n" not in str(caught.value)
 
 

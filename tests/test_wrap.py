@@ -33,7 +33,7 @@ from sightline.rewards.learned.reward import EnsembleReward
 from sightline.rewards.sparse import SparseReward
 from sightline.rewards.wrap import wrap
 from sightline.rewards.zero_shot import ZeroShotReward
-from small_envs import Blind, Canvas, Clock, Grey, InParts, Undrawn, recorded_clock
+from small_envs import Blind, Canvas, Clock, Heat, InParts, Undrawn, recorded_clock
 
 COUNT, STEPS = 3, 40
 
@@ -573,7 +573,7 @@ def test_a_key_that_is_taken_is_refused() -> None:
         assert set(played.own[~played.ended]) <= {0, *range(1, 101, 10)}
 
 
-@pytest.mark.parametrize(("kind", "expected"), [(Grey, "uint8"), (Undrawn, "returned nothing")])
+@pytest.mark.parametrize(("kind", "expected"), [(Heat, "uint8"), (Undrawn, "returned nothing")])
 def test_what_is_no_frame_is_told_in_one_line(kind: Any, expected: str) -> None:
     make = functools.partial(kind, render_mode="rgb_array")
     for inner in (make(), SyncVectorEnv([make]), SyncVectorEnv([make], autoreset_mode="SameStep"), DummyVecEnv([make])):

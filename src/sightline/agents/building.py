@@ -21,9 +21,9 @@ from sightline.agents.samplers.policy import PolicySampler
 from sightline.config.agents import WarmStart
 from sightline.config.loading import for_agent, validate_recipe
 from sightline.config.recipe import AGENT_REWARD, AgentRecipe
+from sightline.envs.frames import rgb_frame
 from sightline.envs.games.making import GameMaker
 from sightline.envs.tasks import find_task
-from sightline.envs.vector import rgb_frame
 from sightline.errors import BadInput
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played
 from sightline.models.vlm.model import VLM

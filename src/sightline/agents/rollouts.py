@@ -30,10 +30,10 @@ from sightline.agents.samplers import Completion, Key, Sampler
 from sightline.agents.types import Reply, Trajectory, Turn
 from sightline.config.agents import Replies
 from sightline.config.basics import Workers
+from sightline.envs.frames import rgb_frame
 from sightline.envs.games.contract import Observation
 from sightline.envs.games.processes import GamePool, MakeGame, begin
 from sightline.envs.tasks import SuccessRule
-from sightline.envs.vector import rgb_frame
 from sightline.evaluation.episode_stats import success_by_rule
 from sightline.images import Picture
 from sightline.models.device import available_cores

@@ -16,10 +16,10 @@ from sightline.config.loading import for_control
 from sightline.config.recipe import ControlRecipe
 from sightline.control.learners import algorithm_class, check_learner, choose_policy
 from sightline.control.resolving import env_maker
+from sightline.envs.frames import rgb_frame
 from sightline.envs.making import EnvMaker
 from sightline.envs.rendering import is_software, opengl_context, opengl_renderer
 from sightline.envs.tasks import Task, find_task
-from sightline.envs.vector import rgb_frame
 from sightline.errors import BadInput
 from sightline.evaluation.episodes import Episodes, Policy, play_panel, task_panel
 from sightline.evaluation.seeds import EvalSeeds

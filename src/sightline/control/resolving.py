@@ -21,9 +21,10 @@ from sightline.config.learners import (
 from sightline.config.loading import for_control, validate_recipe
 from sightline.config.recipe import ControlRecipe
 from sightline.envs.drawing import Size
+from sightline.envs.frames import rgb_frame
 from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import find_task
-from sightline.envs.vector import misfit, rgb_frame
+from sightline.envs.vector import misfit
 from sightline.errors import BadInput, RunFailed, reason_of
 from sightline.rewards.building import resolved_words
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium.utils import RecordConstructorArgs
+
+from sightline.envs.frames import to_array
 
 RECORDS_FRAME = "records_frame"
 """Key of an environment's metadata: its infos hold `frame`."""
@@ -65,4 +66,4 @@ class RecordFrame(Camera):
 def _rendered(env: gymnasium.Env[Any, Any]) -> Any:
     # Some environments draw on one canvas all the time, and the reset that follows would draw over this frame.
     frame: Any = env.render()
-    return None if frame is None else np.array(frame)
+    return None if frame is None else to_array(frame).copy()

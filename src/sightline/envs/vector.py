@@ -28,6 +28,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from sightline.envs.frames import rgb_frame
 from sightline.errors import BadInput, RunFailed, reason_of
 
 DEAD = (EOFError, ConnectionError)
@@ -172,42 +173,6 @@ def misfit(space: spaces.Space[Any], state: Any) -> str | None:
     if numbers.dtype.kind in "fc" and not np.isfinite(numbers).all():
         return "with NaN in it" if np.isnan(numbers).any() else "with an infinite number in it"
     return None
-
-
-def rgb_frame(env: gymnasium.Env[Any, Any]) -> np.ndarray:
-    """Render a frame of the environment's present state: uint8[H, W, 3], contiguous.
-
-    Raises:
-        RunFailed: the environment failed to render, or rendered anything else.
-    """
-    try:
-        rendered: Any = env.render()
-        frame = None if rendered is None else np.asarray(rendered)
-    except RunFailed:
-        raise
-    except Exception as error:
-        raise RunFailed(
-            f"the environment could not render: {' '.join(str(error).split())}; "
-            "'sightline doctor' says which rendering back ends work here"
-        ) from error
-    return checked_frame(frame)
-
-
-def checked_frame(rendered: Any) -> np.ndarray:
-    """A picture that an environment rendered.
-
-    Raises:
-        RunFailed: it is something else than uint8[H, W, 3].
-    """
-    if rendered is None:
-        raise RunFailed(
-            "the environment's render() returned nothing; its constructor must take render_mode='rgb_array' and keep "
-            "it, and render() must return uint8[H, W, 3]"
-        )
-    frame = np.asarray(rendered)
-    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
-        raise RunFailed(f"the environment rendered {frame.dtype}{list(frame.shape)}; frames must be uint8[H, W, 3]")
-    return np.ascontiguousarray(frame)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
-from sightline.envs.vector import checked_frame, misfit
+from sightline.envs.frames import checked_frame
+from sightline.envs.vector import misfit
 from sightline.errors import BadInput, RunFailed, reason_of
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from sightline.envs.frames import rgb_frame
 from sightline.envs.tasks import Task
-from sightline.envs.vector import MakeEnv, rgb_frame
+from sightline.envs.vector import MakeEnv
 from sightline.rewards.base import RewardModel
 
 

@@ -27,8 +27,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from gymnasium.wrappers import Autoreset
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper
 
+from sightline.envs.frames import checked_frame, rgb_frame
 from sightline.envs.record_frame import RECORDS_FRAME, Camera, RecordFrame
-from sightline.envs.vector import checked_frame, rgb_frame
 from sightline.errors import BadInput
 from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream
 

@@ -9,8 +9,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from sightline.envs.frames import rgb_frame
 from sightline.envs.games.contract import MAX_TEXT, ActionText, AnyText, Observation
-from sightline.envs.vector import rgb_frame
 from sightline.errors import BadInput, RunFailed
 
 OfState = str | Callable[[Any, Mapping[str, Any]], Any]

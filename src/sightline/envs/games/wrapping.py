@@ -11,8 +11,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from sightline.envs.frames import rgb_frame
 from sightline.envs.games.contract import ActionText, AnyText, Game, Observation
-from sightline.envs.vector import rgb_frame
 from sightline.errors import BadInput, RunFailed, nearest
 
 AnyEnv = gymnasium.Env[Any, Any]
