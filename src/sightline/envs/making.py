@@ -19,6 +19,7 @@ from gymnasium.wrappers import TimeLimit
 from sightline.envs.drawing import Size
 from sightline.envs.rendering import drawing_advice, prepare_rendering
 from sightline.envs.spaces import adapted_to_learners
+from sightline.envs.success import truth
 from sightline.envs.tasks import StatesSuccess
 from sightline.envs.vectorised import VectorisedFrames
 from sightline.errors import BadInput, RunFailed, nearest, reason_and_place
@@ -139,22 +140,23 @@ class SuccessFrom(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Step, and say whether the state reached is a success.
 
         Raises:
+            BadInput: the info holds something else than a truth value.
             RunFailed: there is no such info.
         """
         observation, reward, terminated, truncated, info = self.env.step(action)
         stated = self._success_from
         if callable(stated):
-            success = stated(float(reward), info)
+            success = truth(stated(float(reward), info), f"what success_from gives of '{self._name}'")
         elif stated == "reward":
             success = float(reward) > 0
         elif stated in info:
-            success = info[stated]
+            success = truth(info[stated], f"the info '{stated}' of '{self._name}'")
         else:
             raise RunFailed(
                 f"'{self._name}' states no info '{stated}', but {', '.join(sorted(info)) or 'none'}; name one of these "
                 "in success_from, or say success_from=reward"
             )
-        return observation, reward, terminated, truncated, {**info, "success": bool(success)}
+        return observation, reward, terminated, truncated, {**info, "success": success}
 
 
 def _check_reset_signature(env: gymnasium.Env[Any, Any], env_id: str) -> None:

@@ -29,6 +29,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from sightline.envs.frames import rgb_frame
+from sightline.envs.success import with_success
 from sightline.errors import BadInput, RunFailed, reason_of
 
 DEAD = (EOFError, ConnectionError)
@@ -121,6 +122,8 @@ class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._step += 1
         try:
             state, reward, terminated, truncated, info = self.env.step(action)
+        except BadInput:
+            raise  # it says what to do
         except Exception as error:
             raise self._failure(f"failed in step(): {reason_of(error)}") from error
         self._check_observation(state)
@@ -130,7 +133,7 @@ class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise self._failure(f"returned a reward that is not a number: {reward!r:.60}") from error
         if not finite:
             raise self._failure(f"returned a reward that is {'NaN' if math.isnan(reward) else 'infinite'}")
-        return state, reward, terminated, truncated, info
+        return state, reward, terminated, truncated, with_success(info, self._name)
 
     def _check_observation(self, state: Any) -> None:
         wrong = misfit(self._space, state)

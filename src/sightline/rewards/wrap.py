@@ -29,6 +29,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 
 from sightline.envs.frames import checked_frame, rgb_frame
 from sightline.envs.record_frame import RECORDS_FRAME, Camera, RecordFrame
+from sightline.envs.success import stated_success
 from sightline.errors import BadInput
 from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream
 
@@ -369,7 +370,7 @@ def _reached(infos: dict[str, Any], name: str) -> np.ndarray | None:
 
 def _success(infos: Sequence[dict[str, Any]]) -> np.ndarray | None:
     """bool[N] from the infos of N environments, under either of its two common names; None if none states it."""
-    stated = [info.get("success", info.get("is_success")) for info in infos]
+    stated = [stated_success(info) for info in infos]
     return None if all(one is None for one in stated) else np.array([bool(one) for one in stated])
 
 
