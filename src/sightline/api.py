@@ -120,6 +120,7 @@ def evaluate(
     """
     from sightline.control.resolving import env_maker
     from sightline.envs.making import EnvMaker
+    from sightline.envs.observations import Observations, count
     from sightline.envs.tasks import Task, find_task
     from sightline.evaluation.episodes import play_panel, task_panel
 
@@ -151,11 +152,11 @@ def evaluate(
     else:
         raise BadInput(f"the environment must be a name or a function that makes one, not {type(env).__name__}")
 
-    def choose(states: np.ndarray) -> np.ndarray:
+    def choose(states: Observations) -> np.ndarray:
         actions = act(states) if act is policy else act(states, deterministic=True)[0]
         actions = np.asarray(actions)
-        if actions.shape[:1] != states.shape[:1]:
-            raise BadInput(f"the policy gave actions of shape {list(actions.shape)} for {len(states)} states")
+        if actions.shape[:1] != (count(states),):
+            raise BadInput(f"the policy gave actions of shape {list(actions.shape)} for {count(states)} states")
         return actions
 
     done = play_panel(choose, make, task, task_panel(task, make, "test", episodes, seed), reward)

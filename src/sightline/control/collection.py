@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 
+from sightline.envs.observations import Observations, picked
 from sightline.envs.vector import FrameVectorEnv, Transitions
 from sightline.evaluation.episode_stats import EpisodeStats
 from sightline.evaluation.episodes import stacked, step_clip
@@ -27,13 +28,13 @@ class SpacesVecEnv(VecEnv):
     def __init__(self, count: int, state_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
         super().__init__(count, state_space, action_space)
 
-    def reset(self) -> np.ndarray:
+    def reset(self) -> Observations:
         raise NotImplementedError
 
     def step_async(self, actions: np.ndarray) -> None:
         raise NotImplementedError
 
-    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+    def step_wait(self) -> tuple[Observations, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -172,18 +173,18 @@ class CollectingVecEnv(SpacesVecEnv):
         diverged, self.diverged = self.diverged, 0
         return diverged
 
-    def reset(self) -> np.ndarray:
+    def reset(self) -> Observations:
         return self.envs.reset()
 
     def step_async(self, actions: np.ndarray) -> None:
         self._actions = actions
 
-    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+    def step_wait(self) -> tuple[Observations, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         step = self.collect(self._actions)
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for i in np.flatnonzero(step.ended):
             infos[i] = {
-                "terminal_observation": step.final_states[i],
+                "terminal_observation": picked(step.final_states, i),
                 "TimeLimit.truncated": bool(step.truncated[i] and not step.terminated[i]),
             }
         return step.states, step.rewards.astype(np.float32), step.ended, infos

@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 from stable_baselines3 import TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
@@ -33,6 +33,7 @@ from sightline.config.learners import (
 from sightline.config.recipe import ControlRecipe
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.standardisation import StandardisedObservations
+from sightline.envs.observations import Observations
 from sightline.envs.spaces import is_picture
 from sightline.errors import BadInput, nearest
 from sightline.evaluation.episodes import Policy
@@ -141,7 +142,7 @@ def build_on_policy_learner(recipe: ControlRecipe, env: VecEnv) -> OnPolicyAlgor
             model: OnPolicyAlgorithm = algorithm(policy, env, seed=recipe.seed, device=recipe.device, **arguments)
     except (TypeError, ValueError, AssertionError) as error:
         raise BadInput(f"learner {learner.algorithm} cannot be built: {' '.join(str(error).split())}") from error
-    if type(model.rollout_buffer) is not RolloutBuffer:
+    if type(model.rollout_buffer) not in (RolloutBuffer, DictRolloutBuffer):
         raise BadInput(
             f"'{learner.algorithm}' keeps its rollouts in a {type(model.rollout_buffer).__name__}; only classes with "
             "Stable-Baselines3's plain RolloutBuffer can be trained, such as PPO"
@@ -255,7 +256,7 @@ def value_weights(model: OnPolicyAlgorithm) -> list[str]:
 def greedy(model: BaseAlgorithm) -> Policy:
     """The deterministic policy of a learner."""
 
-    def act(states: np.ndarray) -> np.ndarray:
+    def act(states: Observations) -> np.ndarray:
         actions, _ = model.predict(states, deterministic=True)
         return actions
 

@@ -26,6 +26,7 @@ from sightline.control.relabelling import relabel
 from sightline.control.reward_worker import RewardWorker
 from sightline.control.state import buffer_of, latest_learner, set_random_state
 from sightline.control.trainer import ControlTrainer
+from sightline.envs.observations import blank
 from sightline.rewards.base import Clip, OnlineRewardModel, RewardStream, RewardUpdate
 from sightline.runs.folder import open_run
 from sightline.runs.state import restoring
@@ -131,20 +132,21 @@ class OffPolicyTrainer(ControlTrainer):
         if not model.keeps_features:
             return None, np.float16
         # One blank state through the model tells both, whatever the encoder or network is.
-        envs, space = self._env.envs, self._env.envs.state_space
-        blank = Clip(
+        envs = self._env.envs
+        states = blank(envs.state_space, (1, 1))
+        clip = Clip(
             np.ones((1, 1), bool),
             frames=np.zeros((1, 1, *envs.frame_shape), np.uint8) if "frames" in model.needs else None,
-            states=np.zeros((1, 1, *space.shape), space.dtype) if "states" in model.needs else None,
+            states=states if "states" in model.needs and isinstance(states, np.ndarray) else None,
             env_reward=np.zeros((1, 1), np.float32),
         )
-        features = RewardStream(model).embed(blank)
+        features = RewardStream(model).embed(clip)
         return features.shape[2:], model.feature_dtype or features.dtype
 
     def _make_scorer(self) -> None:
         """Make the reward model and its worker, for the learner that was just built."""
         buffer = buffer_of(self.model)
-        self._reward = self._online_reward(buffer.visited)
+        self._reward = self._online_reward(buffer.visited if isinstance(buffer.observations, np.ndarray) else None)
         self._scorer = RewardWorker(buffer, self._reward)
         self._open.callback(self._scorer.close)
         if isinstance(self._reward, OnlineRewardModel):

@@ -33,6 +33,7 @@ from sightline.control.learners import build_on_policy_learner, reset_values, va
 from sightline.control.standardisation import RewardScale, StandardisedObservations
 from sightline.control.state import set_random_state
 from sightline.control.trainer import ControlTrainer
+from sightline.envs.observations import Observations, joined, picked
 from sightline.models.device import random_states_kept
 from sightline.rewards.base import OnlineRewardModel, RewardStream, RewardUpdate
 from sightline.rewards.novelty import AMONG
@@ -61,20 +62,21 @@ class OnPolicyTrainer(ControlTrainer):
     def learn(self) -> None:
         while self.step < self.setup.recipe.steps:
             self.between_chunks()
-            chunk, features = self._collect()
+            chunk, features, cut_off = self._collect()
             rewards = self._score(chunk, features)
-            self._fill_returns(chunk, rewards)
+            self._fill_returns(chunk, rewards, cut_off)
             self.model._update_current_progress_remaining(self.step, self.setup.recipe.steps)
             self.model.train()
             self._standardise_observations()
             self._report_chunk(rewards)
         self.between_chunks(last=True)
 
-    def _collect(self) -> tuple[Chunk, np.ndarray]:
+    def _collect(self) -> tuple[Chunk, np.ndarray, list[Observations]]:
         """Step the environments through a chunk with the policy; the rollout buffer has all of it but rewards.
 
         Returns:
-            The chunk, and the features [S, N, …] of its scored steps.
+            The chunk, the features [S, N, …] of its scored steps, and the last states of episodes that a time limit
+            cut off, in order of time.
 
         Raises:
             Stopped: a stop was asked for long ago; the chunk is lost.
@@ -83,20 +85,24 @@ class OnPolicyTrainer(ControlTrainer):
         policy.set_training_mode(False)
         buffer.reset()
         parts: list[Future[np.ndarray]] = []
+        cut_off: list[Observations] = []
         submitted = 0
         for step in range(model.n_steps):
             # State-dependent exploration keeps its noise for `sde_sample_freq` steps, or for the whole chunk.
             if model.use_sde and (step == 0 or (model.sde_sample_freq > 0 and step % model.sde_sample_freq == 0)):
                 policy.reset_noise(model.n_envs)
-            assert isinstance(model._last_obs, np.ndarray) and model._last_episode_starts is not None
+            seen: Any = model._last_obs
+            assert seen is not None and model._last_episode_starts is not None
             with torch.no_grad():
-                actions, values, log_probs = policy(obs_as_tensor(model._last_obs, model.device))
+                actions, values, log_probs = policy(obs_as_tensor(seen, model.device))
             taken = actions.cpu().numpy()
             done = self._env.collect(self._within_bounds(taken))
             # Rewards are still to come; with NaN no update can go without them unnoticed.
             unknown = np.full(model.n_envs, np.nan, np.float32)
-            buffer.add(model._last_obs, taken, unknown, model._last_episode_starts, values, log_probs)
+            buffer.add(seen, taken, unknown, model._last_episode_starts, values, log_probs)
             model._last_obs, model._last_episode_starts = done.states, done.ended
+            truncated = done.ended & ~done.terminated
+            cut_off += [picked(done.final_states, truncated)] if truncated.any() else []
             model.num_timesteps += model.n_envs
             # The encoder works on these frames while the simulation makes the next ones.
             scored = self._env.scored
@@ -104,7 +110,7 @@ class OnPolicyTrainer(ControlTrainer):
                 parts.append(self._worker.submit(self._stream.embed, self._env.newest(submitted)))
                 submitted = scored
             self.session.give_up_if_overdue()
-        return self._env.take_chunk(), np.concatenate([part.result() for part in parts])
+        return self._env.take_chunk(), np.concatenate([part.result() for part in parts]), cut_off
 
     def _within_bounds(self, actions: np.ndarray) -> np.ndarray:
         """The actions that are carried out; what is learned from are those that the policy drew."""
@@ -121,13 +127,17 @@ class OnPolicyTrainer(ControlTrainer):
         captured = model.capture(clip) if isinstance(model, OnlineRewardModel) else {}
         clip = replace(clip, frames=None)
         if isinstance(model, OnlineRewardModel):
-            assert isinstance(chunk.steps.states, np.ndarray)
-            self._visited.add(chunk.steps.states)
+            if isinstance(chunk.steps.states, np.ndarray):
+                self._visited.add(chunk.steps.states)
             model.collected(features, clip, captured)
         return chunk.spread(self._stream.score(features, clip))
 
-    def _fill_returns(self, chunk: Chunk, rewards: np.ndarray) -> None:
-        """Complete the rollout buffer: rewards, and from them returns and advantages."""
+    def _fill_returns(self, chunk: Chunk, rewards: np.ndarray, cut_off: list[Observations]) -> None:
+        """Complete the rollout buffer: rewards, and from them returns and advantages.
+
+        Args:
+            cut_off: see `_collect`.
+        """
         model, steps = self.model, chunk.steps
         assert steps.ended is not None and steps.terminated is not None
         if self._standardises:
@@ -137,12 +147,11 @@ class OnPolicyTrainer(ControlTrainer):
         truncated = steps.ended & ~steps.terminated
         # A time limit says nothing about the state: what would have come after it is estimated.
         rewards = rewards.copy()
-        if truncated.any():
-            assert isinstance(steps.states, np.ndarray)
-            rewards[truncated] += model.gamma * self._values(steps.states[truncated]).cpu().numpy().flatten()
+        if cut_off:
+            rewards[truncated] += model.gamma * self._values(joined(cut_off)).cpu().numpy().flatten()
         model.rollout_buffer.rewards[:] = rewards
-        assert isinstance(model._last_obs, np.ndarray)
-        model.rollout_buffer.compute_returns_and_advantage(self._values(model._last_obs), steps.ended[-1])
+        last: Any = model._last_obs
+        model.rollout_buffer.compute_returns_and_advantage(self._values(last), steps.ended[-1])
 
     def _mean_squares(self, actions: np.ndarray) -> np.ndarray:
         """float32[T, N]: mean squares of actions [T, N, …] as they are carried out, as shares of the greatest."""
@@ -154,7 +163,7 @@ class OnPolicyTrainer(ControlTrainer):
         )
         return np.asarray(np.square(shares).reshape(*actions.shape[:2], -1).mean(axis=2), np.float32)
 
-    def _values(self, states: np.ndarray) -> torch.Tensor:
+    def _values(self, states: Observations) -> torch.Tensor:
         """float32[M, 1]: the values of states [M, …]."""
         with torch.no_grad():
             return self.model.policy.predict_values(obs_as_tensor(states, self.model.device))
@@ -188,7 +197,8 @@ class OnPolicyTrainer(ControlTrainer):
 
     def start(self) -> None:
         self.model = self._untrained()
-        self.model._last_obs = self._env.reset()
+        first: Any = self._env.reset()
+        self.model._last_obs = first
         self._begin()
         if isinstance(self._reward, OnlineRewardModel) and self._reward.resets_critic:
             value_weights(self.model)  # refused now rather than after exploring
@@ -199,7 +209,8 @@ class OnPolicyTrainer(ControlTrainer):
     def _begin(self) -> None:
         """Make the reward model; unless a checkpoint says otherwise, episodes begin with the next step."""
         self.model._last_episode_starts = np.ones(self.model.n_envs, bool)
-        self._reward = self._online_reward(self._visited.all)
+        is_one_array = not isinstance(self._env.envs.state_space, spaces.Dict)
+        self._reward = self._online_reward(self._visited.all if is_one_array else None)
         self._stream = RewardStream(self._reward)
         if isinstance(self._reward, OnlineRewardModel):
             self._open.callback(self._reward.close)

@@ -9,10 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.type_aliases import ReplayBufferSamples
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sightline.envs.observations import Observations, blank, named, picked, put
 from sightline.errors import BadInput, RunFailed
 from sightline.rewards.base import Clip
 from sightline.runs.archive import Archive, restore_rows
@@ -22,25 +25,41 @@ class CommittedReplayBuffer(ReplayBuffer):
     """Replay buffer of SB3 with a commit step between storing a transition and drawing it.
 
     Rows are vector steps (ring order), columns are environments. `rewards` is NaN where nothing is committed;
-    `true_rewards` always holds the environment's own reward.
+    `true_rewards` always holds the environment's own reward. Observations are arrays, or arrays by name where a policy
+    reads several parts.
 
     Args:
+        buffer_size: transitions, summed over environments.
+        observation_space, action_space: of one environment.
+        device: of what is drawn.
+        n_envs: environments.
         feature_shape: of the features that a reward model keeps of each transition, to relabel it; None for none.
         feature_dtype: of these features.
         n_steps: rewards that are added up to a return before a value is asked for; 1 gives plain transitions.
         gamma: discount of these rewards.
     """
 
+    observations: Observations  # type: ignore[assignment]
+    next_observations: Observations  # type: ignore[assignment]
+
     def __init__(
         self,
-        *args: Any,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
         feature_shape: tuple[int, ...] | None = None,
         feature_dtype: Any = np.float16,
         n_steps: int = 1,
         gamma: float = 0.99,
-        **kwargs: Any,
     ) -> None:
-        super().__init__(*args, **kwargs)
+        # Not SB3's constructor of replay buffers: it has one class for arrays and another for dictionaries.
+        BaseBuffer.__init__(self, max(buffer_size // n_envs, 1), observation_space, action_space, device, n_envs)
+        if optimize_memory_usage:
+            raise ValueError("optimize_memory_usage forgets where episodes were cut off by a time limit; leave it out")
+        self.optimize_memory_usage, self.handle_timeout_termination = False, True
         self.n_steps, self.gamma = n_steps, gamma
         # The ring once it is full. Rewards are committed in the order of time, so the rows that wait for theirs are
         # always the newest ones, right before `pos`, where the next row overwrites the oldest:
@@ -51,6 +70,9 @@ class CommittedReplayBuffer(ReplayBuffer):
         #                       │       └ pos: the oldest row, overwritten next; it must not be waiting then
         #                       └ first waiting row
         shape = (self.buffer_size, self.n_envs)
+        self.observations, self.next_observations = blank(observation_space, shape), blank(observation_space, shape)
+        self.actions = np.zeros((*shape, self.action_dim), self._maybe_cast_dtype(action_space.dtype))
+        self.rewards, self.dones, self.timeouts = (np.zeros(shape, np.float32) for _ in range(3))
         self.committed = np.zeros(shape, bool)
         self.true_rewards = np.zeros(shape, np.float32)
         self.features = None if feature_shape is None else np.zeros((*shape, *feature_shape), feature_dtype)
@@ -60,8 +82,8 @@ class CommittedReplayBuffer(ReplayBuffer):
 
     def add(
         self,
-        obs: np.ndarray,
-        next_obs: np.ndarray,
+        obs: Observations,
+        next_obs: Observations,
         action: np.ndarray,
         reward: np.ndarray,
         done: np.ndarray,
@@ -75,13 +97,18 @@ class CommittedReplayBuffer(ReplayBuffer):
         row = self.pos
         if self.full and not self.committed[row].all():
             raise RunFailed(f"the replay buffer ({self.buffer_size} rows) is too small for what waits for its reward")
-        super().add(obs, next_obs, action, reward, done, infos)
+        put(self.observations, row, obs)
+        put(self.next_observations, row, next_obs)
+        self.actions[row] = action.reshape(self.n_envs, self.action_dim)
+        self.dones[row] = done
+        self.timeouts[row] = [info.get("TimeLimit.truncated", False) for info in infos]
         self.committed[row] = False
-        # SB3 has stored the environment's reward here; with NaN instead no update can use it unnoticed.
+        # With NaN no update can use the reward unnoticed before it is known.
         self.rewards[row] = np.nan
         self.true_rewards[row] = reward
         self._new_rows.append(row)
         self.rows_added += 1
+        self.pos, self.full = self.rows_added % self.buffer_size, self.rows_added >= self.buffer_size
 
     def take_new_rows(self) -> np.ndarray:
         """int[T]: the rows added since the last call, in order of time."""
@@ -127,14 +154,19 @@ class CommittedReplayBuffer(ReplayBuffer):
         before = (rows - 1) % self.buffer_size
         first = self.dones[before] > 0
         first |= (rows == (self.rows_added - self._stored) % self.buffer_size)[:, None]
-        return Clip(first, states=self.next_observations[rows], env_reward=self.true_rewards[rows])
+        reached = self.next_observations
+        states = None if isinstance(reached, dict) else reached[rows]
+        return Clip(first, states=states, env_reward=self.true_rewards[rows])
 
     def visited(self) -> np.ndarray:
-        """All states [M, …] that were reached, committed or not."""
+        """All states [M, …] that were reached, committed or not; for observations of one part."""
+        assert isinstance(self.next_observations, np.ndarray), "no reward compares observations of several parts"
         stored = self.next_observations if self.full else self.next_observations[: self.pos]
         return np.asarray(stored.reshape(-1, *stored.shape[2:]))
 
-    def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:
+    def sample(  # type: ignore[override]
+        self, batch_size: int, env: VecNormalize | None = None
+    ) -> ReplayBufferSamples | DictReplayBufferSamples:
         """Draw uniformly, with replacement, from all committed transitions.
 
         With `n_steps` above 1, rewards are n-step returns, and next states, ends and discounts are those of the last
@@ -147,16 +179,34 @@ class CommittedReplayBuffer(ReplayBuffer):
         if self.n_steps > 1:
             return self._returns(rows, columns, env)
         ended = self.dones[rows, columns] * (1 - self.timeouts[rows, columns])
-        data = (
-            self._normalize_obs(self.observations[rows, columns], env),
-            self.actions[rows, columns],
-            self._normalize_obs(self.next_observations[rows, columns], env),
-            ended.reshape(-1, 1),
-            self._normalize_reward(self.rewards[rows, columns].reshape(-1, 1), env),
-        )
-        return ReplayBufferSamples(*map(self.to_torch, data))
+        rewards = self._normalize_reward(self.rewards[rows, columns].reshape(-1, 1), env)
+        return self._samples((rows, columns), (rows, columns), env, ended.reshape(-1, 1), rewards)
 
-    def _returns(self, rows: np.ndarray, columns: np.ndarray, env: VecNormalize | None) -> ReplayBufferSamples:
+    def _samples(
+        self,
+        at: tuple[np.ndarray, np.ndarray],
+        reached_at: tuple[np.ndarray, np.ndarray],
+        env: VecNormalize | None,
+        *numbers: np.ndarray,
+    ) -> ReplayBufferSamples | DictReplayBufferSamples:
+        """Batch of transitions as tensors.
+
+        Args:
+            at: rows and columns of the states and actions.
+            reached_at: of the next states.
+            numbers: ends, rewards and, for several steps, discounts: [M, 1] each.
+        """
+        seen: Any = self._normalize_obs(picked(self.observations, at), env)
+        reached: Any = self._normalize_obs(picked(self.next_observations, reached_at), env)
+        actions, *rest = map(self.to_torch, (self.actions[at], *numbers))
+        if isinstance(seen, dict):
+            before, after = ({name: self.to_torch(part) for name, part in each.items()} for each in (seen, reached))
+            return DictReplayBufferSamples(before, actions, after, *rest)
+        return ReplayBufferSamples(self.to_torch(seen), actions, self.to_torch(reached), *rest)
+
+    def _returns(
+        self, rows: np.ndarray, columns: np.ndarray, env: VecNormalize | None
+    ) -> ReplayBufferSamples | DictReplayBufferSamples:
         """n-step returns from these cells on. They stop with the end of an episode, before a transition that has no
         reward yet, and before the ring's oldest row, which does not follow on its newest."""
         ahead = (rows[:, None] + np.arange(self.n_steps)) % self.buffer_size
@@ -169,15 +219,14 @@ class CommittedReplayBuffer(ReplayBuffer):
         rewards = np.where(added, self._normalize_reward(self.rewards[cells], env), 0)
         last = ahead[np.arange(len(rows)), counts - 1]
         over = self.dones[last, columns] * (1 - self.timeouts[last, columns])
-        data = (
-            self._normalize_obs(self.observations[rows, columns], env),
-            self.actions[rows, columns],
-            self._normalize_obs(self.next_observations[last, columns], env),
+        return self._samples(
+            (rows, columns),
+            (last, columns),
+            env,
             over.reshape(-1, 1),
             (rewards * discounts[:-1]).sum(axis=1, keepdims=True),
             discounts[counts].reshape(-1, 1),
         )
-        return ReplayBufferSamples(*map(self.to_torch, data))
 
     def _draw_committed(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Rejection sampling of committed cells: nearly all are committed, so few draws are thrown away."""
@@ -255,9 +304,10 @@ class CommittedReplayBuffer(ReplayBuffer):
 
     def _lasting(self) -> dict[str, np.ndarray]:
         """The arrays of which a row never changes once it is committed."""
-        names = ["observations", "next_observations", "actions", "dones", "timeouts", "true_rewards"]
+        arrays = named(self.observations, "observations") | named(self.next_observations, "next_observations")
+        names = ["actions", "dones", "timeouts", "true_rewards"]
         names += ["features"] if self.features is not None else []
-        return {name: getattr(self, name) for name in names}
+        return arrays | {name: getattr(self, name) for name in names}
 
     @property
     def _stored(self) -> int:

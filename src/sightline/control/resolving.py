@@ -23,8 +23,8 @@ from sightline.config.recipe import ControlRecipe
 from sightline.envs.drawing import Size
 from sightline.envs.frames import rgb_frame
 from sightline.envs.making import EnvMaker
+from sightline.envs.observations import Misfit, misfit
 from sightline.envs.tasks import find_task
-from sightline.envs.vector import misfit
 from sightline.errors import BadInput, RunFailed, reason_of
 from sightline.rewards.building import resolved_words
 
@@ -95,6 +95,8 @@ def _try_out(env: gymnasium.Env[Any, Any], name: str, frames: bool) -> None:
         state, _ = env.reset(seed=0)
     except (BadInput, RunFailed):
         raise
+    except Misfit as error:
+        raise BadInput(f"reset() of '{name}' gave an observation {error}; fix the environment") from None
     except Exception as error:
         reason = reason_of(error)
         raise RunFailed(f"environment '{name}' failed in reset(seed=0): {reason}; fix the environment") from error

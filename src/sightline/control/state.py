@@ -34,6 +34,7 @@ from sightline.control.collection import CollectingVecEnv, SpacesVecEnv
 from sightline.control.learners import build_acting_learner, build_learner
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.resolving import env_maker
+from sightline.envs.observations import same
 from sightline.errors import BadInput
 from sightline.evaluation.episode_stats import EpisodeStats
 from sightline.models.device import random_states_kept
@@ -110,16 +111,17 @@ def restore_run(
         if len(episodes) != env.num_envs or len(actions) != env.num_envs:
             raise ValueError(f"{len(episodes)} environments instead of {env.num_envs}")
     states = env.envs.restore(episodes, actions)
-    same = np.array_equal(states, np.asarray(model._last_obs))
+    repeats = same(states, model._last_obs)
     with restoring(folder):
-        if same:
+        if repeats:
             env.stats.restore(collection["sums"])
         else:
-            model._last_obs = env.reset()
+            begun: Any = env.reset()
+            model._last_obs = begun
             env.stats = EpisodeStats(env.num_envs)
         env.finished = finished
         model.logger.name_to_value.update(collection["logged"])
-    return same, random_state
+    return repeats, random_state
 
 
 def save_policy(folder: Path, model: BaseAlgorithm, reward: RewardModel) -> None:
@@ -167,7 +169,9 @@ def _is_counter(model: BaseAlgorithm, name: str, value: Any) -> bool:
     """
     if name not in vars(model) or name in inspect.signature(type(model)).parameters:
         return False
-    return value is None or isinstance(value, bool | int | float | np.ndarray)
+    # Observations of several parts are a dictionary of arrays.
+    arrays = isinstance(value, dict) and value and all(isinstance(part, np.ndarray) for part in value.values())
+    return bool(arrays) or value is None or isinstance(value, bool | int | float | np.ndarray)
 
 
 def load_policy(recipe: ControlRecipe, folder: Path, env: VecEnv) -> BaseAlgorithm:

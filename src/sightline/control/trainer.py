@@ -124,11 +124,12 @@ class ControlTrainer:
         self.session.log(step, update.metrics | self._reward_changed(update))
         self.session.forget_scores()
 
-    def _online_reward(self, visited: Callable[[], np.ndarray]) -> RewardModel:
+    def _online_reward(self, visited: Callable[[], np.ndarray] | None) -> RewardModel:
         """The learner's reward model: that of the setup, or the online one around it.
 
         Args:
-            visited: gives all states visited so far, [M, …], or as many as are kept.
+            visited: gives all states visited so far, [M, …], or as many as are kept; None where they are of several
+                parts, which no reward compares.
         """
         setup, recipe = self.setup, self.setup.recipe
         context = RunContext(

@@ -29,6 +29,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from sightline.envs.frames import rgb_frame
+from sightline.envs.observations import Misfit, Observations, copied, misfit, same
 from sightline.envs.success import with_success
 from sightline.errors import BadInput, RunFailed, reason_of
 
@@ -113,6 +114,8 @@ class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
             state, info = self.env.reset(seed=seed)
         except (BadInput, RunFailed):
             raise  # our own environments say it in one line already
+        except Misfit as error:
+            raise self._failure(f"returned an observation {error}") from None
         except Exception as error:
             raise self._failure(f"failed in reset(): {reason_of(error)}") from error
         self._check_observation(state)
@@ -124,6 +127,8 @@ class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
             state, reward, terminated, truncated, info = self.env.step(action)
         except BadInput:
             raise  # it says what to do
+        except Misfit as error:
+            raise self._failure(f"returned an observation {error}") from None
         except Exception as error:
             raise self._failure(f"failed in step(): {reason_of(error)}") from error
         self._check_observation(state)
@@ -157,33 +162,13 @@ class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
         return {"state": state} if frame is None else {"state": state, "frame": frame}
 
 
-def misfit(space: spaces.Space[Any], state: Any) -> str | None:
-    """Defect of an observation as words that follow "an observation", such as "with NaN in it"; None if it is valid.
-
-    Bounds are not checked: many environments exceed their own, and nothing here depends on them.
-    """
-    try:
-        numbers = np.asarray(state)
-    except ValueError:
-        return "whose parts have different lengths"
-    if numbers.dtype.kind not in "biufc":
-        return f"that is not an array of numbers: {state!r:.60}"
-    if space.shape is not None and numbers.shape != space.shape:
-        return f"of shape {list(numbers.shape)} where its observation_space says {list(space.shape)}"
-    wanted = numbers.dtype if space.dtype is None else space.dtype
-    if numbers.dtype != wanted and not np.can_cast(numbers.dtype, wanted, "same_kind"):
-        return f"of dtype {numbers.dtype} where its observation_space says {wanted}"
-    if numbers.dtype.kind in "fc" and not np.isfinite(numbers).all():
-        return "with NaN in it" if np.isnan(numbers).any() else "with an infinite number in it"
-    return None
-
-
 @dataclass(frozen=True)
 class Transitions:
     """Result of one step of N environments.
 
     Attributes:
-        states: [N, …], states that the next step starts from: the first of a new episode where one ended.
+        states: [N, …], states that the next step starts from: the first of a new episode where one ended. They are
+            arrays by name where a policy reads several parts (`sightline.envs.observations`).
         final_states: [N, …], states that this step reached, before any reset.
         frames: uint8[N, H, W, 3], frames of `final_states`, or None without frames. Valid until the next step.
         rewards: float64[N], the environments' own rewards.
@@ -192,8 +177,8 @@ class Transitions:
         first: bool[N], whether the step was the first of its episode.
     """
 
-    states: np.ndarray
-    final_states: np.ndarray
+    states: Observations
+    final_states: Observations
     frames: np.ndarray | None
     rewards: np.ndarray
     terminated: np.ndarray
@@ -267,12 +252,12 @@ class FrameVectorEnv:
         self.restarts = 0
         self._deaths: deque[int] = deque(maxlen=DEATHS)
         self._steps = 0
-        self.state_space: spaces.Box = self._envs.single_observation_space["state"]
+        self.state_space: spaces.Space[Any] = self._envs.single_observation_space["state"]
         self.action_space: spaces.Space[Any] = self._envs.single_action_space
         self.episodes = [-1] * count
         self.actions: list[list[Any]] = [[] for _ in range(count)]
         self._has_frames = self._renders = frames
-        self._states = np.empty(0)
+        self._states: Observations = np.empty(0)
 
     def _start_workers(self) -> None:
         # Spawned, not forked: OpenGL and torch's threads do not survive a fork. Without copies, observations are views
@@ -294,7 +279,7 @@ class FrameVectorEnv:
         """Frame rate for videos: the environment's `render_fps`, else 30."""
         return int(self._envs.metadata.get("render_fps") or 30)
 
-    def reset(self) -> np.ndarray:
+    def reset(self) -> Observations:
         """Reset every environment to a new episode; returns the states, [N, …]."""
         with _report_dead_workers():
             self._states = self._begin_episodes(np.ones(self.count, bool))
@@ -325,7 +310,7 @@ class FrameVectorEnv:
         observation, rewards, terminated, truncated, info = self._envs.step(actions)
         # Both are of the states reached: the frame was rendered inside of the step (`FrameAndState.step`), and no reset
         # has happened yet.
-        final_states = observation["state"].copy()
+        final_states = copied(observation["state"])
         shown: np.ndarray | None = observation["frame"] if self._renders else None
         ended = terminated | truncated
         states = final_states
@@ -341,21 +326,20 @@ class FrameVectorEnv:
             states, final_states, shown, rewards.copy(), terminated.copy(), truncated.copy(), info, first
         )
 
-    def _begin_episodes(self, mask: np.ndarray) -> np.ndarray:
+    def _begin_episodes(self, mask: np.ndarray) -> Observations:
         """Begin the next episode where `mask` (bool[N]) is true; returns all states, [N, …]."""
         for i in np.flatnonzero(mask):
             self.episodes[i] += 1
             self.actions[i] = []
         return self._reset_where(mask, {})
 
-    def _reset_where(self, mask: np.ndarray, options: dict[str, Any]) -> np.ndarray:
+    def _reset_where(self, mask: np.ndarray, options: dict[str, Any]) -> Observations:
         # Gymnasium's own way to reset some environments: `reset_mask`. The others keep their observations.
         seeds = [self._episode_seed(i, episode) if mask[i] else None for i, episode in enumerate(self.episodes)]
         observation, _ = self._envs.reset(seed=seeds, options={"reset_mask": mask.copy(), **options})
-        states: np.ndarray = observation["state"].copy()
-        return states
+        return copied(observation["state"])
 
-    def restore(self, episodes: Sequence[int], actions: Sequence[Sequence[Any]]) -> np.ndarray:
+    def restore(self, episodes: Sequence[int], actions: Sequence[Sequence[Any]]) -> Observations:
         """Restore unfinished episodes by replaying them: reset each with its seed and repeat its actions.
 
         Args:
@@ -369,7 +353,7 @@ class FrameVectorEnv:
             self._states = self._replay(episodes, actions)
         return self._states
 
-    def _replay(self, episodes: Sequence[int], actions: Sequence[Sequence[Any]]) -> np.ndarray:
+    def _replay(self, episodes: Sequence[int], actions: Sequence[Sequence[Any]]) -> Observations:
         self.episodes = list(episodes)
         self.actions = [list(history) for history in actions]
         if hasattr(self._envs, "replay"):
@@ -398,7 +382,7 @@ class FrameVectorEnv:
         before = self._states
         with _report_dead_workers():
             states = self._replay(episodes, actions)
-        if not np.array_equal(states, before, equal_nan=True):
+        if not same(states, before):
             raise RunFailed(
                 "the process of an environment died (out of memory?), and the environment does not repeat itself from "
                 "its seed; resume from the last checkpoint with --resume"

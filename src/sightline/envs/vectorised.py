@@ -15,7 +15,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from sightline.envs.frames import checked_frame
-from sightline.envs.vector import misfit
+from sightline.envs.observations import misfit
 from sightline.errors import BadInput, RunFailed, reason_of
 
 

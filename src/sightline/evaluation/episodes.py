@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from sightline.envs.making import EnvMaker
+from sightline.envs.observations import Observations
 from sightline.envs.tasks import SuccessRule, Task
 from sightline.envs.vector import FrameVectorEnv, MakeEnv, Transitions
 from sightline.evaluation.episode_stats import EpisodeStats, summarise_episodes
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played
 from sightline.rewards.base import Clip, RewardModel, RewardStream
 
-Policy = Callable[[np.ndarray], np.ndarray]
+Policy = Callable[[Observations], np.ndarray]
 """Deterministic policy: states [N, …] -> actions [N, …]."""
 
 PARALLEL = 25
@@ -193,11 +194,12 @@ def step_clip(step: Transitions) -> dict[str, np.ndarray]:
     """Clip arrays of a single step, [N, …] each; see `sightline.rewards.base.Clip`."""
     arrays = {
         "first": step.first,
-        "states": step.final_states,
         "env_reward": step.rewards.astype(np.float32),
         "ended": step.ended,
         "terminated": step.terminated,
     }
+    # Reward models read states as one array; those of several parts are for policies alone.
+    arrays |= {"states": step.final_states} if isinstance(step.final_states, np.ndarray) else {}
     arrays |= {} if step.frames is None else {"frames": step.frames}
     return arrays if step.success is None else arrays | {"success": step.success}
 
