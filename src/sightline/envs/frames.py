@@ -25,8 +25,17 @@ def rgb_frame(env: gymnasium.Env[Any, Any]) -> np.ndarray:
     Raises:
         RunFailed: the environment failed to render, or rendered something that `checked_frame` refuses.
     """
+    return checked_frame(rendered_by(env)).copy()
+
+
+def rendered_by(env: Any) -> Any:
+    """What the `render()` of an environment, or of a vector of them, returns, in whatever form.
+
+    Raises:
+        RunFailed: it failed; the line names the exception, its place, and what to do.
+    """
     try:
-        rendered: Any = env.render()
+        return env.render()
     except RunFailed:
         raise
     except Exception as error:
@@ -34,7 +43,6 @@ def rgb_frame(env: gymnasium.Env[Any, Any]) -> np.ndarray:
 
         advice = drawing_advice(error) or "; fix its render()"
         raise RunFailed(f"the environment could not render: {reason_and_place(error)}{advice}") from error
-    return checked_frame(rendered).copy()
 
 
 def checked_frame(rendered: Any) -> np.ndarray:

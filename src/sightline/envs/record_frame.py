@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
-from sightline.envs.frames import to_array
+from sightline.envs.frames import rendered_by, to_array
 
 RECORDS_FRAME = "records_frame"
 """Key of an environment's metadata: its infos hold `frame`."""
@@ -65,5 +65,6 @@ class RecordFrame(Camera):
 
 def _rendered(env: gymnasium.Env[Any, Any]) -> Any:
     # Some environments draw on one canvas all the time, and the reset that follows would draw over this frame.
-    frame: Any = env.render()
+    # Its form is checked where it is read: an exception here would end a worker process.
+    frame = rendered_by(env)
     return None if frame is None else to_array(frame).copy()

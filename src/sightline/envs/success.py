@@ -18,20 +18,26 @@ from sightline.errors import BadInput
 
 KEYS = ("success", "is_success")
 """Infos that state success, the one that counts first."""
+SAY_WHAT_IT_IS = (
+    "make it True or False, or say what success is: success_from=reward, or success_from=KEY of another info"
+)
 
 
-def stated_success(info: Mapping[str, Any], owner: str = "the environment") -> bool | None:
+def stated_success(
+    info: Mapping[str, Any], owner: str = "the environment", advice: str = SAY_WHAT_IT_IS
+) -> bool | None:
     """Whether a state is a success by its info; None if the info does not say.
 
     Args:
         owner: name of the environment in error messages.
+        advice: last words of error messages.
 
     Raises:
         BadInput: the info holds something else than a truth value.
     """
     for key in KEYS:
         if info.get(key) is not None:
-            return truth(info[key], f"the info '{key}' of {owner}")
+            return truth(info[key], f"the info '{key}' of {owner}", advice)
     return None
 
 
@@ -49,12 +55,13 @@ def with_success(info: Mapping[str, Any], owner: str = "the environment") -> dic
     return others if success is None else others | {"success": success}
 
 
-def truth(value: Any, what: str) -> bool:
+def truth(value: Any, what: str, advice: str = SAY_WHAT_IT_IS) -> bool:
     """Read a truth value that an environment states: a bool, 0 or 1, or an array or tensor that holds one of these.
 
     Args:
         value: what was stated.
         what: where, such as "the info 'won' of 'coins'", for error messages.
+        advice: last words of error messages.
 
     Raises:
         BadInput: it is anything else.
@@ -63,8 +70,7 @@ def truth(value: Any, what: str) -> bool:
     is_number = isinstance(scalar, bool | np.bool_ | numbers.Real)
     if not is_number or scalar not in (0, 1):
         raise BadInput(
-            f"{what} should say whether a state is a success and is {_shown(value)}, neither true nor false; make it "
-            "True or False, or say what success is: success_from=reward, or success_from=KEY of another info"
+            f"{what} should say whether a state is a success and is {_shown(value)}, neither true nor false; {advice}"
         )
     return bool(scalar)
 

@@ -12,26 +12,39 @@ reward of a step is that of the state that it led to, so its frame must be taken
 
 Under NEXT_STEP the step after an episode's end is the reset of the next. It is no transition, so its reward is the
 environment's own 0.
+
+Learners must not find a way around the wrapper to the environment's own reward:
+
+    HerReplayBuffer    asks `compute_reward` for the rewards of other goals: refused when it does
+    VecNormalize       inside, off-policy learners of SB3 take the reward that it saw: refused
+    env_method         'step' is refused; 'reset' begins an episode for the reward, too
+    env.unwrapped      is the bare environment, as with every wrapper
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from typing import Any, overload
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import gymnasium
 import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.wrappers import Autoreset
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper, VecNormalize
 
-from sightline.envs.frames import checked_frame, rgb_frame
+from sightline.envs.frames import checked_frame, rendered_by, rgb_frame
 from sightline.envs.record_frame import RECORDS_FRAME, Camera, RecordFrame
-from sightline.envs.success import stated_success
-from sightline.errors import BadInput
-from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream
+from sightline.envs.success import KEYS, stated_success, truth
+from sightline.envs.watching import PictureWatch
+from sightline.errors import BadInput, RunFailed
+from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream, to_numpy
+
+if TYPE_CHECKING:
+    from sightline.models.encoders import Encoder
 
 AnyEnv = gymnasium.Env[Any, Any]
 AnyVectorEnv = VectorEnv[Any, Any, Any]
@@ -39,66 +52,149 @@ AnyVectorEnv = VectorEnv[Any, Any, Any]
 
 @overload
 def wrap(
-    env: AnyEnv, reward: RewardModel | str, *, baseline: str | Sequence[str] | None = (), keep: str = "env_reward"
-) -> ModelRewardEnv: ...
-@overload
-def wrap(
-    env: AnyVectorEnv, reward: RewardModel | str, *, baseline: str | Sequence[str] | None = (), keep: str = "env_reward"
+    env: AnyVectorEnv,
+    reward: RewardModel | str | Sequence[str],
+    *,
+    baseline: str | Sequence[str] | None = (),
+    alpha: float | None = None,
+    encoder: str | Encoder | None = None,
+    keep: str = "env_reward",
 ) -> ModelRewardVectorEnv: ...
 @overload
 def wrap(
-    env: VecEnv, reward: RewardModel | str, *, baseline: str | Sequence[str] | None = (), keep: str = "env_reward"
+    env: AnyEnv,
+    reward: RewardModel | str | Sequence[str],
+    *,
+    baseline: str | Sequence[str] | None = (),
+    alpha: float | None = None,
+    encoder: str | Encoder | None = None,
+    keep: str = "env_reward",
+) -> ModelRewardEnv: ...
+@overload
+def wrap(
+    env: VecEnv,
+    reward: RewardModel | str | Sequence[str],
+    *,
+    baseline: str | Sequence[str] | None = (),
+    alpha: float | None = None,
+    encoder: str | Encoder | None = None,
+    keep: str = "env_reward",
 ) -> ModelRewardVecEnv: ...
 def wrap(
-    env: Any, reward: Any, *, baseline: str | Sequence[str] | None = (), keep: str = "env_reward"
+    env: Any,
+    reward: Any,
+    *,
+    baseline: str | Sequence[str] | None = (),
+    alpha: float | None = None,
+    encoder: str | Encoder | None = None,
+    keep: str = "env_reward",
 ) -> ModelRewardEnv | ModelRewardVectorEnv | ModelRewardVecEnv:
     """An environment whose reward is a reward model's; everything else stays as it is.
 
     The environment's own reward is kept in the infos. Statistics of episodes that are taken inside (`Monitor`,
-    `VecMonitor`, `RecordEpisodeStatistics`) remain those of the environment's own reward; taken outside, they are those
-    of the model's. The environments inside a `DummyVecEnv` or a `SyncVectorEnv` that resets in the same step get a
-    wrapper each, which stays there.
+    `VecMonitor`, `RecordEpisodeStatistics`) remain those of the environment's own reward, and so does what SB3 reads
+    from them (`ep_rew_mean`, `evaluate_policy`); taken outside, they are those of the model's. The environments inside
+    a `DummyVecEnv` or a `SyncVectorEnv` that resets in the same step get a wrapper each, which stays there.
+
+    After the first 50 steps a Python warning says so if the pictures show nothing, never change, or are all paid the
+    same.
 
     Args:
         env: a Gymnasium `Env`, a Gymnasium `VectorEnv` or a Stable-Baselines3 `VecEnv`, made with
             `render_mode="rgb_array"` if the model looks at frames.
-        reward: a reward model, or a goal in words for a `ZeroShotReward`.
+        reward: a reward model, or for a `ZeroShotReward` a goal in words, or several whose embeddings are averaged.
         baseline: for a goal in words, what the picture shows anyway.
-        keep: key of the infos under which the environment's own reward is kept.
+        alpha: for a goal in words, the strength of the regularisation in [0, 1]; default 0.5 with a baseline.
+        encoder: for a goal in words, an encoder or its name; default `bundled`.
+        keep: key of the infos under which the environment's own reward is kept: a float, or, where it is not one
+            number (a vector, None), whatever the environment gave.
 
     Raises:
-        BadInput: another kind of environment, one whose frames or states cannot be had, another kind of reward, or one
-            that has learned nothing yet, a baseline beside a reward model, a key that the infos hold already.
-        RunFailed: later, when the environment renders something else than uint8[H, W, 3], or the model fails.
+        BadInput: another kind of environment, one whose frames or states cannot be had, one that has `VecNormalize`
+            inside, another kind of reward, or one that has learned nothing yet, words' settings beside a reward model.
+            Later: a key that the infos hold already, infos that are no dictionaries, a learner that goes around the
+            reward, such as `HerReplayBuffer`.
+        RunFailed: later, when the environment cannot render, or renders something that is no picture, when a worker
+            process dies, or when the model fails.
     """
+    _check_kind(env)
+    model = _reward_model(reward, baseline, alpha, encoder)
+    _warn_of_actions(env)
+    if isinstance(env, VecEnv):
+        return ModelRewardVecEnv(env, model, keep)
+    # Before `Env`: the classes of envpool are both.
+    return ModelRewardVectorEnv(env, model, keep) if isinstance(env, VectorEnv) else ModelRewardEnv(env, model, keep)
+
+
+def _check_kind(env: Any) -> None:
+    """Refuse what is no environment, or none whose reward can be replaced."""
     if not isinstance(env, gymnasium.Env | VectorEnv | VecEnv):
         raise BadInput(
             "wrap takes a gymnasium.Env, a gymnasium.vector.VectorEnv or a VecEnv of Stable-Baselines3, not "
             f"{_kind(env)}; make one first, as by gymnasium.make(…, render_mode='rgb_array')"
         )
-    if isinstance(reward, str):
-        from sightline.rewards.zero_shot import ZeroShotReward  # loads torch and the encoder
+    if isinstance(env, VecEnv):
+        layer = env
+        while isinstance(layer, VecEnvWrapper):
+            if isinstance(layer, VecNormalize):
+                raise BadInput(
+                    "there is a VecNormalize inside, and off-policy learners of Stable-Baselines3 would take the "
+                    "environment's own reward out of it; put it outside: VecNormalize(sightline.wrap(venv, …))"
+                )
+            layer = layer.venv
+    elif not isinstance(env, VectorEnv):
+        count = getattr(env.unwrapped, "num_envs", 1)
+        if isinstance(count, int) and count > 1:
+            raise BadInput(
+                f"{_kind(env.unwrapped)} simulates {count} environments at once as if it were one; give wrap a "
+                "gymnasium.vector.VectorEnv of it (such as ManiSkillVectorEnv), or make it with num_envs=1"
+            )
 
-        reward = ZeroShotReward(reward, baseline)
-    elif not isinstance(reward, RewardModel):
+
+def _reward_model(
+    reward: Any, baseline: str | Sequence[str] | None, alpha: float | None, encoder: str | Encoder | None
+) -> RewardModel:
+    """The reward model, made from words if it is one."""
+    if isinstance(reward, str) or (isinstance(reward, list | tuple) and reward):
+        from sightline.rewards.zero_shot import ZeroShotReward, warn_of_unknown_words  # loads torch and the encoder
+
+        model = ZeroShotReward(reward, baseline, alpha=alpha, encoder="bundled" if encoder is None else encoder)
+        unknown = warn_of_unknown_words(model.encoder, (*model.goal, *model.baseline))
+        if unknown:
+            _warn(unknown)
+        return model
+    if not isinstance(reward, RewardModel):
         raise BadInput(f"the reward must be a goal in words or a RewardModel, not {_kind(reward)}")
-    elif baseline:
-        raise BadInput("a baseline goes with a goal in words; give a reward model its own, and leave out baseline")
-    elif isinstance(reward, OnlineRewardModel):
+    for name, given in {"baseline": baseline or None, "alpha": alpha, "encoder": encoder}.items():
+        if given is not None:
+            raise BadInput(f"{name} goes with a goal in words; give a reward model its own, and leave out {name}")
+    if isinstance(reward, OnlineRewardModel):
         raise BadInput(
             f"{_kind(reward)} learns between the chunks of a run, and inside wrap it would never learn; train with it "
             "by 'sightline train'"
         )
-    elif not reward.ready:
+    if not reward.ready:
         raise BadInput(
             f"{_kind(reward)} has learned nothing yet, so its rewards mean nothing; fit it first "
             "(sightline.fit_reward), or load one that was (LearnedReward.load)"
         )
-    if isinstance(env, gymnasium.Env):
-        return ModelRewardEnv(env, reward, keep)
-    return (
-        ModelRewardVectorEnv(env, reward, keep) if isinstance(env, VectorEnv) else ModelRewardVecEnv(env, reward, keep)
-    )
+    return reward
+
+
+def _warn_of_actions(env: Any) -> None:
+    """Warn of actions that do not count from 0. `wrap` leaves them as they are; no learner asks."""
+    space = env.single_action_space if isinstance(env, VectorEnv) else env.action_space
+    if np.any(getattr(space, "start", 0)):
+        _warn(
+            f"the environment counts its actions from another number than 0 ({space}), most learners from 0, and wrap "
+            "does not shift them; put gymnasium.wrappers.TransformAction around each environment"
+        )
+
+
+WATCHED = 50
+"""Steps after which pictures and rewards are judged."""
+NOISE = 1e-5
+"""Rewards of an encoder that differ by no more are the same: those of one picture differ by this between batches."""
 
 
 class _Scorer:
@@ -121,16 +217,20 @@ class _Scorer:
             )
         self.first = np.ones(envs, bool)
         self._states_success = False
+        self._watch = PictureWatch() if self.needs_frames else None
+        self._has_encoder = getattr(model, "encoder", None) is not None
+        self._lowest, self._highest = np.inf, -np.inf
 
-    def begin(self, which: np.ndarray | None = None) -> None:
-        """Begin new episodes, in all environments or those of a mask."""
+    def begin(self, which: Any = None) -> None:
+        """Begin new episodes, in all environments or those of a mask or of indices."""
         self.first[... if which is None else which] = True
 
     def __call__(
         self,
         frames: Sequence[Any] | None,
         states: Any,
-        env_reward: Any,
+        observed: Any,
+        own: np.ndarray | None,
         success: np.ndarray | None,
         ended: np.ndarray,
         resetting: np.ndarray | None = None,
@@ -139,33 +239,55 @@ class _Scorer:
 
         Args:
             frames, states: of the states reached; None unless the model needs them.
-            env_reward: [N], the environment's own.
+            observed: what the environments observed, in any form.
+            own: float32[N], the environments' own rewards; None where they are no numbers.
             success: bool[N], or None if the environment does not say: never, or not in this step, which is then none.
             ended: bool[N], whether an episode ended.
             resetting: bool[N], where the step was no transition but a reset.
         """
-        own = np.asarray(env_reward, np.float32)
+        nothing = np.zeros(len(ended), np.float32) if own is None else own
         if resetting is not None and resetting.all():
             self.begin()
-            return own.copy()
+            return nothing.copy()
         self._states_success |= success is not None
         if success is None and self._states_success:
-            success = np.zeros(len(own), bool)
+            success = np.zeros(len(ended), bool)
+        pictures = None if frames is None else _stacked(frames)
         clip = Clip(
             self.first[None].copy(),
-            frames=None if frames is None else _stacked(frames)[None],
+            frames=None if pictures is None else pictures[None],
             states=None if states is None else np.asarray(states)[None],
-            env_reward=own[None],
+            env_reward=None if own is None else own[None],
             success=None if success is None else success[None],
         )
         rewards: np.ndarray = self._stream(clip)[0]
+        if self._watch is not None and pictures is not None:
+            self._look_at(self._watch, pictures, observed, rewards)
         self.first = ended.copy()
         if resetting is not None and resetting.any():
-            rewards = np.where(resetting, own, rewards)
+            rewards = np.where(resetting, nothing, rewards)
             self.first |= resetting
         return rewards
 
-    def check_free(self, info: dict[str, Any]) -> None:
+    def _look_at(self, watch: PictureWatch, pictures: np.ndarray, observed: Any, rewards: np.ndarray) -> None:
+        """Warn once, after the first steps, of pictures or rewards from which nothing can be learned."""
+        watch.see(pictures, observed)
+        self._lowest = min(self._lowest, float(rewards.min()))
+        self._highest = max(self._highest, float(rewards.max()))
+        if watch.steps < WATCHED:
+            return
+        trouble = watch.trouble
+        # Only of an encoder: other models may pay the same for long, as a sparse reward does.
+        if trouble is None and self._has_encoder and self._highest - self._lowest <= NOISE:
+            trouble = (
+                f"the reward was {self._lowest:.4f} in each of the first {watch.steps} steps though the pictures "
+                "differ, so the model cannot tell them apart; try other words, a closer camera or a larger encoder"
+            )
+        if trouble is not None:
+            _warn(f"nothing can be learned from this reward: {trouble}")
+        self._watch = None  # and the pictures that it holds
+
+    def check_free(self, info: Mapping[str, Any]) -> None:
         """Refuse infos that hold the key for the environment's own reward already."""
         if self._keep in info:
             raise BadInput(
@@ -200,34 +322,41 @@ class ModelRewardEnv(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self._scorer.begin()
         self._ended = False
-        return self.env.reset(seed=seed, options=options)
+        observation, info = self.env.reset(seed=seed, options=options)
+        return observation, _dictionary(info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        observation, own, terminated, truncated, info = self.env.step(action)
-        scorer = self._scorer
+        observation, reward, terminated, truncated, given = self.env.step(action)
+        scorer, info = self._scorer, _dictionary(given)
         scorer.check_free(info)
         frames = [rgb_frame(self.env)] if scorer.needs_frames else None
-        states = np.asarray(observation)[None] if scorer.needs_states else None
+        states = np.array(to_numpy(observation))[None] if scorer.needs_states else None
         resetting = np.array([self._autoresets and self._ended])
-        self._ended = bool(terminated or truncated)
-        rewards = scorer(frames, states, [own], _success([info]), np.array([self._ended]), resetting)
-        return observation, float(rewards[0]), terminated, truncated, {**info, self._keep: float(own)}
+        self._ended = _flag(terminated, "terminated") or _flag(truncated, "truncated")
+        own = _scalar(reward)
+        numbers = None if own is None else np.array([own], np.float32)
+        rewards = scorer(*(frames, states, observation, numbers, _success([info])), np.array([self._ended]), resetting)
+        kept = reward if own is None else own
+        return observation, float(rewards[0]), terminated, truncated, {**info, self._keep: kept}
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached for what this wrapper does not have. Gymnasium's and SB3's look-ups ask each layer by `hasattr`, so
+        # the environment's own method stays hidden.
+        if name == "compute_reward" and self.env.has_wrapper_attr(name):
+            return _refuse_to_compute
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
 
-class ModelRewardVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
+class ModelRewardVectorEnv(VectorWrapper):
     """A Gymnasium vector environment whose reward is a reward model's; see `wrap`."""
+
+    # The base class has no type parameters: before Gymnasium 1.3 it could not be subscripted.
 
     def __init__(self, env: AnyVectorEnv, reward: RewardModel, keep: str = "env_reward") -> None:
         super().__init__(env)
         self._scorer, self._keep = _Scorer(reward, env.num_envs, env.single_observation_space, keep), keep
         self._ended = np.zeros(env.num_envs, bool)
-        try:
-            self._mode = AutoresetMode(env.metadata.get("autoreset_mode"))
-        except ValueError as error:
-            raise BadInput(
-                "this vector environment does not say when it resets: set its metadata['autoreset_mode'] to one of "
-                "gymnasium.vector.AutoresetMode"
-            ) from error
+        self._mode = _autoreset_mode(env)
         self._recorded = bool(env.metadata.get(RECORDS_FRAME))
         self._cameras: list[Camera] = []
         if not self._scorer.needs_frames or self._recorded:
@@ -244,46 +373,59 @@ class ModelRewardVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         mask = (options or {}).get("reset_mask")  # taken before the environment removes it from the options
+        mask = None if mask is None else to_numpy(mask).astype(bool)
         self._scorer.begin(mask)
         self._ended[... if mask is None else mask] = False
         return self.env.reset(seed=seed, options=options)
 
-    def step(self, actions: Any) -> tuple[Any, np.ndarray, Any, Any, dict[str, Any]]:
-        observations, own, terminated, truncated, infos = self.env.step(actions)
-        if not isinstance(infos, dict):
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        observations, reward, terminated, truncated, given = self.env.step(actions)
+        if isinstance(given, list | tuple):
             raise BadInput(
-                f"this vector environment gives its infos as a {type(infos).__name__}; wrap it without DictInfoToList, "
+                f"this vector environment gives its infos as a {type(given).__name__}; wrap it without DictInfoToList, "
                 "and put DictInfoToList outside"
             )
-        scorer = self._scorer
+        scorer, infos = self._scorer, _dictionary(given)
         scorer.check_free(infos)
-        frames: Any = None
-        if scorer.needs_frames:
-            if self._cameras:
-                frames = [camera.frame for camera in self._cameras]
-            else:
-                frames = _reached(infos, "frame") if self._recorded else self.env.render()
-            everywhere = not self._recorded or np.all(infos.get("_frame", True))
-            if frames is None or len(frames) != self.num_envs or not everywhere:
-                raise BadInput(
-                    f"this vector environment gave no frame for each of its {self.num_envs} environments; its render() "
-                    "must return that many, or each environment must be in a sightline.RecordFrame"
-                )
-        ended = np.logical_or(terminated, truncated)
-        states = None
+        ended = to_numpy(terminated).astype(bool) | to_numpy(truncated).astype(bool)
+        if ended.shape != (self.num_envs,):
+            raise BadInput(
+                f"this vector environment has {self.num_envs} environments and its step() told of {ended.size}; "
+                "wrap needs all of them in every step (envpool: make it with batch_size=num_envs)"
+            )
+        states = observations
         if scorer.needs_states:
-            states = observations
-            if self._mode == AutoresetMode.SAME_STEP and ended.any():
-                states = np.array(observations)
+            states = np.array(to_numpy(observations))
+            if self._mode == AutoresetMode.SAME_STEP:
                 for i in np.flatnonzero(ended):
-                    states[i] = infos["final_obs"][i]
-        success = _reached(infos, "success")
-        success = _reached(infos, "is_success") if success is None else success
+                    states[i] = to_numpy(_final_observations(infos)[i])
+        own = _numbers(reward, self.num_envs)
         resetting = self._ended if self._mode == AutoresetMode.NEXT_STEP else None
-        rewards = scorer(frames, states, own, None if success is None else success.astype(bool), ended, resetting)
+        rewards = scorer(
+            self._frames(infos) if scorer.needs_frames else None,
+            states if scorer.needs_states else None,
+            observations,
+            own,
+            _vector_success(infos, self.num_envs),
+            ended,
+            resetting,
+        )
         self._ended = ended
-        kept = {self._keep: np.array(own), f"_{self._keep}": np.ones(self.num_envs, bool)}
-        return observations, rewards, terminated, truncated, {**infos, **kept}
+        kept = {self._keep: _copied(reward), f"_{self._keep}": np.ones(self.num_envs, bool)}
+        return observations, _as_given(rewards, reward), terminated, truncated, {**infos, **kept}
+
+    def _frames(self, infos: Mapping[str, Any]) -> Any:
+        """A frame of each environment's state."""
+        if self._cameras:
+            return [camera.frame for camera in self._cameras]
+        frames = _reached(infos, "frame") if self._recorded else rendered_by(self.env)
+        everywhere = not self._recorded or np.all(infos.get("_frame", True))
+        if frames is None or len(frames) != self.num_envs or not everywhere:
+            raise BadInput(
+                f"this vector environment gave no frame for each of its {self.num_envs} environments; its render() "
+                "must return that many, or each environment must be in a sightline.RecordFrame"
+            )
+        return frames
 
 
 class ModelRewardVecEnv(VecEnvWrapper):
@@ -312,14 +454,32 @@ class ModelRewardVecEnv(VecEnvWrapper):
         else:
             super().set_attr(attr_name, value, indices)
 
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        # SB3's environments are asked for methods in this way, too.
+        if attr_name == "compute_reward" and self.venv.has_attr(attr_name):
+            return [_refuse_to_compute for _ in self._get_indices(indices)]
+        return super().get_attr(attr_name, indices)
+
+    def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
+        if method_name == "compute_reward":
+            _refuse_to_compute()
+        if method_name == "step":
+            raise BadInput("env_method('step') would step around the reward of sightline.wrap; call step(actions)")
+        if method_name == "reset":
+            self._scorer.begin(list(self._get_indices(indices)))
+        return super().env_method(method_name, *method_args, indices=indices, **method_kwargs)
+
     def reset(self) -> Any:
         self._scorer.begin()
-        return self.venv.reset()
+        with _dead_workers_told():
+            return self.venv.reset()
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        observations, own, ended, infos = self.venv.step_wait()
-        scorer = self._scorer
+        with _dead_workers_told():
+            observations, reward, given_ended, given_infos = self.venv.step_wait()
+        scorer, infos = self._scorer, [_dictionary(info) for info in given_infos]
         scorer.check_free(infos[0])
+        ended = np.asarray(given_ended, bool)
         frames = None
         if scorer.needs_frames:
             if not self._cameras and any("frame" not in info for info in infos):
@@ -330,9 +490,11 @@ class ModelRewardVecEnv(VecEnvWrapper):
             states = np.array(observations)
             for i in np.flatnonzero(ended):
                 states[i] = infos[i]["terminal_observation"]
-        rewards = scorer(frames, states, own, _success(infos), np.asarray(ended, bool))
-        kept = [{**info, self._keep: float(reward)} for info, reward in zip(infos, own, strict=True)]
-        return observations, rewards, ended, kept
+        own = _numbers(reward, self.num_envs)
+        rewards = scorer(frames, states, observations, own, _success(infos), ended)
+        each = own.tolist() if own is not None else [None] * self.num_envs if reward is None else reward
+        kept = [{**info, self._keep: one} for info, one in zip(infos, each, strict=True)]
+        return observations, rewards, given_ended, kept
 
     def __getstate__(self) -> dict[str, Any]:
         # SB3 keeps all members of the class beside its instances, and some of those cannot be pickled.
@@ -349,28 +511,152 @@ _NO_FRAME = (
 )
 
 
+_MAKE_IT_TRUE = "make it True or False by a wrapper inside"
+
+
+def _refuse_to_compute(*_: Any, **__: Any) -> NoReturn:
+    raise BadInput(
+        "compute_reward() would give the environment's own reward, not that of sightline.wrap, which is read from "
+        "pictures or states and knows no other goals; learn without HerReplayBuffer (SB3: leave out "
+        "replay_buffer_class, and dictionaries go into a DictReplayBuffer)"
+    )
+
+
+@contextmanager
+def _dead_workers_told() -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, ConnectionError) as error:
+        raise RunFailed(
+            "a process of the vector environment died; what it printed above says why (if nothing: out of memory, or a "
+            "fault in the simulator)"
+        ) from error
+
+
+def _warn(line: str) -> None:
+    warnings.warn(f"sightline.wrap: {line}", UserWarning, stacklevel=2)
+
+
 def _with_cameras(envs: Sequence[AnyEnv]) -> list[Any]:
     return [env if isinstance(env, Camera) else Camera(env) for env in envs]
 
 
-def _reached(infos: dict[str, Any], name: str) -> np.ndarray | None:
+def _autoreset_mode(env: AnyVectorEnv) -> AutoresetMode:
+    """When a vector environment resets what ended.
+
+    Raises:
+        BadInput: it does not say.
+    """
+    # Gymnasium's own say it by an attribute as well. Before 1.3 their metadata are those of the class of environment,
+    # in which every vector of it writes its own mode.
+    mode = getattr(env.unwrapped, "autoreset_mode", None) or env.metadata.get("autoreset_mode")
+    try:
+        return AutoresetMode(mode)
+    except ValueError as error:
+        raise BadInput(
+            "this vector environment does not say when it resets: set its metadata['autoreset_mode'] to one of "
+            "gymnasium.vector.AutoresetMode"
+        ) from error
+
+
+def _dictionary(info: Any) -> dict[str, Any]:
+    """The infos of a step; None is taken for none."""
+    if info is None:
+        return {}
+    if not isinstance(info, Mapping):
+        raise BadInput(f"the environment gave its infos as {_kind(info)}; they must be a dictionary")
+    return dict(info)
+
+
+def _flag(value: Any, name: str) -> bool:
+    """Whether one environment's episode ended."""
+    values = to_numpy(value)
+    if values.size != 1:
+        raise BadInput(
+            f"the environment's step() returned {name} of shape {list(values.shape)}, so it simulates several at once; "
+            "give wrap a gymnasium.vector.VectorEnv of it, or make it with one"
+        )
+    return bool(values.item())
+
+
+def _numbers(own: Any, envs: int) -> np.ndarray | None:
+    """float32[N] of the own rewards of N environments; None if they are not one number each."""
+    try:
+        values = to_numpy(own)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    if values.dtype.kind not in "biuf" or values.size != envs:
+        return None
+    return values.reshape(envs).astype(np.float32)
+
+
+def _scalar(reward: Any) -> float | None:
+    """One environment's own reward; None if it is no number."""
+    return None if _numbers(reward, 1) is None else float(to_numpy(reward).item())
+
+
+def _copied(own: Any) -> Any:
+    return np.array(own) if isinstance(own, np.ndarray | list | tuple) else own
+
+
+def _as_given(rewards: np.ndarray, own: Any) -> Any:
+    """Rewards as what the environment gives its own in: a tensor of torch on the same device, or numpy."""
+    return own.new_tensor(rewards) if hasattr(own, "new_tensor") else rewards
+
+
+def _final_observations(infos: Mapping[str, Any]) -> Any:
+    """Last observations of the episodes that ended."""
+    for name in ("final_obs", "final_observation"):
+        if infos.get(name) is not None:
+            return infos[name]
+    raise BadInput(
+        "this vector environment resets in the same step, and its infos hold no 'final_obs', so the last state of an "
+        "episode cannot be rewarded; make it with autoreset_mode NextStep"
+    )
+
+
+def _reached(infos: Mapping[str, Any], name: str) -> np.ndarray | None:
     """[N, …] of a key of vector infos for the states reached; None if no environment states it.
 
     Where an episode ended and was reset in the same step, `final_info` tells of the state reached.
     """
-    now, final = infos.get(name), infos.get("final_info", {})
+    now, final = infos.get(name), infos.get("final_info")
+    if final is None:
+        final = {}
+    elif not isinstance(final, Mapping):  # a dictionary of each environment, as vectors other than Gymnasium's have it
+        stated = [one.get(name) if isinstance(one, Mapping) else None for one in final]
+        mask = np.array([one is not None for one in stated])
+        final = {name: np.array(stated), f"_{name}": mask} if mask.any() else {}
     if name not in final:
-        return None if now is None else np.asarray(now)
-    values = np.array(final[name])
-    if now is not None:
-        now_only = ~np.asarray(final[f"_{name}"], bool)
-        values[now_only] = np.asarray(now)[now_only]
+        return None if now is None else to_numpy(now)
+    values = np.array(to_numpy(final[name]))
+    mask = final.get(f"_{name}", infos.get("_final_info"))
+    if now is not None and mask is not None:
+        now_only = ~to_numpy(mask).astype(bool)
+        values[now_only] = to_numpy(now)[now_only]
     return values
+
+
+def _vector_success(infos: Mapping[str, Any], envs: int) -> np.ndarray | None:
+    """bool[N] from vector infos; None if no environment states it."""
+    for name in KEYS:
+        values = _reached(infos, name)
+        if values is None:
+            continue
+        if values.size != envs:
+            raise BadInput(
+                f"the infos hold '{name}' of shape {list(values.shape)}, where [{envs}] is needed; {_MAKE_IT_TRUE}"
+            )
+        each = values.reshape(envs)
+        if each.dtype == bool:
+            return each
+        return np.array([one is not None and truth(one, f"the info '{name}'", _MAKE_IT_TRUE) for one in each])
+    return None
 
 
 def _success(infos: Sequence[dict[str, Any]]) -> np.ndarray | None:
     """bool[N] from the infos of N environments, under either of its two common names; None if none states it."""
-    stated = [stated_success(info) for info in infos]
+    stated = [stated_success(info, advice=_MAKE_IT_TRUE) for info in infos]
     return None if all(one is None for one in stated) else np.array([bool(one) for one in stated])
 
 
