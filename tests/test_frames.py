@@ -47,7 +47,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "unequal parts": ([RGB, RGB[1:]], "a list"),
     "two channels": (RGB[..., :2], "uint8[6, 5, 2]"),
     "floats up to 255": (RGB.astype(np.float32), "float32[6, 5, 3] with values from 0 to 248"),
-    "floats from -1": (RGB / 127.5 - 1, "with values from -1 to 1"),
+    "floats from -1": (RGB / 127.5 - 1, "with values from -1 to 0.9451"),
     "NaN": (np.full((6, 5, 3), np.nan), "with values from nan to nan"),
     "integers": (RGB.astype(np.int64), "int64[6, 5, 3]"),
     "truth values": (RGB > 9, "bool[6, 5, 3]"),
