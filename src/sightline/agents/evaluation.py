@@ -30,7 +30,7 @@ from sightline.envs.games.wrapping import has_oracle, oracle, random_action
 from sightline.envs.tasks import SuccessRule
 from sightline.evaluation.episode_stats import success_by_rule, summarise_episodes
 from sightline.evaluation.seeds import EvalSeeds
-from sightline.evaluation.video import Film
+from sightline.evaluation.video import Film, Reel, at_video_size
 from sightline.images import Picture
 
 PictureCondition = Literal["real", "blank", "shuffled"]
@@ -332,7 +332,7 @@ def film_episode(
         return None
     if rewards is not None:
         rewards.score([played])
-    frames = np.stack([turn.exchange.pictures[-1].pixels for turn in played.turns])
+    frames = Reel(at_video_size(turn.exchange.pictures[-1].pixels[None])[0] for turn in played.turns)
     fps = worker.games[0].metadata.get("render_fps") or FRAMES_PER_SECOND
     return Film(frames, played.rewards, int(fps), f"{len(played.turns)} turns")
 

@@ -28,7 +28,7 @@ from sightline.evaluation.landscape import reward_landscape
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.evaluation.video import Film
 from sightline.rewards.base import Interrupted, OnlineRewardModel, RewardModel, RewardUpdate
-from sightline.rewards.building import RunContext, reward_config
+from sightline.rewards.building import RunContext, reward_config, run_shrinker
 from sightline.rewards.kept import as_learned, learned_reward
 from sightline.rewards.learned.reward import IN_RUN, LearnedReward
 from sightline.runs.archive import Archives
@@ -59,7 +59,8 @@ class ControlTrainer:
         self._pace = (time.monotonic(), 0)
         self._open = contextlib.ExitStack()
         make = setup.make_for_training
-        envs = FrameVectorEnv(make, recipe.envs, episode_seeds(recipe.seed), make.render, recipe.workers)
+        shrink = run_shrinker(reward_config(recipe.reward), setup.reward_model)
+        envs = FrameVectorEnv(make, recipe.envs, episode_seeds(recipe.seed), make.render, recipe.workers, shrink)
         self._env = CollectingVecEnv(envs, recipe.learner.chunk, make.render, every, kept_chunks)
         self._open.callback(self._env.close)
         self._process = EvaluationProcess(session.run.path) if wants_process(recipe) else None

@@ -40,6 +40,8 @@ DEATHS, WITHIN = 4, 1_000
 MakeEnv = Callable[[], "gymnasium.Env[Any, Any]"]
 EpisodeSeed = Callable[[int, int], int]
 """(environment index, number of its episodes before this one) -> seed of the episode."""
+Shrink = Callable[[np.ndarray], np.ndarray]
+"""Frames uint8[N, H, W, 3] -> smaller ones, uint8[N, h, w, 3], whose size depends on theirs alone."""
 
 
 def episode_seeds(run_seed: int) -> EpisodeSeed:
@@ -68,6 +70,7 @@ class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
         frames: render after every step.
         name: name of the environment in error messages.
         advice: last words of error messages.
+        shrink: makes frames smaller as soon as they are taken; None keeps their size.
 
     Raises:
         RunFailed: the environment raised an error, rendered anything but frames uint8[H, W, 3] of one size, or
@@ -75,10 +78,15 @@ class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(
-        self, env: gymnasium.Env[Any, Any], frames: bool, name: str = "the environment", advice: str = "fix it"
+        self,
+        env: gymnasium.Env[Any, Any],
+        frames: bool,
+        name: str = "the environment",
+        advice: str = "fix it",
+        shrink: Shrink | None = None,
     ) -> None:
         super().__init__(env)
-        self._name, self._advice = name, advice
+        self._name, self._advice, self._shrink = name, advice, shrink
         self._seed: int | None = None
         self._step = 0
         self._space = env.observation_space
@@ -88,7 +96,9 @@ class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
         if frames:
             # Some renderers need a reset first. Seed 0 does no harm: every episode is reset with its own seed.
             self._checked_reset(0)
-            self._blank_frame = np.zeros_like(rgb_frame(env))
+            first = rgb_frame(env)
+            self._rendered_shape = first.shape
+            self._blank_frame = np.zeros_like(self._shrunk(first))
             parts["frame"] = spaces.Box(0, 255, self._blank_frame.shape, np.uint8)
         self.observation_space = spaces.Dict(parts)
 
@@ -106,7 +116,10 @@ class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
     def frame(self) -> np.ndarray:
         """Render the present state: uint8[H, W, 3], of the size that every frame has."""
         assert self._blank_frame is not None, "an environment with frames"
-        return self._checked_frame(self._blank_frame.shape)
+        return self._shrunk(self._checked_frame(self._rendered_shape))
+
+    def _shrunk(self, frame: np.ndarray) -> np.ndarray:
+        return frame if self._shrink is None else self._shrink(frame[None])[0]
 
     def _checked_reset(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
         self._seed, self._step = seed, 0
@@ -222,6 +235,8 @@ class FrameVectorEnv:
         count: number of environments.
         episode_seed: seeds of the episodes.
         frames: render after every step.
+        shrink: makes frames smaller as soon as they are taken (`sightline.rewards.base.frame_shrinker`); None keeps
+            their size.
         workers: `inline` steps them in this process (all at once where `make` can, by its method `vectorised`);
             `processes` each in a spawned process of its own, with observations in shared memory.
 
@@ -237,12 +252,16 @@ class FrameVectorEnv:
         episode_seed: EpisodeSeed,
         frames: bool = True,
         workers: Literal["inline", "processes"] = "inline",
+        shrink: Shrink | None = None,
     ) -> None:
         self.count = count
         self._episode_seed = episode_seed
-        self._factories = [_EnvFactory(make, frames, i, count) for i in range(count)]
         # Some environments simulate many of themselves at once; see `sightline.envs.vectorised`.
         vectorised = None if workers == "processes" else getattr(make, "vectorised", lambda *_: None)(count, frames)
+        # What shrinks frames may be a large model, so that worker processes hand over whole frames.
+        inline = workers == "inline" and vectorised is None
+        self._factories = [_EnvFactory(make, frames, i, count, shrink if inline else None) for i in range(count)]
+        self._shrink = None if inline else shrink
         if vectorised is not None:
             self._envs: Any = vectorised
         elif workers == "processes":
@@ -271,8 +290,10 @@ class FrameVectorEnv:
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:
-        """Height, width and channels (3) of a rendered frame."""
-        return tuple(self._envs.single_observation_space["frame"].shape)
+        """Height, width and channels (3) of a frame, once it is made smaller."""
+        blank = np.zeros((1, *self._envs.single_observation_space["frame"].shape), np.uint8)
+        height, width, channels = self._shrunk(blank).shape[1:]
+        return height, width, channels
 
     @property
     def frames_per_second(self) -> int:
@@ -311,20 +332,23 @@ class FrameVectorEnv:
         # Both are of the states reached: the frame was rendered inside of the step (`FrameAndState.step`), and no reset
         # has happened yet.
         final_states = copied(observation["state"])
-        shown: np.ndarray | None = observation["frame"] if self._renders else None
+        shown: np.ndarray | None = self._shrunk(observation["frame"]) if self._renders else None
         ended = terminated | truncated
         states = final_states
         if ended.any():
-            if self._renders:
+            if shown is not None and np.may_share_memory(shown, observation["frame"]):
                 # The reset writes black frames into the same memory, over the last frames of the episodes that ended.
-                shown = observation["frame"].copy()
-            elif self._has_frames:
-                shown = np.stack(self._envs.call("frame"))
+                shown = shown.copy()
+            elif shown is None and self._has_frames:
+                shown = self._shrunk(np.stack(self._envs.call("frame")))
             states = self._begin_episodes(ended)
         self._states = states
         return Transitions(
             states, final_states, shown, rewards.copy(), terminated.copy(), truncated.copy(), info, first
         )
+
+    def _shrunk(self, frames: np.ndarray) -> np.ndarray:
+        return frames if self._shrink is None else self._shrink(frames)
 
     def _begin_episodes(self, mask: np.ndarray) -> Observations:
         """Begin the next episode where `mask` (bool[N]) is true; returns all states, [N, …]."""
@@ -430,10 +454,11 @@ class _EnvFactory:
     frames: bool
     index: int
     count: int
+    shrink: Shrink | None = None
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         if multiprocessing.parent_process() is not None:
             leave_stops_to_parent()
         env_id = getattr(self.make, "env_id", None)
         name = f"environment {self.index + 1} of {self.count}" + (f" ('{env_id}')" if env_id else "")
-        return FrameAndState(self.make(), self.frames, name, "fix it, then resume with --resume")
+        return FrameAndState(self.make(), self.frames, name, "fix it, then resume with --resume", self.shrink)

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from sightline.config.basics import Workers
 from sightline.envs.making import EnvMaker
 from sightline.envs.observations import Observations
 from sightline.envs.tasks import SuccessRule, Task
 from sightline.envs.vector import FrameVectorEnv, MakeEnv, Transitions
 from sightline.evaluation.episode_stats import EpisodeStats, summarise_episodes
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played
-from sightline.rewards.base import Clip, RewardModel, RewardStream
+from sightline.evaluation.video import Reel, at_video_size
+from sightline.rewards.base import Clip, RewardModel, RewardStream, frame_shrinker
 
 Policy = Callable[[Observations], np.ndarray]
 """Deterministic policy: states [N, …] -> actions [N, …]."""
@@ -22,6 +24,8 @@ Policy = Callable[[Observations], np.ndarray]
 PARALLEL = 25
 """Number of environments stepped in parallel. Fixed, so that results do not depend on the machine."""
 SCORED_AT_ONCE = 512
+"""Steps that are scored at once, or fewer where their frames take more memory than `SCORED_BYTES`."""
+SCORED_BYTES = 64_000_000
 
 
 def task_panel(task: Task, make: EnvMaker, name: str, episodes: int, seed: int = 0) -> EvalSeeds:
@@ -111,7 +115,8 @@ def play_panel(
         return panel.seeds[index] if index < len(panel.seeds) else 0
 
     frames = reward_model is not None and "frames" in reward_model.needs
-    envs = FrameVectorEnv(make, columns, seed_of, frames, "processes" if processes else "inline")
+    workers: Workers = "processes" if processes else "inline"
+    envs = FrameVectorEnv(make, columns, seed_of, frames, workers, frame_shrinker(reward_model))
     try:
         stats = EpisodeStats(len(panel.seeds), task.measures, task.success)
         scored = None if reward_model is None else _Rewards(reward_model, len(panel.seeds))
@@ -156,12 +161,14 @@ class _Rewards:
         self._steps: list[dict[str, np.ndarray]] = []
         self._playing: list[np.ndarray] = []
         self._episodes: list[np.ndarray] = []
+        self._bytes = 0
 
     def add(self, step: Transitions, playing: np.ndarray, episodes: np.ndarray) -> None:
         self._steps.append({name: array.copy() for name, array in step_clip(step).items()})
         self._playing.append(playing)
         self._episodes.append(episodes)
-        if sum(map(len, self._episodes)) >= SCORED_AT_ONCE:
+        self._bytes += 0 if step.frames is None else step.frames.nbytes
+        if sum(map(len, self._episodes)) >= SCORED_AT_ONCE or self._bytes >= SCORED_BYTES:
             self._score()
 
     def sums(self) -> np.ndarray:
@@ -179,7 +186,7 @@ class _Rewards:
         else:
             rewards = self._stream(Clip.of_arrays(arrays))[playing]
         np.add.at(self._sums, np.concatenate(self._episodes), rewards.astype(np.float64))
-        self._steps, self._playing, self._episodes = [], [], []
+        self._steps, self._playing, self._episodes, self._bytes = [], [], [], 0
 
 
 def stacked(steps: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -206,7 +213,7 @@ def step_clip(step: Transitions) -> dict[str, np.ndarray]:
 
 def play_one(
     policy: Policy, make: MakeEnv, seed: int, reward_model: RewardModel | None, make_for_display: MakeEnv
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[Reel, np.ndarray]:
     """Play one episode for a video: frames for the viewer, and the reward model's rewards of its own frames.
 
     Args:
@@ -214,27 +221,36 @@ def play_one(
         make_for_display: the same environment with frames for people; stepped with the same actions.
 
     Returns:
-        uint8[T, H, W, 3] frames and float32[T] rewards (the environment's own without a reward model).
+        T frames of a video's size, and float32[T] rewards (the environment's own without a reward model).
     """
-    seen = FrameVectorEnv(
-        make, 1, lambda env, episode: seed, frames=reward_model is not None and "frames" in reward_model.needs
-    )
-    shown = FrameVectorEnv(make_for_display, 1, lambda env, episode: seed)
+    reads_frames = reward_model is not None and "frames" in reward_model.needs
+    seen = FrameVectorEnv(make, 1, lambda env, episode: seed, frames=reads_frames, shrink=frame_shrinker(reward_model))
+    shown = FrameVectorEnv(make_for_display, 1, lambda env, episode: seed, shrink=at_video_size)
+    stream = None if reward_model is None else RewardStream(reward_model)
+    rewards: list[np.ndarray] = []
+
+    def score(steps: list[dict[str, np.ndarray]]) -> None:
+        clip = stacked(steps)
+        rewards.append(clip["env_reward"] if stream is None else stream(Clip.of_arrays(clip)))
+
     try:
         states = seen.reset()
         shown.reset()
-        pictures, steps = [], []
+        reel, steps = Reel(), list[dict[str, np.ndarray]]()
         ended = False
         while not ended:
             actions = policy(states)
             step, picture = seen.step(actions), shown.step(actions)
             assert picture.frames is not None
-            pictures.append(picture.frames[0].copy())
+            reel.append(picture.frames[0])
             steps.append({name: array.copy() for name, array in step_clip(step).items()})
+            if step.frames is not None and len(steps) * step.frames.nbytes >= SCORED_BYTES:
+                score(steps)
+                steps = []
             states, ended = step.states, bool(step.ended[0])
-        episode = stacked(steps)
-        rewards = episode["env_reward"] if reward_model is None else RewardStream(reward_model)(Clip.of_arrays(episode))
-        return np.stack(pictures), rewards[:, 0].astype(np.float32)
+        if steps:
+            score(steps)
+        return reel, np.concatenate(rewards)[:, 0].astype(np.float32)
     finally:
         seen.close()
         shown.close()

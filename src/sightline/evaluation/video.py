@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +16,61 @@ OVERSAMPLING = 2
 """Oversampling factor: the strip is drawn this much larger and averaged down, which smooths lines and letters."""
 MIN_HEIGHT = 384
 """Minimum height in pixels, to which smaller pictures are enlarged by a whole factor."""
+MAX_HEIGHT = 512
+"""Maximum height in pixels, to which larger pictures are made smaller."""
 MIN_WIDTH = 256
 """Minimum width in pixels; narrower pictures get margins, so that the caption has room."""
 PAPER, RULE, INK, MUTED, AHEAD, PAST, NOW = "#FFFFFF", "#DCE2E8", "#334155", "#64748B", "#CDD5DE", "#0072B2", "#D55E00"
 
 
+def at_video_size(frames: np.ndarray) -> np.ndarray:
+    """Frames uint8[N, H, W, 3], made smaller where they are taller than videos are: uint8[N, h, w, 3]."""
+    height, width = frames.shape[1:3]
+    if height <= MAX_HEIGHT:
+        return frames
+    from PIL import Image
+
+    size = (max(1, round(width * MAX_HEIGHT / height)), MAX_HEIGHT)
+    small = [Image.fromarray(frame).resize(size, Image.Resampling.BOX) for frame in frames]
+    return np.stack([np.asarray(picture) for picture in small])
+
+
+class Reel(Sequence[np.ndarray]):
+    """Frames of an episode, uint8[H, W, 3] each and all of one size, compressed without loss.
+
+    A thousand frames of a video's size would take a gigabyte as an array.
+    """
+
+    def __init__(self, frames: Iterable[np.ndarray] = ()) -> None:
+        self._compressed: list[bytes] = []
+        self._shape: tuple[int, ...] = ()
+        for frame in frames:
+            self.append(frame)
+
+    def append(self, frame: np.ndarray) -> None:
+        """Add a frame at the end."""
+        self._shape = frame.shape
+        self._compressed.append(zlib.compress(frame.tobytes(), 1))
+
+    def __len__(self) -> int:
+        return len(self._compressed)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        return np.frombuffer(zlib.decompress(self._compressed[index]), np.uint8).reshape(self._shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(T, H, W, 3)."""
+        return (len(self), *self._shape)
+
+
 @dataclass(frozen=True)
 class Film:
-    """Episode to be shown: frames uint8[T, H, W, 3], rewards float[T], and one line about it."""
+    """Episode to be shown: T frames, rewards float[T], and one line about it."""
 
-    frames: np.ndarray
+    frames: Reel
     rewards: np.ndarray
     fps: int
     caption: str
@@ -32,7 +78,7 @@ class Film:
 
 def write_scored_video(
     path: Path,
-    frames: np.ndarray,
+    frames: np.ndarray | Reel,
     rewards: np.ndarray,
     fps: int,
     caption: str,
@@ -52,8 +98,8 @@ def write_scored_video(
     """
     import imageio.v2 as imageio
 
-    if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3 or len(frames) == 0:
-        raise ValueError(f"frames must be uint8[T, H, W, 3] with T >= 1, not {frames.dtype}{list(frames.shape)}")
+    if len(frames) == 0 or frames[0].dtype != np.uint8 or len(frames.shape) != 4 or frames.shape[3] != 3:
+        raise ValueError(f"frames must be uint8[T, H, W, 3] with T >= 1, not {list(frames.shape)}")
     if rewards.shape != (len(frames),):
         raise ValueError(f"{len(frames)} frames need as many rewards, not an array of shape {list(rewards.shape)}")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +130,7 @@ def _limits(rewards: np.ndarray) -> tuple[float, float]:
 
 
 def _scored_pictures(
-    frames: np.ndarray, rewards: np.ndarray, caption: str, limits: tuple[float, float]
+    frames: np.ndarray | Reel, rewards: np.ndarray, caption: str, limits: tuple[float, float]
 ) -> Iterator[np.ndarray]:
     """Compose each frame, enlarged, above its strip: uint8[H', W', 3] with even sides."""
     height, width = frames.shape[1:3]

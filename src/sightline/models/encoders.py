@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, get_args
@@ -18,6 +19,7 @@ from sightline.config.blocks import Dtype
 from sightline.errors import BadInput, RunFailed, nearest
 from sightline.models.device import choose_device
 from sightline.models.hub import means_folder, quiet_hub
+from sightline.models.shrinking import Shrinker, equal_inputs, resized_by
 from sightline.runs.files import parse_json, read_bytes
 
 if TYPE_CHECKING:
@@ -38,6 +40,10 @@ class Encoder(Protocol):
     def cut_off(self, height: int, width: int) -> tuple[float, float]:
         """Rows at the top and at the bottom each, and columns on the left and on the right each, that the image tower
         never sees of frames of this size."""
+
+    def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
+        """Make frames smaller, by the first part of the model's own preprocessing: uint8[N, H, W, 3] -> uint8[N, h, w,
+        3]. Their embeddings stay the same, bit for bit; frames that would not become smaller stay as they are."""
 
     def embed_frames(self, frames: np.ndarray) -> np.ndarray:
         """Embed frames: uint8[N, H, W, 3] -> float32[N, D] of unit norm; N may be 0."""
@@ -138,6 +144,22 @@ class _TowerPair:
         seen = kept * min(height, width) / edge  # side of the square, in pixels of the frame, that is left in the end
         return max(0.0, (height - seen) / 2), max(0.0, (width - seen) / 2)
 
+    def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
+        return self._shrinker(frames)
+
+    @cached_property
+    def _shrinker(self) -> Shrinker:
+        return Shrinker(self._resized, lambda full, small: equal_inputs(self._inputs(full), self._inputs(small)))
+
+    def _resized(self, frames: np.ndarray) -> np.ndarray:
+        """uint8[N, H, W, 3] -> uint8[N, h, w, 3]: frames that `aspect` has made square, resized and cut as the model's
+        own transform does."""
+        raise NotImplementedError
+
+    def _inputs(self, frames: np.ndarray) -> dict[str, torch.Tensor]:
+        """What the image tower is given of frames uint8[N, H, W, 3], by the names of its arguments."""
+        raise NotImplementedError
+
     def _square(self, frames: np.ndarray) -> np.ndarray:
         """uint8[N, H, W, 3] as the model's own transform is given them, according to `aspect`."""
         height, width = frames.shape[1:3]
@@ -229,7 +251,8 @@ class OpenClipEncoder(_TowerPair):
         self._model.visual = _folded(self._model.visual)
         self._model = self._model.to(device=device, dtype=dtype)
         self._visual = self._model.visual
-        self._transform = transform
+        # All but the last two steps work on pictures: what comes after makes numbers of them.
+        self._resize = transform.transforms[:-2]
         size = preprocessing["size"]
         self.image_size = int(size if isinstance(size, int) else size[0])
         self._resize_mode = preprocessing.get("resize_mode", "shortest")
@@ -240,20 +263,28 @@ class OpenClipEncoder(_TowerPair):
 
     def preprocess(self, frames: np.ndarray) -> torch.Tensor:
         """uint8[N, H, W, 3] -> float32[N, 3, S, S] on the model's device, equal to open_clip's own transform of
-        frames that `aspect` has made square.
-
-        Frames that already have the model's size skip the resizing, which would leave them as they are.
-        """
+        frames that `aspect` has made square."""
         import torch
+
+        frames = self._resized(frames)
+        # A renderer's frames may be read-only, of which torch would warn; nothing here writes into them.
+        writable = frames if frames.flags.writeable else frames.copy()
+        pixels = torch.from_numpy(np.ascontiguousarray(writable)).to(self._device)
+        return pixels.permute(0, 3, 1, 2).float().div_(255).sub_(self._mean).div_(self._std)
+
+    def _resized(self, frames: np.ndarray) -> np.ndarray:
         from PIL import Image
 
         frames = self._square(frames)
         if frames.shape[1:3] == (self.image_size, self.image_size):
-            # A renderer's frames may be read-only, of which torch would warn; nothing here writes into them.
-            writable = frames if frames.flags.writeable else frames.copy()
-            pixels = torch.from_numpy(np.ascontiguousarray(writable)).to(self._device)
-            return pixels.permute(0, 3, 1, 2).float().div_(255).sub_(self._mean).div_(self._std)
-        return torch.stack([self._transform(Image.fromarray(frame)) for frame in frames]).to(self._device)
+            return frames  # resizing would leave them as they are
+        pictures: list[Any] = [Image.fromarray(frame) for frame in frames]
+        for step in self._resize:
+            pictures = [step(picture) for picture in pictures]
+        return np.stack([np.asarray(picture) for picture in pictures])
+
+    def _inputs(self, frames: np.ndarray) -> dict[str, torch.Tensor]:
+        return {"x": self.preprocess(frames)}
 
     def free_text_tower(self) -> None:
         self._model = None
@@ -338,11 +369,19 @@ class HuggingFaceEncoder(_TowerPair):
         return (int(edge) if cuts else None), self.image_size
 
     def _image_tower(self, frames: np.ndarray) -> torch.Tensor:
+        inputs = {name: value.to(self._device) for name, value in self._inputs(frames).items()}
+        # One layout in memory, whatever the processor had to do: convolutions round by it.
+        inputs["pixel_values"] = inputs["pixel_values"].to(self._dtype).contiguous()
+        return _pooled(self._model.get_image_features(**inputs))
+
+    def _inputs(self, frames: np.ndarray) -> dict[str, torch.Tensor]:
         # Of read-only frames, as renderers give them, torch would warn.
         pictures = list(self._square(frames if frames.flags.writeable else frames.copy()))
-        inputs = self._processor.image_processor(images=pictures, return_tensors="pt").to(self._device)
-        inputs["pixel_values"] = inputs["pixel_values"].to(self._dtype)
-        return _pooled(self._model.get_image_features(**inputs))
+        return dict(self._processor.image_processor(images=pictures, return_tensors="pt"))
+
+    def _resized(self, frames: np.ndarray) -> np.ndarray:
+        frames = self._square(frames if frames.flags.writeable else frames.copy())
+        return resized_by(self._processor.image_processor, frames)
 
     def _text_tower(self, sentences: list[str]) -> torch.Tensor:
         if not self._has_text_tower:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from sightline.errors import BadInput, RunFailed, reason_of
+from sightline.models.shrinking import Shrink, Shrinker
 
 if TYPE_CHECKING:
     import torch
@@ -127,6 +128,20 @@ class RewardModel:
             raise BadInput(f"{type(self).__name__} must define reward(clip), or embed(clip) and score(features, clip)")
         return features
 
+    def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
+        """Make frames smaller as soon as they are taken, in a way that changes no reward, not even in its last digit.
+
+        A model that resizes frames before it reads them says so here; all others are given frames at full size. It is
+        not asked of a class that reads clips (`reward`, `embed`, `capture`) in another way than the class that says it.
+
+        Args:
+            frames: uint8[N, H, W, 3].
+
+        Returns:
+            uint8[N, h, w, 3]; h and w depend on H and W alone.
+        """
+        return frames
+
     def __call__(self, seen: Clip | Array | Sequence[Array]) -> np.ndarray:
         """Rewards of a clip, float32[T, N], or of N frames (or states) that do not follow each other, float32[N].
 
@@ -218,6 +233,37 @@ class OnlineRewardModel(RewardModel):
 
 class Interrupted(Exception):
     """A reward model was told to stop while it waited; what it has so far is in its state."""
+
+
+READERS = ("reward", "embed", "capture")
+"""Methods that read frames."""
+
+
+def frame_shrinker(model: RewardModel | None) -> Shrink | None:
+    """What makes frames smaller as soon as they are taken, without any change of the model's rewards; None if they are
+    kept as they are."""
+    if model is None or "frames" not in model.needs:
+        return None
+    for kind in type(model).__mro__:
+        if kind is RewardModel:
+            break
+        if "shrink_frames" in vars(kind):
+            return model.shrink_frames
+        # A subclass that reads frames by itself may look at what its base class would have thrown away.
+        if any(name in vars(kind) for name in READERS):
+            break
+    return None
+
+
+def common_shrinker(models: Sequence[RewardModel]) -> Shrink:
+    """What makes frames smaller for several reward models that read the same ones; it leaves them as they are unless
+    all make them smaller in the same way."""
+    shrinkers = [frame_shrinker(model) for model in models if "frames" in model.needs]
+    first = shrinkers[0] if shrinkers else None
+    others = [shrink for shrink in shrinkers if shrink is not None]
+    if first is None or len(others) < len(shrinkers):
+        return lambda frames: frames
+    return Shrinker(first, lambda full, small: all(np.array_equal(shrink(full), small) for shrink in others))
 
 
 class RewardStream:

@@ -15,7 +15,8 @@ from sightline.config.blocks import Reach
 from sightline.config.recipe import AgentRecipe, ControlRecipe, Recipe, RewardBlock
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput
-from sightline.rewards.base import OnlineRewardModel, RewardModel
+from sightline.models.shrinking import Shrink
+from sightline.rewards.base import OnlineRewardModel, RewardModel, frame_shrinker
 
 if TYPE_CHECKING:
     from sightline.labels.types import Lesson, Teacher
@@ -121,6 +122,13 @@ def build_reward(block: RewardConfig, context: RewardContext) -> RewardSetup:
     if "frames" in setup.model.needs and not setup.frames:
         raise BadInput(f"{name}.build returned a model that reads frames, with frames=False; leave out frames=False")
     return setup
+
+
+def run_shrinker(block: RewardConfig, model: RewardModel) -> Shrink | None:
+    """What makes the frames of a run smaller; None where they are kept as they are, since a reward that is learned in
+    the run shows them to its teacher."""
+    learns = type(block).online is not RewardConfig.online
+    return None if learns else frame_shrinker(model)
 
 
 class CombinedConfig(RewardConfig):

@@ -9,6 +9,7 @@ RL-VLM-F (Wang et al., ICML 2024).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -20,6 +21,7 @@ from sightline.errors import BadInput
 from sightline.models.device import choose_device
 from sightline.models.encoders import cannot_load, dtype_for, image_processor_size
 from sightline.models.hub import means_folder, quiet_hub
+from sightline.models.shrinking import Shrinker, equal_inputs, resized_by
 from sightline.rewards.base import Clip, RewardModel, to_numpy
 from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
 
@@ -108,6 +110,22 @@ class ImageTextMatchingReward(RewardModel):
         ]
         return np.concatenate(parts).astype(np.float32).reshape(clip.shape)
 
+    def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
+        """Frames as small as the processor makes them."""
+        return self._shrinker(frames)
+
+    @cached_property
+    def _shrinker(self) -> Shrinker:
+        images = self._processor.image_processor
+
+        def read(frames: np.ndarray) -> dict[str, Any]:
+            return dict(images(images=list(frames), return_tensors="pt"))
+
+        return Shrinker(
+            lambda frames: resized_by(images, frames if frames.flags.writeable else frames.copy()),
+            lambda full, small: equal_inputs(read(full), read(small)),
+        )
+
     def _matches(self, frames: np.ndarray, sentence: str) -> np.ndarray:
         """float32[N], how probable it is that a sentence is true of each frame."""
         import torch
@@ -116,7 +134,8 @@ class ImageTextMatchingReward(RewardModel):
         pictures = list(frames if frames.flags.writeable else frames.copy())
         inputs = self._processor(images=pictures, text=[sentence] * len(pictures), return_tensors="pt", truncation=True)
         inputs = {name: value.to(self._device) for name, value in inputs.items()}
-        inputs["pixel_values"] = inputs["pixel_values"].to(self._dtype)
+        # One layout in memory, whatever the processor had to do: convolutions round by it.
+        inputs["pixel_values"] = inputs["pixel_values"].to(self._dtype).contiguous()
         with torch.inference_mode():
             if self._model.config.model_type == "blip-2":
                 logits = self._model(**inputs, use_image_text_matching_head=True).logits_per_image

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from sightline.config.recipe import REWARD, RewardBlock
-from sightline.rewards.base import Clip, RewardModel, windows
+from sightline.rewards.base import Clip, RewardModel, common_shrinker, windows
 from sightline.rewards.building import CombinedConfig, RewardContext, RewardSetup, reward_config
 from sightline.rewards.ground_truth import GroundTruthConfig
 
@@ -57,6 +57,10 @@ class ShapedReward(RewardModel):
         self.needs = reward.needs | potential.needs
         # The potential of the state before is that of the step before.
         self.window = max(reward.window, potential.window + 1)
+        self._shrink = common_shrinker(self.parts)
+
+    def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
+        return self._shrink(frames)
 
     def reward(self, clip: Clip) -> np.ndarray:
         reward, potential = (np.asarray(part.reward(clip), np.float32) for part in self.parts)

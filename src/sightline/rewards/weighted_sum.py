@@ -10,7 +10,7 @@ from pydantic import Field
 
 from sightline.config.basics import Strict
 from sightline.config.recipe import REWARD, RewardBlock
-from sightline.rewards.base import Clip, RewardModel
+from sightline.rewards.base import Clip, RewardModel, common_shrinker
 from sightline.rewards.building import CombinedConfig, RewardContext, RewardSetup, reward_config
 
 
@@ -48,6 +48,10 @@ class WeightedSum(RewardModel):
         self.models, self.weights = tuple(models), tuple(weights)
         self.needs = frozenset().union(*(model.needs for model in models))
         self.window = max(model.window for model in models)
+        self._shrink = common_shrinker(models)
+
+    def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
+        return self._shrink(frames)
 
     def reward(self, clip: Clip) -> np.ndarray:
         total = np.zeros(clip.shape, np.float32)

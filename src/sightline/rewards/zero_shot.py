@@ -208,6 +208,17 @@ class ZeroShotReward(RewardModel):
         embeddings = self.encoder.embed_frames(frames.reshape(-1, *frames.shape[-3:]))
         return embeddings.reshape(*clip.shape, self.views * embeddings.shape[1])
 
+    def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
+        """Frames as small as the encoder makes each of their views."""
+        shrink = getattr(self.encoder, "shrink_frames", None)  # loaded encoders of other people may have none
+        if shrink is None or not len(frames):
+            return frames
+        if self.views == 1:
+            return np.asarray(shrink(frames))
+        views = split_views(frames, self.views)
+        small = np.asarray(shrink(views.reshape(-1, *views.shape[2:])))
+        return joined_views(small.reshape(*views.shape[:2], *small.shape[1:]))
+
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
         """float32[T, N] from embeddings [T, N, views x D] of any float type."""
         rewards = self.head(features.reshape(-1, features.shape[-1] // self.views)).reshape(*clip.shape, self.views)
@@ -223,6 +234,12 @@ def split_views(frames: np.ndarray, views: int) -> np.ndarray:
     *batch, height, width, channels = frames.shape
     check_views(views, width)
     return np.moveaxis(frames.reshape(*batch, height, views, width // views, channels), -3, -4)
+
+
+def joined_views(views: np.ndarray) -> np.ndarray:
+    """Frames [N, views, H, W, 3] as [N, H, views x W, 3]: the inverse of `split_views`."""
+    count, number, height, width, channels = views.shape
+    return np.moveaxis(views, 1, 2).reshape(count, height, number * width, channels)
 
 
 def check_views(views: int, width: int) -> None:

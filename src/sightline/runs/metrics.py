@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +67,12 @@ class Metrics:
         if self._wandb is not None:
             self._wandb.log(known, step=step)
 
-    def film(self, name: str, file: Path, frames: np.ndarray, fps: int, step: int) -> None:
+    def film(self, name: str, file: Path, frames: Sequence[np.ndarray], fps: int, step: int) -> None:
         """Log a video, to TensorBoard as a small moving picture and to Weights & Biases, if the recipe names them.
 
         Args:
             file: path of the video.
-            frames: uint8[T, H, W, 3].
+            frames: uint8[H, W, 3], T of them.
         """
         if self._tensorboard is not None:
             with self._run.writing():
@@ -91,7 +92,7 @@ class Metrics:
             self._wandb.finish()
 
 
-def _moving_picture(tag: str, frames: np.ndarray, fps: int) -> Any:
+def _moving_picture(tag: str, frames: Sequence[np.ndarray], fps: int) -> Any:
     """TensorBoard summary with a GIF; its own `add_video` needs another package for the same."""
     import io
 
@@ -103,7 +104,7 @@ def _moving_picture(tag: str, frames: np.ndarray, fps: int) -> Any:
     pictures = [Image.fromarray(frame) for frame in frames[::every]]
     stream = io.BytesIO()
     pictures[0].save(stream, "GIF", save_all=True, append_images=pictures[1:], duration=1000 * every // fps, loop=0)
-    height, width = frames.shape[1:3]
+    height, width = frames[0].shape[:2]
     image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=stream.getvalue())
     return Summary(value=[Summary.Value(tag=tag, image=image)])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from sightline.errors import BadInput
 from sightline.models.device import choose_device, fast_dtype
 from sightline.models.encoders import Encoder
+from sightline.models.shrinking import Shrink, Shrinker
 from sightline.rewards.base import Clip, RewardModel, to_numpy
 from sightline.rewards.learned.config import FittingConfig, RewardNet, RewardNetConfig
 from sightline.rewards.learned.ladder import nearness
@@ -89,6 +91,16 @@ class LearnedReward(RewardModel):
         assert seen is not None, "a model is given what it needs"
         flat = to_numpy(seen).reshape(-1, *seen.shape[2:])
         return self.features_of(flat).reshape(*clip.shape, *self.feature_shape)
+
+    def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
+        return self._shrinker(frames)
+
+    @cached_property
+    def _shrinker(self) -> Shrink:
+        if self.encoder is not None:
+            return self.encoder.shrink_frames
+        # The features of networks on frames are frames: of the size that they read.
+        return Shrinker(self.features_of, lambda full, small: np.array_equal(self.features_of(small), small))
 
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
         return self.rewards_of(features.reshape(-1, *self.feature_shape)).reshape(clip.shape)
