@@ -377,8 +377,15 @@ def test_one_episode_for_a_video(bundled: Any) -> None:
     frames, rewards = play_one(zeros, CLOCK, 5, model, shown)
     (length,) = lengths_of(EvalSeeds("p", "c", (5,)))
     assert frames.shape == (length, 12, 14, 3)
-    assert frames[:, 0, 0, 0].tolist() == list(range(1, length + 1))
+    assert [int(frame[0, 0, 0]) for frame in frames] == list(range(1, length + 1))
     expected = [model(np.full((1, 8, 8, 3), t, np.uint8))[0] for t in range(1, length + 1)]
     np.testing.assert_allclose(rewards, expected, atol=1e-5)
     _, own = play_one(zeros, CLOCK, 5, None, shown)
     assert own.tolist() == list(range(1, length + 1))
+
+
+def test_a_film_of_large_pictures_is_kept_at_a_videos_size() -> None:
+    shown = EnvMaker("small_envs:Clock", frame_size=(1080, 1920))
+    frames, _ = play_one(zeros, CLOCK, 5, None, shown)
+    assert frames.shape[1:] == (512, 910, 3)
+    assert [int(frame[100, 100, 0]) for frame in frames] == list(range(1, len(frames) + 1))
