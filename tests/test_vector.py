@@ -6,16 +6,18 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+import torch
 
 from sightline.control.collection import CollectingVecEnv
 from sightline.envs import CARTPOLE_ID, MOUNTAIN_CAR_ID
 from sightline.envs.making import EnvMaker
-from sightline.envs.vector import FrameVectorEnv, Transitions, episode_seeds
+from sightline.envs.vector import FrameVectorEnv, Transitions, episode_seeds, scalar_reward
 from sightline.errors import BadInput, RunFailed
 
 CLOCK = EnvMaker("small_envs:Clock", frame_size=(6, 8))
@@ -263,6 +265,36 @@ def test_a_reset_that_goes_wrong(workers: Any, how: str, said: str) -> None:
     assert "environment 1 of 1 ('small_envs:Failing')" in str(caught.value)
     assert "(at the beginning of the episode with seed 7)" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("reward", "number"),
+    [
+        (1, 1.0),
+        (True, 1.0),
+        (np.float32(0.5), 0.5),
+        (np.array(0.5), 0.5),
+        (np.array([0.5]), 0.5),
+        (np.array([[2]]), 2.0),
+        ([0.25], 0.25),
+        (torch.tensor([1.5], requires_grad=True), 1.5),
+        (Fraction(1, 4), 0.25),
+        (None, None),
+        ("1.0", None),
+        (np.array([1.0, 2.0]), None),
+        ([1.0, [2.0]], None),
+        ([], None),
+        ({"agent": 1.0}, None),
+        (1j, None),
+        (10**400, None),
+    ],
+)
+def test_the_environments_own_reward_is_a_number_or_none(reward: Any, number: float | None) -> None:
+    assert scalar_reward(reward) == number
+
+
+def test_rewards_may_be_NaN() -> None:
+    assert np.isnan(scalar_reward(np.array([np.nan])))  # type: ignore[arg-type]
 
 
 def test_a_step_that_raises_is_named() -> None:

@@ -28,7 +28,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from sightline.envs.frames import rgb_frame
+from sightline.envs.frames import rgb_frame, to_array
 from sightline.envs.observations import Misfit, Observations, copied, misfit, same
 from sightline.envs.success import with_success
 from sightline.errors import BadInput, RunFailed, reason_of
@@ -145,13 +145,12 @@ class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
         except Exception as error:
             raise self._failure(f"failed in step(): {reason_of(error)}") from error
         self._check_observation(state)
-        try:
-            finite = math.isfinite(reward)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise self._failure(f"returned a reward that is not a number: {reward!r:.60}") from error
-        if not finite:
-            raise self._failure(f"returned a reward that is {'NaN' if math.isnan(reward) else 'infinite'}")
-        return state, reward, terminated, truncated, with_success(info, self._name)
+        number = scalar_reward(reward)
+        if number is None:
+            raise self._failure(f"returned a reward that is not a number: {reward!r:.60}")
+        if not math.isfinite(number):
+            raise self._failure(f"returned a reward that is {'NaN' if math.isnan(number) else 'infinite'}")
+        return state, number, terminated, truncated, with_success(info, self._name)
 
     def _check_observation(self, state: Any) -> None:
         wrong = misfit(self._space, state)
@@ -173,6 +172,20 @@ class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
     @staticmethod
     def _observation(state: Any, frame: np.ndarray | None) -> dict[str, Any]:
         return {"state": state} if frame is None else {"state": state, "frame": frame}
+
+
+def scalar_reward(reward: Any) -> float | None:
+    """An environment's own reward as a number; None if it is none, such as None itself, a vector or text.
+
+    Numbers and arrays of size 1 are taken, of numpy, torch or JAX, on any device. The number may be NaN or infinite.
+    """
+    numbers = to_array(reward)
+    if numbers.size != 1 or numbers.dtype.kind not in "biufO":
+        return None
+    try:
+        return float(numbers.reshape(-1)[0])
+    except (TypeError, ValueError, OverflowError):  # an object of another kind, or a whole number beyond all floats
+        return None
 
 
 @dataclass(frozen=True)
