@@ -18,6 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from stable_baselines3 import DQN, PPO, SAC
 from stable_baselines3.common.buffers import DictReplayBuffer
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
     SubprocVecEnv,
@@ -49,7 +50,7 @@ from sightline.rewards.base import Clip, Need, RewardModel
 from sightline.rewards.ground_truth import GroundTruthReward
 from sightline.rewards.wrap import wrap
 from sightline.rewards.zero_shot import ZeroShotReward
-from small_envs import Clock, FromOne, Pictures
+from small_envs import Clock, FromOne, Pictures, Raising
 from test_wrap import COUNT, Moments, Positions, Times
 
 CLOCK = functools.partial(Clock, "rgb_array")
@@ -243,6 +244,35 @@ def test_own_rewards_of_vectors() -> None:
         assert "env_reward" in refusal(lambda told=told: told.step(np.zeros(COUNT, int)))
 
 
+@pytest.mark.parametrize("own", [np.array([1.0, 2.0]), "high"])
+def test_own_rewards_that_a_vector_cannot_hold(own: Any) -> None:
+    """Gymnasium and SB3 fail of them, whatever is put around."""
+    make = functools.partial(Paid, own)
+    monitored = DummyVecEnv([lambda: Monitor(make())])
+    for inner in (
+        DummyVecEnv([make]),
+        monitored,
+        SyncVectorEnv([make]),
+        SyncVectorEnv([make], autoreset_mode="SameStep"),
+    ):
+        env = wrap(inner, Times())
+        env.reset()
+        assert "around each environment" in refusal(lambda env=env: env.step(np.zeros(1, int)))
+    inside = DummyVecEnv([lambda: wrap(make(), Times())])
+    inside.reset()
+    assert inside.step(np.zeros(1, int))[1].tolist() == [11.0]
+
+
+def test_an_exception_of_the_environment_is_left_as_it_is() -> None:
+    for inner in (DummyVecEnv([Raising]), SyncVectorEnv([Raising])):
+        env = wrap(inner, Positions())
+        env.reset()
+        for _ in range(2):
+            env.step(np.zeros(1, int))
+        with pytest.raises(ValueError, match="the simulator exploded"):
+            env.step(np.zeros(1, int))
+
+
 def test_infos_that_are_none() -> None:
     env = wrap(Uninformed(None), Times())
     assert env.reset()[1] == {}
@@ -387,8 +417,9 @@ def test_settings_of_words(encoder_folder: Callable[[str], Path]) -> None:
 
 
 def test_words_that_the_encoder_does_not_know() -> None:
-    with pytest.warns(UserWarning, match="does not know the word 'blorp'"):
+    with pytest.warns(UserWarning, match="does not know the word 'blorp'") as caught:
         wrap(CLOCK(), "blorp vertically upright on top of the cart")
+    assert [Path(one.filename).name for one in caught] == [Path(__file__).name], "the place of who called"
 
 
 # Pictures that show nothing

@@ -24,9 +24,13 @@ Learners must not find a way around the wrapper to the environment's own reward:
 from __future__ import annotations
 
 import inspect
+import re
+import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import gymnasium
@@ -379,7 +383,8 @@ class ModelRewardVectorEnv(VectorWrapper):
         return self.env.reset(seed=seed, options=options)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        observations, reward, terminated, truncated, given = self.env.step(actions)
+        with _failures_in_one_line():
+            observations, reward, terminated, truncated, given = self.env.step(actions)
         if isinstance(given, list | tuple):
             raise BadInput(
                 f"this vector environment gives its infos as a {type(given).__name__}; wrap it without DictInfoToList, "
@@ -471,11 +476,11 @@ class ModelRewardVecEnv(VecEnvWrapper):
 
     def reset(self) -> Any:
         self._scorer.begin()
-        with _dead_workers_told():
+        with _failures_in_one_line():
             return self.venv.reset()
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        with _dead_workers_told():
+        with _failures_in_one_line():
             observations, reward, given_ended, given_infos = self.venv.step_wait()
         scorer, infos = self._scorer, [_dictionary(info) for info in given_infos]
         scorer.check_free(infos[0])
@@ -523,7 +528,8 @@ def _refuse_to_compute(*_: Any, **__: Any) -> NoReturn:
 
 
 @contextmanager
-def _dead_workers_told() -> Iterator[None]:
+def _failures_in_one_line() -> Iterator[None]:
+    """Say in one line what vector environments fail of, where it is not an environment's own exception."""
     try:
         yield
     except (EOFError, ConnectionError) as error:
@@ -531,10 +537,24 @@ def _dead_workers_told() -> Iterator[None]:
             "a process of the vector environment died; what it printed above says why (if nothing: out of memory, or a "
             "fault in the simulator)"
         ) from error
+    except (TypeError, ValueError) as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        # Such as `self._rewards[i] = …` or `float(reward)`. The environment is not at fault where others are the last.
+        if re.search(r"\b(gymnasium.(vector|wrappers)|stable_baselines3)\b", place.filename) and "rew" in (
+            place.line or ""
+        ):
+            raise BadInput(
+                "the environment's own reward is not one number, which vector environments need; put sightline.wrap "
+                "around each environment, inside the vector, or a wrapper that makes it one (mo_gymnasium.LinearReward)"
+            ) from error
+        raise
 
 
 def _warn(line: str) -> None:
-    warnings.warn(f"sightline.wrap: {line}", UserWarning, stacklevel=2)
+    """Warn at the place of a script that called into this package."""
+    names = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_stack(sys._getframe()))
+    depth = sum(1 for _ in takewhile(lambda name: name.startswith("sightline."), names))
+    warnings.warn(f"sightline.wrap: {line}", UserWarning, stacklevel=depth + 1)
 
 
 def _with_cameras(envs: Sequence[AnyEnv]) -> list[Any]:
