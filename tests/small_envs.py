@@ -184,12 +184,11 @@ class Odd(Clock):
         self.what = what
         given: dict[str, Any] = {
             "text": spaces.Text(20),
-            "some text": spaces.Dict({"said": spaces.Text(20), "place": spaces.Discrete(3)}),
             "sequence": spaces.Sequence(spaces.Discrete(3)),
         }
         self.observation_space = given.get(what, self.observation_space)
-        switches: dict[str, Any] = {"switches": spaces.MultiBinary(3), "levers": spaces.MultiDiscrete([2, 3])}
-        self.action_space = switches.get(what, self.action_space)
+        plans: dict[str, Any] = {"plan": spaces.Sequence(spaces.Discrete(3))}
+        self.action_space = plans.get(what, self.action_space)
 
     def _state(self) -> Any:
         said: dict[str, Any] = {"text": "a door", "string": "a door", "none": None, "shape": np.zeros((2, 3))}

@@ -321,7 +321,7 @@ def test_what_only_looks_like_a_date_is_text() -> None:
         ("env_options={what: string}", "not an array of numbers: 'a door'"),
         ("env_options={what: none}", "not an array of numbers: None"),
         ("env_options={what: shape}", "shape [2, 3] where its observation_space says [3]"),
-        ("env_options={what: levers}", "MultiDiscrete"),
+        ("env_options={what: plan}", "are of the kind Sequence"),
         ("learner.action_noise=0.1", "learner.action_noise is for continuous actions"),
         ("learner={algorithm: PPO, action_cost: 1}", "learner.action_cost is of continuous actions"),
     ],

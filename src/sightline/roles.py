@@ -86,6 +86,15 @@ def describe_size(recipe: Recipe) -> str:
     return describe_control(recipe)
 
 
+def describe_spaces(recipe: Recipe) -> list[str]:
+    """What a policy on states reads and does, where it is not what its environment gives; each in one line."""
+    if isinstance(recipe, AgentRecipe):
+        return []
+    from sightline.control.resolving import describe_spaces as describe_control
+
+    return [f"spaces      {line}" for line in describe_control(recipe)]
+
+
 def train(
     recipe: Recipe, path: Path, name: str, resume: bool, command: str | None = None, quiet: bool = False
 ) -> tuple[RunFolder, dict[str, Any]]:

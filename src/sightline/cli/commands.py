@@ -89,7 +89,8 @@ def train(
     if dry_run:
         document = completed.model_dump(mode="json")
         typer.echo(json.dumps(document, indent=2) if as_json else yaml.safe_dump(document, sort_keys=False), nl=as_json)
-        typer.echo(roles.describe_size(completed), err=True)
+        for line in (*roles.describe_spaces(completed), roles.describe_size(completed)):
+            typer.echo(line, err=True)
         return
     folder, result = roles.train(completed, path, name, resume)
     if _is_one_of_many():

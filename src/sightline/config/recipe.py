@@ -151,6 +151,12 @@ class RecipeBase(Strict):
     """Threads per tensor operation on the CPU; small networks are fastest with one."""
 
 
+def _names_of_parts(value: Any) -> Any:
+    """One name, or several; parts of tuples are numbered."""
+    keys = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    return tuple(str(key) if type(key) is int else key for key in keys)
+
+
 class ControlRecipe(RecipeBase):
     """A policy on states that learns from a VLM as reward or teacher."""
 
@@ -164,6 +170,9 @@ class ControlRecipe(RecipeBase):
     and faster physics; left out: the task's own."""
     rescale_observations: bool = False
     """Show the learner observations that are scaled to [-1, 1] by the bounds of the environment's space."""
+    observation_keys: Annotated[tuple[str, ...], BeforeValidator(_names_of_parts)] = ()
+    """Parts of a dictionary or tuple of observations that the policy reads, such as `[image, robot.joints]`; left out:
+    all that can be."""
     reward: Annotated[RewardBlock, REWARD] = Field(default_factory=REWARD.make_default)
     replay: str | None = None
     """A run folder whose stored transitions are learned from; nothing is collected then. It must have kept its

@@ -11,10 +11,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from gymnasium import spaces
 
 from sightline.config.loading import for_control
 from sightline.config.recipe import ControlRecipe
-from sightline.control.learners import algorithm_class, check_learner, choose_policy
+from sightline.control.learners import check_learner, spaces_in_words
 from sightline.control.resolving import env_maker
 from sightline.envs.frames import rgb_frame
 from sightline.envs.making import EnvMaker
@@ -29,6 +30,10 @@ from sightline.runs.folder import open_run
 from sightline.runs.metrics import check_wandb
 
 VIDEO_SIZE = (256, 256)
+STATES_IN_PARTS = (
+    "the reward reads states as one array, and this environment's are of several parts, with pictures; choose parts by "
+    "observation_keys=[…], or a reward that reads frames"
+)
 
 
 @dataclass(frozen=True)
@@ -97,13 +102,28 @@ def build(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
         _check_replay(recipe.replay, reward.model)
     make = env_maker(recipe, reward.frame_size, render=reward.frames)
     env = make()
-    _, warning = choose_policy(algorithm_class(recipe.learner), env.observation_space)
+    read = _how_it_is_read(recipe, env, reward.model)
     slow = _software_opengl(env) if reward.frames else None
     env.close()
-    warnings = (*reward.warnings, *(line for line in (warning, slow) if line is not None))
+    warnings = (*reward.warnings, *read, *([] if slow is None else [slow]))
     learned_in = env_maker(recipe, reward.frame_size, render=reward.frames, training=True)
     shown = env_maker(recipe, VIDEO_SIZE)
     return ControlSetup(recipe, find_task(recipe.env), make, learned_in, shown, reward, warnings)
+
+
+def _how_it_is_read(recipe: ControlRecipe, env: gymnasium.Env[Any, Any], model: RewardModel) -> list[str]:
+    """What a policy reads and does, each in one line where it is not what the environment gives.
+
+    Raises:
+        BadInput: the algorithm, or the reward model, cannot read them.
+    """
+    space = env.observation_space
+    if isinstance(space, spaces.Dict) and "states" in model.needs:
+        raise BadInput(STATES_IN_PARTS)
+    lines = spaces_in_words(recipe, env)
+    if isinstance(space, spaces.Dict) and recipe.reward.teaching is not None:
+        lines.append("before the first labels exploring is paid nothing: novelty is of states in one array")
+    return lines
 
 
 def _software_opengl(env: gymnasium.Env[Any, Any]) -> str | None:
@@ -141,6 +161,8 @@ def _first_seen(recipe: ControlRecipe, frame_size: tuple[int, int] | None, state
     env = env_maker(recipe, frame_size)()
     try:
         state, _ = env.reset(seed=0)
+        if isinstance(state, dict) and states:
+            raise BadInput(STATES_IN_PARTS)
         return np.asarray(state) if states else rgb_frame(env)
     finally:
         env.close()

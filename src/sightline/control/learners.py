@@ -8,6 +8,7 @@ import math
 import warnings
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -32,9 +33,10 @@ from sightline.config.learners import (
 )
 from sightline.config.recipe import ControlRecipe
 from sightline.control.replay import CommittedReplayBuffer
-from sightline.control.standardisation import StandardisedObservations
+from sightline.control.standardisation import ReadParts, StandardisedObservations
+from sightline.envs.actions import what_is_done
 from sightline.envs.observations import Observations
-from sightline.envs.spaces import is_picture
+from sightline.envs.spaces import CONVOLVED, is_convolved, is_picture, what_is_read
 from sightline.errors import BadInput, nearest
 from sightline.evaluation.episodes import Policy
 from sightline.models.device import choose_device
@@ -50,8 +52,6 @@ _KEYS_OF_THEIR_OWN = {
     "rollout_buffer_kwargs": "learner.chunk",
 }
 """Arguments of on-policy algorithms that recipes say otherwise, and on which collecting depends."""
-CNN_SIZE = 36
-"""Height and width of the smallest picture that the convolutions of SB3's `CnnPolicy` leave something of."""
 
 
 def check_learner(recipe: ControlRecipe) -> None:
@@ -99,7 +99,7 @@ def build_learner(
     # The first chunk's rewards are committed at the end of the second.
     first_rewards = 2 * learner.chunk * recipe.envs
     algorithm: Any = algorithm_class(learner)
-    arguments = _arguments(learner)
+    arguments = _arguments(learner, env.observation_space)
     policy, _ = choose_policy(algorithm, env.observation_space)
     # Returns over several steps are the buffer's business alone. SB3 would warn that it does not see to them itself.
     returns = {"n_steps": arguments.pop("n_steps", 1), "gamma": arguments["gamma"]}
@@ -171,18 +171,42 @@ def choose_policy(algorithm: type[BaseAlgorithm], space: spaces.Space[Any]) -> t
 
     Returns:
         Its name, and a warning in one line if it is a poor choice for pictures.
+
+    Raises:
+        BadInput: the algorithm has none for pictures beside numbers.
     """
+    if isinstance(space, spaces.Dict):
+        if "MultiInputPolicy" in algorithm.policy_aliases:
+            return "MultiInputPolicy", None
+        kinds = [[name for name, part in space.items() if is_picture(part) is wanted] for wanted in (True, False)]
+        raise BadInput(
+            f"{algorithm.__name__} has no network for several parts of an observation (pictures: "
+            f"{', '.join(kinds[0])}; numbers: {', '.join(kinds[1]) or 'none'}); choose some by observation_keys=[…], "
+            "or another learner.algorithm"
+        )
     if not is_picture(space):
         return "MlpPolicy", None
     assert space.shape is not None
     if "CnnPolicy" not in algorithm.policy_aliases:
         why = f"{algorithm.__name__} has no network for pictures"
-    elif min(space.shape[1:]) < CNN_SIZE:
+    elif not is_convolved(space):
         size = f"{space.shape[1]}x{space.shape[2]}"
-        why = f"pictures of {size} are too small for convolutions, which need {CNN_SIZE}x{CNN_SIZE} at least"
+        why = f"pictures of {size} are too small for convolutions, which need {CONVOLVED}x{CONVOLVED} at least"
     else:
         return "CnnPolicy", None
     return "MlpPolicy", f"the observations are pictures, and the policy reads them as plain numbers: {why}"
+
+
+def spaces_in_words(recipe: ControlRecipe, env: gymnasium.Env[Any, Any]) -> list[str]:
+    """What a policy reads and does in an adapted environment, each in one line, where it is not what that gives itself.
+
+    Raises:
+        BadInput: the algorithm cannot read it.
+    """
+    policy, warning = choose_policy(algorithm_class(recipe.learner), env.observation_space)
+    read = what_is_read(env, convolves=policy != "MlpPolicy")
+    lines = [warning if read is None else read, what_is_done(env)]
+    return [line for line in lines if line is not None]
 
 
 def _noise(learner: OffPolicyLearner, algorithm: type[BaseAlgorithm], actions: spaces.Space[Any]) -> dict[str, Any]:
@@ -294,7 +318,7 @@ def algorithm_class(learner: OffPolicyLearner | OnPolicyLearner) -> type[BaseAlg
     return found  # type: ignore[no-any-return]
 
 
-def _arguments(learner: OffPolicyLearner) -> dict[str, Any]:
+def _arguments(learner: OffPolicyLearner, space: spaces.Space[Any] | None = None) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "learning_rate": _schedule(learner),
         "buffer_size": learner.buffer_size,
@@ -312,7 +336,7 @@ def _arguments(learner: OffPolicyLearner) -> dict[str, Any]:
         }
     if isinstance(learner, SACLearner):
         arguments |= {"ent_coef": learner.ent_coef, "use_sde": learner.use_sde}
-    return _with_options(learner, arguments, {})
+    return _with_options(learner, arguments, _extractor(space, standardises=False))
 
 
 def _on_policy_arguments(learner: OnPolicyLearner, space: spaces.Space[Any] | None = None) -> dict[str, Any]:
@@ -322,9 +346,7 @@ def _on_policy_arguments(learner: OnPolicyLearner, space: spaces.Space[Any] | No
         "gamma": learner.gamma,
         "gae_lambda": learner.gae_lambda,
     }
-    policy: dict[str, Any] = {}
-    if learner.standardise_observations and isinstance(space, spaces.Box) and not is_picture(space):
-        policy["features_extractor_class"] = StandardisedObservations
+    policy = _extractor(space, learner.standardise_observations)
     if learner.batch_size is not None:
         arguments["batch_size"] = learner.batch_size
     if isinstance(learner, PPOLearner):
@@ -337,6 +359,15 @@ def _on_policy_arguments(learner: OnPolicyLearner, space: spaces.Space[Any] | No
         }
         policy["log_std_init"] = math.log(learner.initial_std)
     return _with_options(learner, arguments, policy)
+
+
+def _extractor(space: spaces.Space[Any] | None, standardises: bool) -> dict[str, Any]:
+    """Arguments of a policy that say how observations are read, where SB3's own way is not ours."""
+    if isinstance(space, spaces.Dict):
+        return {"features_extractor_class": ReadParts, "features_extractor_kwargs": {"standardises": standardises}}
+    if standardises and isinstance(space, spaces.Box) and not is_picture(space):
+        return {"features_extractor_class": StandardisedObservations}
+    return {}
 
 
 def _with_options(learner: LearnerBase, arguments: dict[str, Any], policy: dict[str, Any]) -> dict[str, Any]:

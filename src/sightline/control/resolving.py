@@ -20,10 +20,12 @@ from sightline.config.learners import (
 )
 from sightline.config.loading import for_control, validate_recipe
 from sightline.config.recipe import ControlRecipe
+from sightline.envs.actions import COMBINATIONS, combinations, what_is_done
 from sightline.envs.drawing import Size
 from sightline.envs.frames import rgb_frame
 from sightline.envs.making import EnvMaker
 from sightline.envs.observations import Misfit, misfit
+from sightline.envs.spaces import what_is_read
 from sightline.envs.tasks import find_task
 from sightline.errors import BadInput, RunFailed, reason_of
 from sightline.rewards.building import resolved_words
@@ -42,6 +44,9 @@ def env_maker(recipe: ControlRecipe, frame_size: Size | None, render: bool = Tru
     if training:
         options |= task.training_options if recipe.training_options is None else recipe.training_options
     known = registry.names("env")
+    learner = recipe.learner
+    # Off-policy learners make one choice, and `auto` becomes one that fits.
+    enumerates = isinstance(learner, OffPolicyLearner) and not isinstance(learner, AutoLearner)
     return EnvMaker(
         task.env,
         options,
@@ -51,6 +56,8 @@ def env_maker(recipe: ControlRecipe, frame_size: Size | None, render: bool = Tru
         recipe.rescale_observations,
         tuple(known),
         recipe.success_from or task.success_from,
+        observation_keys=recipe.observation_keys,
+        enumerates=enumerates,
     )
 
 
@@ -73,15 +80,49 @@ def resolve(recipe: ControlRecipe) -> ControlRecipe:
     env = env_maker(recipe, frame_size=None, render=frames)()
     try:
         _try_out(env, task.env, frames)
-        discrete = isinstance(env.action_space, spaces.Discrete)
+        actions = env.action_space
     finally:
         env.close()
-    learner = _chosen(recipe.learner, discrete, recipe.envs)
+    learner = _chosen(recipe.learner, actions, recipe.envs)
     document["learner"] = learner.model_dump(mode="json")
     tenth = max(recipe.steps // 10, 1)
     document["evaluation"]["every"] = recipe.evaluation.every or tenth
     document["checkpoints"]["every"] = recipe.checkpoints.every or tenth
     return for_control(validate_recipe(document))
+
+
+def describe_spaces(recipe: ControlRecipe) -> list[str]:
+    """What the policy of a completed recipe reads and does, each in one line, where it is not what its environment
+    gives."""
+    env = env_maker(recipe, None, render=False)()
+    try:
+        if what_is_read(env, convolves=True) is None and what_is_done(env) is None:
+            return []
+        from sightline.control.learners import spaces_in_words  # loads torch
+
+        return spaces_in_words(recipe, env)
+    finally:
+        env.close()
+
+
+def _fitting(learner: AutoLearner, actions: spaces.Space[Any]) -> LearnerConfig:
+    """DQN for one choice, and for few combinations of several; PPO for many; SAC for continuous actions.
+
+    Raises:
+        BadInput: a key was set that PPO does not have.
+    """
+    given = learner.model_dump(exclude_unset=True, exclude_none=True, exclude={"algorithm"})
+    if isinstance(actions, spaces.Box):
+        return SACLearner(**given)
+    if combinations(actions) <= COMBINATIONS or isinstance(actions, spaces.Discrete):
+        return DQNLearner(**given)
+    foreign = [name for name in given if name not in PPOLearner.model_fields]
+    if foreign:
+        raise BadInput(
+            f"learner.{foreign[0]} is no key of PPO, by which several choices at once ({actions}) are learned; leave "
+            "it out"
+        )
+    return PPOLearner(**given)
 
 
 def _try_out(env: gymnasium.Env[Any, Any], name: str, frames: bool) -> None:
@@ -107,11 +148,11 @@ def _try_out(env: gymnasium.Env[Any, Any], name: str, frames: bool) -> None:
         rgb_frame(env)
 
 
-def _chosen(learner: LearnerConfig, discrete: bool, envs: int) -> LearnerConfig:
+def _chosen(learner: LearnerConfig, actions: spaces.Space[Any], envs: int) -> LearnerConfig:
     """The learner that was asked for, or the one that fits the actions, and the environments' number."""
+    discrete = not isinstance(actions, spaces.Box)
     if isinstance(learner, AutoLearner):
-        given = learner.model_dump(exclude_unset=True, exclude_none=True, exclude={"algorithm"})
-        learner = DQNLearner(**given) if discrete else SACLearner(**given)
+        learner = _fitting(learner, actions)
     if isinstance(learner, PPOLearner) and learner.batch_size is None:
         chunk = learner.chunk * envs
         learner = learner.model_copy(update={"batch_size": nearest_divisor(chunk, chunk // 4)})

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, NatureCNN
 
+from sightline.envs.observations import Observations
+from sightline.envs.spaces import is_picture
 from sightline.rewards.base import Clip
 
 GREATEST = 10.0
@@ -69,14 +71,16 @@ class StandardisedObservations(BaseFeaturesExtractor):
 
     Args:
         space: of the observations.
+        part: name of the part of them that is standardised; None for observations of one part.
     """
 
     mean: torch.Tensor
     variance: torch.Tensor
     count: torch.Tensor
 
-    def __init__(self, space: spaces.Box) -> None:
+    def __init__(self, space: spaces.Box, part: str | None = None) -> None:
         super().__init__(space, math.prod(space.shape))
+        self._part = part
         self.register_buffer("mean", torch.zeros(self.features_dim))
         self.register_buffer("variance", torch.ones(self.features_dim))
         self.register_buffer("count", torch.zeros(()))
@@ -86,9 +90,10 @@ class StandardisedObservations(BaseFeaturesExtractor):
         offsets = observations.flatten(1) - self.mean
         return (offsets / torch.sqrt(self.variance + 1e-8)).clamp(-GREATEST, GREATEST)
 
-    def take_in(self, observations: np.ndarray) -> None:
+    def take_in(self, observations: Observations) -> None:
         """Take observations [..., *shape] into mean and variance."""
-        new = torch.as_tensor(observations, dtype=torch.float32, device=self.mean.device).reshape(-1, self.features_dim)
+        seen = observations if self._part is None else dict(observations)[self._part]
+        new = torch.as_tensor(seen, dtype=torch.float32, device=self.mean.device).reshape(-1, self.features_dim)
         mean, variance = new.mean(dim=0), new.var(dim=0, unbiased=False)
         total = self.count + len(new)
         before, now = self.count / total, len(new) / total
@@ -96,3 +101,36 @@ class StandardisedObservations(BaseFeaturesExtractor):
         self.variance.copy_(before * self.variance + now * variance + before * now * offset**2)
         self.mean.add_(now * offset)
         self.count.copy_(total)
+
+
+class ReadParts(BaseFeaturesExtractor):
+    """Observations of several parts: pictures through the convolutions of `NatureCNN`, all else as it is.
+
+    SB3's own `CombinedExtractor` does the same, but for parts of certain names (`a.b`, `type`).
+
+    Args:
+        space: of the observations; its pictures are large enough for convolutions.
+        standardises: standardise what is no picture.
+        width: features of a picture.
+    """
+
+    def __init__(self, space: spaces.Dict, standardises: bool = False, width: int = 256) -> None:
+        names, parts = list(space), dict(space.items())
+        readers: list[torch.nn.Module] = []
+        size = 0
+        for name, part in parts.items():
+            numbers = math.prod(part.shape or (1,))
+            if is_picture(part):
+                readers.append(NatureCNN(part, width))
+            elif standardises and isinstance(part, spaces.Box):
+                readers.append(StandardisedObservations(part, name))
+            else:
+                readers.append(torch.nn.Flatten())
+            size += width if is_picture(part) else numbers
+        super().__init__(space, size)
+        self._names, self.readers = names, torch.nn.ModuleList(readers)
+
+    def forward(self, observations: dict[str, torch.Tensor]) -> torch.Tensor:
+        """float32[N, D] from parts [N, …]."""
+        read = [reader(observations[name]) for name, reader in zip(self._names, self.readers, strict=True)]
+        return torch.cat(read, dim=1)

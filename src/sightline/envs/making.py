@@ -41,6 +41,8 @@ class EnvMaker:
             `height` to MuJoCo's environments; any other environment renders at its own size.
         render: make an environment that renders frames.
         rescale: scale observations to [-1, 1] by the bounds of their space.
+        observation_keys: parts of a dictionary of observations that a policy reads; none: all.
+        enumerates: whether combinations of several choices are counted through, for learners that make one choice.
         also_known: further names to suggest when `env_id` is unknown.
         success_from: what says that a state is a success (`sightline.envs.tasks.StatesSuccess`); None: the
             environment's infos `success` and `is_success`.
@@ -56,12 +58,14 @@ class EnvMaker:
     also_known: tuple[str, ...] = ()
     success_from: StatesSuccess | None = None
     build: Callable[..., gymnasium.Env[Any, Any]] | None = None
+    observation_keys: tuple[str, ...] = ()
+    enumerates: bool = False
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         """Make one environment with a time limit and with spaces that learners support.
 
-        The observation space is a `Box`: dictionaries, tuples and `Discrete` are flattened, and pictures are channels
-        first, [C, H, W]; of a game it is the picture. The action space is a `Box`, or a `Discrete` that starts at 0.
+        Observations are as `sightline.envs.spaces` says: a `Box`, or a dictionary where there are pictures beside
+        numbers; of a game it is the picture. Actions are as `sightline.envs.actions` says.
 
         Raises:
             BadInput: unknown environment, one without `rgb_array` frames, wrong options, unsupported observation or
@@ -70,7 +74,7 @@ class EnvMaker:
         """
         env = self.as_it_is()
         try:
-            return adapted_to_learners(env, self.env_id, self.rescale)
+            return adapted_to_learners(env, self.env_id, self.rescale, self.observation_keys, self.enumerates)
         except BadInput:
             env.close()
             raise

@@ -62,6 +62,11 @@ def blank(space: spaces.Space[Any], shape: tuple[int, ...]) -> Observations:
     return np.zeros((*shape, *space.shape), space.dtype)
 
 
+def bytes_of(space: spaces.Space[Any]) -> int:
+    """Bytes that one observation of a space takes in memory."""
+    return sum(array.nbytes for array in named(blank(space, ()), "").values())
+
+
 def count(observations: Observations) -> int:
     """N."""
     return len(next(iter(observations.values())) if isinstance(observations, dict) else observations)
