@@ -327,11 +327,11 @@ def test_unfinished_episodes_of_many_are_restored_exactly() -> None:
     rng = np.random.default_rng(0)
     for t in range(8):
         if t == 3:  # so that their episodes are not of one age
-            envs._envs._envs._steps[1] = 6
+            envs._vectorised._envs._steps[1] = 6
         step = envs.step(rng.uniform(-1, 1, (3, 17)).astype(np.float32))
     assert sorted(map(len, envs.actions)) == [2, 2, 4]
     again = FrameVectorEnv(maker, 3, episode_seeds(4), frames=False)
-    np.testing.assert_array_equal(again.restore(envs.episodes, envs.actions), step.states)
+    assert again.restore(envs.episodes, envs.actions, envs.drawn, step.states)
     action = rng.uniform(-1, 1, (3, 17)).astype(np.float32)
     one, other = envs.step(action), again.step(action)
     np.testing.assert_array_equal(one.states, other.states)

@@ -18,6 +18,7 @@ from sightline.control.collection import CollectingVecEnv
 from sightline.envs import CARTPOLE_ID, MOUNTAIN_CAR_ID
 from sightline.envs.making import EnvMaker
 from sightline.envs.vector import FrameVectorEnv, Transitions, episode_seeds, scalar_reward
+from sightline.envs.workers import Worker
 from sightline.errors import BadInput, RunFailed
 
 CLOCK = EnvMaker("small_envs:Clock", frame_size=(6, 8))
@@ -172,7 +173,7 @@ def test_restore_brings_back_unfinished_episodes_exactly(env_id: str) -> None:
     assert 0 < max(len(history) for history in actions) <= 13
     assert min(episodes) > 0
     other = FrameVectorEnv(maker, 3, episode_seeds(2))
-    assert np.array_equal(other.restore(episodes, actions), last.states)
+    assert other.restore(episodes, actions, envs.drawn, last.states)
     rng = np.random.default_rng(4)
     for _ in range(30):
         drawn = rng.integers(0, 2, 3) if envs.action_space.shape == () else rng.uniform(-1, 1, (3, 1)).astype("f4")
@@ -198,8 +199,7 @@ def test_processes_give_the_same_as_inline_and_leave_nothing_behind() -> None:
         for name in ("states", "final_states", "frames", "rewards", "terminated", "truncated"):
             assert np.array_equal(getattr(one, name), getattr(other, name)), name
         assert np.array_equal(one.success, other.success)  # type: ignore[arg-type]
-    episodes, actions = both[1].episodes, both[1].actions
-    assert np.array_equal(both[1].restore(episodes, actions), inline[-1].states)
+    assert both[1].restore(both[1].episodes, both[1].actions, both[1].drawn, inline[-1].states)
     for envs in both:
         envs.close()
         envs.close()
@@ -303,8 +303,8 @@ def test_a_step_that_raises_is_named() -> None:
         play(envs, 5)
     envs.close()
     assert str(caught.value) == (
-        "environment 1 of 2 ('small_envs:Raising') failed in step(): ValueError: the simulator exploded (at step 3 of "
-        "the episode with seed 5); fix it, then resume with --resume"
+        "environment 1 of 2 ('small_envs:Raising') failed in step(): ValueError: the simulator exploded "
+        "(small_envs.py:82) (at step 3 of the episode with seed 5); fix it, then resume with --resume"
     )
 
 
@@ -380,7 +380,7 @@ def test_workers_that_die_again_and_again_end_the_run() -> None:
     try:
         envs.reset()
         envs.step(np.array([0]))
-        with pytest.raises(RunFailed, match="died 4 times within 1000 steps") as failure:
+        with pytest.raises(RunFailed, match=r"exit code 1\), and so 4 times within 1000 steps") as failure:
             envs.step(np.array([0]))
         assert envs.restarts == 3
         assert "\n" not in str(failure.value)
@@ -402,6 +402,7 @@ def test_an_environment_that_repeats_nothing_cannot_be_restored() -> None:
 
 def kill(envs: FrameVectorEnv, worker: int) -> None:
     """Kill a worker process, as the system does where memory runs out."""
-    process = envs._envs.processes[worker]
-    process.kill()
-    process.join()
+    place = envs._places[worker]
+    assert isinstance(place, Worker)
+    place._process.kill()
+    place._process.join()

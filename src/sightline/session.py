@@ -34,7 +34,7 @@ from sightline.runs.files import read_document, write_document
 from sightline.runs.folder import RunFolder
 from sightline.runs.metrics import Metrics
 from sightline.runs.progress import Progress
-from sightline.runs.stopping import Stopped, StopRequests
+from sightline.runs.stopping import GivenUp, Stopped, StopRequests
 
 STATE = "session.json"
 EVERY_BEST = 10**6
@@ -205,9 +205,12 @@ class RunSession:
             Stopped: SIGINT or SIGTERM came; what can be resumed is saved.
             RunFailed: in one line; earlier checkpoints are whole.
         """
-        with self.begun(trainer):
-            trainer.learn()
-            return self._conclude()
+        try:
+            with self.begun(trainer):
+                trainer.learn()
+                return self._conclude()
+        except GivenUp:
+            raise self.stopped() from None
 
     @contextlib.contextmanager
     def begun(self, trainer: Trainer) -> Iterator[None]:

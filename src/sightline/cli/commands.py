@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -547,7 +548,7 @@ def _errors_in_one_line() -> Iterator[None]:
     except typer.Abort:
         _leave("interrupted", 130, None)
     except KeyboardInterrupt as stop:
-        _leave(str(stop) or "interrupted", 130, None)
+        _leave(str(stop) or "interrupted", 128 + getattr(stop, "signal_number", signal.SIGINT), None)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -34,7 +34,6 @@ from sightline.control.collection import CollectingVecEnv, SpacesVecEnv
 from sightline.control.learners import build_acting_learner, build_learner
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.resolving import env_maker
-from sightline.envs.observations import same
 from sightline.errors import BadInput
 from sightline.evaluation.episode_stats import EpisodeStats
 from sightline.models.device import random_states_kept
@@ -70,6 +69,7 @@ def save_run(
         "episodes": list(env.envs.episodes),
         # Unfinished episodes are kept as their actions, from which any environment can be brought back.
         "actions": [np.asarray(history) for history in env.envs.actions],
+        "drawn": [np.asarray(history, bool) for history in env.envs.drawn],
         "sums": env.stats.state(),
         "finished": env.finished,
         "random": _random_state(model),
@@ -110,8 +110,10 @@ def restore_run(
         finished, random_state = list(collection["finished"]), dict(collection["random"])
         if len(episodes) != env.num_envs or len(actions) != env.num_envs:
             raise ValueError(f"{len(episodes)} environments instead of {env.num_envs}")
-    states = env.envs.restore(episodes, actions)
-    repeats = same(states, model._last_obs)
+        # Checkpoints of earlier versions do not say where pictures were drawn.
+        drawn = collection.get("drawn", [[False] * len(history) for history in actions])
+    left: Any = model._last_obs
+    repeats = env.envs.restore(episodes, actions, drawn, left)
     with restoring(folder):
         if repeats:
             env.stats.restore(collection["sums"])

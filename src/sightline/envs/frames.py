@@ -38,7 +38,7 @@ def rendered_by(env: Any) -> Any:
         return env.render()
     except RunFailed:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         from sightline.envs.rendering import drawing_advice
 
         advice = drawing_advice(error) or "; fix its render()"

@@ -88,6 +88,20 @@ def same(one: Observations, other: Any) -> bool:
     return np.array_equal(one, np.asarray(other), equal_nan=True)
 
 
+def nearly_same(one: Observations, other: Any, tolerance: float = 1e-6) -> bool:
+    """True if all parts are equal but for what is lost in rounding.
+
+    Args:
+        tolerance: relative and absolute difference.
+    """
+    if isinstance(one, dict) or isinstance(other, dict):
+        if not (isinstance(one, dict) and isinstance(other, dict)) or one.keys() != other.keys():
+            return False
+        return all(nearly_same(part, other[name], tolerance) for name, part in one.items())
+    array = np.asarray(other)
+    return one.shape == array.shape and np.allclose(one, array, tolerance, tolerance, equal_nan=True)
+
+
 def misfit(space: spaces.Space[Any], state: Any) -> str | None:
     """Defect of an observation as words that follow "an observation", such as "with NaN in it"; None if it is valid.
 

@@ -27,7 +27,12 @@ NO_OPENGL = (
     "there is no OpenGL here: 'sightline doctor' says what to install, or set MUJOCO_GL=egl (or osmesa) before it is "
     "imported"
 )
+ALONE = (
+    "another environment of this process may have closed what it needs, or there can be one in a process only: "
+    "workers=processes gives each a process of its own"
+)
 DRAWING_TROUBLE = {
+    r"(system|font|mixer|pygame) not initialized|Surface quit|(per|one|same) process": ALONE,
     r"NoSuchDisplay|pyglet": "set PYGLET_HEADLESS=1 before it is imported (it needs EGL: apt-get install libegl1)",
     r"[Vv]ideo device|SDL|[Vv]ideo system": "set SDL_VIDEODRIVER=offscreen before it is imported",
     r"OpenGL|EGL|GLX|GLFW|OSMesa|libGL|\bgl[A-Z]\w+|\b[Dd]isplay\b": NO_OPENGL,

@@ -1,8 +1,7 @@
 """Vector environments with frames: N copies of an environment, and a frame of every state that a step reached.
 
-Gymnasium's `SyncVectorEnv` and `AsyncVectorEnv` do the stepping. Their autoreset is disabled: it would replace the last
-state of an episode by the first one of the next before a frame of it could be rendered, and this last frame is often
-the only one that shows success.
+Gymnasium's vector environments reset an episode that has ended before a frame of its last state could be rendered, and
+this frame is often the only one that shows success.
 
     autoreset by Gymnasium    step ──► s_T ──► reset ──► s'_0 ──► render: shows s'_0, not what the action did
     here                      step ──► s_T ──► render: the frame of s_T ──► reset ──► s'_0, returned as the next state
@@ -15,26 +14,24 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import math
-import multiprocessing
-import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from sightline.envs.frames import rgb_frame, to_array
-from sightline.envs.observations import Misfit, Observations, copied, misfit, same
+from sightline.envs.observations import Misfit, Observations, blank, copied, misfit, nearly_same, picked, put, same
+from sightline.envs.rendering import drawing_advice
 from sightline.envs.success import with_success
-from sightline.errors import BadInput, RunFailed, reason_of
+from sightline.envs.workers import Worker, WorkerDied, end_all
+from sightline.errors import BadInput, RunFailed, reason_and_place
 
-DEAD = (EOFError, ConnectionError)
-"""What is raised by the pipe to a process that died."""
 DEATHS, WITHIN = 4, 1_000
 """So many deaths of processes within so many steps are too many."""
 MakeEnv = Callable[[], "gymnasium.Env[Any, Any]"]
@@ -56,25 +53,50 @@ def episode_seeds(run_seed: int) -> EpisodeSeed:
     return episode_seed
 
 
-class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Wrapper that adds the rendered frame to the observation: `{"state": …, "frame": uint8[H, W, 3]}`.
+@dataclass(frozen=True)
+class EnvDescription:
+    """What has to be known of an environment to step it: the spaces of one, the shape of its frames (None without), and
+    the frames per second of its videos."""
 
-    Only steps render: the frame after a reset belongs to no transition and is black, as are those of steps while
-    `renders` is False. With `reset(options={"replay": actions})` the actions are repeated after the reset, without
-    rendering.
+    state_space: spaces.Space[Any]
+    action_space: spaces.Space[Any]
+    frame_shape: tuple[int, ...] | None
+    frames_per_second: int
 
-    Observations and rewards are checked: a single NaN would spoil the replay buffer, and all that is learned from it.
+
+@dataclass(frozen=True)
+class Step:
+    """What a step of one environment led to.
+
+    Attributes:
+        frame: uint8[H, W, 3] of the state; None if it was not drawn.
+        flags: infos that are truth values.
+    """
+
+    state: Any
+    frame: np.ndarray | None
+    reward: float
+    terminated: bool
+    truncated: bool
+    flags: dict[str, bool]
+
+
+class FrameAndState:
+    """An environment whose steps give states and frames, which are checked: a single NaN would spoil the replay buffer,
+    and all that is learned from it.
 
     Args:
         env: the environment.
-        frames: render after every step.
+        frames: whether it can be asked for frames.
         name: name of the environment in error messages.
         advice: last words of error messages.
         shrink: makes frames smaller as soon as they are taken; None keeps their size.
+        needs_reward: whether the environment's own reward is learned from. If not, one that is no number counts as 0.
 
     Raises:
-        RunFailed: the environment raised an error, rendered anything but frames uint8[H, W, 3] of one size, or
-            returned an observation or a reward that is not finite. The message names environment, seed and step.
+        RunFailed: the environment raised an error, ended the program, rendered anything but frames uint8[H, W, 3] of
+            one size, or returned an observation or a reward that is not finite. The message names environment, seed and
+            step.
     """
 
     def __init__(
@@ -84,94 +106,129 @@ class FrameAndState(gymnasium.Wrapper[Any, Any, Any, Any]):
         name: str = "the environment",
         advice: str = "fix it",
         shrink: Shrink | None = None,
+        needs_reward: bool = True,
     ) -> None:
-        super().__init__(env)
-        self._name, self._advice, self._shrink = name, advice, shrink
+        self.env = env
+        self._name, self._advice, self._shrink, self._needs_reward = name, advice, shrink, needs_reward
         self._seed: int | None = None
         self._step = 0
-        self._space = env.observation_space
-        parts: dict[str, spaces.Space[Any]] = {"state": env.observation_space}
-        self.renders = frames
-        self._blank_frame: np.ndarray | None = None
+        self._rendered_shape: tuple[int, ...] | None = None
+        self._frame_shape: tuple[int, ...] | None = None
         if frames:
             # Some renderers need a reset first. Seed 0 does no harm: every episode is reset with its own seed.
-            self._checked_reset(0)
+            self.reset(0)
             first = rgb_frame(env)
-            self._rendered_shape = first.shape
-            self._blank_frame = np.zeros_like(self._shrunk(first))
-            parts["frame"] = spaces.Box(0, 255, self._blank_frame.shape, np.uint8)
-        self.observation_space = spaces.Dict(parts)
+            self._rendered_shape, self._frame_shape = first.shape, self._shrunk(first).shape
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        state, info = self._checked_reset(seed)
-        for action in (options or {}).get("replay", ()):
-            state, _, _, _, info = self._checked_step(action)
-        return self._observation(state, self._blank_frame), info
+    def description(self) -> EnvDescription:
+        """What has to be known to step it."""
+        rate = (getattr(self.env, "metadata", None) or {}).get("render_fps")
+        return EnvDescription(self.env.observation_space, self.env.action_space, self._frame_shape, int(rate or 30))
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        state, reward, terminated, truncated, info = self._checked_step(action)
-        frame = self.frame() if self.renders else self._blank_frame
-        return self._observation(state, frame), reward, terminated, truncated, info
+    def reset(self, seed: int) -> Any:
+        """Begin an episode; returns its first state."""
+        self._seed, self._step = seed, 0
+        with self._failing_in("reset()"):
+            state, _ = self.env.reset(seed=seed)
+        self._check_observation(state)
+        return state
+
+    def step(self, action: Any, draws: bool) -> Step:
+        """Step, and render the state reached if `draws`."""
+        self._step += 1
+        with self._failing_in("step()"):
+            state, reward, terminated, truncated, info = self.env.step(action)
+            ends = bool(terminated), bool(truncated)
+        self._check_observation(state)
+        flags = _flags(with_success(info if isinstance(info, Mapping) else {}, self._name))
+        return Step(state, self.frame() if draws else None, self._checked_reward(reward), *ends, flags)
 
     def frame(self) -> np.ndarray:
         """Render the present state: uint8[H, W, 3], of the size that every frame has."""
-        assert self._blank_frame is not None, "an environment with frames"
-        return self._shrunk(self._checked_frame(self._rendered_shape))
+        assert self._rendered_shape is not None, "an environment with frames"
+        frame = rgb_frame(self.env)
+        if frame.shape != self._rendered_shape:
+            sizes = [f"{height}x{width}" for height, width, _ in (self._rendered_shape, frame.shape)]
+            # Frames go into the chunk's buffer, which has a fixed shape.
+            raise self._failure(f"rendered frames of {sizes[0]} first and now one of {sizes[1]}; keep to one size")
+        return self._shrunk(frame)
 
     def _shrunk(self, frame: np.ndarray) -> np.ndarray:
         return frame if self._shrink is None else self._shrink(frame[None])[0]
 
-    def _checked_reset(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
-        self._seed, self._step = seed, 0
-        try:
-            state, info = self.env.reset(seed=seed)
-        except (BadInput, RunFailed):
-            raise  # our own environments say it in one line already
-        except Misfit as error:
-            raise self._failure(f"returned an observation {error}") from None
-        except Exception as error:
-            raise self._failure(f"failed in reset(): {reason_of(error)}") from error
-        self._check_observation(state)
-        return state, info
+    def replay(self, seed: int, actions: Sequence[Any], drawn: Sequence[bool]) -> Any:
+        """Repeat an episode that had not ended.
 
-    def _checked_step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        self._step += 1
+        Args:
+            actions: of its steps.
+            drawn: which of the states that they led to are rendered.
+
+        Returns:
+            The state reached; None if this time the episode ended, or failed.
+        """
+        state = self.reset(seed)
+        for action, draws in zip(actions, drawn, strict=True):
+            try:
+                step = self.step(action, draws)
+            except (BadInput, RunFailed):
+                return None
+            if step.terminated or step.truncated:
+                return None
+            state = step.state
+        return state
+
+    def close(self) -> None:
+        """Close the environment. What goes wrong then does no harm any more."""
+        close_env(self.env)
+
+    @contextlib.contextmanager
+    def _failing_in(self, method: str) -> Iterator[None]:
+        """Say whatever the environment raises in one line."""
         try:
-            state, reward, terminated, truncated, info = self.env.step(action)
+            yield
         except BadInput:
             raise  # it says what to do
+        except RunFailed as error:
+            if not self._step:
+                raise  # our own environments say it in one line already
+            raise self._failure(f"failed in {method}: {error}") from error
         except Misfit as error:
             raise self._failure(f"returned an observation {error}") from None
-        except Exception as error:
-            raise self._failure(f"failed in step(): {reason_of(error)}") from error
-        self._check_observation(state)
+        except (Exception, SystemExit) as error:
+            raise self._failure(f"failed in {method}: {reason_and_place(error)}", drawing_advice(error)) from error
+
+    def _checked_reward(self, reward: Any) -> float:
         number = scalar_reward(reward)
+        if number is not None and math.isfinite(number):
+            return number
+        if not self._needs_reward:
+            return 0.0
         if number is None:
-            raise self._failure(f"returned a reward that is not a number: {reward!r:.60}")
-        if not math.isfinite(number):
-            raise self._failure(f"returned a reward that is {'NaN' if math.isnan(number) else 'infinite'}")
-        return state, number, terminated, truncated, with_success(info, self._name)
+            several = to_array(reward).size > 1
+            vector = "; mo_gymnasium.LinearReward makes one number of a vector" if several else ""
+            raise self._failure(f"returned a reward that is not a number: {reward!r:.60}", vector)
+        raise self._failure(f"returned a reward that is {'NaN' if math.isnan(number) else 'infinite'}")
 
     def _check_observation(self, state: Any) -> None:
-        wrong = misfit(self._space, state)
+        wrong = misfit(self.env.observation_space, state)
         if wrong is not None:
             raise self._failure(f"returned an observation {wrong}")
 
-    def _checked_frame(self, shape: tuple[int, ...]) -> np.ndarray:
-        frame = rgb_frame(self.env)
-        if frame.shape != shape:
-            sizes = [f"{height}x{width}" for height, width, _ in (shape, frame.shape)]
-            # Frames go into shared memory and into the chunk's buffer, both of a fixed shape.
-            raise self._failure(f"rendered frames of {sizes[0]} first and now one of {sizes[1]}; keep to one size")
-        return frame
-
-    def _failure(self, what: str) -> RunFailed:
+    def _failure(self, what: str, advice: str = "") -> RunFailed:
         when = f"step {self._step} of the episode" if self._step else "the beginning of the episode"
-        return RunFailed(f"{self._name} {what} (at {when} with seed {self._seed}); {self._advice}")
+        return RunFailed(f"{self._name} {what} (at {when} with seed {self._seed}){advice or f'; {self._advice}'}")
 
-    @staticmethod
-    def _observation(state: Any, frame: np.ndarray | None) -> dict[str, Any]:
-        return {"state": state} if frame is None else {"state": state, "frame": frame}
+
+def close_env(env: Any) -> None:
+    """Close an environment; an error, or an end of the program, in its `close` is passed over."""
+    with contextlib.suppress(Exception, SystemExit):
+        env.close()
+
+
+def _flags(info: Mapping[str, Any]) -> dict[str, bool]:
+    """The infos that are truth values or other single numbers, as truth values."""
+    plain = bool | np.bool_ | int | float | np.number
+    return {str(key): bool(value) for key, value in info.items() if isinstance(value, plain) and value == value}
 
 
 def scalar_reward(reward: Any) -> float | None:
@@ -199,7 +256,7 @@ class Transitions:
         frames: uint8[N, H, W, 3], frames of `final_states`, or None without frames. Valid until the next step.
         rewards: float64[N], the environments' own rewards.
         terminated, truncated: bool[N]. Learners bootstrap from `final_states` where an episode was truncated only.
-        info: the environments' infos, as one array [N] per key.
+        flags: bool[N] by name: the environments' infos that are truth values; false where one does not say.
         first: bool[N], whether the step was the first of its episode.
     """
 
@@ -209,7 +266,7 @@ class Transitions:
     rewards: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
-    info: dict[str, Any]
+    flags: dict[str, np.ndarray]
     first: np.ndarray
 
     @property
@@ -219,8 +276,8 @@ class Transitions:
         return ended
 
     def flag(self, name: str) -> np.ndarray | None:
-        """Boolean info by its key: bool[N]; None if no environment has it."""
-        return None if name not in self.info else np.asarray(self.info[name], dtype=bool)
+        """Info by its key: bool[N]; None if no environment has it."""
+        return self.flags.get(name)
 
     @property
     def success(self) -> np.ndarray | None:
@@ -229,19 +286,42 @@ class Transitions:
         return self.flag("is_success") if success is None else success
 
 
+class _Here:
+    """An object of this process, called as one in a process of its own is: see `sightline.envs.workers.Worker`."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    def ready(self) -> None:
+        """Make the object."""
+        self._made = self._make()
+
+    def begin(self, method: str, *args: Any, seconds: float | None = None) -> Callable[[], Any]:
+        """Have a method called when its result is asked for."""
+        return lambda: getattr(self._made, method)(*args)
+
+    def close(self) -> None:
+        """Close the object, if it was made."""
+        if hasattr(self, "_made"):
+            self._made.close()
+
+
 class FrameVectorEnv:
     """Vector environment that renders every state reached and resets finished episodes itself.
 
-    A worker process that dies, of too little memory or a fault in a simulator, does not end the run: all workers are
-    started again, their episodes are restored, and the step is repeated.
+    A worker process that dies, of too little memory or a fault in a simulator, does not end the run: it is started
+    again, its episode is restored, and its step is repeated.
 
     Attributes:
         count: number of environments, N.
         state_space: observation space of one environment.
         action_space: action space of one environment.
+        frames_per_second: frame rate for videos: the environment's `render_fps`, else 30.
         episodes: index of the present episode of each environment; -1 before the first reset.
         actions: actions of the present episode of each environment, for `restore`.
-        restarts: how often workers were started again.
+        drawn: which of these were followed by a picture.
+        restarts: how often a worker was started again.
+        last_death: why the last of them had died.
 
     Args:
         make: function that makes one environment; must be picklable for `workers="processes"`.
@@ -251,7 +331,10 @@ class FrameVectorEnv:
         shrink: makes frames smaller as soon as they are taken (`sightline.rewards.base.frame_shrinker`); None keeps
             their size.
         workers: `inline` steps them in this process (all at once where `make` can, by its method `vectorised`);
-            `processes` each in a spawned process of its own, with observations in shared memory.
+            `processes` each in a spawned process of its own.
+        step_timeout: seconds that a step or a reset may take in a process; one that takes longer has died. None: as
+            long as it wants.
+        needs_reward: whether the environments' own reward is learned from; see `FrameAndState`.
 
     Raises:
         RunFailed: an environment failed; see `FrameAndState`. Or processes died again and again, or one did whose
@@ -266,58 +349,70 @@ class FrameVectorEnv:
         frames: bool = True,
         workers: Literal["inline", "processes"] = "inline",
         shrink: Shrink | None = None,
+        step_timeout: float | None = None,
+        needs_reward: bool = True,
     ) -> None:
         self.count = count
-        self._episode_seed = episode_seed
+        self._episode_seed, self._step_timeout = episode_seed, step_timeout
         # Some environments simulate many of themselves at once; see `sightline.envs.vectorised`.
-        vectorised = None if workers == "processes" else getattr(make, "vectorised", lambda *_: None)(count, frames)
+        together = None if workers == "processes" else getattr(make, "vectorised", None)
+        self._vectorised: Any = None if together is None else together(count, frames)
         # What shrinks frames may be a large model, so that worker processes hand over whole frames.
-        inline = workers == "inline" and vectorised is None
-        self._factories = [_EnvFactory(make, frames, i, count, shrink if inline else None) for i in range(count)]
+        inline = workers == "inline" and self._vectorised is None
         self._shrink = None if inline else shrink
-        if vectorised is not None:
-            self._envs: Any = vectorised
-        elif workers == "processes":
-            self._start_workers()
-        else:
-            self._envs = SyncVectorEnv(self._factories, copy=False, autoreset_mode=AutoresetMode.DISABLED)
-        self.restarts = 0
+        self._factories = [
+            _EnvFactory(make, frames, i, count, shrink if inline else None, needs_reward) for i in range(count)
+        ]
+        self._places: list[Worker | _Here] = []
+        try:
+            described = self._start(workers)
+        except BaseException:
+            self.close()
+            raise
+        self.state_space, self.action_space = described.state_space, described.action_space
+        self._frame_shape, self.frames_per_second = described.frame_shape, described.frames_per_second
+        if self._frame_shape is not None:
+            self._frame_shape = self._shrunk(np.zeros((1, *self._frame_shape), np.uint8)).shape[1:]
+        self.restarts, self.last_death = 0, ""
         self._deaths: deque[int] = deque(maxlen=DEATHS)
         self._steps = 0
-        self.state_space: spaces.Space[Any] = self._envs.single_observation_space["state"]
-        self.action_space: spaces.Space[Any] = self._envs.single_action_space
         self.episodes = [-1] * count
         self.actions: list[list[Any]] = [[] for _ in range(count)]
-        self._has_frames = self._renders = frames
-        self._states: Observations = np.empty(0)
+        self.drawn: list[list[bool]] = [[] for _ in range(count)]
+        self._states = blank(self.state_space, (count,))
 
-    def _start_workers(self) -> None:
-        # Spawned, not forked: OpenGL and torch's threads do not survive a fork. Without copies, observations are views
-        # of the shared memory, which the next step overwrites; `step` copies what has to last.
-        with _report_dead_workers():
-            self._envs = AsyncVectorEnv(
-                self._factories, context="spawn", copy=False, autoreset_mode=AutoresetMode.DISABLED
-            )
-        # Before multiprocessing's own clean-up, which would wait for workers that ignore SIGTERM.
-        atexit.register(self.close)
+    def _start(self, workers: Literal["inline", "processes"]) -> EnvDescription:
+        """Make the environments; gives what has to be known of each."""
+        if self._vectorised is not None:
+            together: EnvDescription = self._vectorised.description
+            return together
+        if workers == "processes":
+            # Before multiprocessing's own clean-up, which would wait for workers for ever.
+            atexit.register(self.close)
+            for factory in self._factories:
+                self._places.append(Worker(factory))
+        else:
+            for factory in self._factories:
+                self._places.append(_Here(factory))
+        for place in self._places:
+            place.ready()
+        descriptions = [place.begin("description")() for place in self._places]
+        if any(other != descriptions[0] for other in descriptions):
+            raise BadInput("environments that are made alike must have equal spaces and frames of one size")
+        described: EnvDescription = descriptions[0]
+        return described
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:
         """Height, width and channels (3) of a frame, once it is made smaller."""
-        blank = np.zeros((1, *self._envs.single_observation_space["frame"].shape), np.uint8)
-        height, width, channels = self._shrunk(blank).shape[1:]
+        assert self._frame_shape is not None, "an environment with frames"
+        height, width, channels = self._frame_shape
         return height, width, channels
-
-    @property
-    def frames_per_second(self) -> int:
-        """Frame rate for videos: the environment's `render_fps`, else 30."""
-        return int(self._envs.metadata.get("render_fps") or 30)
 
     def reset(self) -> Observations:
         """Reset every environment to a new episode; returns the states, [N, …]."""
-        with _report_dead_workers():
-            self._states = self._begin_episodes(np.ones(self.count, bool))
-        return self._states
+        self._begin_episodes(np.ones(self.count, bool))
+        return copied(self._states)
 
     def step(self, actions: np.ndarray, frames: bool = True) -> Transitions:
         """Step every environment, then reset those whose episode ended.
@@ -326,137 +421,162 @@ class FrameVectorEnv:
             actions: [N, …], one action per environment.
             frames: False renders only if an episode ends with this step, since its last state cannot be seen later.
         """
-        episodes, histories = list(self.episodes), [(history, len(history)) for history in self.actions]
         self._steps += 1
-        while True:
-            try:
-                return self._step(actions, frames)
-            except DEAD as error:
-                self._restart(episodes, [history[:length] for history, length in histories], error)
-
-    def _step(self, actions: np.ndarray, frames: bool) -> Transitions:
         first = np.array([not history for history in self.actions])
-        for history, action in zip(self.actions, actions, strict=True):
-            history.append(action)
-        if self._renders != (frames and self._has_frames):
-            self._renders = not self._renders
-            self._envs.set_attr("renders", self._renders)
-        observation, rewards, terminated, truncated, info = self._envs.step(actions)
-        # Both are of the states reached: the frame was rendered inside of the step (`FrameAndState.step`), and no reset
-        # has happened yet.
-        final_states = copied(observation["state"])
-        shown: np.ndarray | None = self._shrunk(observation["frame"]) if self._renders else None
+        draws = frames and self._frame_shape is not None
+        if self._vectorised is not None:
+            steps = self._vectorised.step(actions, draws)
+        else:
+            steps = self._call("step", {i: (action, draws) for i, action in enumerate(actions)})
+        for i, step in enumerate(steps):
+            self.actions[i].append(actions[i])
+            self.drawn[i].append(draws)
+            put(self._states, i, step.state)
+        final_states = copied(self._states)
+        terminated = np.array([step.terminated for step in steps])
+        truncated = np.array([step.truncated for step in steps])
         ended = terminated | truncated
-        states = final_states
+        shown = self._shrunk(np.stack([step.frame for step in steps])) if draws else None
         if ended.any():
-            if shown is not None and np.may_share_memory(shown, observation["frame"]):
-                # The reset writes black frames into the same memory, over the last frames of the episodes that ended.
-                shown = shown.copy()
-            elif shown is None and self._has_frames:
-                shown = self._shrunk(np.stack(self._envs.call("frame")))
-            states = self._begin_episodes(ended)
-        self._states = states
+            if shown is None and self._frame_shape is not None:
+                shown = self._frames()
+            self._begin_episodes(ended)
+        names = dict.fromkeys(name for step in steps for name in step.flags)
         return Transitions(
-            states, final_states, shown, rewards.copy(), terminated.copy(), truncated.copy(), info, first
+            states=copied(self._states),
+            final_states=final_states,
+            frames=shown,
+            rewards=np.array([step.reward for step in steps]),
+            terminated=terminated,
+            truncated=truncated,
+            flags={name: np.array([step.flags.get(name, False) for step in steps]) for name in names},
+            first=first,
         )
 
+    def _frames(self) -> np.ndarray:
+        """Frames of the present states: uint8[N, H, W, 3]."""
+        if self._vectorised is not None:
+            return self._shrunk(self._vectorised.frames())
+        frames = np.stack(self._call("frame", dict.fromkeys(range(self.count), ())))
+        for history in self.drawn:
+            history[-1] = True
+        return self._shrunk(frames)
+
     def _shrunk(self, frames: np.ndarray) -> np.ndarray:
+        """Frames [N, H, W, 3] from where they could not be made smaller."""
         return frames if self._shrink is None else self._shrink(frames)
 
-    def _begin_episodes(self, mask: np.ndarray) -> Observations:
-        """Begin the next episode where `mask` (bool[N]) is true; returns all states, [N, …]."""
-        for i in np.flatnonzero(mask):
+    def _begin_episodes(self, mask: np.ndarray) -> None:
+        """Begin the next episode where `mask` (bool[N]) is true."""
+        beginning = np.flatnonzero(mask).tolist()
+        for i in beginning:
             self.episodes[i] += 1
-            self.actions[i] = []
-        return self._reset_where(mask, {})
+            self.actions[i], self.drawn[i] = [], []
+        seeds = {i: self._episode_seed(i, self.episodes[i]) for i in beginning}
+        if self._vectorised is not None:
+            states = self._vectorised.reset(seeds)
+        else:
+            states = self._call("reset", {i: (seed,) for i, seed in seeds.items()})
+        for i, state in zip(beginning, states, strict=True):
+            put(self._states, i, state)
 
-    def _reset_where(self, mask: np.ndarray, options: dict[str, Any]) -> Observations:
-        # Gymnasium's own way to reset some environments: `reset_mask`. The others keep their observations.
-        seeds = [self._episode_seed(i, episode) if mask[i] else None for i, episode in enumerate(self.episodes)]
-        observation, _ = self._envs.reset(seed=seeds, options={"reset_mask": mask.copy(), **options})
-        return copied(observation["state"])
-
-    def restore(self, episodes: Sequence[int], actions: Sequence[Sequence[Any]]) -> Observations:
+    def restore(
+        self,
+        episodes: Sequence[int],
+        actions: Sequence[Sequence[Any]],
+        drawn: Sequence[Sequence[bool]],
+        states: Observations,
+    ) -> bool:
         """Restore unfinished episodes by replaying them: reset each with its seed and repeat its actions.
 
         Args:
             episodes: index of each environment's episode, as in the attribute `episodes`.
             actions: actions of each environment's episode so far, as in the attribute `actions`.
+            drawn: as in the attribute.
+            states: [N, …], in which the environments were left.
 
         Returns:
-            The states reached, [N, …]. If the environments are deterministic, they equal those before.
+            Whether the environments came back in these states. If not, they do not repeat themselves, and have to be
+            reset.
         """
-        with _report_dead_workers():
-            self._states = self._replay(episodes, actions)
-        return self._states
-
-    def _replay(self, episodes: Sequence[int], actions: Sequence[Sequence[Any]]) -> Observations:
         self.episodes = list(episodes)
         self.actions = [list(history) for history in actions]
-        if hasattr(self._envs, "replay"):
-            states = self._envs.replay([self._episode_seed(*place) for place in enumerate(self.episodes)], self.actions)
-            return np.array(states)
-        states = self._reset_where(np.ones(self.count, bool), {})
-        # One at a time, since the replayed actions are passed as an option, which all reset environments share.
-        for i in range(self.count):
-            mask = np.zeros(self.count, bool)
-            mask[i] = True
-            states = self._reset_where(mask, {"replay": self.actions[i]})
-        return states
+        self.drawn = [[bool(draws) for draws in history] for history in drawn]
+        if self._vectorised is not None:
+            seeds = [self._episode_seed(*place) for place in enumerate(self.episodes)]
+            replayed = self._vectorised.replay(seeds, self.actions)
+            put(self._states, slice(None), replayed)
+            return same(replayed, states)
+        put(self._states, slice(None), states)
+        return all(self._replay(i) for i in range(self.count))
 
-    def _restart(self, episodes: Sequence[int], actions: Sequence[Sequence[Any]], error: Exception) -> None:
-        """Start the workers again, after one died, with their episodes as they were before the present step."""
+    def _replay(self, i: int) -> bool:
+        """Repeat an environment's episode; true if that leads to its state.
+
+        Drawing changes the state of some simulators by what is lost in rounding. It takes long, so that it is repeated
+        only if the state is not the same without.
+        """
+        state, drawn = picked(self._states, i), self.drawn[i]
+        seconds = None if self._step_timeout is None else self._step_timeout * (len(drawn) + 1)
+        near = False
+        for draws in ([False] * len(drawn), drawn):
+            arguments = self._episode_seed(i, self.episodes[i]), self.actions[i], draws
+            replayed = self._places[i].begin("replay", *arguments, seconds=seconds)()
+            if replayed is not None and same(replayed, state):
+                return True
+            near = replayed is not None and nearly_same(replayed, state)
+            if not any(drawn):
+                break
+        return near
+
+    def _call(self, method: str, arguments: Mapping[int, tuple[Any, ...]]) -> list[Any]:
+        """Results of a method of some environments, by their arguments; those in processes work at the same time."""
+        begun = {i: self._begin(i, method, args) for i, args in arguments.items()}
+        return [self._outcome(i, method, arguments[i], result) for i, result in begun.items()]
+
+    def _begin(self, i: int, method: str, args: tuple[Any, ...]) -> Callable[[], Any]:
+        return self._places[i].begin(method, *args, seconds=self._step_timeout)
+
+    def _outcome(self, i: int, method: str, args: tuple[Any, ...], result: Callable[[], Any]) -> Any:
+        """The result of a call, which is repeated if the worker dies."""
+        while True:
+            try:
+                return result()
+            except WorkerDied as error:
+                self._note_death(error)
+                result = functools.partial(self._repeat, i, method, args, error)
+
+    def _note_death(self, error: WorkerDied) -> None:
         self._deaths.append(self._steps)
         if len(self._deaths) == DEATHS and self._steps - self._deaths[0] < WITHIN:
             raise RunFailed(
-                f"the process of an environment died {DEATHS} times within {WITHIN} steps (out of memory?); "
-                "resume from the last checkpoint with --resume, with fewer environments"
+                f"{error}, and so {DEATHS} times within {WITHIN} steps; resume from the last checkpoint with --resume, "
+                "with fewer environments if memory runs out"
             ) from error
         self.restarts += 1
-        self.close()
-        self._start_workers()
-        self._renders = self._has_frames
-        before = self._states
-        with _report_dead_workers():
-            states = self._replay(episodes, actions)
-        if not same(states, before):
+        self.last_death = str(error)
+
+    def _repeat(self, i: int, method: str, args: tuple[Any, ...], error: WorkerDied) -> Any:
+        """Start a worker again, with its episode as it was before a call, and repeat the call."""
+        self._places[i] = worker = Worker(self._factories[i])
+        worker.ready()
+        if method != "reset" and not self._replay(i):
             raise RunFailed(
-                "the process of an environment died (out of memory?), and the environment does not repeat itself from "
-                "its seed; resume from the last checkpoint with --resume"
+                f"{error}, and the environment does not repeat itself from its seed; resume from the last checkpoint "
+                "with --resume"
             ) from error
+        return self._begin(i, method, args)()
 
     def close(self) -> None:
         """Close the environments and end their processes; calling it again does nothing."""
-        if self._envs.closed:
-            return
-        # The pipe to a worker that died is broken, which must not hide why it died.
-        with contextlib.suppress(Exception):
-            self._envs.close()
-        self._envs.closed = True
-        for process in getattr(self._envs, "processes", ()):
-            process.kill()
-            process.join()
+        places, self._places = self._places, []
+        end_all([place for place in places if isinstance(place, Worker)])
+        for place in places:
+            if isinstance(place, _Here):
+                place.close()
+        if self._vectorised is not None:
+            close_env(self._vectorised)
         atexit.unregister(self.close)
-
-
-@contextlib.contextmanager
-def _report_dead_workers() -> Iterator[None]:
-    try:
-        yield
-    except DEAD as error:
-        raise RunFailed(
-            "the process of an environment died (out of memory?); resume from the last checkpoint with --resume"
-        ) from error
-
-
-def leave_stops_to_parent() -> None:
-    """Ignore SIGINT and SIGTERM in a worker process.
-
-    Ctrl-C and a job scheduler's SIGTERM reach the whole process group. The parent process saves a checkpoint, for which
-    it needs its workers, and then ends them.
-    """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
 
 
 @dataclass(frozen=True)
@@ -467,11 +587,11 @@ class _EnvFactory:
     frames: bool
     index: int
     count: int
-    shrink: Shrink | None = None
+    shrink: Shrink | None
+    needs_reward: bool
 
-    def __call__(self) -> gymnasium.Env[Any, Any]:
-        if multiprocessing.parent_process() is not None:
-            leave_stops_to_parent()
+    def __call__(self) -> FrameAndState:
         env_id = getattr(self.make, "env_id", None)
         name = f"environment {self.index + 1} of {self.count}" + (f" ('{env_id}')" if env_id else "")
-        return FrameAndState(self.make(), self.frames, name, "fix it, then resume with --resume", self.shrink)
+        advice = "fix it, then resume with --resume"
+        return FrameAndState(self.make(), self.frames, name, advice, self.shrink, self.needs_reward)

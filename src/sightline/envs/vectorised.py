@@ -7,26 +7,25 @@ seed for each environment, and `options={"reset_mask": bool[N]}`, which says of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from sightline.envs.frames import checked_frame
 from sightline.envs.observations import misfit
-from sightline.errors import BadInput, RunFailed, reason_of
+from sightline.envs.vector import EnvDescription, Step
+from sightline.errors import BadInput, RunFailed, reason_and_place
 
 
 class VectorisedFrames:
-    """Frames beside the observations of a vectorised environment, `{"state": [N, …], "frame": uint8[N, H, W, 3]}`.
-
-    It does for N environments at once what `sightline.envs.vector.FrameAndState` does for one, with the same
-    checks, and has those methods of Gymnasium's vector environments that `FrameVectorEnv` calls.
+    """A vectorised environment, as `sightline.envs.vector.FrameVectorEnv` steps it: it does for N environments at once
+    what `sightline.envs.vector.FrameAndState` does for one, with the same checks.
 
     Attributes:
-        renders: render after every step.
+        description: of one of the environments.
 
     Args:
         envs: the environments; autoreset must be disabled.
@@ -37,39 +36,47 @@ class VectorisedFrames:
     def __init__(self, envs: VectorEnv[Any, Any, Any], frames: bool, name: str) -> None:
         self._envs: Any = envs  # Gymnasium's base class knows of no seeds of single environments
         self._name = name
-        self.renders, self.closed = frames, False
-        self.metadata = envs.metadata
-        self.single_action_space = envs.single_action_space
-        parts: dict[str, spaces.Space[Any]] = {"state": envs.single_observation_space}
-        self._blank: np.ndarray | None = None
+        self._shape: tuple[int, ...] | None = None
         if frames:
             envs.reset(seed=0)
-            self._blank = np.zeros_like(self._frames())
-            parts["frame"] = spaces.Box(0, 255, self._blank.shape[1:], np.uint8)
-        self.single_observation_space = spaces.Dict(parts)
+            self._shape = self.frames().shape
+        self.description = EnvDescription(
+            envs.single_observation_space,
+            envs.single_action_space,
+            None if self._shape is None else self._shape[1:],
+            int(envs.metadata.get("render_fps") or 30),
+        )
 
-    def reset(self, *, seed: Sequence[int | None], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Begin new episodes of those environments that `options["reset_mask"]` says."""
-        try:
-            states, info = self._envs.reset(seed=list(seed), options=options)
-        except (BadInput, RunFailed):
-            raise
-        except Exception as error:
-            raise self._failure(f"failed in reset(): {reason_of(error)}") from error
-        return self._observation(states, self._blank), info
+    def reset(self, seeds: Mapping[int, int]) -> list[np.ndarray]:
+        """Begin new episodes of some environments, by their seeds; returns their first states."""
+        mask = np.zeros(self._envs.num_envs, bool)
+        mask[list(seeds)] = True
+        with self._failing_in("reset()"):
+            all_seeds = [seeds.get(i) for i in range(len(mask))]
+            states, _ = self._envs.reset(seed=all_seeds, options={"reset_mask": mask})
+        self._check(states)
+        return [np.array(states[i]) for i in seeds]
 
-    def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Step all environments."""
-        try:
+    def step(self, actions: np.ndarray, draws: bool) -> list[Step]:
+        """Step all environments, and render the states reached if `draws`."""
+        with self._failing_in("step()"):
             states, rewards, terminated, truncated, info = self._envs.step(actions)
-        except (BadInput, RunFailed):
-            raise
-        except Exception as error:
-            raise self._failure(f"failed in step(): {reason_of(error)}") from error
         if not np.isfinite(rewards).all():
             raise self._failure("returned a reward that is not finite")
-        frames = self._frames() if self.renders else self._blank
-        return self._observation(states, frames), rewards, terminated, truncated, info
+        self._check(states)
+        frames = self.frames() if draws else None
+        flags = {key: np.asarray(values) for key, values in info.items()}
+        return [
+            Step(
+                state=np.array(states[i]),
+                frame=None if frames is None else frames[i],
+                reward=float(rewards[i]),
+                terminated=bool(terminated[i]),
+                truncated=bool(truncated[i]),
+                flags={key: bool(values[i]) for key, values in flags.items() if values.dtype == bool},
+            )
+            for i in range(len(rewards))
+        ]
 
     def replay(self, seeds: Sequence[int], histories: Sequence[Sequence[Any]]) -> np.ndarray:
         """Restore unfinished episodes: the states after each environment's actions, [N, …].
@@ -77,7 +84,7 @@ class VectorisedFrames:
         All environments end their replay with the same step; one with fewer actions is reset to its seed later.
         """
         longest = max(map(len, histories))
-        idle = np.stack([np.zeros_like(self.single_action_space.sample())] * len(histories))
+        idle = np.stack([np.zeros_like(self.description.action_space.sample())] * len(histories))
         begins = np.array([longest - len(history) for history in histories])
         states, _ = self._envs.reset(seed=list(seeds))
         for time in range(longest + 1):
@@ -91,37 +98,32 @@ class VectorisedFrames:
                 states = self._envs.step(actions)[0]
         return np.array(states)
 
-    def set_attr(self, name: str, value: Any) -> None:
-        """Set one of the attributes of this class."""
-        setattr(self, name, value)
-
-    def call(self, name: str) -> tuple[np.ndarray, ...]:
-        """`call("frame")`: render the present states, N times uint8[H, W, 3]."""
-        assert name == "frame"
-        return tuple(self._frames())
+    def frames(self) -> np.ndarray:
+        """Render the present states: uint8[N, H, W, 3]."""
+        with self._failing_in("render()"):
+            rendered: Any = self._envs.render()
+        frames = np.stack([checked_frame(frame) for frame in rendered])
+        if self._shape is not None and frames.shape != self._shape:
+            raise self._failure(f"rendered frames of {self._shape[1:3]} first and now of {frames.shape[1:3]}")
+        return frames
 
     def close(self) -> None:
         """Close the environments."""
         self._envs.close()
 
-    def _frames(self) -> np.ndarray:
+    @contextlib.contextmanager
+    def _failing_in(self, method: str) -> Iterator[None]:
         try:
-            rendered: Any = self._envs.render()
-        except RunFailed:
+            yield
+        except (BadInput, RunFailed):
             raise
-        except Exception as error:
-            raise self._failure(f"could not render: {reason_of(error)}") from error
-        frames = np.stack([checked_frame(frame) for frame in rendered])
-        if self._blank is not None and frames.shape != self._blank.shape:
-            raise self._failure(f"rendered frames of {self._blank.shape[1:3]} first and now of {frames.shape[1:3]}")
-        return frames
+        except (Exception, SystemExit) as error:
+            raise self._failure(f"failed in {method}: {reason_and_place(error)}") from error
 
-    def _observation(self, states: np.ndarray, frames: np.ndarray | None) -> dict[str, np.ndarray]:
+    def _check(self, states: np.ndarray) -> None:
         wrong = misfit(self._envs.observation_space, states)
         if wrong is not None:
             raise self._failure(f"returned observations {wrong}")
-        states = np.array(states)
-        return {"state": states} if frames is None else {"state": states, "frame": frames}
 
     def _failure(self, what: str) -> RunFailed:
         return RunFailed(f"the environments ('{self._name}') {what}; fix the environment, then resume with --resume")

@@ -1,4 +1,8 @@
-"""Stop requests by Ctrl-C and SIGTERM: recorded, then obeyed at the next point where the run can be saved."""
+"""Stop requests by Ctrl-C and SIGTERM: recorded, then obeyed at the next point where the run can be saved.
+
+first request     a flag ──► saved at the next pause ──► Stopped
+second request, or a wait that does not end ──► GivenUp: what was saved before counts
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,10 @@ import signal
 import threading
 import time
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, ClassVar
+
+COPIES_SECONDS = 1.0
+"""Time within which a second SIGTERM is a copy of the first: shells, schedulers and torchrun pass signals on."""
 
 
 class Stopped(Exception):
@@ -32,11 +39,27 @@ class Stopped(Exception):
         return "go on with the same command and --resume"
 
 
+class GivenUp(KeyboardInterrupt):
+    """Raised where a run cannot be stopped as it should be: it was asked to a second time, or something that it waits
+    for does not answer. It passes through `except Exception`, which surrounds other people's code.
+
+    Attributes:
+        signal_number: the signal that requested the stop.
+    """
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signal_number).name}")
+        self.signal_number = signal_number
+
+
 class StopRequests:
-    """Context in which SIGINT and SIGTERM only set a flag; a second Ctrl-C interrupts at once.
+    """Context in which SIGINT and SIGTERM only set a flag; a second one interrupts at once.
 
     Python allows signal handlers in the main thread only; in other threads the context does nothing.
     """
+
+    active: ClassVar[StopRequests | None] = None
+    """The context that this process is in."""
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
@@ -48,9 +71,12 @@ class StopRequests:
             return self
         for number in (signal.SIGINT, signal.SIGTERM):
             self._previous[number] = signal.signal(number, self._note)
+        StopRequests.active = self
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if StopRequests.active is self:
+            StopRequests.active = None
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
@@ -63,6 +89,18 @@ class StopRequests:
         return self.requested() and time.monotonic() - self._asked_at > seconds
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.signal_number is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.signal_number, self._asked_at = number, time.monotonic()
+        if self.signal_number is None:
+            self.signal_number, self._asked_at = number, time.monotonic()
+        elif number == signal.SIGINT or self.overdue(COPIES_SECONDS):
+            raise GivenUp(number)
+
+
+def give_up_if_overdue() -> None:
+    """Give up a wait for something that may never answer, if a stop was requested long ago.
+
+    Raises:
+        GivenUp: it was.
+    """
+    stop = StopRequests.active
+    if stop is not None and stop.signal_number is not None and stop.overdue():
+        raise GivenUp(stop.signal_number)

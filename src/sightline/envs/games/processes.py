@@ -7,18 +7,16 @@ It pays for environments whose steps take long, such as simulators and browsers;
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import pickle
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 
 from sightline.envs.games.contract import Observation
 from sightline.envs.games.wrapping import has_oracle, oracle
-from sightline.envs.vector import leave_stops_to_parent
-from sightline.errors import RunFailed, reason_of
+from sightline.envs.vector import close_env
+from sightline.envs.workers import Worker, end_all
 
 MakeGame = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -28,22 +26,21 @@ class GameProcess:
 
     Args:
         make: makes one game; it is sent to the process, so it must be picklable.
+        step_timeout: seconds that a reset or a step may take; the process of one that takes longer has died.
+
+    Attributes:
+        worker: the process.
     """
 
-    def __init__(self, make: MakeGame) -> None:
-        # Spawned, not forked: OpenGL and torch's threads do not survive a fork.
-        context = multiprocessing.get_context("spawn")
-        self._pipe, there = context.Pipe()
-        self._process = context.Process(target=_serve, args=(there, make), daemon=True)
-        self._process.start()
-        there.close()
-        self._calls, self._games, self._dead = 0, 0, False
-        self._replies: dict[int, tuple[bool, Any]] = {}
+    def __init__(self, make: MakeGame, step_timeout: float | None = None) -> None:
+        self.worker = Worker(functools.partial(_Games, make))
+        self._step_timeout = step_timeout
+        self._games = 0
 
     @property
     def alive(self) -> bool:
         """False once the process has ended, by itself or by `close`."""
-        return not self._dead and self._process.is_alive()
+        return self.worker.alive
 
     def make(self) -> RemoteGame:
         """Make one more game there."""
@@ -54,42 +51,15 @@ class GameProcess:
         """Begin a call of a game's method.
 
         Returns:
-            Function that waits for the call's result and returns it, or raises what the method raised.
-
-        Raises:
-            RunFailed: the process has died.
+            Function that waits for the call's result and returns it, or raises what the method raised; `WorkerDied` if
+            the process dies.
         """
-        self._calls += 1
-        call = self._calls
-        try:
-            self._pipe.send((call, game, method, args, options))
-        except OSError as error:
-            raise self._died() from error
-
-        def result() -> Any:
-            while call not in self._replies:
-                try:
-                    number, *reply = self._pipe.recv()
-                except (EOFError, OSError) as error:
-                    raise self._died() from error
-                self._replies[number] = (reply[0], reply[1])
-            fine, value = self._replies.pop(call)
-            if not fine:
-                raise value
-            return value
-
-        return result
+        seconds = self._step_timeout if method in ("reset", "step") else None
+        return self.worker.begin("call", game, method, args, options, seconds=seconds)
 
     def close(self) -> None:
         """End the process with all its games."""
-        self._pipe.close()
-        self._process.join(timeout=5)
-        self._process.kill()
-        self._process.join()
-
-    def _died(self) -> RunFailed:
-        self._dead = True  # which the system may learn later than the pipe
-        return RunFailed("the process of an environment died (out of memory?)")
+        end_all([self.worker])
 
 
 class RemoteGame(gymnasium.Env[Observation, str]):
@@ -128,7 +98,8 @@ class RemoteGame(gymnasium.Env[Observation, str]):
 
     def close(self) -> None:
         """Close the game; its process goes on."""
-        self.begin("close")()
+        if self.process.alive:
+            self.begin("close")()
 
 
 def begin(game: gymnasium.Env[Any, Any], method: str, *args: Any, **options: Any) -> Callable[[], Any]:
@@ -144,10 +115,11 @@ class GamePool:
     Args:
         make: makes one game.
         processes: number of processes, 0 for none.
+        step_timeout: see `GameProcess`.
     """
 
-    def __init__(self, make: MakeGame, processes: int = 0) -> None:
-        self._make = make
+    def __init__(self, make: MakeGame, processes: int = 0, step_timeout: float | None = None) -> None:
+        self._make, self._step_timeout = make, step_timeout
         self._processes: list[GameProcess | None] = [None] * processes
         self._games: dict[int, gymnasium.Env[Any, Any]] = {}
 
@@ -160,11 +132,15 @@ class GamePool:
 
     def discard(self, slot: int) -> None:
         """Close the game of a slot, which broke down; the slot has a new one when it is needed."""
-        _close_all([self._games.pop(slot)])
+        close_env(self._games.pop(slot))
 
     def close(self) -> None:
         """Close all games, and end their processes."""
-        _close_all([*self._games.values(), *(process for process in self._processes if process is not None)])
+        # A process closes its own games when it ends.
+        for game in self._games.values():
+            if not isinstance(game, RemoteGame):
+                close_env(game)
+        end_all([process.worker for process in self._processes if process is not None])
         self._games.clear()
         self._processes = [None] * len(self._processes)
 
@@ -174,59 +150,34 @@ class GamePool:
         place = slot % len(self._processes)
         process = self._processes[place]
         if process is None or not process.alive:
-            process = self._processes[place] = GameProcess(self._make)
+            process = self._processes[place] = GameProcess(self._make, self._step_timeout)
         return process.make()
 
 
-def _close_all(closing: Sequence[gymnasium.Env[Any, Any] | GameProcess]) -> None:
-    for one in closing:
-        with contextlib.suppress(Exception):  # it would hide the error that ended the rollout
-            one.close()
+class _Games:
+    """The games of a process, by their numbers.
 
+    Args:
+        make: makes one of them.
+    """
 
-def _serve(pipe: Any, make: MakeGame) -> None:
-    """Reply to calls until the pipe is closed, which also happens if the other process is killed."""
-    leave_stops_to_parent()
-    games: dict[int, gymnasium.Env[Any, Any]] = {}
-    while True:
-        try:
-            call, game, method, args, options = pipe.recv()
-        except (EOFError, OSError):
-            break
-        try:
-            reply = pickle.dumps((call, True, _carry_out(games, make, game, method, args, options)))
-        except Exception as error:
-            reply = pickle.dumps((call, False, _portable(error)))
-        try:
-            pipe.send_bytes(reply)
-        except OSError:
-            break
-    _close_all(list(games.values()))
+    def __init__(self, make: MakeGame) -> None:
+        self._make = make
+        self._games: dict[int, gymnasium.Env[Any, Any]] = {}
 
+    def call(self, number: int, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Call a method of a game; `make`, `oracle` and `close` do more than that."""
+        if method == "make":
+            game = self._games[number] = self._make()
+            of_game = [tuple(game.get_wrapper_attr(name)) for name in ("action_names", "asked")]
+            return *of_game, game.action_space, dict(game.metadata or {}), has_oracle(game)
+        if method == "close":
+            return close_env(self._games.pop(number))
+        if method == "oracle":
+            return oracle(self._games[number])
+        return getattr(self._games[number], method)(*args, **options)
 
-def _carry_out(
-    games: dict[int, gymnasium.Env[Any, Any]],
-    make: MakeGame,
-    number: int,
-    method: str,
-    args: tuple[Any, ...],
-    options: dict[str, Any],
-) -> Any:
-    if method == "make":
-        game = games[number] = make()
-        of_game = [tuple(game.get_wrapper_attr(name)) for name in ("action_names", "asked")]
-        return *of_game, game.action_space, dict(game.metadata), has_oracle(game)
-    if method == "close":
-        return games.pop(number).close()
-    if method == "oracle":
-        return oracle(games[number])
-    return getattr(games[number], method)(*args, **options)
-
-
-def _portable(error: Exception) -> Exception:
-    """The error, or one that says the same if it cannot be sent."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RunFailed(reason_of(error))
-    return error
+    def close(self) -> None:
+        """Close all of them."""
+        for game in self._games.values():
+            close_env(game)
