@@ -101,6 +101,8 @@ class Painted(Clock):
             frame[4:8] = 200
         if self.how == "flicker":  # less than any reward can see
             frame[4:8], frame[0, 0] = 200, self.time % 2
+        if self.how == "opening":
+            frame[4:8] = self.length
         return frame
 
     def _state(self) -> np.ndarray:

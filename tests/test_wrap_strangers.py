@@ -30,7 +30,7 @@ from stable_baselines3.common.vec_env import (
 )
 from stable_baselines3.her import HerReplayBuffer
 
-from conftest import SENTENCES
+from conftest import SENTENCES, SIZES, write_open_clip_encoder
 from odd_wrap import (
     ManyInOne,
     NoSuchDisplayException,
@@ -486,6 +486,54 @@ def test_pictures_that_an_encoder_cannot_tell_apart(encoder_folder: Callable[[st
 
     [line] = warnings_of(wrap(Painted("flicker"), Blurred(SENTENCES[0], encoder=encoder)))
     assert "in each of the first 50 steps though the pictures differ" in line
+
+
+# Sizes of pictures
+
+
+def test_frames_are_as_small_as_the_model_reads_them() -> None:
+    """Windows keep the frames of earlier steps."""
+
+    class Coarse(RewardModel):
+        window = 3
+
+        def __init__(self) -> None:
+            self.sizes: set[tuple[int, ...]] = set()
+
+        def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
+            return frames[:, ::8, ::8]
+
+        def reward(self, clip: Clip) -> np.ndarray:
+            self.sizes.add(np.shape(clip.frames)[2:])
+            return np.asarray(clip.frames, np.float32)[:, :, 0, 0, 0]
+
+    for inner in kinds_of(functools.partial(Clock, "rgb_array", (64, 48))):
+        model = Coarse()
+        env = wrap(inner, model)
+        env.reset()
+        single = isinstance(env, gymnasium.Env)
+        rewards = [env.step(0 if single else np.zeros(2, int))[1] for _ in range(3)]
+        assert np.array_equal(np.reshape(rewards, (3, -1)).T, [[1, 2, 3]] * (1 if single else 2))
+        assert model.sizes == {(8, 6, 3)}
+
+
+def test_smaller_frames_change_no_reward(encoder_folder: Callable[[str], Path]) -> None:
+    encoder = load_encoder(f"local-dir:{encoder_folder('small')}", device="cpu")
+    model = ZeroShotReward(SENTENCES[0], SENTENCES[2], encoder=encoder)
+    env = wrap(gymnasium.make("CartPole-v1", render_mode="rgb_array"), model)
+    env.reset(seed=0)
+    for _ in range(4):
+        reward = env.step(0)[1]
+        assert reward == model(np.asarray(env.render())[None])[0]
+
+
+def test_pictures_whose_ends_the_encoder_never_sees(tmp_path: Path) -> None:
+    write_open_clip_encoder(tmp_path / "model", SIZES["small"], {"resize_mode": "shortest"})
+    name = f"local-dir:{tmp_path}/model"
+    env = gymnasium.make("CartPole-v1", render_mode="rgb_array")  # 400x600
+    [line] = warnings_of(wrap(env, SENTENCES[0], encoder=name), 10)
+    assert "never sees 100 columns at the left and as many at the right" in line
+    assert warnings_of(wrap(env, ZeroShotReward(SENTENCES[0], encoder=name, aspect="pad")), 10) == []
 
 
 # Renderers that fail

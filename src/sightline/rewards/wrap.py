@@ -43,9 +43,10 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 from sightline.envs.frames import checked_frame, rendered_by, rgb_frame
 from sightline.envs.record_frame import RECORDS_FRAME, Camera, RecordFrame
 from sightline.envs.success import KEYS, stated_success, truth
+from sightline.envs.vector import scalar_reward
 from sightline.envs.watching import PictureWatch
 from sightline.errors import BadInput, RunFailed
-from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream, to_numpy
+from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream, frame_shrinker, to_numpy
 
 if TYPE_CHECKING:
     from sightline.models.encoders import Encoder
@@ -100,8 +101,8 @@ def wrap(
     from them (`ep_rew_mean`, `evaluate_policy`); taken outside, they are those of the model's. The environments inside
     a `DummyVecEnv` or a `SyncVectorEnv` that resets in the same step get a wrapper each, which stays there.
 
-    After the first 50 steps a Python warning says so if the pictures show nothing, never change, or are all paid the
-    same.
+    A Python warning tells of words that the encoder does not know, of pictures whose ends it never sees, and, after 50
+    steps, of pictures that show nothing, never change, or are all paid the same.
 
     Args:
         env: a Gymnasium `Env`, a Gymnasium `VectorEnv` or a Stable-Baselines3 `VecEnv`, made with
@@ -221,8 +222,10 @@ class _Scorer:
             )
         self.first = np.ones(envs, bool)
         self._states_success = False
+        self._shrink = frame_shrinker(model)
         self._watch = PictureWatch() if self.needs_frames else None
-        self._has_encoder = getattr(model, "encoder", None) is not None
+        self._encoder: Any = getattr(model, "encoder", None)
+        self._views = getattr(model, "views", 1)
         self._lowest, self._highest = np.inf, -np.inf
 
     def begin(self, which: Any = None) -> None:
@@ -256,16 +259,17 @@ class _Scorer:
         self._states_success |= success is not None
         if success is None and self._states_success:
             success = np.zeros(len(ended), bool)
-        pictures = None if frames is None else _stacked(frames)
+        pictures = [] if frames is None else [checked_frame(frame) for frame in frames]
+        _check_sizes(pictures)
         clip = Clip(
             self.first[None].copy(),
-            frames=None if pictures is None else pictures[None],
+            frames=self._shrunk(pictures)[None] if pictures else None,
             states=None if states is None else np.asarray(states)[None],
             env_reward=None if own is None else own[None],
             success=None if success is None else success[None],
         )
         rewards: np.ndarray = self._stream(clip)[0]
-        if self._watch is not None and pictures is not None:
+        if self._watch is not None and pictures:
             self._look_at(self._watch, pictures, observed, rewards)
         self.first = ended.copy()
         if resetting is not None and resetting.any():
@@ -273,16 +277,24 @@ class _Scorer:
             self.first |= resetting
         return rewards
 
-    def _look_at(self, watch: PictureWatch, pictures: np.ndarray, observed: Any, rewards: np.ndarray) -> None:
+    def _shrunk(self, pictures: Sequence[np.ndarray]) -> np.ndarray:
+        """Frames as large as the model reads them: windows keep those of earlier steps."""
+        if self._shrink is None:
+            return np.stack(pictures)
+        return np.concatenate([self._shrink(picture[None]) for picture in pictures])
+
+    def _look_at(self, watch: PictureWatch, pictures: Sequence[np.ndarray], observed: Any, rewards: np.ndarray) -> None:
         """Warn once, after the first steps, of pictures or rewards from which nothing can be learned."""
         watch.see(pictures, observed)
+        if watch.steps == 1 and hasattr(self._encoder, "cut_off"):
+            self._warn_of_cropping(*pictures[0].shape[:2])
         self._lowest = min(self._lowest, float(rewards.min()))
         self._highest = max(self._highest, float(rewards.max()))
         if watch.steps < WATCHED:
             return
         trouble = watch.trouble
         # Only of an encoder: other models may pay the same for long, as a sparse reward does.
-        if trouble is None and self._has_encoder and self._highest - self._lowest <= NOISE:
+        if trouble is None and self._encoder is not None and self._highest - self._lowest <= NOISE:
             trouble = (
                 f"the reward was {self._lowest:.4f} in each of the first {watch.steps} steps though the pictures "
                 "differ, so the model cannot tell them apart; try other words, a closer camera or a larger encoder"
@@ -290,6 +302,14 @@ class _Scorer:
         if trouble is not None:
             _warn(f"nothing can be learned from this reward: {trouble}")
         self._watch = None  # and the pictures that it holds
+
+    def _warn_of_cropping(self, height: int, width: int) -> None:
+        """Warn of pictures whose ends the encoder never sees."""
+        from sightline.models.encoders import warn_of_cropping
+
+        cropped = warn_of_cropping(self._encoder, height, width // self._views, "ZeroShotReward's aspect")
+        if cropped is not None:
+            _warn(cropped)
 
     def check_free(self, info: Mapping[str, Any]) -> None:
         """Refuse infos that hold the key for the environment's own reward already."""
@@ -337,7 +357,7 @@ class ModelRewardEnv(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         states = np.array(to_numpy(observation))[None] if scorer.needs_states else None
         resetting = np.array([self._autoresets and self._ended])
         self._ended = _flag(terminated, "terminated") or _flag(truncated, "truncated")
-        own = _scalar(reward)
+        own = scalar_reward(reward)
         numbers = None if own is None else np.array([own], np.float32)
         rewards = scorer(*(frames, states, observation, numbers, _success([info])), np.array([self._ended]), resetting)
         kept = reward if own is None else own
@@ -610,11 +630,6 @@ def _numbers(own: Any, envs: int) -> np.ndarray | None:
     return values.reshape(envs).astype(np.float32)
 
 
-def _scalar(reward: Any) -> float | None:
-    """One environment's own reward; None if it is no number."""
-    return None if _numbers(reward, 1) is None else float(to_numpy(reward).item())
-
-
 def _copied(own: Any) -> Any:
     return np.array(own) if isinstance(own, np.ndarray | list | tuple) else own
 
@@ -680,13 +695,12 @@ def _success(infos: Sequence[dict[str, Any]]) -> np.ndarray | None:
     return None if all(one is None for one in stated) else np.array([bool(one) for one in stated])
 
 
-def _stacked(frames: Sequence[Any]) -> np.ndarray:
-    checked = [checked_frame(frame) for frame in frames]
-    shapes = {frame.shape for frame in checked}
+def _check_sizes(pictures: Sequence[np.ndarray]) -> None:
+    """Refuse pictures that make no array."""
+    shapes = {picture.shape for picture in pictures}
     if len(shapes) > 1:
         sizes = ", ".join(f"{height}x{width}" for height, width, _ in sorted(shapes))
         raise BadInput(f"the environments rendered frames of different sizes ({sizes}); keep to one size")
-    return np.stack(checked)
 
 
 def _kind(thing: Any) -> str:
