@@ -91,6 +91,18 @@ class Blind(Clock):
     def __init__(self) -> None:
         super().__init__()
 
+    def render(self) -> Any:
+        raise NotImplementedError
+
+
+class Unasked(Clock):
+    """Draws pictures without having been asked for any, and says nothing of itself."""
+
+    metadata: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+
 
 class Grey(Clock):
     """Renders pictures without colour channels."""

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import inspect
-import os
-import sys
-import typing
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import gymnasium
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import TimeLimit
 
+from sightline.envs.constructing import construct, creator_of, parameters_of, size_options
 from sightline.envs.drawing import Size
-from sightline.envs.rendering import drawing_advice, prepare_rendering
+from sightline.envs.frames import checked_frame
+from sightline.envs.gymnasium_api import GymnasiumAPI, check_environment, check_reset_signature
+from sightline.envs.naming import find_environment
+from sightline.envs.rendering import prepare_rendering
 from sightline.envs.spaces import adapted_to_learners
 from sightline.envs.success import truth
 from sightline.envs.tasks import StatesSuccess
-from sightline.envs.vectorised import VectorisedFrames
-from sightline.errors import BadInput, RunFailed, nearest, reason_and_place
+from sightline.envs.vectorised import VectorisedFrames, vectorised_class
+from sightline.errors import BadInput, RunFailed, reason_of
 
 DEFAULT_EPISODE_STEPS = 1000
 """Time limit (steps) of environments that define none; without one an evaluation might never end."""
@@ -37,8 +38,8 @@ class EnvMaker:
             function that returns an environment.
         options: keyword arguments for the environment.
         episode_steps: time limit in steps, instead of the environment's own.
-        frame_size: requested height and width of frames in pixels. It is passed on as `render_size`, or as `width` and
-            `height` to MuJoCo's environments; any other environment renders at its own size.
+        frame_size: requested height and width of frames in pixels, for constructors that can be told
+            (`sightline.envs.constructing.size_options`); any other environment renders at its own size.
         render: make an environment that renders frames.
         rescale: scale observations to [-1, 1] by the bounds of their space.
         observation_keys: parts of a dictionary of observations that a policy reads; none: all.
@@ -86,22 +87,26 @@ class EnvMaker:
             BadInput, RunFailed: as for a call.
         """
         gymnasium.logger.min_level = gymnasium.logger.ERROR + 1  # our lines say it, and stderr is for them alone
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         prepare_rendering(self.render)
-        if self.build is not None:
-            env = _make_by(self.build, self)
-        elif ":" in self.env_id and self.env_id not in gymnasium.registry:
-            env = _make_from_module(self)
-        else:
-            env = _make_registered(self)
-        _check_reset_signature(env, self.env_id)
+        source = find_environment(self.env_id, self.also_known) if self.build is None else self.build
+        env = construct(source, self.env_id, self.options, self.render, self.frame_size)
+        check_environment(env, self.env_id)
+        check_reset_signature(env, self.env_id)
+        if not isinstance(env.metadata, Mapping):
+            env.unwrapped.metadata = {}  # some leave it at None, which no vector environment bears
         # Those that are played in words bring their pictures in observations, if they have any.
         if self.render and env.render_mode != "rgb_array" and not isinstance(env.action_space, spaces.Text):
-            raise BadInput(
-                f"environment '{self.env_id}' renders no frames; its constructor must take render_mode='rgb_array'"
-            )
+            env = _drawing_unasked(env, self.env_id, parameters_of(creator_of(source)))
+        env = self._with_time_limit(GymnasiumAPI(env, self.env_id), source)
         return env if self.success_from is None else SuccessFrom(env, self.env_id, self.success_from)
+
+    def _with_time_limit(self, env: gymnasium.Env[Any, Any], source: Any) -> gymnasium.Env[Any, Any]:
+        """The environment with the recipe's time limit, that of its registration, or one of ours if it has none."""
+        of_registration = source.max_episode_steps if isinstance(source, EnvSpec) else None
+        steps = self.episode_steps or of_registration
+        if steps is None and not _is_limited(env):
+            steps = DEFAULT_EPISODE_STEPS
+        return env if steps is None else TimeLimit(env, steps)
 
     def vectorised(self, count: int, frames: bool) -> VectorisedFrames | None:
         """Make environments that are simulated all at once; None if this one cannot, or not with these choices.
@@ -114,17 +119,53 @@ class EnvMaker:
             BadInput, RunFailed: as for a call.
         """
         spec = gymnasium.registry.get(self.env_id)
-        entry = None if spec is None else spec.vector_entry_point
-        if spec is None or entry is None or self.rescale or self.success_from is not None:
+        build = None if spec is None else vectorised_class(spec)
+        if spec is None or build is None or self.rescale or self.success_from is not None:
             return None
-        build: Any = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
         options = dict(self.options) | {"max_episode_steps": self.episode_steps or spec.max_episode_steps}
         if self.render:
-            options["render_mode"] = "rgb_array"
-            options |= _render_size_options(build, self.frame_size)
+            options = {"render_mode": "rgb_array", **size_options(build, self.frame_size), **options}
         prepare_rendering(self.render)
-        with _one_line_errors(self.env_id):
-            return VectorisedFrames(build(count, **options), frames, self.env_id)
+        envs: Any = construct(partial(build, count), self.env_id, options, render=False, size=None)
+        return VectorisedFrames(envs, frames, self.env_id)
+
+
+class Draws(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Wrapper of an environment that draws pictures without having been asked for them."""
+
+    render_mode = "rgb_array"
+
+
+def _drawing_unasked(env: gymnasium.Env[Any, Any], name: str, parameters: set[str]) -> gymnasium.Env[Any, Any]:
+    """Take an environment that says of no frames, if its `render()` gives one all the same.
+
+    Raises:
+        BadInput: it gives none.
+    """
+    reason = ""
+    if env.render_mode != "human":  # which would open a window
+        try:
+            env.reset(seed=0)
+            checked_frame(env.render())
+        except (Exception, SystemExit) as error:
+            reason = f" ({reason_of(error):.150})"
+        else:
+            return Draws(env)
+    with contextlib.suppress(Exception):
+        env.close()
+    asked = "render_mode" in parameters
+    advice = "keep the render_mode that it is given" if asked else "must take render_mode='rgb_array'"
+    raise BadInput(f"environment '{name}' renders no frames; its constructor {advice}{reason}")
+
+
+def _is_limited(env: gymnasium.Env[Any, Any]) -> bool:
+    """Whether a time limit is among the wrappers of an environment."""
+    layer = env
+    while isinstance(layer, gymnasium.Wrapper):
+        if isinstance(layer, TimeLimit):
+            return True
+        layer = layer.env
+    return False
 
 
 class SuccessFrom(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -161,137 +202,3 @@ class SuccessFrom(gymnasium.Wrapper[Any, Any, Any, Any]):
                 "in success_from, or say success_from=reward"
             )
         return observation, reward, terminated, truncated, {**info, "success": success}
-
-
-def _check_reset_signature(env: gymnasium.Env[Any, Any], env_id: str) -> None:
-    """Refuse an environment, or a wrapper around it, whose `reset` takes no seed.
-
-    Raises:
-        BadInput: naming the class.
-    """
-    layers = [env]
-    while isinstance(layers[-1], gymnasium.Wrapper):
-        layers.append(layers[-1].env)
-    for layer in layers:
-        try:
-            inspect.signature(layer.reset).bind(seed=0, options=None)
-        except ValueError:
-            continue  # written in C, without a signature
-        except TypeError as error:
-            raise BadInput(
-                f"reset() of '{env_id}' ({type(layer).__name__}) takes no seed and options; write it as "
-                "reset(self, *, seed=None, options=None)"
-            ) from error
-
-
-def _make_registered(maker: EnvMaker) -> gymnasium.Env[Any, Any]:
-    spec = _spec(maker)
-    options = dict(maker.options)
-    if maker.render:
-        options["render_mode"] = "rgb_array"
-        options |= _render_size_options(spec.entry_point, maker.frame_size)
-    limit = maker.episode_steps or spec.max_episode_steps or DEFAULT_EPISODE_STEPS
-    with _one_line_errors(maker.env_id):
-        return gymnasium.make(maker.env_id, max_episode_steps=limit, disable_env_checker=True, **options)
-
-
-def _spec(maker: EnvMaker) -> Any:
-    try:
-        return gymnasium.spec(maker.env_id)
-    except gymnasium.error.Error as error:
-        known = [*maker.also_known, *gymnasium.registry]
-        raise BadInput(f"there is no environment '{maker.env_id}'{nearest(maker.env_id, known)}") from error
-    except ModuleNotFoundError as error:
-        raise BadInput(f"environment '{maker.env_id}': {error}") from error
-
-
-def _make_from_module(maker: EnvMaker) -> gymnasium.Env[Any, Any]:
-    module_name, _, attribute = maker.env_id.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise BadInput(f"cannot import '{module_name}' ({error}); run from the folder that holds it") from error
-    build = getattr(module, attribute, None)
-    if build is None and attribute in gymnasium.registry:  # Gymnasium's way to say which module registers an id
-        return _make_registered(replace(maker, env_id=attribute))
-    if build is None:
-        public = [name for name in vars(module) if not name.startswith("_")]
-        raise BadInput(f"module '{module_name}' has no '{attribute}'{nearest(attribute, public)}")
-    _check_returns_env(build, maker.env_id)
-    return _make_by(build, maker)
-
-
-def _make_by(build: Callable[..., Any], maker: EnvMaker) -> gymnasium.Env[Any, Any]:
-    options = dict(maker.options)
-    if maker.render and _parameters(build) & {"render_mode", "**"}:
-        options["render_mode"] = "rgb_array"
-        options |= _render_size_options(build, maker.frame_size)
-    with _one_line_errors(maker.env_id):
-        env = build(**options)
-    if not isinstance(env, gymnasium.Env):
-        raise BadInput(f"'{maker.env_id}' returned a {type(env).__name__}, not a gymnasium.Env")
-    return TimeLimit(env, maker.episode_steps or DEFAULT_EPISODE_STEPS)
-
-
-def _check_returns_env(build: Any, env_id: str) -> None:
-    """Refuse to call anything but an environment class or function: `subprocess:Popen` is importable too.
-
-    Raises:
-        BadInput: it is neither a subclass of `gymnasium.Env` nor a function annotated to return one.
-    """
-    made = build
-    if not isinstance(build, type):
-        try:
-            made = typing.get_type_hints(build).get("return")
-        except (TypeError, NameError, AttributeError):
-            made = None
-        made = typing.get_origin(made) or made
-    if not (isinstance(made, type) and issubclass(made, gymnasium.Env)):
-        raise BadInput(
-            f"'{env_id}' is neither a subclass of gymnasium.Env nor a function that is annotated to return one "
-            "(def make() -> gymnasium.Env: …)"
-        )
-
-
-def _render_size_options(entry_point: Any, size: Size | None) -> dict[str, Any]:
-    if size is None:
-        return {}
-    if isinstance(entry_point, str):
-        entry_point = gymnasium.envs.registration.load_env_creator(entry_point)
-    if "render_size" in _parameters(entry_point):
-        return {"render_size": size}
-    if any(base.__name__ == "MujocoEnv" for base in getattr(entry_point, "__mro__", ())):
-        return {"height": size[0], "width": size[1]}
-    return {}
-
-
-def _parameters(build: Any) -> set[str]:
-    """Parameter names of a constructor; `**` if it takes arbitrary keyword arguments."""
-    try:
-        parameters = inspect.signature(build).parameters.values()
-    except (TypeError, ValueError):
-        return set()
-    return {"**" if p.kind is inspect.Parameter.VAR_KEYWORD else p.name for p in parameters}
-
-
-@contextlib.contextmanager
-def _one_line_errors(env_id: str) -> Iterator[None]:
-    """Turn any exception of a constructor into a one-line error.
-
-    Raises:
-        BadInput: wrong options.
-        RunFailed: anything else.
-    """
-    try:
-        yield
-    except BadInput:
-        raise
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise RunFailed(f"environment '{env_id}' needs a package that is not installed: {error}") from error
-    except TypeError as error:
-        raise BadInput(f"environment '{env_id}' does not take these options: {error}") from error
-    except (Exception, SystemExit) as error:
-        advice = drawing_advice(error)
-        raise RunFailed(f"environment '{env_id}' cannot be built: {reason_and_place(error)}{advice}") from error

@@ -60,14 +60,19 @@ SOFTWARE = ("llvmpipe", "softpipe", "swrast", "swiftshader")
 
 
 def prepare_rendering(render: bool = True) -> None:
-    """Set up OpenGL for MuJoCo, before it is imported.
+    """Set up MuJoCo, pyglet and pygame for machines without a display, before they are imported.
+
+    Nothing is set that changes what is drawn: some packages draw nothing once SDL's video driver is `dummy`.
 
     Args:
         render: whether this process will render.
     """
-    # Without this, MuJoCo looks for a display, and fails where there is none although EGL would work.
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # no simulator has to be heard, and most machines have no sound
+    # Without these, MuJoCo and pyglet look for a display, and fail where there is none although EGL would work.
     if sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")
+        os.environ.setdefault("PYGLET_HEADLESS", "1")
     if render and multiprocessing.parent_process() is None:
         # Mesa's software OpenGL and Triton (which torch imports late) each bring an LLVM, and the process dies by a
         # segmentation fault if Mesa's comes first. Worker processes only simulate and never load Triton.

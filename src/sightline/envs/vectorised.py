@@ -1,8 +1,9 @@
 """Environments that simulate many of themselves at once, with frames, as `FrameVectorEnv` steps them.
 
-An environment offers this by Gymnasium's own means: a `vector_entry_point` in its registration, which makes a
-`gymnasium.vector.VectorEnv` with autoreset disabled. It must keep to what `SyncVectorEnv` does then: `reset` takes one
-seed for each environment, and `options={"reset_mask": bool[N]}`, which says of which.
+An environment offers this by a `vector_entry_point` in its registration, a class of `gymnasium.vector.VectorEnv` with
+autoreset disabled and the attribute `resets_each = True`. By that it promises to keep to what `SyncVectorEnv` does:
+`reset` takes one seed for each environment, and `options={"reset_mask": bool[N]}`, which says of which. Vector entry
+points without the attribute are never used: what they take and when they reset differs from package to package.
 """
 
 from __future__ import annotations
@@ -12,12 +13,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
 from sightline.envs.frames import checked_frame
 from sightline.envs.observations import misfit
 from sightline.envs.vector import EnvDescription, Step
 from sightline.errors import BadInput, RunFailed, reason_and_place
+
+
+def vectorised_class(spec: EnvSpec) -> Any | None:
+    """The class that simulates many of a registered environment at once, if it promises what is needed here."""
+    entry: Any = spec.vector_entry_point
+    if isinstance(entry, str):
+        try:
+            entry = load_env_creator(entry)
+        except (ImportError, AttributeError):  # of a package that is not there, and needed for vectors only
+            return None
+    return entry if getattr(entry, "resets_each", False) is True else None
 
 
 class VectorisedFrames:

@@ -1,0 +1,124 @@
+"""Holding an environment to Gymnasium's API, so that what it does otherwise is said in one line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+
+from sightline.envs.naming import OLD_API
+from sightline.errors import BadInput
+
+
+class GymnasiumAPI(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Wrapper that checks the form of what `reset` and `step` return.
+
+    Infos that are None become empty, and ends that are arrays or tensors of one element become truth values.
+
+    Args:
+        env: an environment.
+        name: of the environment, in error messages.
+
+    Raises:
+        BadInput: later, at the first reset or step that returns something else than Gymnasium says.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], name: str) -> None:
+        super().__init__(env)
+        self._name = name
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        returned: Any = self.env.reset(seed=seed, options=options)
+        is_pair = isinstance(returned, tuple) and len(returned) == 2
+        if not is_pair or not isinstance(returned[1], Mapping | None):
+            raise BadInput(
+                f"reset() of '{self._name}' returned {_form(returned)}; it must return (observation, info), and what "
+                f"returns the observation alone is of the old API of gym: {OLD_API}"
+            )
+        observation, info = returned
+        return observation, self._checked_info(info)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        returned: Any = self.env.step(action)
+        if not isinstance(returned, tuple) or len(returned) != 5:
+            old = f", and what returns four is of the old API of gym: {OLD_API}" if _length(returned) == 4 else ""
+            raise BadInput(
+                f"step() of '{self._name}' returned {_form(returned)}; it must return (observation, reward, "
+                f"terminated, truncated, info){old}"
+            )
+        observation, reward, terminated, truncated, info = returned
+        ends = [self._truth(value, what) for value, what in ((terminated, "terminated"), (truncated, "truncated"))]
+        return observation, reward, ends[0], ends[1], self._checked_info(info)
+
+    def _truth(self, value: Any, what: str) -> bool:
+        try:
+            return bool(value)
+        except (TypeError, ValueError, RuntimeError) as error:  # arrays and tensors with several elements
+            raise BadInput(
+                f"step() of '{self._name}' returned {what}={value!r:.60}; it must be True or False. If it simulates "
+                "several environments at once, have it make one"
+            ) from error
+
+    def _checked_info(self, info: Any) -> dict[str, Any]:
+        if info is None:
+            return {}
+        if not isinstance(info, Mapping):
+            raise BadInput(f"'{self._name}' returned an info that is a {type(info).__name__}; it must be a dictionary")
+        return dict(info)
+
+
+def check_environment(env: Any, name: str) -> None:
+    """Refuse what is no single Gymnasium environment with spaces.
+
+    Raises:
+        BadInput: it is none, simulates several at once, or has no spaces.
+    """
+    if isinstance(env, VectorEnv) or (hasattr(env, "single_action_space") and hasattr(env, "num_envs")):
+        raise BadInput(
+            f"'{name}' simulates several environments at once ({type(env).__name__}); name what makes a single one: "
+            "envs=8 makes eight of it"
+        )
+    if not isinstance(env, gymnasium.Env):
+        hint = f"; {OLD_API}" if hasattr(env, "step") and hasattr(env, "reset") else ""
+        raise BadInput(f"'{name}' returned a {type(env).__name__}, not a gymnasium.Env{hint}")
+    for attribute in ("observation_space", "action_space"):
+        space = getattr(env, attribute, None)
+        if not isinstance(space, spaces.Space):
+            held = "none" if space is None else f"a {type(space).__module__}.{type(space).__name__}"
+            raise BadInput(f"'{name}' must have an {attribute} of gymnasium.spaces, and has {held}")
+
+
+def check_reset_signature(env: gymnasium.Env[Any, Any], name: str) -> None:
+    """Refuse an environment, or a wrapper around it, whose `reset` takes no seed.
+
+    Raises:
+        BadInput: naming the class.
+    """
+    layers = [env]
+    while isinstance(layers[-1], gymnasium.Wrapper):
+        layers.append(layers[-1].env)
+    for layer in layers:
+        try:
+            inspect.signature(layer.reset).bind(seed=0, options=None)
+        except ValueError:
+            continue  # written in C, without a signature
+        except TypeError as error:
+            raise BadInput(
+                f"reset() of '{name}' ({type(layer).__name__}) takes no seed and options; write it as "
+                "reset(self, *, seed=None, options=None)"
+            ) from error
+
+
+def _length(returned: Any) -> int:
+    return len(returned) if isinstance(returned, tuple | list) else 1
+
+
+def _form(returned: Any) -> str:
+    """The form of a returned value in words."""
+    if isinstance(returned, tuple):
+        return f"a tuple of {len(returned)}"
+    return f"a {type(returned).__name__}"

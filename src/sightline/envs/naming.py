@@ -1,0 +1,271 @@
+"""Finding an environment by its name: an id of Gymnasium's registry, `module:id`, or `module:attribute`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, registry
+
+from sightline.envs.rendering import drawing_advice
+from sightline.errors import BadInput, nearest, reason_and_place
+
+Build = Callable[..., "gymnasium.Env[Any, Any]"]
+"""A class or function that makes an environment."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package of environments.
+
+    Attributes:
+        ids: regular expression of the ids that it registers.
+        module: what has to be imported for them to be registered.
+        wheel: what pip installs.
+    """
+
+    ids: str
+    module: str
+    wheel: str
+
+    def advice(self, env_id: str) -> str:
+        """How an id of this package is named, and what has to be installed first."""
+        named = f"say env={self.module}:{env_id}"
+        if _is_installed(self.module):
+            return f"; it is one of {self.wheel}: {named}"
+        return f"; it is one of {self.wheel}, which is not installed: pip install '{self.wheel}', then {named}"
+
+
+PACKAGES = (
+    Package(r"ALE/|.*NoFrameskip-v|.*-ramDeterministic-v", "ale_py", "ale-py"),
+    Package(
+        r"Fetch|Hand(Reach|Manipulate)|Adroit|AntMaze|PointMaze|FrankaKitchen",
+        "gymnasium_robotics",
+        "gymnasium-robotics",
+    ),
+    Package(r"Panda\w+-v", "panda_gym", "panda-gym"),
+    Package(r"(MiniGrid|BabyAI)-", "minigrid", "minigrid"),
+    Package(r"MiniWorld-", "miniworld", "miniworld"),
+    Package(r"miniwob/", "miniwob", "miniwob"),
+    Package(r"dm_control/", "shimmy", "shimmy[dm-control]"),
+    Package(
+        r"(highway|merge|roundabout|parking|intersection|racetrack|exit|u-turn|two-way)-", "highway_env", "highway-env"
+    ),
+    Package(r"FlappyBird", "flappy_bird_gymnasium", "flappy-bird-gymnasium"),
+    Package(r"gym_pusht/", "gym_pusht", "gym-pusht"),
+    Package(r"gym_aloha/", "gym_aloha", "gym-aloha"),
+    Package(r"Vizdoom", "vizdoom.gymnasium_wrapper", "vizdoom"),
+    Package(r"mo-", "mo_gymnasium", "mo-gymnasium"),
+    Package(r"\w+BulletEnv-v", "pybullet_envs_gymnasium", "pybullet-envs-gymnasium"),
+    Package(r"myo[A-Z]", "myosuite", "myosuite"),
+    Package(r"rware-", "rware", "rware"),
+    Package(r"Foraging-", "lbforaging", "lbforaging"),
+    Package(r"NetHack", "nle", "nle"),
+    Package(r"PyFlyt/", "PyFlyt.gym_envs", "PyFlyt"),
+)
+"""Packages whose ids people type as they find them in papers, without the module that registers them."""
+
+
+IDS_OF_MODULES: dict[str, set[str]] = {}
+"""Module -> the ids that it registered when it was imported here."""
+
+
+def find_environment(name: str, also_known: Iterable[str] = ()) -> EnvSpec | Build:
+    """What makes the environment of a name: Gymnasium's specification of an id, or a class or function.
+
+    Args:
+        name: an id, with or without its version, of which the newest is taken then; `module:id` of an id that the
+            import of a module registers; or `module:attribute` of a class or function.
+        also_known: further names to suggest if it is unknown.
+
+    Raises:
+        BadInput: there is none of that name, or its module cannot be imported.
+    """
+    if name in registry or ":" not in name:
+        return _registered(name, also_known)
+    module_name, _, attribute = name.partition(":")
+    if not (module_name and attribute):
+        raise BadInput(f"env='{name}' names no environment; say an id, module:id, or module:attribute")
+    module = _import(module_name)
+    build = getattr(module, attribute, None)
+    if build is not None:
+        _check_returns_env(build, name)
+        return typing.cast(Build, build)
+    spec = _newest(attribute)
+    if spec is None:
+        _call_what_registers(module)
+        spec = _newest(attribute)
+    if spec is None:
+        raise BadInput(_not_in_module(module, attribute))
+    return spec
+
+
+def _registered(name: str, also_known: Iterable[str]) -> EnvSpec:
+    spec = _newest(name)
+    if spec is not None:
+        return spec
+    for package in PACKAGES:
+        if re.match(package.ids, name):
+            raise BadInput(f"there is no environment '{name}'{package.advice(name)}")
+    hint = nearest(name, [*also_known, *registry])
+    if "did you mean" not in hint:
+        hint = f"; an id that a package registers is named with its module: env=module:{name}{_packages_here()}"
+    raise BadInput(f"there is no environment '{name}'{hint}")
+
+
+def _newest(env_id: str) -> EnvSpec | None:
+    """The specification of an id; of its newest version, as `gymnasium.make` takes, if the id names none."""
+    if env_id in registry:
+        return registry[env_id]
+    versions = {}
+    for known in registry:
+        version = re.fullmatch(re.escape(env_id) + r"-v(\d+)", known)
+        if version is not None:
+            versions[int(version[1])] = known
+    return registry[versions[max(versions)]] if versions else None
+
+
+def _packages_here() -> str:
+    """Packages that are installed here and built on Gymnasium, in words; empty without any."""
+    modules = set()
+    for module, wheels in metadata.packages_distributions().items():
+        requirements = [wanted for wheel in wheels for wanted in metadata.requires(wheel) or ()]
+        is_for_environments = any(re.match(r"gymnasium\b(?!-)", wanted) for wanted in requirements)
+        if is_for_environments and not module.startswith(("_", "sightline", "stable_baselines3", "sb3_contrib")):
+            modules.add(module)
+    return f" (built on Gymnasium and installed here: {', '.join(sorted(modules))})" if modules else ""
+
+
+# -- modules -----------------------------------------------------------------------------------------------------------
+
+
+def _import(name: str) -> ModuleType:
+    """Import a module of the working folder, or one that is installed.
+
+    Raises:
+        BadInput: there is none, it needs one that is missing, or it fails.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    # Names of wheels have hyphens where those of modules have underscores.
+    name = name.replace("-", "_")
+    before = set(registry)
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        if name == missing or name.startswith(f"{missing}."):
+            raise BadInput(_no_module(name)) from error
+        raise BadInput(
+            f"the module '{name}' needs '{missing}', which is not installed: pip install {missing.split('.')[0]}"
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise BadInput(f"cannot import '{name}': {reason_and_place(error)}{drawing_advice(error)}") from error
+    IDS_OF_MODULES.setdefault(name, set()).update(set(registry) - before)
+    return module
+
+
+def _no_module(name: str) -> str:
+    for package in PACKAGES:
+        if package.module.split(".")[0] == name.split(".")[0]:
+            return f"the package '{name}' is not installed: pip install '{package.wheel}'"
+    return f"cannot import '{name}': there is no such module, neither installed nor in the working folder"
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module.split(".")[0]) is not None
+    except ValueError:  # it was put into `sys.modules` by hand
+        return True
+
+
+def _call_what_registers(module: ModuleType) -> None:
+    """Call the functions of a module that register its environments, for those modules that do not when imported.
+
+    Raises:
+        BadInput: one fails.
+    """
+    root = module.__name__.split(".")[0]
+    for name, member in list(vars(module).items()):
+        is_its_own = inspect.isfunction(member) and member.__module__.split(".")[0] == root
+        if not (name.startswith("register") and is_its_own):
+            continue
+        required = [
+            parameter
+            for parameter in inspect.signature(member).parameters.values()
+            if parameter.default is parameter.empty
+            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        ]
+        if required:
+            continue
+        try:
+            member()
+        except (Exception, SystemExit) as error:
+            raise BadInput(f"{module.__name__}.{name}() failed: {reason_and_place(error)}") from error
+
+
+def _not_in_module(module: ModuleType, attribute: str) -> str:
+    """The line for a name that a module neither holds nor registers."""
+    root = module.__name__.split(".")[0]
+    # Where something else imported it before, its ids are told by where their classes are.
+    ids = sorted(IDS_OF_MODULES.get(module.__name__, ())) or [
+        known for known, spec in registry.items() if str(spec.entry_point).startswith((f"{root}.", f"{root}:"))
+    ]
+    what = f"module '{module.__name__}' has no '{attribute}'"
+    makers = [name for name, member in vars(module).items() if not name.startswith("_") and _returns_env(member)]
+    if not (ids or makers):
+        return f"{what}, nor any environment class, and it registers none with Gymnasium"
+    return f"{what}{nearest(attribute, [*ids, *makers])}"
+
+
+def _check_returns_env(build: Any, env_id: str) -> None:
+    """Refuse to call anything but an environment class or function: `subprocess:Popen` is importable too.
+
+    Raises:
+        BadInput: it is neither a subclass of `gymnasium.Env` nor a function annotated to return one.
+    """
+    if _returns_env(build):
+        return
+    if _is_of_old_gym(build):
+        raise BadInput(f"'{env_id}' is an environment of the old API of gym; {OLD_API}")
+    raise BadInput(
+        f"'{env_id}' is neither a subclass of gymnasium.Env nor a function that is annotated to return one "
+        "(def make() -> gymnasium.Env: …)"
+    )
+
+
+OLD_API = (
+    "write a function that converts it, as by shimmy (pip install 'shimmy[gym-v21]'): "
+    "def make() -> gymnasium.Env: return shimmy.GymV21CompatibilityV0(env=…)"
+)
+"""What to do about an environment of gym, Gymnasium's predecessor."""
+
+
+def _returns_env(build: Any) -> bool:
+    made = build
+    if not isinstance(build, type):
+        try:
+            made = typing.get_type_hints(build).get("return")
+        except (TypeError, NameError, AttributeError):
+            made = None
+        made = typing.get_origin(made) or made
+    return isinstance(made, type) and issubclass(made, gymnasium.Env)
+
+
+def _is_of_old_gym(build: Any) -> bool:
+    """Whether a class is an environment of gym, Gymnasium's predecessor, or looks like one."""
+    if not isinstance(build, type):
+        return False
+    of_gym = any(base.__module__.split(".")[0] == "gym" for base in build.__mro__)
+    return of_gym or (callable(getattr(build, "reset", None)) and callable(getattr(build, "step", None)))
