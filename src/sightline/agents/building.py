@@ -24,6 +24,7 @@ from sightline.config.recipe import AGENT_REWARD, AgentRecipe
 from sightline.envs.frames import rgb_frame
 from sightline.envs.games.making import GameMaker
 from sightline.envs.tasks import find_task
+from sightline.envs.vector import close_env
 from sightline.errors import BadInput
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played
 from sightline.models.vlm.model import VLM
@@ -51,7 +52,7 @@ def resolve(recipe: AgentRecipe) -> AgentRecipe:
         try:
             game.reset(seed=0)
         finally:
-            game.close()
+            close_env(game)
     if recipe.warm_start is not None:
         # Read or make one demonstration: a warm start that cannot begin is refused before the model is loaded.
         settings = recipe.warm_start
@@ -162,6 +163,7 @@ class AgentSetup:
             keeps_frames=self.judge is not None,
             workers=recipe.workers,
             prompt_tokens=recipe.rollouts.prompt_tokens,
+            step_timeout=recipe.step_timeout,
         )
 
     def sampler(self, training: bool = False) -> Sampler:
@@ -231,6 +233,7 @@ def evaluation_worker(recipe: AgentRecipe, vlm: VLM | None = None, keeps_frames:
         keeps_frames=keeps_frames,
         workers=recipe.workers,
         prompt_tokens=recipe.rollouts.prompt_tokens,
+        step_timeout=recipe.step_timeout,
     )
 
 
@@ -242,7 +245,7 @@ def _check_length(recipe: AgentRecipe, vlm: VLM) -> None:
     """
     game = game_maker(recipe)()
     names, queried_facts = game.get_wrapper_attr("action_names"), game.get_wrapper_attr("asked")
-    game.close()
+    close_env(game)
     thoughts = BLANK * 8
     facts = dict.fromkeys(queried_facts, BLANK)
     shortest = (demonstration(recipe.replies, facts, thoughts, name) for name in names or (BLANK,))
@@ -355,4 +358,4 @@ def _first_frame(recipe: AgentRecipe) -> np.ndarray:
         observation, _ = game.reset(seed=0)
         return observation.images[-1] if observation.images else rgb_frame(game)
     finally:
-        game.close()
+        close_env(game)

@@ -19,6 +19,7 @@ import numpy as np
 from sightline.agents.prompting import demonstration, prompt_text
 from sightline.config.agents import Replies, WarmStart
 from sightline.envs.games.wrapping import has_oracle, oracle, random_action, thoughts
+from sightline.envs.vector import close_env
 from sightline.errors import BadInput, RunFailed
 from sightline.images import Picture, PictureFiles, file_within, read_image
 from sightline.runs.files import write_atomically
@@ -99,7 +100,7 @@ def demonstrations(
             if barren == BARREN:
                 raise RunFailed(f"best play was not known in {BARREN} games in a row; are they winnable at all?")
     finally:
-        env.close()
+        close_env(env)
 
 
 def _played(

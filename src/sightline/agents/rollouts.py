@@ -128,6 +128,7 @@ class RolloutWorker:
             processes as there are cores.
         prompt_tokens: of a prompt, at most: earlier turns are left out to keep to it. For policies only: the tokens of
             others are not known.
+        step_timeout: seconds that a reset or a step may take in a process; one that takes longer has died.
     """
 
     def __init__(
@@ -141,11 +142,13 @@ class RolloutWorker:
         keeps_frames: bool = False,
         workers: Workers = "inline",
         prompt_tokens: int | None = None,
+        step_timeout: float | None = None,
     ) -> None:
         self._rules = _Rules(_Texts(replies, vlm), window, success, keeps_frames, prompt_tokens)
         self.success: SuccessRule = success
         self._parallel = parallel
-        self.games = GamePool(make, min(parallel, available_cores()) if workers == "processes" else 0)
+        processes = min(parallel, available_cores()) if workers == "processes" else 0
+        self.games = GamePool(make, processes, step_timeout)
 
     def play(
         self,
@@ -304,7 +307,7 @@ class _Episode:
             ]
             self.trajectory.mistakes = int(self._info.get("mistakes", 0))
             self._show(observation)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._break_down(error)
             return
         self.over = bool(terminated or truncated)
@@ -317,7 +320,7 @@ class _Episode:
     def _begin(self, method: str, *args: Any, **options: Any) -> None:
         try:
             self._led_to = begin(self._game, method, *args, **options)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._break_down(error)
 
     def _show(self, observation: Observation) -> None:
@@ -373,7 +376,7 @@ class _Episode:
             return None
         return names[int(np.random.default_rng((CHANCE_OF_MOVES, *self.key())).integers(len(names)))]
 
-    def _break_down(self, error: Exception) -> None:
+    def _break_down(self, error: Exception | SystemExit) -> None:
         """End the episode with an error of the environment; the worker replaces the environment."""
         reason = " ".join(str(error).split()) or "no reason given"
         self.trajectory.error = f"{type(error).__name__}: {reason}"

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, NonNegativeInt, PositiveInt, Tag, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Tag,
+    model_validator,
+)
 
 from sightline.config.agents import (
     AgentEvaluation,
@@ -39,6 +48,11 @@ class RewardBlock(Strict):
     def needs_frames(self) -> bool:
         """True if the reward model or the teacher looks at frames."""
         return True
+
+    @property
+    def reads_own_reward(self) -> bool:
+        """True if what is learned comes from the environment's own reward, which has to be a number then."""
+        return False
 
     @property
     def words_alpha(self) -> float | None:
@@ -132,6 +146,9 @@ class RecipeBase(Strict):
     """`inline` steps all environments in this process, one after the other; `processes` steps them at the same time, in
     training and in evaluation, for heavy simulators: each has a process of its own, and those of agents share as many
     as there are cores."""
+    step_timeout: PositiveFloat | None = None
+    """Seconds that a step or a reset of the environment may take with `workers=processes`: the process of one that
+    takes longer is ended and started again, as one that dies is; null: as long as it wants."""
     success_from: str | None = None
     """What says that a state is a success: the key of an info, or `reward` for a positive one; default: the task's,
     else the infos `success` and `is_success`."""
@@ -149,6 +166,15 @@ class RecipeBase(Strict):
     """Device on which the policy learns: `auto`, `cpu`, `cuda`, …."""
     threads: Annotated[int, Field(ge=1, le=4096)] = 1
     """Threads per tensor operation on the CPU; small networks are fastest with one."""
+
+    @model_validator(mode="after")
+    def _step_timeout_can_be_kept(self) -> RecipeBase:
+        if self.step_timeout is not None and self.workers != "processes":
+            raise ValueError(
+                "step_timeout ends the process of an environment that does not answer, and with workers=inline it has "
+                "none; say workers=processes"
+            )
+        return self
 
 
 def _names_of_parts(value: Any) -> Any:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import queue
 import shutil
 import subprocess
@@ -31,10 +32,12 @@ from sightline.config.recipe import ControlRecipe
 from sightline.control.building import ControlSetup, build
 from sightline.control.learners import greedy
 from sightline.control.state import acting_spaces, load_policy
+from sightline.envs.workers import kill_children
 from sightline.errors import BadInput, RunFailed, reason_of
 from sightline.models.device import available_cores
 from sightline.rewards.kept import as_learned
 from sightline.runs.folder import RunFolder
+from sightline.runs.stopping import give_up_if_overdue
 from sightline.session import Commit
 
 WORTH_IT = 10_000
@@ -103,19 +106,25 @@ class EvaluationProcess:
             try:
                 return self._replies.get(block=wait, timeout=0.2)
             except queue.Empty:
+                give_up_if_overdue()
                 if not (self._reader.is_alive() or self._replies.qsize()):
                     return {"error": "its process has ended"}
                 if not wait:
                     return None
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, with those that it has started."""
+        kill_children(self._process.pid)
         self._process.kill()
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
 
     def _read(self, stream: IO[str]) -> None:
         for line in stream:
-            self._replies.put(json.loads(line))
+            with contextlib.suppress(ValueError):  # printed by a library before the first job
+                reply = json.loads(line)
+                if isinstance(reply, dict):
+                    self._replies.put(reply)
 
 
 class BackgroundValidation:
@@ -174,21 +183,41 @@ def _setup(run: Path) -> ControlSetup:
 
 def _serve(run: Path) -> None:
     """Reply to jobs from standard input until it is closed."""
-    replies, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no reply
+    # Both streams are for these two processes alone: what simulators print, also from C, is no reply.
+    replies = os.fdopen(os.dup(1), "w")
+    jobs = os.fdopen(os.dup(0))
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    waiting: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(target=_read_jobs, args=(jobs, waiting), daemon=True).start()
     setup = functools.cache(lambda: _setup(run))
-    with contextlib.suppress(Exception):  # told with the reply to each job
+    with contextlib.suppress(Exception, SystemExit):  # told with the reply to each job
         setup()
-    for line in sys.stdin:
+    while True:
+        job = waiting.get()  # without end: the thread ends this process
         try:
-            job = json.loads(line)
             summary = evaluate_policy_in(setup(), Path(job["folder"]), job["panel"], job["episodes"], job["judged"])
             reply: dict[str, Any] = {"summary": summary}
         except (BadInput, RunFailed) as error:
             reply = {"error": str(error)}
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             reply = {"error": reason_of(error)}
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
+
+
+def _read_jobs(stream: IO[str], waiting: queue.Queue[dict[str, Any]]) -> None:
+    """Take jobs as they come. When the stream ends, the process that asks is gone: end this one, whatever it is doing,
+    and remove what the other one would have removed."""
+    folders = set()
+    for line in stream:
+        job = json.loads(line)
+        folders.add(job["folder"])
+        waiting.put(job)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    kill_children()
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from sightline.envs.frames import rgb_frame
 from sightline.envs.making import EnvMaker
 from sightline.envs.rendering import is_software, opengl_context, opengl_renderer
 from sightline.envs.tasks import Task, find_task
+from sightline.envs.vector import close_env
 from sightline.errors import BadInput
 from sightline.evaluation.episodes import Episodes, Policy, play_panel, task_panel
 from sightline.evaluation.seeds import EvalSeeds
@@ -79,8 +80,19 @@ class ControlSetup:
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Episodes | None:
         """Play a panel in environments as those of training; see `play_panel`."""
-        processes = self.recipe.envs if self.recipe.workers == "processes" else 0
-        return play_panel(policy, self.make, self.task, panel, judge, should_stop, processes)
+        recipe = self.recipe
+        processes = recipe.envs if recipe.workers == "processes" else 0
+        return play_panel(
+            policy,
+            self.make,
+            self.task,
+            panel,
+            judge,
+            should_stop,
+            processes,
+            recipe.step_timeout,
+            needs_reward=recipe.reward.reads_own_reward,
+        )
 
 
 def build(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
@@ -104,7 +116,7 @@ def build(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
     env = make()
     read = _how_it_is_read(recipe, env, reward.model)
     slow = _software_opengl(env) if reward.frames else None
-    env.close()
+    close_env(env)
     warnings = (*reward.warnings, *read, *([] if slow is None else [slow]))
     learned_in = env_maker(recipe, reward.frame_size, render=reward.frames, training=True)
     shown = env_maker(recipe, VIDEO_SIZE)
@@ -165,4 +177,4 @@ def _first_seen(recipe: ControlRecipe, frame_size: tuple[int, int] | None, state
             raise BadInput(STATES_IN_PARTS)
         return np.asarray(state) if states else rgb_frame(env)
     finally:
-        env.close()
+        close_env(env)

@@ -27,6 +27,7 @@ from sightline.envs.making import EnvMaker
 from sightline.envs.observations import Misfit, misfit
 from sightline.envs.spaces import what_is_read
 from sightline.envs.tasks import find_task
+from sightline.envs.vector import close_env
 from sightline.errors import BadInput, RunFailed, reason_of
 from sightline.rewards.building import resolved_words
 
@@ -82,7 +83,7 @@ def resolve(recipe: ControlRecipe) -> ControlRecipe:
         _try_out(env, task.env, frames)
         actions = env.action_space
     finally:
-        env.close()
+        close_env(env)
     learner = _chosen(recipe.learner, actions, recipe.envs)
     document["learner"] = learner.model_dump(mode="json")
     tenth = max(recipe.steps // 10, 1)

@@ -9,6 +9,7 @@ from sightline.config.learners import OnPolicyLearner
 from sightline.config.recipe import ControlRecipe
 from sightline.control.resolving import env_maker
 from sightline.envs.observations import bytes_of
+from sightline.envs.vector import close_env
 
 
 def describe_size(recipe: ControlRecipe) -> str:
@@ -40,7 +41,7 @@ def _bytes_of_transition(recipe: ControlRecipe) -> tuple[float, bool]:
     try:
         states, actions = env.observation_space, env.action_space
     finally:
-        env.close()
+        close_env(env)
     state = float(bytes_of(states))
     action = 8.0 if isinstance(actions, spaces.Discrete) else 4.0 * float(np.prod(actions.shape or (1,)))
     flags = 4 * 4 + 1  # reward, the environment's own, done and timeout as float32; whether it is committed

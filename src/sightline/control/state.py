@@ -34,6 +34,7 @@ from sightline.control.collection import CollectingVecEnv, SpacesVecEnv
 from sightline.control.learners import build_acting_learner, build_learner
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.resolving import env_maker
+from sightline.envs.vector import close_env
 from sightline.errors import BadInput
 from sightline.evaluation.episode_stats import EpisodeStats
 from sightline.models.device import random_states_kept
@@ -199,7 +200,7 @@ def acting_spaces(make: Callable[[], gymnasium.Env[Any, Any]], count: int = 1) -
     try:
         return SpacesVecEnv(count, env.observation_space, env.action_space)
     finally:
-        env.close()
+        close_env(env)
 
 
 def chosen_policy(run: RunFolder, trust: bool = False) -> BaseAlgorithm:

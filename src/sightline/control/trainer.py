@@ -60,7 +60,16 @@ class ControlTrainer:
         self._open = contextlib.ExitStack()
         make = setup.make_for_training
         shrink = run_shrinker(reward_config(recipe.reward), setup.reward_model)
-        envs = FrameVectorEnv(make, recipe.envs, episode_seeds(recipe.seed), make.render, recipe.workers, shrink)
+        envs = FrameVectorEnv(
+            make,
+            recipe.envs,
+            episode_seeds(recipe.seed),
+            make.render,
+            recipe.workers,
+            shrink,
+            recipe.step_timeout,
+            needs_reward=recipe.reward.reads_own_reward,
+        )
         self._env = CollectingVecEnv(envs, recipe.learner.chunk, make.render, every, kept_chunks)
         self._open.callback(self._env.close)
         self._process = EvaluationProcess(session.run.path) if wants_process(recipe) else None
@@ -266,7 +275,15 @@ class ControlTrainer:
     def _film(self, policy: Policy, seed: int) -> Film:
         setup = self.setup
         judge = setup.judge if self._knows_reward() else None
-        frames, rewards = play_one(policy, setup.make, seed, judge, setup.make_for_display)
+        frames, rewards = play_one(
+            policy,
+            setup.make,
+            seed,
+            judge,
+            setup.make_for_display,
+            setup.recipe.workers,
+            setup.recipe.reward.reads_own_reward,
+        )
         caption = "; ".join(setup.recipe.goal) or "the environment's own reward"
         return Film(frames, rewards, self._env.envs.frames_per_second, caption)
 
@@ -300,8 +317,7 @@ class ControlTrainer:
             )
         if values["rollout/restarts"]:
             self.session.warn(
-                "the process of an environment died (out of memory?); all were started again where they had been, and "
-                "rollout/restarts counts it"
+                f"{self._env.envs.last_death}; it was started again where it had been, and rollout/restarts counts it"
             )
         self.session.log(step, values)
         self.session.progress.update(step, values)

@@ -103,8 +103,7 @@ class Worker:
 
     def kill(self) -> None:
         """End the process at once, with the processes that it has started."""
-        with contextlib.suppress(psutil.Error):
-            _kill_children(self._process.pid)
+        kill_children(self._process.pid)
         self._process.kill()
         self._process.join(CLOSING_SECONDS)
 
@@ -202,7 +201,7 @@ def end_with_parent() -> None:
 
     def watch() -> None:
         wait([parent.sentinel])
-        _kill_children(os.getpid())
+        kill_children()
         os._exit(1)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
@@ -218,10 +217,12 @@ def leave_stops_to_parent() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _kill_children(pid: int | None) -> None:
-    for child in psutil.Process(pid).children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            child.kill()
+def kill_children(pid: int | None = None) -> None:
+    """End the processes that a process has started, and theirs; default: those of this one."""
+    with contextlib.suppress(psutil.Error):  # it is gone itself
+        for child in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                child.kill()
 
 
 def _reason(code: int | None) -> str:

@@ -89,6 +89,8 @@ def play_panel(
     reward_model: RewardModel | None,
     should_stop: Callable[[], bool] = lambda: False,
     processes: int = 0,
+    step_timeout: float | None = None,
+    needs_reward: bool = True,
 ) -> Episodes | None:
     """Run one episode for every seed of a panel.
 
@@ -101,6 +103,8 @@ def play_panel(
         should_stop: called at every step; True stops the evaluation.
         processes: environments that are stepped together, each in a process of its own; 0 steps all in this one. The
             numbers are the same.
+        step_timeout: seconds that a step may take in a process.
+        needs_reward: False counts the environment's own reward as 0 where it is no number.
 
     Returns:
         The episodes, or None if stopped.
@@ -116,7 +120,8 @@ def play_panel(
 
     frames = reward_model is not None and "frames" in reward_model.needs
     workers: Workers = "processes" if processes else "inline"
-    envs = FrameVectorEnv(make, columns, seed_of, frames, workers, frame_shrinker(reward_model))
+    shrink = frame_shrinker(reward_model)
+    envs = FrameVectorEnv(make, columns, seed_of, frames, workers, shrink, step_timeout, needs_reward)
     try:
         stats = EpisodeStats(len(panel.seeds), task.measures, task.success)
         scored = None if reward_model is None else _Rewards(reward_model, len(panel.seeds))
@@ -212,20 +217,37 @@ def step_clip(step: Transitions) -> dict[str, np.ndarray]:
 
 
 def play_one(
-    policy: Policy, make: MakeEnv, seed: int, reward_model: RewardModel | None, make_for_display: MakeEnv
+    policy: Policy,
+    make: MakeEnv,
+    seed: int,
+    reward_model: RewardModel | None,
+    make_for_display: MakeEnv,
+    workers: Workers = "inline",
+    needs_reward: bool = True,
 ) -> tuple[Reel, np.ndarray]:
     """Play one episode for a video: frames for the viewer, and the reward model's rewards of its own frames.
 
     Args:
         make: makes the environment whose frames the reward model reads.
         make_for_display: the same environment with frames for people; stepped with the same actions.
+        workers: `processes` gives both environments a process, for those of which there can be one in each.
+        needs_reward: see `play_panel`.
 
     Returns:
         T frames of a video's size, and float32[T] rewards (the environment's own without a reward model).
     """
     reads_frames = reward_model is not None and "frames" in reward_model.needs
-    seen = FrameVectorEnv(make, 1, lambda env, episode: seed, frames=reads_frames, shrink=frame_shrinker(reward_model))
-    shown = FrameVectorEnv(make_for_display, 1, lambda env, episode: seed, shrink=at_video_size)
+    shrink = frame_shrinker(reward_model)
+
+    def seed_of(env: int, episode: int) -> int:
+        return seed
+
+    seen = FrameVectorEnv(make, 1, seed_of, reads_frames, workers, shrink, needs_reward=needs_reward)
+    try:
+        shown = FrameVectorEnv(make_for_display, 1, seed_of, True, workers, at_video_size, needs_reward=False)
+    except BaseException:
+        seen.close()
+        raise
     stream = None if reward_model is None else RewardStream(reward_model)
     rewards: list[np.ndarray] = []
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from sightline.envs.frames import rgb_frame
 from sightline.envs.tasks import Task
-from sightline.envs.vector import MakeEnv
+from sightline.envs.vector import MakeEnv, close_env
 from sightline.rewards.base import RewardModel
 
 
@@ -29,7 +29,7 @@ def reward_landscape(task: Task, make: MakeEnv, reward_model: RewardModel) -> di
             env.unwrapped.state = np.array(task.state_at(*point))
             frames.append(rgb_frame(env))
     finally:
-        env.close()
+        close_env(env)
     rewards = reward_model(np.stack(frames)).reshape([axis.points for axis in task.axes])
     axes = [{"name": a.name, "unit": a.unit, "values": v.tolist()} for a, v in zip(task.axes, values, strict=True)]
     return {"axes": axes, "reward": rewards.tolist()}

@@ -66,6 +66,10 @@ class LearnedConfig(LearnedSettings):
         )
 
     @property
+    def reads_own_reward(self) -> bool:
+        return self.teacher.knows_truth
+
+    @property
     def teaching(self) -> LearnedConfig:
         return self
 

@@ -31,6 +31,10 @@ class GroundTruthConfig(RewardConfig):
     def needs_frames(self) -> bool:
         return False
 
+    @property
+    def reads_own_reward(self) -> bool:
+        return True
+
     def build(self, context: RewardContext) -> RewardSetup:
         return RewardSetup(GroundTruthReward(self.scale), frames=False)
 

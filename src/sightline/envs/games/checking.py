@@ -20,6 +20,7 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from sightline.envs.games.wrapping import AnyEnv, check_action_names, has_oracle, oracle, random_action
+from sightline.envs.vector import close_env
 from sightline.errors import BadInput, reason_of
 
 MAX_STEPS = 2000
@@ -117,7 +118,7 @@ def check_game(
     except Exception as error:
         findings.append(Finding("no exception", False, _in_one_line(error)))
     finally:
-        env.close()
+        close_env(env)
     if round_trip is not None:
         findings.append(_check_replies(names, round_trip))
     return findings
@@ -231,7 +232,7 @@ def _check_seeds(maker: Callable[[], AnyEnv], seeds: Iterable[int]) -> list[Find
         differs = differs or _difference(first, second, f"seed {seed}")
         episodes.append(first)
     for env in copies:
-        env.close()
+        close_env(env)
     same = Finding("equal seeds", not differs, differs or f"{len(episodes)} episodes played twice, alike to the pixel")
     all_alike = not any(_difference(episodes[0], episode, "") for episode in episodes[1:])
     detail = "all seeds give the same episode" if all_alike else "give other episodes"
