@@ -1,6 +1,6 @@
 """`python -m sightline`."""
 
-from sightline.cli import main
+from sightline.cli import command
 
 if __name__ == "__main__":
-    main()
+    command()

@@ -17,6 +17,7 @@ from sightline import roles
 from sightline.config.basics import MAX_SEED
 from sightline.config.loading import for_control, load_recipe, recipe_name
 from sightline.config.recipe import ControlRecipe, Recipe
+from sightline.envs.workers import leave_unguarded_script
 from sightline.errors import BadInput
 from sightline.models.device import random_states_kept
 from sightline.rewards.base import RewardModel
@@ -70,6 +71,7 @@ def train(
         BadInput, RunFailed: in one line.
         KeyboardInterrupt: the run was stopped and saved; its message says at which step.
     """
+    leave_unguarded_script()
     if resume:
         if run_dir is None:
             raise BadInput("say which run to resume: run_dir=…")

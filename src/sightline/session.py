@@ -430,6 +430,9 @@ class RunSession:
         if best is None:
             raise RunFailed("the run ended before anything was learned from the teacher; raise steps")
         folder = _best_folder(self._best, best)
+        tested = self._result_so_far(best)
+        if tested is not None:
+            return tested
         self.progress.say(f"testing the checkpoint of step {best}")
         result = {"chosen_step": best} | self._trainer.test(folder)
         result["seconds"] = self._seconds()
@@ -441,6 +444,14 @@ class RunSession:
         except Exception as error:  # the numbers stand all the same
             self.warn(f"the pictures of the report are not complete: {' '.join(str(error).split())[:200]}")
         return result
+
+    def _result_so_far(self, best: int) -> dict[str, Any] | None:
+        """The result of a run that had ended before, if nothing was learned since; None if there is none."""
+        # The report is the last thing that is made: with it, the pictures are there, too.
+        if self._found is None or self._found.step != self._trainer.step or not self.run.report_file.exists():
+            return None
+        result = self.run.read_json("result.json")
+        return result if result and result.get("chosen_step") == best else None
 
     def _remove_other_best(self) -> None:
         """Remove best checkpoints that no kept checkpoint refers to, nor the session itself."""

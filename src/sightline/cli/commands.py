@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
@@ -18,7 +19,8 @@ from sightline.cli.demos import demos
 from sightline.cli.games import check_env
 from sightline.cli.label import label
 from sightline.cli.output import AsJson, Trust, check_target, print_json, print_rows, write_target
-from sightline.errors import BadInput, RunFailed
+from sightline.errors import BadInput, RunFailed, reason_and_place
+from sightline.runs.stopping import exit_now
 
 if TYPE_CHECKING:
     from sightline.config.recipe import Recipe
@@ -29,6 +31,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+GRACE_SECONDS = 0.5
+"""Time that threads have to end after the command."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -89,7 +95,10 @@ def train(
         completed, path = roles.complete(wanted), run_dir or default_run_path(name)
     if dry_run:
         document = completed.model_dump(mode="json")
-        typer.echo(json.dumps(document, indent=2) if as_json else yaml.safe_dump(document, sort_keys=False), nl=as_json)
+        if as_json:
+            print_json(document)
+        else:
+            typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
         for line in (*roles.describe_spaces(completed), roles.describe_size(completed)):
             typer.echo(line, err=True)
         return
@@ -554,6 +563,8 @@ def _errors_in_one_line() -> Iterator[None]:
         sys.exit(1)
     except RunFailed as error:
         _leave(str(error), 1, error)
+    except SystemExit as error:  # of an environment, a reward or a plug-in
+        _leave(f"{reason_and_place(error)}: it must not end the program; let it raise an error instead", 1, error)
     except Exception as error:
         if hasattr(error, "format_message"):  # every way of misusing the command line
             _leave(f"{' '.join(error.format_message().split())} ('sightline --help' lists what there is)", 2, error)
@@ -571,7 +582,11 @@ def _leave(message: str, code: int, error: BaseException | None) -> None:
 
 
 def main() -> None:
-    """Entry point of the `sightline` command."""
+    """Carry out the `sightline` command of this process's command line.
+
+    Raises:
+        SystemExit: always, with its exit code.
+    """
     if not os.environ.get("SIGHTLINE_DEBUG"):
         # Renderers that failed to start complain once more when they are collected.
         sys.unraisablehook = lambda unraisable: None
@@ -579,4 +594,18 @@ def main() -> None:
         code = app(prog_name="sightline", standalone_mode=False)  # Typer turns Ctrl-C into the code 130
         if code == 130:
             raise KeyboardInterrupt
-        sys.exit(code or 0)
+    sys.exit(code or 0)
+
+
+def command() -> None:
+    """The process of a `sightline` command, which ends with it: a simulator's threads may go on for ever."""
+    try:
+        main()
+    except SystemExit as left:
+        deadline = time.monotonic() + GRACE_SECONDS
+        others = [each for each in threading.enumerate() if each is not threading.current_thread() and not each.daemon]
+        for thread in others:
+            thread.join(max(deadline - time.monotonic(), 0))
+        if any(thread.is_alive() for thread in others):
+            exit_now(left.code if isinstance(left.code, int) else 1)
+        raise

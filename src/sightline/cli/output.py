@@ -2,17 +2,58 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 
 from sightline.errors import BadInput, RunFailed
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, and nothing else there.")]
+
+class _Output:
+    """Where `print_json` writes: stdout, or what it was before a command reserved it for one document."""
+
+    reserved: IO[str] | None = None
+
+
+def _reserve_stdout(context: typer.Context, as_json: bool) -> bool:
+    """Send what libraries and simulators print to stderr until the command has ended, from C as well as from Python."""
+    if not as_json or context.resilient_parsing:
+        return as_json
+    printed = sys.stdout
+    closing = contextlib.ExitStack()
+    try:
+        is_file = printed.fileno() == 1
+    except (OSError, ValueError):  # a stand-in that Python code collects
+        is_file = False
+    if is_file:
+        printed.flush()
+        _Output.reserved = closing.enter_context(os.fdopen(os.dup(1), "w"))
+        closing.callback(os.dup2, _Output.reserved.fileno(), 1)
+        os.dup2(2, 1)
+    else:
+        _Output.reserved = printed
+    sys.stdout = sys.stderr
+
+    def give_back() -> None:
+        sys.stdout, _Output.reserved = printed, None
+        closing.close()
+
+    context.call_on_close(give_back)
+    return as_json
+
+
+AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print the result as JSON on stdout, and nothing else there.", callback=_reserve_stdout
+    ),
+]
 Trust = Annotated[
     bool, typer.Option("--trust", help="Trust whoever made the run folder: import code that its recipe names.")
 ]
@@ -31,7 +72,7 @@ def print_rows(rows: Sequence[tuple[str, ...]], names: tuple[str, ...], as_json:
 
 def print_json(document: Any) -> None:
     """Print a document as JSON, the one thing on stdout."""
-    typer.echo(json.dumps(document, indent=2))
+    typer.echo(json.dumps(document, indent=2), file=_Output.reserved or sys.stdout)
 
 
 def check_target(path: Path, option: str) -> None:

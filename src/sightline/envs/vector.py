@@ -403,6 +403,11 @@ class FrameVectorEnv:
         return described
 
     @property
+    def has_frames(self) -> bool:
+        """Whether it renders."""
+        return self._frame_shape is not None
+
+    @property
     def frame_shape(self) -> tuple[int, int, int]:
         """Height, width and channels (3) of a frame, once it is made smaller."""
         assert self._frame_shape is not None, "an environment with frames"
@@ -423,7 +428,7 @@ class FrameVectorEnv:
         """
         self._steps += 1
         first = np.array([not history for history in self.actions])
-        draws = frames and self._frame_shape is not None
+        draws = frames and self.has_frames
         if self._vectorised is not None:
             steps = self._vectorised.step(actions, draws)
         else:
@@ -438,7 +443,7 @@ class FrameVectorEnv:
         ended = terminated | truncated
         shown = self._shrunk(np.stack([step.frame for step in steps])) if draws else None
         if ended.any():
-            if shown is None and self._frame_shape is not None:
+            if shown is None and self.has_frames:
                 shown = self._frames()
             self._begin_episodes(ended)
         names = dict.fromkeys(name for step in steps for name in step.flags)

@@ -8,7 +8,6 @@ requests to stop. A worker ends with the process that started it, however that o
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import multiprocessing
 import os
@@ -25,7 +24,7 @@ import psutil
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from sightline.errors import BadInput, RunFailed, reason_and_place, reason_of
-from sightline.runs.stopping import give_up_if_overdue
+from sightline.runs.stopping import exit_now, give_up_if_overdue
 
 NAME = "sightline-worker"
 """Name of worker processes."""
@@ -143,8 +142,8 @@ class Worker:
                 raise self._death(f"no answer within step_timeout={seconds:g} seconds")
         try:
             reply = self._pipe.recv_bytes()
-        except (EOFError, OSError) as error:
-            raise self._death() from error
+        except (EOFError, OSError):
+            raise self._death() from None
         self._heard = time.monotonic()
         # Calls are answered in their order.
         self._replies[self._answers] = _unpacked(reply)
@@ -183,15 +182,6 @@ def leave_unguarded_script() -> None:
     if process.name == NAME and getattr(process, "_inheriting", False):
         sys.stdout.flush()
         os._exit(UNGUARDED)
-
-
-def exit_now(code: int) -> None:
-    """End this process with its clean-up, but without waiting for threads that others have left running."""
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # closed, or nobody reads it any more
-            stream.flush()
-    os._exit(code)
 
 
 def end_with_parent() -> None:

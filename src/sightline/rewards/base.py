@@ -410,7 +410,7 @@ def _called(model: RewardModel, method: str, *given: Any) -> Any:
         return getattr(model, method)(*given)
     except (BadInput, RunFailed):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = reason_of(error)
         raise RunFailed(f"{type(model).__name__}.{method} failed: {reason}") from error
 
