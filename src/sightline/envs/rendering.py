@@ -69,10 +69,12 @@ def prepare_rendering(render: bool = True) -> None:
     """
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # no simulator has to be heard, and most machines have no sound
-    # Without these, MuJoCo and pyglet look for a display, and fail where there is none although EGL would work.
+    # Without these, they look for a display, and fail or complain where there is none although they could draw.
     if sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")
         os.environ.setdefault("PYGLET_HEADLESS", "1")
+        if not os.environ.get("WAYLAND_DISPLAY"):
+            os.environ.setdefault("SDL_VIDEODRIVER", "offscreen")
     if render and multiprocessing.parent_process() is None:
         # Mesa's software OpenGL and Triton (which torch imports late) each bring an LLVM, and the process dies by a
         # segmentation fault if Mesa's comes first. Worker processes only simulate and never load Triton.
