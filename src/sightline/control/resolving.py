@@ -28,7 +28,7 @@ from sightline.envs.observations import Misfit, misfit
 from sightline.envs.spaces import what_is_read
 from sightline.envs.tasks import find_task
 from sightline.envs.vector import close_env
-from sightline.errors import BadInput, RunFailed, reason_of
+from sightline.errors import BadInput, RunFailed, reason_and_place
 from sightline.rewards.building import resolved_words
 
 
@@ -139,8 +139,8 @@ def _try_out(env: gymnasium.Env[Any, Any], name: str, frames: bool) -> None:
         raise
     except Misfit as error:
         raise BadInput(f"reset() of '{name}' gave an observation {error}; fix the environment") from None
-    except Exception as error:
-        reason = reason_of(error)
+    except (Exception, SystemExit) as error:
+        reason = reason_and_place(error)
         raise RunFailed(f"environment '{name}' failed in reset(seed=0): {reason}; fix the environment") from error
     wrong = misfit(env.observation_space, state)
     if wrong is not None:

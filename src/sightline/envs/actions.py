@@ -105,6 +105,11 @@ def _deed(env: gymnasium.Env[Any, Any], space: spaces.Space[Any], what: str) -> 
         return _several(space, what)
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return _parts(env, space, what)
+    if isinstance(space, spaces.Text):
+        raise BadInput(
+            f"{what} are words, which a policy on states cannot choose; have a model play it: role=agent, with "
+            "sightline.text_game around it unless it is one of Sightline's games"
+        )
     raise BadInput(
         f"{what} are of the kind {type(space).__name__}; learners take Discrete, Box, MultiDiscrete or MultiBinary"
     )

@@ -33,8 +33,7 @@ class GymnasiumAPI(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         returned: Any = self.env.reset(seed=seed, options=options)
-        is_pair = isinstance(returned, tuple) and len(returned) == 2
-        if not is_pair or not isinstance(returned[1], Mapping | None):
+        if not isinstance(returned, tuple) or len(returned) != 2:
             raise BadInput(
                 f"reset() of '{self._name}' returned {_form(returned)}; it must return (observation, info), and what "
                 f"returns the observation alone is of the old API of gym: {OLD_API}"
