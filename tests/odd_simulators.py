@@ -67,6 +67,13 @@ def print_from_c(text: str) -> None:
     library.fflush(None)
 
 
+def troubled_game(**options: Any) -> Troubled:
+    """The same as a game."""
+    env = Troubled("rgb_array", **options)
+    env.action_names, env.asked = (), ()  # type: ignore[attr-defined]
+    return env
+
+
 class Leaving(Clock):
     """Calls sys.exit() in one of its methods, as pygame's examples do when a window is closed."""
 
@@ -181,14 +188,14 @@ class Shortened(Clock):
 class Paying(Clock):
     """Pays whatever it is told to."""
 
-    def __init__(self, render_mode: str | None = None, reward: Any = None) -> None:
+    def __init__(self, render_mode: str | None = None, reward: Any = None, informs: bool = False) -> None:
         super().__init__(render_mode)
-        self.reward = reward
+        self.reward, self.informs = reward, informs
 
     def step(self, action: np.int64) -> tuple[Any, Any, Any, Any, Any]:
-        state, _, ended, truncated, _ = super().step(action)
+        state, _, ended, truncated, info = super().step(action)
         reward = np.array(self.reward) if isinstance(self.reward, list) else self.reward
-        return state, reward, np.array([ended]), truncated, None
+        return state, reward, np.array([ended]), truncated, info if self.informs else None
 
 
 class Secretive(Clock):
@@ -197,3 +204,36 @@ class Secretive(Clock):
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         state, reward, ended, truncated, info = super().step(action)
         return state, reward, ended, truncated, info | {"lock": threading.Lock(), "why": lambda: None, "half": 0.5}
+
+
+class Emulator(Clock):
+    """There can be one in a process, as of many emulators."""
+
+    alive = 0
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        if Emulator.alive:
+            raise RuntimeError("Cannot create multiple emulator instances per process")
+        Emulator.alive += 1
+
+    def close(self) -> None:
+        Emulator.alive -= 1
+
+
+class SharedDisplay(Clock):
+    """Closes the display of all others with its own, as pygame.quit() does."""
+
+    display = False
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        SharedDisplay.display = True
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if not SharedDisplay.display:
+            raise OSError("video system not initialized")
+        return super().step(action)
+
+    def close(self) -> None:
+        SharedDisplay.display = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -17,8 +18,10 @@ import numpy as np
 import psutil
 import pytest
 
+import odd_simulators
 from conftest import TESTS, Finished
 from sightline.control.trainer import ControlTrainer
+from sightline.envs.games.processes import GamePool, begin
 from sightline.envs.making import EnvMaker
 from sightline.envs.vector import FrameVectorEnv
 from sightline.errors import BadInput, RunFailed
@@ -157,6 +160,21 @@ def test_a_command_whose_environment_leaves_fails(sightline: Sightline) -> None:
     assert "SystemExit: 0 (odd_simulators.py" in done.lines[-1]
 
 
+def test_pictures_are_sent_where_there_is_no_room_for_shared_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    envs = troubled(tmp_path, "", 0)
+    try:
+        assert envs._canvases == [None] * COUNT
+        check_as_usual(envs)
+    finally:
+        envs.close()
+
+
 def test_infos_that_cannot_be_sent() -> None:
     envs = FrameVectorEnv(EnvMaker("odd_simulators:Secretive"), 2, own_seed, False, "processes")
     try:
@@ -181,6 +199,7 @@ def test_own_rewards_that_are_no_number_matter_only_to_those_who_learn_from_them
     ignoring = FrameVectorEnv(maker, 1, own_seed, False, workers, needs_reward=False)
     ignoring.reset()
     assert ignoring.step(np.array([0])).rewards.tolist() == [number or 0.0]
+    assert ignoring.ignores_reward == (number is None)
     ignoring.close()
     reading = FrameVectorEnv(maker, 1, own_seed, False, workers)
     try:
@@ -193,6 +212,16 @@ def test_own_rewards_that_are_no_number_matter_only_to_those_who_learn_from_them
         assert ("mo_gymnasium.LinearReward" in str(caught.value)) == (reward == [1.0, 2.0])
     finally:
         reading.close()
+
+
+def test_that_own_rewards_are_ignored_is_said_once(sightline: Sightline) -> None:
+    named = "env=odd_simulators:Paying", "env_options={reward: [1.0, 2.0], informs: true}"
+    done = sightline("train", *named, *QUICK, "reward.kind=success", "--run-dir", "run")
+    assert done.code == 0, done.err
+    assert len([line for line in done.lines if "warning: the environment's own reward is not one" in line]) == 1
+    done = sightline("train", *named, *QUICK, "--run-dir", "other")
+    assert done.code == 1
+    assert "mo_gymnasium.LinearReward" in done.lines[-1]
 
 
 @pytest.mark.parametrize("how", ["ends", "raises"])
@@ -240,6 +269,46 @@ def test_an_environment_that_cannot_be_sent() -> None:
     lock: Any = threading.Lock()
     with pytest.raises(BadInput, match=r"cannot be sent to another process: .*workers=inline"):
         FrameVectorEnv(lambda: lock, 1, own_seed, workers="processes")
+
+
+# -- games of agents -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trouble", DEATHS)
+@pytest.mark.parametrize("slot", range(2))
+def test_a_game_in_trouble_takes_its_process_and_no_other(tmp_path: Path, trouble: str, slot: int) -> None:
+    options = {"trouble": trouble, "seed": slot, "once": str(tmp_path / "once")}
+    pool = GamePool(functools.partial(odd_simulators.troubled_game, **options), 2, step_timeout=2.0)
+    try:
+        for each in range(2):
+            pool[each].reset(seed=each)
+            pool[each].step("0")
+        steps = [begin(pool[each], "step", "0") for each in range(2)]
+        with pytest.raises(RunFailed, match="the process of an environment died") as caught:
+            steps[slot]()
+        assert DEATHS[trouble] in str(caught.value)
+        steps[1 - slot]()
+        pool.discard(slot)
+        pool[slot].reset(seed=slot)  # in a new process
+        pool[slot].step("0")
+    finally:
+        pool.close()
+
+
+# -- one in a process ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env", ["Emulator", "SharedDisplay"])
+def test_environments_that_need_a_process_of_their_own_have_one(sightline: Sightline, tmp_path: Path, env: str) -> None:
+    inline = sightline("train", f"env=odd_simulators:{env}", *QUICK, "--run-dir", tmp_path / "inline")
+    assert inline.code == 1
+    assert "workers=processes gives each" in inline.lines[-1]
+    getattr(odd_simulators, env).alive = 0
+    arguments = *QUICK[:-2], "workers=processes", "tensorboard=false", "videos={final: true}"
+    done = sightline("train", f"env=odd_simulators:{env}", *arguments, "--run-dir", tmp_path / "processes")
+    assert done.code == 0, done.err
+    assert "warning" not in done.err
+    assert (tmp_path / "processes" / "videos" / "chosen.mp4").exists()
 
 
 # -- whole commands ------------------------------------------------------------------------------------------------

@@ -34,6 +34,11 @@ from sightline.rewards.learned.reward import IN_RUN, LearnedReward
 from sightline.runs.archive import Archives
 from sightline.session import Commit, Finished, RunSession, Validation
 
+OWN_REWARD = (
+    "the environment's own reward is not one finite number, and counts as 0; nothing is learned from it. "
+    "mo_gymnasium.LinearReward makes one number of several"
+)
+
 
 class ControlTrainer:
     """Base of trainers of a policy on states: the parts that learn, and their state between two chunks.
@@ -56,7 +61,7 @@ class ControlTrainer:
         self._archives = Archives(session.run.replay)
         self._validation = setup.panel("validation", recipe.evaluation.episodes)
         self._reward: RewardModel = setup.reward_model
-        self._pace = (time.monotonic(), 0)
+        self._pace, self._restarts = (time.monotonic(), 0), 0
         self._open = contextlib.ExitStack()
         make = setup.make_for_training
         shrink = run_shrinker(reward_config(recipe.reward), setup.reward_model)
@@ -315,10 +320,14 @@ class ControlTrainer:
             self.session.warn(
                 "the physics diverged in training, which ended those episodes; rollout/diverged counts them"
             )
-        if values["rollout/restarts"]:
+        envs = self._env.envs
+        if envs.restarts > self._restarts:
+            self._restarts = envs.restarts
             self.session.warn(
-                f"{self._env.envs.last_death}; it was started again where it had been, and rollout/restarts counts it"
+                f"{envs.last_death}; it was started again where it had been, and rollout/restarts counts it"
             )
+        if envs.ignores_reward and OWN_REWARD not in self.session.state.warnings:
+            self.session.warn(OWN_REWARD)
         self.session.log(step, values)
         self.session.progress.update(step, values)
 

@@ -25,11 +25,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from sightline.envs.frames import rgb_frame, to_array
+from sightline.envs.frames import checked_frame, rendered_by, rgb_frame, to_array
 from sightline.envs.observations import Misfit, Observations, blank, copied, misfit, nearly_same, picked, put, same
 from sightline.envs.rendering import drawing_advice
 from sightline.envs.success import with_success
-from sightline.envs.workers import Worker, WorkerDied, end_all
+from sightline.envs.workers import Worker, WorkerDied, end_all, opened_picture, shared_picture
 from sightline.errors import BadInput, RunFailed, reason_and_place
 
 DEATHS, WITHIN = 4, 1_000
@@ -69,13 +69,14 @@ class Step:
     """What a step of one environment led to.
 
     Attributes:
-        frame: uint8[H, W, 3] of the state; None if it was not drawn.
+        frame: uint8[H, W, 3] of the state; None if it was not drawn, or was written into an array.
+        reward: the environment's own; None if it is no finite number, and need not be one.
         flags: infos that are truth values.
     """
 
     state: Any
     frame: np.ndarray | None
-    reward: float
+    reward: float | None
     terminated: bool
     truncated: bool
     flags: dict[str, bool]
@@ -91,7 +92,7 @@ class FrameAndState:
         name: name of the environment in error messages.
         advice: last words of error messages.
         shrink: makes frames smaller as soon as they are taken; None keeps their size.
-        needs_reward: whether the environment's own reward is learned from. If not, one that is no number counts as 0.
+        needs_reward: whether the environment's own reward is learned from. If not, it need not be a number.
 
     Raises:
         RunFailed: the environment raised an error, ended the program, rendered anything but frames uint8[H, W, 3] of
@@ -114,6 +115,7 @@ class FrameAndState:
         self._step = 0
         self._rendered_shape: tuple[int, ...] | None = None
         self._frame_shape: tuple[int, ...] | None = None
+        self._canvas: np.ndarray | None = None
         if frames:
             # Some renderers need a reset first. Seed 0 does no harm: every episode is reset with its own seed.
             self.reset(0)
@@ -143,15 +145,29 @@ class FrameAndState:
         flags = _flags(with_success(info if isinstance(info, Mapping) else {}, self._name))
         return Step(state, self.frame() if draws else None, self._checked_reward(reward), *ends, flags)
 
-    def frame(self) -> np.ndarray:
-        """Render the present state: uint8[H, W, 3], of the size that every frame has."""
+    def draw_into(self, picture: np.ndarray) -> None:
+        """Write frames into an array of their shape from now on, and return them no more."""
+        self._canvas = picture
+
+    def draw_into_file(self, name: str) -> None:
+        """Write frames into a file's memory from now on, and return them no more; see `shared_picture`."""
+        assert self._frame_shape is not None, "an environment with frames"
+        self._canvas = opened_picture(name, self._frame_shape)
+
+    def frame(self) -> np.ndarray | None:
+        """Render the present state: uint8[H, W, 3], of the size that every frame has; None if it is written into an
+        array."""
         assert self._rendered_shape is not None, "an environment with frames"
-        frame = rgb_frame(self.env)
+        frame = checked_frame(rendered_by(self.env))
         if frame.shape != self._rendered_shape:
             sizes = [f"{height}x{width}" for height, width, _ in (self._rendered_shape, frame.shape)]
             # Frames go into the chunk's buffer, which has a fixed shape.
             raise self._failure(f"rendered frames of {sizes[0]} first and now one of {sizes[1]}; keep to one size")
-        return self._shrunk(frame)
+        frame = self._shrunk(frame)
+        if self._canvas is None:
+            return frame.copy()  # the renderer may draw on one canvas all the time
+        self._canvas[:] = frame
+        return None
 
     def _shrunk(self, frame: np.ndarray) -> np.ndarray:
         return frame if self._shrink is None else self._shrink(frame[None])[0]
@@ -166,15 +182,15 @@ class FrameAndState:
         Returns:
             The state reached; None if this time the episode ended, or failed.
         """
-        state = self.reset(seed)
-        for action, draws in zip(actions, drawn, strict=True):
-            try:
+        try:
+            state = self.reset(seed)
+            for action, draws in zip(actions, drawn, strict=True):
                 step = self.step(action, draws)
-            except (BadInput, RunFailed):
-                return None
-            if step.terminated or step.truncated:
-                return None
-            state = step.state
+                if step.terminated or step.truncated:
+                    return None
+                state = step.state
+        except (BadInput, RunFailed):
+            return None
         return state
 
     def close(self) -> None:
@@ -197,12 +213,12 @@ class FrameAndState:
         except (Exception, SystemExit) as error:
             raise self._failure(f"failed in {method}: {reason_and_place(error)}", drawing_advice(error)) from error
 
-    def _checked_reward(self, reward: Any) -> float:
+    def _checked_reward(self, reward: Any) -> float | None:
         number = scalar_reward(reward)
         if number is not None and math.isfinite(number):
             return number
         if not self._needs_reward:
-            return 0.0
+            return None
         if number is None:
             several = to_array(reward).size > 1
             vector = "; mo_gymnasium.LinearReward makes one number of a vector" if several else ""
@@ -322,6 +338,7 @@ class FrameVectorEnv:
         drawn: which of these were followed by a picture.
         restarts: how often a worker was started again.
         last_death: why the last of them had died.
+        ignores_reward: an own reward was no finite number, and counted as 0.
 
     Args:
         make: function that makes one environment; must be picklable for `workers="processes"`.
@@ -334,7 +351,7 @@ class FrameVectorEnv:
             `processes` each in a spawned process of its own.
         step_timeout: seconds that a step or a reset may take in a process; one that takes longer has died. None: as
             long as it wants.
-        needs_reward: whether the environments' own reward is learned from; see `FrameAndState`.
+        needs_reward: whether the environments' own reward is learned from. If not, one that is no number counts as 0.
 
     Raises:
         RunFailed: an environment failed; see `FrameAndState`. Or processes died again and again, or one did whose
@@ -364,6 +381,9 @@ class FrameVectorEnv:
             _EnvFactory(make, frames, i, count, shrink if inline else None, needs_reward) for i in range(count)
         ]
         self._places: list[Worker | _Here] = []
+        self._pictures: np.ndarray | None = None
+        """The newest frames before they are made smaller, uint8[N, H, W, 3]."""
+        self._canvases: list[np.ndarray | None] = [None] * count
         try:
             described = self._start(workers)
         except BaseException:
@@ -373,7 +393,7 @@ class FrameVectorEnv:
         self._frame_shape, self.frames_per_second = described.frame_shape, described.frames_per_second
         if self._frame_shape is not None:
             self._frame_shape = self._shrunk(np.zeros((1, *self._frame_shape), np.uint8)).shape[1:]
-        self.restarts, self.last_death = 0, ""
+        self.restarts, self.last_death, self.ignores_reward = 0, "", False
         self._deaths: deque[int] = deque(maxlen=DEATHS)
         self._steps = 0
         self.episodes = [-1] * count
@@ -400,7 +420,21 @@ class FrameVectorEnv:
         if any(other != descriptions[0] for other in descriptions):
             raise BadInput("environments that are made alike must have equal spaces and frames of one size")
         described: EnvDescription = descriptions[0]
+        if described.frame_shape is not None:
+            self._pictures = np.zeros((self.count, *described.frame_shape), np.uint8)
+            for i in range(self.count):
+                self._share_picture(i)
         return described
+
+    def _share_picture(self, i: int) -> None:
+        """Have an environment draw into an array of ours: pictures are large."""
+        place = self._places[i]
+        if self._pictures is None:
+            return
+        if isinstance(place, Worker):
+            self._canvases[i] = shared_picture(place, self._pictures.shape[1:])
+        else:
+            place.begin("draw_into", self._pictures[i])()
 
     @property
     def has_frames(self) -> bool:
@@ -441,17 +475,18 @@ class FrameVectorEnv:
         terminated = np.array([step.terminated for step in steps])
         truncated = np.array([step.truncated for step in steps])
         ended = terminated | truncated
-        shown = self._shrunk(np.stack([step.frame for step in steps])) if draws else None
+        shown = self._together([step.frame for step in steps]) if draws else None
         if ended.any():
             if shown is None and self.has_frames:
                 shown = self._frames()
             self._begin_episodes(ended)
+        self.ignores_reward |= any(step.reward is None for step in steps)
         names = dict.fromkeys(name for step in steps for name in step.flags)
         return Transitions(
             states=copied(self._states),
             final_states=final_states,
             frames=shown,
-            rewards=np.array([step.reward for step in steps]),
+            rewards=np.array([step.reward or 0.0 for step in steps]),
             terminated=terminated,
             truncated=truncated,
             flags={name: np.array([step.flags.get(name, False) for step in steps]) for name in names},
@@ -462,10 +497,20 @@ class FrameVectorEnv:
         """Frames of the present states: uint8[N, H, W, 3]."""
         if self._vectorised is not None:
             return self._shrunk(self._vectorised.frames())
-        frames = np.stack(self._call("frame", dict.fromkeys(range(self.count), ())))
+        frames = self._call("frame", dict.fromkeys(range(self.count), ()))
         for history in self.drawn:
             history[-1] = True
-        return self._shrunk(frames)
+        return self._together(frames)
+
+    def _together(self, frames: Sequence[np.ndarray | None]) -> np.ndarray:
+        """The frames of all environments, uint8[N, H, W, 3]; valid until the next call."""
+        if self._pictures is None:
+            return self._shrunk(np.stack([frame for frame in frames if frame is not None]))
+        for i, (frame, canvas) in enumerate(zip(frames, self._canvases, strict=True)):
+            picture = canvas if frame is None else frame
+            if picture is not None:  # else it was drawn where it should be
+                self._pictures[i] = picture
+        return self._shrunk(self._pictures)
 
     def _shrunk(self, frames: np.ndarray) -> np.ndarray:
         """Frames [N, H, W, 3] from where they could not be made smaller."""
@@ -565,6 +610,7 @@ class FrameVectorEnv:
         """Start a worker again, with its episode as it was before a call, and repeat the call."""
         self._places[i] = worker = Worker(self._factories[i])
         worker.ready()
+        self._share_picture(i)
         if method != "reset" and not self._replay(i):
             raise RunFailed(
                 f"{error}, and the environment does not repeat itself from its seed; resume from the last checkpoint "

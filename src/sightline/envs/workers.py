@@ -9,17 +9,21 @@ requests to stop. A worker ends with the process that started it, however that o
 from __future__ import annotations
 
 import contextlib
+import math
+import mmap
 import multiprocessing
 import os
 import pickle
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import numpy as np
 import psutil
 from gymnasium.vector.utils import CloudpickleWrapper
 
@@ -171,6 +175,28 @@ def end_all(workers: Sequence[Worker]) -> None:
     finally:
         for worker in workers:
             worker.kill()
+
+
+def shared_picture(worker: Worker, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Memory for a picture, uint8 of a shape, into which a worker's object draws from now on (`draw_into_file`).
+
+    Returns:
+        The picture; None if there is no room for it, so that pictures have to be sent.
+    """
+    for folder in ("/dev/shm", tempfile.gettempdir()):
+        with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(prefix="sightline-", dir=folder) as file:
+            # All of it now: whoever writes into a file that finds no room dies.
+            os.posix_fallocate(file.fileno(), 0, math.prod(shape))
+            picture = opened_picture(file.name, shape)
+            worker.begin("draw_into_file", file.name)()
+            return picture  # the memory stays when its file is removed
+    return None
+
+
+def opened_picture(file: str, shape: tuple[int, ...]) -> np.ndarray:
+    """The picture whose memory is a file's: uint8 of a shape."""
+    with open(file, "r+b") as opened:
+        return np.frombuffer(mmap.mmap(opened.fileno(), 0), np.uint8).reshape(shape)
 
 
 def leave_unguarded_script() -> None:
