@@ -16,6 +16,7 @@ from gymnasium import spaces
 from sightline.config.loading import for_control
 from sightline.config.recipe import ControlRecipe
 from sightline.control.learners import check_learner, spaces_in_words
+from sightline.control.noticing import noticed_in
 from sightline.control.resolving import env_maker
 from sightline.envs.frames import rgb_frame
 from sightline.envs.making import EnvMaker
@@ -114,10 +115,14 @@ def build(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
         _check_replay(recipe.replay, reward.model)
     make = env_maker(recipe, reward.frame_size, render=reward.frames)
     env = make()
-    read = _how_it_is_read(recipe, env, reward.model)
-    slow = _software_opengl(env) if reward.frames else None
-    close_env(env)
-    warnings = (*reward.warnings, *read, *([] if slow is None else [slow]))
+    try:
+        read = _how_it_is_read(recipe, env, reward.model)
+        slow = _software_opengl(env) if reward.frames else None
+        # What is only evaluated was noticed in training.
+        noticed = noticed_in(env, recipe, reward) if asks else ()
+    finally:
+        close_env(env)
+    warnings = (*reward.warnings, *read, *([] if slow is None else [slow]), *noticed)
     learned_in = env_maker(recipe, reward.frame_size, render=reward.frames, training=True)
     shown = env_maker(recipe, VIDEO_SIZE)
     return ControlSetup(recipe, find_task(recipe.env), make, learned_in, shown, reward, warnings)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,6 +17,12 @@ REMEDY = (
     "look at some of them; a renderer may need another display driver (MUJOCO_GL=egl, SDL_VIDEODRIVER=offscreen, "
     "PYGLET_HEADLESS=1, set before it is imported), a camera, or something to draw"
 )
+NOISE = 1e-5
+"""Rewards of an encoder that differ by no more are the same: those of one picture differ by this between batches."""
+MOVES = 4
+"""Changes of what is observed, after which a picture of an episode should have changed, too."""
+
+Flaw = Literal["blank", "still", "frozen"]
 
 
 class PictureWatch:
@@ -29,51 +35,98 @@ class PictureWatch:
     def __init__(self) -> None:
         self.steps = 0
         self._pictures: list[np.ndarray] = []
+        self._opening: list[np.ndarray] = []  # the first picture of each present episode
         self._observed: Any = None
-        self._drawn = np.zeros(0, bool)
-        self._moved = False
+        self._drawn = self._redrawn = np.zeros(0, bool)
+        self._moves = self._moves_within = 0
 
-    def see(self, pictures: Sequence[np.ndarray] | np.ndarray, observed: Any) -> None:
+    def see(
+        self, pictures: Sequence[np.ndarray] | np.ndarray, observed: Any, begins: Sequence[bool] | np.ndarray = ()
+    ) -> None:
         """Look at one step.
 
         Args:
             pictures: uint8[H, W, 3] of each environment.
             observed: what the environments observed in the states that the pictures show, in any form.
+            begins: bool[N], where an episode has begun since the step before; empty if that is not known.
         """
         self.steps += 1
         if self.steps == 1:
             self._pictures = [np.array(picture) for picture in pictures]
+            self._opening = list(self._pictures)
             self._observed = copy.deepcopy(observed)
-            self._drawn = np.zeros(len(pictures), bool)
+            self._drawn, self._redrawn = (np.zeros(len(pictures), bool) for _ in range(2))
             return
-        for i, (first, picture) in enumerate(zip(self._pictures, pictures, strict=True)):
-            self._drawn[i] = self._drawn[i] or not np.array_equal(first, picture)
-        self._moved = self._moved or not _equal(self._observed, observed)
+        for i, picture in enumerate(pictures):
+            self._drawn[i] = self._drawn[i] or not np.array_equal(self._pictures[i], picture)
+            if len(begins) and begins[i]:
+                self._opening[i] = np.array(picture)
+            else:
+                self._redrawn[i] = self._redrawn[i] or not np.array_equal(self._opening[i], picture)
+        if not self.is_content and not equal(self._observed, observed):
+            self._moves += 1
+            self._moves_within += not (len(begins) and all(begins))
+            self._observed = copy.deepcopy(observed)
+
+    @property
+    def is_content(self) -> bool:
+        """True once every environment has changed its picture within an episode: no flaw is left to be noticed."""
+        return self.steps > 1 and bool(self._redrawn.all())
+
+    @property
+    def flaw(self) -> Flaw | None:
+        """What is wrong with the pictures so far; None if nothing is.
+
+        `blank`: all of one environment are of one colour. `still`: all are the same, though what is observed changes.
+        `frozen`: they change when an episode begins, and never within one. Pictures of one colour that changes are not
+        blamed, since they tell states apart. Nor are pictures that stay the same while nothing moves.
+        """
+        if self._blank():
+            return "blank"
+        if self._moves and not self._drawn.any():
+            return "still"
+        return "frozen" if self._moves_within >= MOVES and not self._redrawn.any() else None
 
     @property
     def trouble(self) -> str | None:
-        """What is wrong with the pictures so far, and what to do, in one line; None if nothing is.
+        """What is wrong with the pictures so far, and what to do, in one line; None if nothing is."""
+        return self.trouble_with(f"all pictures of the first {self.steps} steps")
 
-        Pictures of one colour that changes are not blamed, since they tell states apart. Nor are pictures that stay the
-        same while nothing moves, unless they are of one colour.
-        """
-        blank = [i for i in np.flatnonzero(~self._drawn) if (self._pictures[i] == self._pictures[i][0, 0]).all()]
-        if blank:
+    def trouble_with(self, pictures: str) -> str | None:
+        """As `trouble`, by other words for the pictures that were seen."""
+        flaw = self.flaw
+        if flaw == "blank":
+            blank, count = self._blank(), len(self._pictures)
             colour = tuple(self._pictures[blank[0]][0, 0].tolist())
-            count = len(self._pictures)
             owner = "" if len(blank) == count else f" of environment {blank[0] + 1} of {count}"
-            return f"all pictures of the first {self.steps} steps{owner} are of one colour, {colour}; {REMEDY}"
-        if self._moved and not self._drawn.any():
+            return f"{pictures}{owner} are of one colour, {colour}; {REMEDY}"
+        if flaw == "still":
+            return f"{pictures} are the same, though what is observed changes; {REMEDY}"
+        if flaw == "frozen":
             return (
-                f"all pictures of the first {self.steps} steps are the same, though what is observed changes; {REMEDY}"
+                f"{pictures} stay as they were when their episode began, though what is observed changes; render() "
+                "must draw the present state"
             )
         return None
 
+    def _blank(self) -> list[int]:
+        """Environments whose pictures are all of one colour."""
+        if self.steps == 0:
+            return []
+        return [int(i) for i in np.flatnonzero(~self._drawn) if (self._pictures[i] == self._pictures[i][0, 0]).all()]
 
-def _equal(one: Any, other: Any) -> bool:
-    """Whether two observations are the same: arrays, numbers, text, and dictionaries or tuples of them."""
+
+def equal(one: Any, other: Any, tolerance: float = 0.0) -> bool:
+    """Whether two observations are the same: arrays, numbers, text, and dictionaries or tuples of them.
+
+    Args:
+        tolerance: greatest difference of numbers, as a share of them or in itself.
+    """
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(equal(one[key], other[key], tolerance) for key in one)
     if isinstance(one, tuple | list) and isinstance(other, tuple | list):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    return np.array_equal(to_array(one), to_array(other))
+        return len(one) == len(other) and all(equal(a, b, tolerance) for a, b in zip(one, other, strict=True))
+    first, second = to_array(one), to_array(other)
+    if tolerance and first.shape == second.shape and first.dtype.kind in "fc" and second.dtype.kind in "fc":
+        return bool(np.allclose(first, second, tolerance, tolerance, equal_nan=True))
+    return bool(np.array_equal(first, second))

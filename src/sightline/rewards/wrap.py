@@ -44,7 +44,7 @@ from sightline.envs.frames import checked_frame, rendered_by, rgb_frame
 from sightline.envs.record_frame import RECORDS_FRAME, Camera, RecordFrame
 from sightline.envs.success import KEYS, stated_success, truth
 from sightline.envs.vector import scalar_reward
-from sightline.envs.watching import PictureWatch
+from sightline.envs.watching import NOISE, PictureWatch
 from sightline.errors import BadInput, RunFailed
 from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream, frame_shrinker, to_numpy
 
@@ -198,8 +198,6 @@ def _warn_of_actions(env: Any) -> None:
 
 WATCHED = 50
 """Steps after which pictures and rewards are judged."""
-NOISE = 1e-5
-"""Rewards of an encoder that differ by no more are the same: those of one picture differ by this between batches."""
 
 
 class _Scorer:

@@ -1,0 +1,73 @@
+"""Noticing, before training costs anything, that nothing can be learned: from blank pictures, or a reward that never
+varies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from sightline.config.recipe import ControlRecipe
+from sightline.envs.probing import STEPS, Probe, probe
+from sightline.envs.watching import NOISE
+from sightline.models.device import random_states_kept
+from sightline.rewards.building import RewardSetup
+
+
+def noticed_in(env: gymnasium.Env[Any, Any], recipe: ControlRecipe, reward: RewardSetup) -> tuple[str, ...]:
+    """Warnings of a few random steps, one line each.
+
+    An environment that fails in these steps is left to the run, which reports that with seed and step.
+
+    Args:
+        env: of the recipe, just made; it is left open.
+    """
+    # What the user wants in processes of its own may not bear to be stepped in this one.
+    steps = 0 if recipe.workers == "processes" else STEPS
+    with random_states_kept():
+        try:
+            return tuple(_warnings(probe(env, reward.frames, steps), recipe, reward))
+        except (Exception, SystemExit):
+            return ()
+
+
+def _warnings(probe: Probe, recipe: ControlRecipe, reward: RewardSetup) -> Iterator[str]:
+    if probe.picture_trouble is not None:
+        yield f"nothing can be learned from these pictures: {probe.picture_trouble}"
+    elif _is_constant(reward, probe.pictures):
+        yield constant_reward(f"the first {probe.steps} steps")
+    if probe.unrepeated is not None:
+        yield (
+            f"panels are not fixed: two resets with seed 0 gave another {probe.unrepeated}, so that every evaluation "
+            "plays other episodes; draw all chance from self.np_random, after super().reset(seed=seed)"
+        )
+    if probe.pays_nothing and recipe.reward.reads_own_reward and not recipe.reward.needs_words:
+        yield pays_nothing(f"the first {probe.steps} steps", probe.states_success)
+
+
+def constant_reward(when: str) -> str:
+    """Complaint that a model of pictures pays the same for all of them."""
+    return (
+        f"nothing can be learned from this reward: it was the same in {when}, though the pictures differ, so the model "
+        "cannot tell them apart; try other words, a closer camera or a larger encoder"
+    )
+
+
+def pays_nothing(when: str, states_success: bool) -> str:
+    """Complaint that an environment's own reward, which is to be learned from, is 0."""
+    success = "reward.kind=success" if states_success else "success_from=KEY reward.kind=success"
+    return (
+        f"the environment's own reward was 0 in {when}; if it always is, pay with {success} or a sentence "
+        "(reward.kind=zero_shot goal=…)"
+    )
+
+
+def _is_constant(reward: RewardSetup, pictures: np.ndarray) -> bool:
+    """Whether an encoder's reward is the same for pictures that differ; other models may pay nothing for long."""
+    model = reward.model
+    if reward.encoder is None or model.needs != {"frames"} or model.window > 1 or not model.ready:
+        return False
+    differ = any(not np.array_equal(picture, pictures[0]) for picture in pictures)
+    return differ and bool(np.ptp(model(pictures)) <= NOISE)
