@@ -37,7 +37,8 @@ class Walk(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         assert self.action_space.contains(action), f"{action!r} is no action of {self.action_space}"
         self.time += 1
-        push = float(np.mean(action)) if isinstance(action, np.ndarray) and action.size else 0.3 * (self.time % 3 - 1)
+        chosen = isinstance(action, np.ndarray) and action.size
+        push = float(np.mean(action)) if chosen else (1.0 if self.time % 14 < 7 else -1.0)
         self.place = float(np.clip(self.place + 0.2 * np.clip(push, -1, 1), -1, 1))
         return self.observe(), self.pay(), *self.ends(), self.tell()
 
