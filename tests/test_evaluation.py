@@ -26,6 +26,7 @@ from sightline.rewards.base import Clip, RewardModel, windows
 from sightline.rewards.building import RewardSetup
 from sightline.rewards.ground_truth import GroundTruthReward
 from sightline.rewards.zero_shot import ZeroShotReward
+from small_envs import Clock
 
 CLOCK = EnvMaker("small_envs:Clock", frame_size=(8, 8))
 TASK = Task("clock", "small_envs:Clock")
@@ -225,7 +226,7 @@ def test_windows_do_not_reach_from_one_episode_into_another(monkeypatch: pytest.
     assert played is not None and played.rewards is not None
     expected = [np.minimum(np.arange(length), 3).mean() for length in lengths_of(panel)]
     np.testing.assert_allclose(played.rewards, expected, atol=1e-6)
-    _, rewards = play_one(zeros, CLOCK, panel.seeds[0], Rise(), EnvMaker("small_envs:Clock"))
+    rewards = play_one(zeros, CLOCK, panel.seeds[0], Rise(), EnvMaker("small_envs:Clock")).rewards
     np.testing.assert_array_equal(rewards, np.minimum(np.arange(len(rewards)), 3))
 
 
@@ -374,18 +375,72 @@ def test_giving_up() -> None:
 def test_one_episode_for_a_video(bundled: Any) -> None:
     shown = EnvMaker("small_envs:Clock", frame_size=(12, 14))
     model = ZeroShotReward(("a pole",), encoder=bundled)
-    frames, rewards = play_one(zeros, CLOCK, 5, model, shown)
+    filmed = play_one(zeros, CLOCK, 5, model, shown)
+    frames, rewards = filmed.frames, filmed.rewards
+    assert filmed.repeats
     (length,) = lengths_of(EvalSeeds("p", "c", (5,)))
     assert frames.shape == (length, 12, 14, 3)
     assert [int(frame[0, 0, 0]) for frame in frames] == list(range(1, length + 1))
     expected = [model(np.full((1, 8, 8, 3), t, np.uint8))[0] for t in range(1, length + 1)]
     np.testing.assert_allclose(rewards, expected, atol=1e-5)
-    _, own = play_one(zeros, CLOCK, 5, None, shown)
+    own = play_one(zeros, CLOCK, 5, None, shown).rewards
     assert own.tolist() == list(range(1, length + 1))
 
 
 def test_a_film_of_large_pictures_is_kept_at_a_videos_size() -> None:
     shown = EnvMaker("small_envs:Clock", frame_size=(1080, 1920))
-    frames, _ = play_one(zeros, CLOCK, 5, None, shown)
+    frames = play_one(zeros, CLOCK, 5, None, shown).frames
     assert frames.shape[1:] == (512, 910, 3)
     assert [int(frame[100, 100, 0]) for frame in frames] == list(range(1, len(frames) + 1))
+
+
+class Alone(Clock):
+    """One at a time in a process, as emulators are, and as those are whose `close` shuts their library down."""
+
+    open = 0
+
+    def __init__(self, render_mode: str | None = None, render_size: tuple[int, int] = (16, 16)) -> None:
+        super().__init__(render_mode, render_size)
+        assert type(self).open == 0, "one environment per process"
+        type(self).open += 1
+
+    def close(self) -> None:
+        type(self).open = 0
+
+
+def test_a_film_needs_one_environment_at_a_time() -> None:
+    make = EnvMaker(f"{__name__}:Alone", frame_size=(8, 8))
+    filmed = play_one(zeros, make, 5, Brightness(), EnvMaker(f"{__name__}:Alone", frame_size=(12, 14)))
+    assert filmed.frames.shape == (7, 12, 14, 3) and filmed.repeats
+    assert filmed.rewards.tolist() == list(range(1, 8))
+    assert Alone.open == 0
+
+
+class Brightness(RewardModel):
+    """Pays how bright the first pixel is."""
+
+    def reward(self, clip: Clip) -> np.ndarray:
+        return np.asarray(clip.frames)[:, :, 0, 0, 0].astype(np.float32)
+
+
+class Numbered(Clock):
+    """Its episodes grow longer, whatever their seeds."""
+
+    episodes = 0
+
+    def reset(self, **options: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        type(self).episodes += 1
+        self.shortest = self.longest = 3 + type(self).episodes
+        return super().reset(**options)
+
+
+@pytest.mark.parametrize("env", [f"{__name__}:Numbered", "small_envs:Unrepeatable"])
+def test_the_film_of_an_unrepeatable_episode_is_of_the_very_episode_that_was_judged(env: str) -> None:
+    """Sizes tell which environment drew: the one that was judged, at 8x8, or the one for people."""
+    make, shown = (EnvMaker(env, frame_size=size) for size in ((8, 8), (12, 14)))
+    filmed = play_one(zeros, make, 5, Brightness(), shown)
+    assert not filmed.repeats
+    assert filmed.frames.shape[1:] == (8, 8, 3) and len(filmed.frames) == len(filmed.rewards)
+    assert [frame[0, 0, 0] for frame in filmed.frames] == filmed.rewards.tolist()
+    own = play_one(zeros, make, 5, None, shown)
+    assert not own.repeats and own.frames.shape[1:] == (12, 14, 3) and len(own.frames) == len(own.rewards)

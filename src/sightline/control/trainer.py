@@ -280,7 +280,7 @@ class ControlTrainer:
     def _film(self, policy: Policy, seed: int) -> Film:
         setup = self.setup
         judge = setup.judge if self._knows_reward() else None
-        frames, rewards = play_one(
+        filmed = play_one(
             policy,
             setup.make,
             seed,
@@ -289,8 +289,13 @@ class ControlTrainer:
             setup.recipe.workers,
             setup.recipe.reward.reads_own_reward,
         )
+        if not filmed.repeats:
+            self.session.warn(
+                "this environment does not repeat itself from its seed; films show the pictures of the episode that "
+                "was judged, as the reward reads them"
+            )
         caption = "; ".join(setup.recipe.goal) or "the environment's own reward"
-        return Film(frames, rewards, self._env.envs.frames_per_second, caption)
+        return Film(filmed.frames, filmed.rewards, self._env.envs.frames_per_second, caption)
 
     def close(self) -> None:
         """Close the environments, the reward model, and the process that evaluates."""

@@ -11,8 +11,10 @@ import numpy as np
 from sightline.config.basics import Workers
 from sightline.envs.making import EnvMaker
 from sightline.envs.observations import Observations
+from sightline.envs.probing import ROUNDING
 from sightline.envs.tasks import SuccessRule, Task
 from sightline.envs.vector import FrameVectorEnv, MakeEnv, Transitions
+from sightline.envs.watching import equal
 from sightline.evaluation.episode_stats import EpisodeStats, summarise_episodes
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played
 from sightline.evaluation.video import Reel, at_video_size
@@ -216,6 +218,22 @@ def step_clip(step: Transitions) -> dict[str, np.ndarray]:
     return arrays if step.success is None else arrays | {"success": step.success}
 
 
+@dataclass(frozen=True)
+class FilmedEpisode:
+    """One episode for a video.
+
+    Attributes:
+        frames: T of a video's size.
+        rewards: float32[T], the reward model's of its own frames, or the environment's own without a reward model.
+        repeats: False if the environment does not repeat itself from its seed. `frames` are then those of the episode
+            that was judged, as the reward model read them, and not those for people.
+    """
+
+    frames: Reel
+    rewards: np.ndarray
+    repeats: bool = True
+
+
 def play_one(
     policy: Policy,
     make: MakeEnv,
@@ -224,30 +242,50 @@ def play_one(
     make_for_display: MakeEnv,
     workers: Workers = "inline",
     needs_reward: bool = True,
-) -> tuple[Reel, np.ndarray]:
+) -> FilmedEpisode:
     """Play one episode for a video: frames for the viewer, and the reward model's rewards of its own frames.
+
+    The episode is played to be judged, and once more with the same seed and actions to be shown: some simulators allow
+    one environment in a process, or close what another one needs.
 
     Args:
         make: makes the environment whose frames the reward model reads.
-        make_for_display: the same environment with frames for people; stepped with the same actions.
-        workers: `processes` gives both environments a process, for those of which there can be one in each.
+        make_for_display: the same environment with frames for people.
+        workers: where it is stepped; see `FrameVectorEnv`.
         needs_reward: see `play_panel`.
 
-    Returns:
-        T frames of a video's size, and float32[T] rewards (the environment's own without a reward model).
+    Raises:
+        RunFailed: the environment failed, or a reward is no finite number.
     """
     reads_frames = reward_model is not None and "frames" in reward_model.needs
     shrink = frame_shrinker(reward_model)
+    envs = FrameVectorEnv(make, 1, lambda *_: seed, reads_frames, workers, shrink, needs_reward=needs_reward)
+    judged = _play_judged(policy, envs, reward_model)
+    shown = FrameVectorEnv(make_for_display, 1, lambda *_: seed, True, workers, at_video_size, needs_reward=False)
+    frames = _play_again(judged, shown)
+    if frames is not None:
+        return FilmedEpisode(frames, judged.rewards)
+    if not reads_frames:
+        # Nothing was drawn for the reward model, so that another episode is judged, and drawn for people.
+        envs = FrameVectorEnv(
+            make_for_display, 1, lambda *_: seed, True, workers, at_video_size, needs_reward=needs_reward
+        )
+        judged = _play_judged(policy, envs, reward_model)
+    return FilmedEpisode(judged.frames, judged.rewards, repeats=False)
 
-    def seed_of(env: int, episode: int) -> int:
-        return seed
 
-    seen = FrameVectorEnv(make, 1, seed_of, reads_frames, workers, shrink, needs_reward=needs_reward)
-    try:
-        shown = FrameVectorEnv(make_for_display, 1, seed_of, True, workers, at_video_size, needs_reward=False)
-    except BaseException:
-        seen.close()
-        raise
+@dataclass(frozen=True)
+class _JudgedEpisode:
+    """Episode that was judged: its actions, what they led to, and its frames, if any were drawn."""
+
+    rewards: np.ndarray
+    actions: list[np.ndarray]
+    outcomes: list[Any]
+    frames: Reel
+
+
+def _play_judged(policy: Policy, envs: FrameVectorEnv, reward_model: RewardModel | None) -> _JudgedEpisode:
+    """Play an episode in the one environment of `envs`, which is closed then."""
     stream = None if reward_model is None else RewardStream(reward_model)
     rewards: list[np.ndarray] = []
 
@@ -256,23 +294,49 @@ def play_one(
         rewards.append(clip["env_reward"] if stream is None else stream(Clip.of_arrays(clip)))
 
     try:
-        states = seen.reset()
-        shown.reset()
-        reel, steps = Reel(), list[dict[str, np.ndarray]]()
-        ended = False
+        states, ended = envs.reset(), False
+        steps, actions, outcomes = list[dict[str, np.ndarray]](), list[np.ndarray](), list[Any]()
+        reel = Reel()
         while not ended:
-            actions = policy(states)
-            step, picture = seen.step(actions), shown.step(actions)
-            assert picture.frames is not None
-            reel.append(picture.frames[0])
+            actions.append(np.array(policy(states)))
+            step = envs.step(actions[-1])
+            outcomes.append(_outcome(step))
             steps.append({name: array.copy() for name, array in step_clip(step).items()})
-            if step.frames is not None and len(steps) * step.frames.nbytes >= SCORED_BYTES:
-                score(steps)
-                steps = []
+            if step.frames is not None:
+                reel.append(at_video_size(step.frames)[0])
+                if len(steps) * step.frames.nbytes >= SCORED_BYTES:
+                    score(steps)
+                    steps = []
             states, ended = step.states, bool(step.ended[0])
         if steps:
             score(steps)
-        return reel, np.concatenate(rewards)[:, 0].astype(np.float32)
     finally:
-        seen.close()
-        shown.close()
+        envs.close()
+    return _JudgedEpisode(np.concatenate(rewards)[:, 0].astype(np.float32), actions, outcomes, reel)
+
+
+def _play_again(judged: _JudgedEpisode, envs: FrameVectorEnv) -> Reel | None:
+    """The frames of an episode as another environment draws them, which is closed then; None if it does not go as it
+    went."""
+    try:
+        envs.reset()
+        reel = Reel()
+        for action, outcome in zip(judged.actions, judged.outcomes, strict=True):
+            step = envs.step(action)
+            if not equal(_outcome(step), outcome, ROUNDING):
+                return None
+            assert step.frames is not None
+            reel.append(step.frames[0])
+        return reel
+    finally:
+        envs.close()
+
+
+def _outcome(step: Transitions) -> tuple[Any, ...]:
+    """What a step of one environment led to, by which two plays of an episode are told apart.
+
+    Observations that are pictures are left out: many have the size of what is drawn.
+    """
+    states = step.final_states
+    parts = states.values() if isinstance(states, dict) else (states,)
+    return (step.rewards.copy(), step.ended.copy(), *(np.array(part) for part in parts if part.ndim <= 2))
