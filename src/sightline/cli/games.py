@@ -1,4 +1,4 @@
-"""`sightline check-env`: check that an environment fits an agent that looks and acts by name."""
+"""`sightline check-env`: check that an environment fits a policy on states, or an agent that looks and acts by name."""
 
 from __future__ import annotations
 
@@ -9,34 +9,31 @@ import typer
 from sightline.cli.output import AsJson, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sightline.config.agents import Replies
-    from sightline.envs.games.checking import RoundTrip
+    from sightline.envs.games.checking import Finding, RoundTrip
 
 
 def check_env(
-    env: Annotated[str, typer.Argument(metavar="ENV", help="A game, a Gymnasium id, or your module:attribute.")],
+    env: Annotated[str, typer.Argument(metavar="ENV", help="A task, a Gymnasium id, or your module:attribute.")],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[key.sub=value]...", help="Recipe keys: env_options.size=8 prompt=… actions=[left,right] …"
         ),
     ] = None,
-    episodes: Annotated[int, typer.Option(min=2, help="Played at random, and as many by the oracle.")] = 20,
+    episodes: Annotated[int, typer.Option(min=2, help="Played at random, and as many by a game's oracle.")] = 20,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the first episode; default: the recipe's, 0.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a game for agents: seeds, pictures, prompts that give things away, replies, random and best play."""
+    """Check an environment by playing it: pictures, seeds, success, rewards, time; a game's words and actions, too."""
     from dataclasses import asdict
 
-    from sightline.agents.building import game_maker
-    from sightline.config.loading import for_agent, load_recipe
-    from sightline.envs.games.checking import check_game
     from sightline.evaluation.statistics import wilson
 
-    stated = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
-    recipe = for_agent(load_recipe(None, ["role=agent", f"env={env}", *stated]))
-    maker = game_maker(recipe)
-    findings = check_game(maker, episodes, recipe.seed, _through_a_reply(recipe.replies))
+    keys = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
+    findings = _check_game(env, keys, episodes) if _is_for_agents(env, keys) else _check_control(env, keys, episodes)
     intervals = [wilson(f.won, f.played) if f.played and f.won is not None else None for f in findings]
     passed = all(finding.passed for finding in findings)
     if as_json:
@@ -51,6 +48,72 @@ def check_env(
             typer.echo(f"{'ok ' if finding.passed else '-- '} {finding.name:<16} {finding.detail}{rate}")
     if not passed:
         raise typer.Exit(1)
+
+
+def _is_for_agents(env: str, keys: Sequence[str]) -> bool:
+    """Whether an environment is meant for an agent: it was said so, a key of agents was given, or it has words."""
+    from sightline.config.recipe import AgentRecipe, ControlRecipe
+    from sightline.envs.tasks import find_task
+
+    stated = dict(key.partition("=")[::2] for key in keys)
+    if "role" in stated:
+        return stated["role"] == "agent"
+    of_agents = AgentRecipe.model_fields.keys() - ControlRecipe.model_fields.keys()
+    if any(key.partition(".")[0] in of_agents for key in stated):
+        return True
+    task = find_task(env)
+    return task.is_game or task.prompt is not None or task.text_actions or _has_words(env, keys)
+
+
+def _has_words(env: str, keys: Sequence[str]) -> bool:
+    """Whether an environment has words of its own: a game, or one whose actions or observations are text."""
+    from gymnasium import spaces
+
+    from sightline.config.loading import for_control, load_recipe
+    from sightline.control.resolving import env_maker
+    from sightline.envs.games.contract import Game
+
+    maker = env_maker(for_control(load_recipe(None, [f"env={env}", *keys])), frame_size=None, render=False)
+    made = maker.as_it_is()
+    try:
+        return isinstance(made.unwrapped, Game) or isinstance(made.action_space, spaces.Text)
+    finally:
+        made.close()
+
+
+def _check_game(env: str, keys: Sequence[str], episodes: int) -> list[Finding]:
+    from sightline.agents.building import game_maker
+    from sightline.config.loading import for_agent, load_recipe
+    from sightline.envs.games.checking import check_game
+
+    roles = [key for key in keys if key.partition("=")[0] != "role"]
+    recipe = for_agent(load_recipe(None, ["role=agent", f"env={env}", *roles]))
+    return check_game(game_maker(recipe), episodes, recipe.seed, _through_a_reply(recipe.replies))
+
+
+def _check_control(env: str, keys: Sequence[str], episodes: int) -> list[Finding]:
+    import shlex
+
+    from sightline.config.loading import for_control, load_recipe
+    from sightline.control.resolving import env_maker
+    from sightline.envs.checking import check_control
+    from sightline.envs.games.checking import Finding
+    from sightline.envs.tasks import find_task
+
+    recipe = for_control(load_recipe(None, [f"env={env}", *keys]))
+    maker = env_maker(recipe, frame_size=None)
+    findings = check_control(maker, episodes, recipe.seed, recipe.workers == "processes")
+    if findings[-1].name == "no exception":
+        return findings
+    wrong = {finding.name for finding in findings if not finding.passed}
+    given = [key for key in keys if key.partition("=")[0] not in ("seed", "role")]
+    given += ["workers=processes"] if "copies" in wrong else []
+    has_goal = any(key.startswith("goal=") for key in given) or bool(find_task(env).goal)
+    pays = "" if has_goal else ' goal="what the picture should show"'
+    if "pictures" in wrong:
+        pays = " reward.kind=ground_truth"
+    command = f"sightline train {shlex.join([f'env={env}', *given])}{pays}"
+    return [*findings, Finding("train with", True, command)]
 
 
 def _through_a_reply(settings: Replies) -> RoundTrip:

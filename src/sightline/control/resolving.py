@@ -72,7 +72,6 @@ def resolve(recipe: ControlRecipe) -> ControlRecipe:
     """
     document = recipe.model_dump(mode="json")
     task = find_task(recipe.env)
-    document |= resolved_words(recipe, task)
     # Said in full, so that a run goes on in the look that it began with: another picture is another reward.
     document["env_options"] = task.env_options | recipe.env_options
     if recipe.training_options is None:
@@ -84,6 +83,8 @@ def resolve(recipe: ControlRecipe) -> ControlRecipe:
         actions = env.action_space
     finally:
         close_env(env)
+    # After the environment: there are no words for one that does not exist.
+    document |= resolved_words(recipe, task)
     learner = _chosen(recipe.learner, actions, recipe.envs)
     document["learner"] = learner.model_dump(mode="json")
     tenth = max(recipe.steps // 10, 1)

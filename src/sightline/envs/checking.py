@@ -1,0 +1,411 @@
+"""Checks of an environment before a policy on states learns in it (`sightline check-env`), made by random play.
+
+They look for what makes a run worthless: pictures that show nothing, episodes that the seed does not determine, success
+and rewards that say nothing. What cannot be wrong, such as the time of a step, is told beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from sightline.envs.games.checking import Finding
+from sightline.envs.making import DEFAULT_EPISODE_STEPS, EnvMaker
+from sightline.envs.probing import ROUNDING, random_actions
+from sightline.envs.spaces import is_picture
+from sightline.envs.vector import FrameAndState, scalar_reward
+from sightline.envs.watching import PictureWatch, equal
+from sightline.errors import BadInput, RunFailed, reason_and_place
+
+RECORDED = 64
+"""Steps that are played twice, with a picture of each."""
+PATIENCE = 20.0
+"""Seconds of random play, after which no further episode is begun, and none of many steps goes on."""
+SEEDS = 5
+"""Seeds whose episodes are compared."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What one step of random play led to.
+
+    Attributes:
+        observed: the observation, as learners read it.
+        picture: digest of the picture; None if none was drawn.
+        own_reward: the environment's own reward; None if it is no number.
+        over: whether the episode ended.
+        success: as the environment states it; None if it does not.
+    """
+
+    observed: Any
+    picture: bytes | None = None
+    own_reward: float | None = 0.0
+    over: bool = False
+    success: bool | None = None
+
+
+class _KeptReward(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Wrapper that keeps the last reward as it is, and passes on a number in any case."""
+
+    given: Any = 0.0
+    info: dict[str, Any]
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observed, self.given, terminated, truncated, self.info = self.env.step(action)
+        number = scalar_reward(self.given)
+        return observed, 0.0 if number is None else number, terminated, truncated, self.info
+
+
+class Player:
+    """An environment that is played at random, with the errors of training in lines.
+
+    Args:
+        maker: of the environment.
+        frames: whether it draws.
+
+    Attributes:
+        size: height and width of the newest picture.
+        watch: of the pictures that were recorded.
+        changes: (mean difference, share of pixels that differ) from each of them to the next of its episode.
+        step_seconds, frame_seconds: of each step and picture.
+        infos: keys of all infos.
+    """
+
+    def __init__(self, maker: EnvMaker, frames: bool) -> None:
+        self._kept = _KeptReward(maker())
+        self.env = FrameAndState(self._kept, frames, f"'{maker.env_id}'")
+        self.env.renders = False  # pictures are asked for one by one
+        self.frames, self.watch = frames, PictureWatch()
+        self.size: tuple[int, ...] = (0, 0)
+        self.step_seconds: list[float] = []
+        self.frame_seconds: list[float] = []
+        self.infos: set[str] = set()
+        self.changes: list[tuple[float, float]] = []
+
+    def begin(self, seed: int) -> Moment:
+        """Begin an episode."""
+        observed, info = self.env.reset(seed=seed)
+        self.infos |= info.keys()
+        return Moment(observed["state"])
+
+    def step(self, action: Any) -> Moment:
+        """Make one step."""
+        began = time.perf_counter()
+        observed, _, terminated, truncated, info = self.env.step(action)
+        self.step_seconds.append(time.perf_counter() - began)
+        self.infos |= self._kept.info.keys()
+        reward, over = scalar_reward(self._kept.given), bool(terminated or truncated)
+        return Moment(observed["state"], None, reward, over, info.get("success"))
+
+    @property
+    def last_reward(self) -> Any:
+        """The environment's own reward of the last step, as it gave it."""
+        return self._kept.given
+
+    def draw(self) -> np.ndarray:
+        """uint8[H, W, 3], the picture of the present state."""
+        began = time.perf_counter()
+        picture = self.env.frame()
+        self.size = picture.shape[:2]
+        self.frame_seconds.append(time.perf_counter() - began)
+        return picture
+
+    def recorded(self, seed: int, steps: int) -> list[Moment]:
+        """Play as many steps, with pictures; episodes have the seeds from `seed` on."""
+        actions, moments, begins = random_actions(self.env, seed), [self.begin(seed)], True
+        last: np.ndarray | None = None
+        for _ in range(steps):
+            moment = self.step(next(actions))
+            if self.frames:
+                picture = self.draw()
+                self.watch.see(picture[None], moment.observed, [begins])
+                if last is not None and not begins:
+                    self.changes.append(_change(last, picture))
+                last = picture
+                moment = replace(moment, picture=hashlib.blake2b(picture.tobytes(), digest_size=16).digest())
+            moments.append(moment)
+            begins = moment.over
+            if moment.over:
+                seed += 1
+                moments.append(self.begin(seed))
+        return moments
+
+    def episode(self, seed: int, until: float = np.inf, most_steps: int | None = None) -> list[Moment]:
+        """Play one episode without pictures, to its end, a number of steps, or a moment of `time.monotonic`."""
+        actions, moments = random_actions(self.env, seed), [self.begin(seed)]
+        while not moments[-1].over and time.monotonic() < until and len(moments) - 1 != most_steps:
+            moments.append(self.step(next(actions)))
+        return moments
+
+    def close(self) -> str | None:
+        """As `closed`."""
+        return closed(self.env)
+
+
+def closed(env: gymnasium.Env[Any, Any]) -> str | None:
+    """Close an environment; the error of that in a line, if there is one."""
+    try:
+        env.close()
+    except (Exception, SystemExit) as error:
+        return reason_and_place(error)
+    return None
+
+
+def check_control(maker: EnvMaker, episodes: int = 20, seed: int = 0, in_processes: bool = False) -> list[Finding]:
+    """Check an environment for a policy on states by playing it.
+
+    Args:
+        maker: factory of the environment, with pictures.
+        episodes: number of episodes of random play, or fewer if they take long; at least 2.
+        seed: seed of the first episode; each next one has the next number.
+        in_processes: whether training will step each environment in a process of its own.
+
+    Returns:
+        Findings in the order of the checks. If the environment raises an exception, its finding ends the checks.
+
+    Raises:
+        BadInput, RunFailed: it cannot be made, with pictures or without.
+    """
+    if episodes < 2:
+        raise BadInput(f"episodes={episodes} is too few to compare any; use at least 2 (the default is 20)")
+    maker, findings = _that_can_be_made(maker)
+    try:
+        findings += _checks_of_play(maker, episodes, seed, in_processes)
+    except (Exception, SystemExit) as error:
+        said = str(error) if isinstance(error, BadInput | RunFailed) else reason_and_place(error)
+        findings.append(Finding("no exception", False, " ".join(said.split())[:300]))
+    return findings
+
+
+def _that_can_be_made(maker: EnvMaker) -> tuple[EnvMaker, list[Finding]]:
+    """The factory, without pictures if only these fail, and the findings of that."""
+    try:
+        _spaces_of(maker)
+        findings: list[Finding] = []
+    except (BadInput, RunFailed) as error:
+        maker = replace(maker, render=False)
+        try:
+            _spaces_of(maker)
+        except (BadInput, RunFailed):
+            raise error from None
+        findings = [Finding("pictures", False, str(error))]
+    return maker, [*_tell_spaces(maker), *findings]
+
+
+def _spaces_of(maker: EnvMaker) -> tuple[spaces.Space[Any], spaces.Space[Any], spaces.Space[Any]]:
+    """What an environment observes, what a policy reads of that, and what it does; it is made, reset and drawn once."""
+    env = maker()
+    try:
+        env.reset(seed=0)
+        if maker.render:
+            env.render()
+        return env.unwrapped.observation_space, env.observation_space, env.action_space
+    finally:
+        closed(env)
+
+
+def _tell_spaces(maker: EnvMaker) -> Iterator[Finding]:
+    observed, read, acted = _spaces_of(maker)
+    reads = f"a policy reads {'pictures, ' if is_picture(read) else ''}{described(read)}"
+    yield Finding("observations", True, f"{described(observed)}; {reads}")
+    for_agents = "; to check it for an agent, name them: prompt=… actions=[…]"
+    yield Finding("actions", True, described(acted) + (for_agents if isinstance(acted, spaces.Discrete) else ""))
+
+
+def described(space: spaces.Space[Any]) -> str:
+    """A space in a few words, such as `float32[4]` or `2 choices`."""
+    if isinstance(space, spaces.Box):
+        low, high = float(np.min(space.low)), float(np.max(space.high))
+        return f"{space.dtype}{list(space.shape)} from {low:.4g} to {high:.4g}"
+    if isinstance(space, spaces.Discrete):
+        return f"{int(space.n)} choices"
+    if isinstance(space, spaces.Dict):
+        return "a dictionary of " + ", ".join(f"{name}: {described(part)}" for name, part in space.items())
+    if isinstance(space, spaces.Tuple):
+        return "a tuple of " + ", ".join(map(described, space.spaces))
+    return str(space)[:80]
+
+
+def _checks_of_play(maker: EnvMaker, episodes: int, seed: int, in_processes: bool) -> Iterator[Finding]:
+    records, players = [], []
+    for _ in range(2):  # one after the other: some simulators allow one environment in a process
+        player = Player(maker, maker.render)
+        try:
+            records.append(player.recorded(seed, RECORDED))
+        finally:
+            closing = player.close()
+        players.append(player)
+    yield _check_equal_seeds(records, seed)
+    player = Player(maker, maker.render)
+    try:
+        yield _check_other_seeds(player, seed)
+        if maker.render:
+            yield _check_pictures(players[0])
+        until = time.monotonic() + PATIENCE
+        played = [player.episode(seed, until)]
+        while len(played) < episodes and time.monotonic() < until:
+            played.append(player.episode(seed + len(played), until))
+        yield _check_success(player, played)
+        yield _check_own_reward(player, played)
+        yield _check_ends(maker, player, played)
+        yield _tell_time([*players, player])
+        yield _check_copies(maker, player, in_processes)
+    finally:
+        closing = player.close() or closing
+    yield Finding("closes", closing is None, closing or "without an error")
+
+
+def _check_equal_seeds(records: Sequence[list[Moment]], seed: int) -> Finding:
+    name = "equal seeds"
+    for step, (one, other) in enumerate(zip(*records, strict=False)):
+        parts = (
+            ("observation", equal(one.observed, other.observed, ROUNDING)),
+            ("own reward", equal(one.own_reward, other.own_reward, ROUNDING)),
+            ("end", one.over == other.over),
+            ("picture", one.picture == other.picture),
+        )
+        for part, is_same in parts:
+            if not is_same:
+                where = f"seed {seed}, step {step}: the {part} differs between two copies"
+                return Finding(
+                    name, False, f"{where}; draw all chance from self.np_random, after super().reset(seed=seed)"
+                )
+    return Finding(name, True, f"{RECORDED} steps played twice, alike")
+
+
+def _check_other_seeds(player: Player, seed: int) -> Finding:
+    starts = [player.begin(seed + number).observed for number in range(SEEDS)]
+    if not all(equal(starts[0], start) for start in starts):
+        return Finding("other seeds", True, "give other starts")
+    # The same actions for all of them: any difference is due to the seed.
+    actions = random_actions(player.env, seed)
+    chosen = [next(actions) for _ in range(RECORDED)]
+    outcomes = [list(_played(player, seed + number, chosen)) for number in range(SEEDS)]
+    if not all(equal(outcomes[0], outcome) for outcome in outcomes):
+        return Finding("other seeds", True, "give the same start, and other episodes")
+    return Finding(
+        "other seeds", True, "give the same episode, so that a panel of many seeds is one episode, played many times"
+    )
+
+
+def _played(player: Player, seed: int, actions: Sequence[Any]) -> Iterator[Any]:
+    player.begin(seed)
+    for action in actions:
+        moment = player.step(action)
+        yield moment.observed
+        if moment.over:
+            return
+
+
+def _change(before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
+    """How much a picture changes: mean absolute difference of its numbers, and share of its pixels that differ."""
+    difference = np.abs(after.astype(np.int16) - before)
+    return float(difference.mean()), float(difference.any(axis=2).mean())
+
+
+def _check_pictures(player: Player) -> Finding:
+    height, width = player.size
+    trouble = player.watch.trouble_with(f"all pictures of {RECORDED} random steps")
+    if trouble is not None:
+        return Finding("pictures", False, trouble)
+    amount, share = np.mean(player.changes, axis=0) if player.changes else (0.0, 0.0)
+    return Finding(
+        "pictures",
+        True,
+        f"{height}x{width}; a random step changes {100 * share:.3g} % of the pixels, by {amount:.3g} of 255 on average "
+        "over the picture",
+    )
+
+
+def _check_success(player: Player, played: Sequence[list[Moment]]) -> Finding:
+    stated = [[moment.success for moment in moments if moment.success is not None] for moments in played]
+    if any(stated):
+        won = sum(map(any, stated))
+        return Finding("success", True, f"is stated; random play had it in {won} of {len(played)}", won, len(played))
+    keys = ", ".join(sorted(player.infos))
+    info = f", success_from=KEY if one of its infos does ({keys:.80})" if keys else ""
+    return Finding(
+        "success",
+        True,
+        f"is not stated, so that runs report returns alone; say success_from=reward if a positive reward is one{info}",
+    )
+
+
+def _check_own_reward(player: Player, played: Sequence[list[Moment]]) -> Finding:
+    name, rewards = "own reward", [[moment.own_reward for moment in moments[1:]] for moments in played]
+    if any(reward is None for episode in rewards for reward in episode):
+        return Finding(
+            name,
+            True,
+            f"is no number but {player.last_reward!r:.40}: it is ignored where words pay, and cannot be learned from "
+            "(reward.kind=ground_truth); mo_gymnasium.LinearReward makes a number of a vector",
+        )
+    returns = [sum(filter(None, episode)) for episode in rewards]
+    if not any(reward for episode in rewards for reward in episode):
+        return Finding(
+            name,
+            True,
+            f"was 0 at every step of {len(played)} random episodes; if it always is, pay with a sentence (goal=…) or "
+            "with success (reward.kind=success), not with reward.kind=ground_truth",
+        )
+    return Finding(
+        name,
+        True,
+        f"returns from {min(returns):.4g} to {max(returns):.4g}, mean {np.mean(returns):.4g} (random play, "
+        f"{len(played)} episode{'s' if len(played) > 1 else ''})",
+    )
+
+
+def _check_ends(maker: EnvMaker, player: Player, played: Sequence[list[Moment]]) -> Finding:
+    longest = max(len(moments) - 1 for moments in played)
+    if not all(moments[-1].over for moments in played):
+        return Finding("ends", True, f"an episode had not ended after {longest} steps, when time was up")
+    limit = f"after {longest} steps at the latest"
+    if longest == DEFAULT_EPISODE_STEPS and is_our_limit(maker, player.env):
+        limit += f", which is our own limit where an environment has none; {OTHER_LIMIT}"
+    return Finding("ends", True, limit)
+
+
+OTHER_LIMIT = "episode_steps=N sets another"
+
+
+def is_our_limit(maker: EnvMaker, env: gymnasium.Env[Any, Any]) -> bool:
+    """Whether the time limit of an environment is the one that is given to those without."""
+    made = env.unwrapped.spec
+    spec = None if made is None else gymnasium.registry.get(made.id)
+    return maker.episode_steps is None and (spec is None or spec.max_episode_steps is None)
+
+
+def _tell_time(players: Sequence[Player]) -> Finding:
+    steps = [seconds for player in players for seconds in player.step_seconds]
+    frames = [seconds for player in players for seconds in player.frame_seconds]
+    told = f"a step takes {1000 * np.median(steps):.3g} ms"
+    if frames:
+        told += f", a picture {1000 * np.median(frames):.3g} ms"
+    return Finding("time", True, told)
+
+
+def _check_copies(maker: EnvMaker, player: Player, in_processes: bool) -> Finding:
+    """Check that a second environment in this process works, and that the first one outlives it."""
+    try:
+        player.begin(0)
+        other = Player(maker, maker.render)
+        try:
+            other.episode(0, most_steps=2)
+        finally:
+            other.close()
+        # In the middle of its episode, as environments of training are while others are evaluated.
+        player.step(next(random_actions(player.env, 0)))
+        if maker.render:
+            player.draw()
+    except (Exception, SystemExit) as error:
+        reason = " ".join(str(error).split())[:150]
+        return Finding("copies", in_processes, f"one at a time in a process ({reason}); train with workers=processes")
+    return Finding("copies", True, "two in one process do not disturb each other")

@@ -1,0 +1,188 @@
+"""`sightline check-env` of environments for a policy on states: every flaw is found, and nothing in sound ones."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from odd_pictures import Walk
+from sightline.cli.commands import app
+from sightline.envs.checking import check_control
+from sightline.envs.games.checking import Finding
+from sightline.envs.making import EnvMaker
+from sightline.errors import BadInput
+
+HERE = __name__
+NAMES = [
+    "observations",
+    "actions",
+    "equal seeds",
+    "other seeds",
+    "pictures",
+    "success",
+    "own reward",
+    "ends",
+    "time",
+    "copies",
+    "closes",
+]
+
+
+class Alone(Walk):
+    """One at a time in a process."""
+
+    count = 0
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        if type(self).count:
+            raise RuntimeError("the emulator runs already")
+        type(self).count += 1
+
+    def close(self) -> None:
+        type(self).count = 0
+
+
+class Shutting(Walk):
+    """Closing one shuts the library down for all, as `pygame.quit` does."""
+
+    shut = False
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        type(self).shut = False
+
+    def render(self) -> np.ndarray:
+        if type(self).shut:
+            raise RuntimeError("display Surface quit")
+        return super().render()
+
+    def close(self) -> None:
+        type(self).shut = True
+
+
+class Endless(Walk):
+    """Never ends."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode, length=10**9)
+
+
+class Sloppy(Walk):
+    """Fails when it is closed."""
+
+    def close(self) -> None:
+        raise OSError("no such window")
+
+
+class Nans(Walk):
+    """Observes NaN from its third step on."""
+
+    def _state(self) -> np.ndarray:
+        return super()._state() * (np.nan if self.time == 3 else 1)
+
+
+class Frameless(Walk):
+    """Cannot draw."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+
+class Same(Walk):
+    """Every seed gives the same episode."""
+
+    def reset(self, **options: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(**options)
+        self.start = self.place = self.shown = 0.0
+        return self._state(), self._info()
+
+
+def checked(env: str, in_processes: bool = False, **options: Any) -> dict[str, Finding]:
+    module = "odd_pictures" if env == "Walk" else HERE
+    return {f.name: f for f in check_control(EnvMaker(f"{module}:{env}", options), 3, in_processes=in_processes)}
+
+
+def test_a_sound_environment_passes_every_check_with_its_numbers() -> None:
+    found = checked("Walk", states=True)
+    assert list(found) == NAMES and all(finding.passed for finding in found.values())
+    assert found["observations"].detail == ("float32[2] from -1 to 1; a policy reads float32[2] from -1 to 1")
+    assert found["actions"].detail == "float32[1] from -1 to 1"
+    assert found["pictures"].detail.startswith("32x32; a random step changes ")
+    assert found["success"].played == 3 and found["success"].won is not None
+    assert found["ends"].detail == "after 40 steps at the latest"
+    assert found["own reward"].detail.startswith("returns from ")
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "wrong", "said"),
+    [
+        ("Walk", {"draws": "black"}, "pictures", "of one colour, (0, 0, 0)"),
+        ("Walk", {"draws": "sky"}, "pictures", "are the same, though what is observed changes"),
+        ("Walk", {"draws": "start"}, "pictures", "render() must draw the present state"),
+        ("Walk", {"seeded": False}, "equal seeds", "seed 0, step 0: the observation differs between two copies"),
+        ("Alone", {}, "copies", "one at a time in a process"),
+        ("Shutting", {}, "copies", "train with workers=processes"),
+        ("Sloppy", {}, "closes", "OSError: no such window (test_check_control.py:"),
+        ("Nans", {}, "no exception", "'test_check_control:Nans' returned an observation with NaN in it (at step 3"),
+        ("Frameless", {}, "pictures", "render"),
+    ],
+)
+def test_what_is_wrong_is_found_and_nothing_else(env: str, options: dict[str, Any], wrong: str, said: str) -> None:
+    Alone.count = 0
+    found = checked(env, **options)
+    assert [name for name, finding in found.items() if not finding.passed] == [wrong]
+    assert said in found[wrong].detail and "\n" not in found[wrong].detail
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "name", "said"),
+    [
+        ("Walk", {"draws": "rarely"}, "pictures", "32x32; a random step changes"),
+        ("Walk", {}, "success", "is not stated, so that runs report returns alone"),
+        ("Walk", {"pays": "nothing"}, "own reward", "was 0 at every step of 3 random episodes; if it always is, pay"),
+        ("Walk", {"pays": "vector"}, "own reward", "mo_gymnasium.LinearReward"),
+        ("Walk", {"pays": "none"}, "own reward", "is no number but None"),
+        ("Same", {}, "other seeds", "a panel of many seeds is one episode"),
+        ("Endless", {}, "ends", "after 1000 steps at the latest, which is our own limit"),
+    ],
+)
+def test_what_is_odd_is_said_and_passes(env: str, options: dict[str, Any], name: str, said: str) -> None:
+    found = checked(env, **options)
+    assert all(finding.passed for finding in found.values())
+    assert said in found[name].detail
+
+
+def test_what_needs_a_process_of_its_own_passes_if_it_gets_one() -> None:
+    Alone.count = 0
+    assert checked("Alone", in_processes=True)["copies"].passed
+
+
+def test_what_cannot_be_made_is_refused() -> None:
+    with pytest.raises(BadInput, match="there is no environment 'CartPole-v9'"):
+        check_control(EnvMaker("CartPole-v9"))
+    with pytest.raises(BadInput, match="episodes=1 is too few"):
+        check_control(EnvMaker("CartPole-v1"), 1)
+
+
+def test_the_command_checks_what_an_environment_is_for() -> None:
+    run = CliRunner()
+    walk = run.invoke(app, ["check-env", "odd_pictures:Walk", "env_options.states=true", "--episodes", "2", "--json"])
+    told = json.loads(walk.stdout)
+    assert walk.exit_code == 0 and told["passed"] and told["env"] == "odd_pictures:Walk"
+    assert [finding["name"] for finding in told["findings"]] == [*NAMES, "train with"]
+    assert told["findings"][-1]["detail"] == (
+        'sightline train env=odd_pictures:Walk env_options.states=true goal="what the picture should show"'
+    )
+    black = run.invoke(app, ["check-env", "odd_pictures:Walk", "env_options.draws=black", "--episodes", "2"])
+    assert black.exit_code == 1 and "--  pictures " in black.stdout
+    discrete = run.invoke(app, ["check-env", "CartPole-v1", "--episodes", "2"])
+    assert discrete.exit_code == 0 and "2 choices; to check it for an agent, name them: prompt=" in discrete.stdout
+    game = run.invoke(app, ["check-env", "CartPole-v1", "prompt=Balance.", "actions=[left, right]", "--episodes", "2"])
+    assert "replies" in game.stdout and "train with" not in game.stdout
+    assert "replies" in run.invoke(app, ["check-env", "numberline", "--episodes", "2"]).stdout
+    assert run.invoke(app, ["check-env", "CartPole-v9"]).exit_code != 0
