@@ -89,8 +89,8 @@ class Nans(Walk):
 class Frameless(Walk):
     """Cannot draw."""
 
-    def __init__(self) -> None:
-        super().__init__(None)
+    def render(self) -> np.ndarray:
+        raise NotImplementedError("no renderer")
 
 
 class Same(Walk):
@@ -129,7 +129,7 @@ def test_a_sound_environment_passes_every_check_with_its_numbers() -> None:
         ("Shutting", {}, "copies", "train with workers=processes"),
         ("Sloppy", {}, "closes", "OSError: no such window (test_check_control.py:"),
         ("Nans", {}, "no exception", "'test_check_control:Nans' returned an observation with NaN in it (at step 3"),
-        ("Frameless", {}, "pictures", "render"),
+        ("Frameless", {}, "pictures", "NotImplementedError: no renderer"),
     ],
 )
 def test_what_is_wrong_is_found_and_nothing_else(env: str, options: dict[str, Any], wrong: str, said: str) -> None:

@@ -144,6 +144,8 @@ BAD_TRAINING: list[tuple[list[str], tuple[str, ...]]] = [
     (["."], ("is a folder",)),
     (["cartpole", "goal=pole and cart"], ("same words",)),
     (["env=Pendulum-v1"], ("no goal",)),
+    (["env=gym_cards/NumberLine-v0"], ("there is no environment", "numberline")),
+    (["role=agent", "env=metaworld_drawer-open-v2", "reward.kind=zero_shot"], ("there is no environment",)),
     (["cartpole", "reward.alpha=1.5"], ("alpha",)),
     (["cartpole", "reward.alpha=-1"], ("alpha",)),
     (["cartpole", "steps=none"], ("steps",)),

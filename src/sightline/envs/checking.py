@@ -16,11 +16,12 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from sightline.envs.frames import rgb_frame
 from sightline.envs.games.checking import Finding
 from sightline.envs.making import DEFAULT_EPISODE_STEPS, EnvMaker
 from sightline.envs.probing import ROUNDING, random_actions
 from sightline.envs.spaces import is_picture
-from sightline.envs.vector import FrameAndState, scalar_reward
+from sightline.envs.vector import FrameAndState, close_env, scalar_reward
 from sightline.envs.watching import PictureWatch, equal
 from sightline.errors import BadInput, RunFailed, reason_and_place
 
@@ -51,16 +52,26 @@ class Moment:
     success: bool | None = None
 
 
-class _KeptReward(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Wrapper that keeps the last reward as it is, and passes on a number in any case."""
+class _Kept(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Wrapper that keeps what an environment states beside its observations.
 
-    given: Any = 0.0
-    info: dict[str, Any]
+    Attributes:
+        reward: the own reward of the last step, as it is.
+        keys: of all infos.
+    """
+
+    reward: Any = 0.0
+    keys: frozenset[str] = frozenset()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observed, info = self.env.reset(seed=seed, options=options)
+        self.keys |= frozenset(map(str, info))
+        return observed, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        observed, self.given, terminated, truncated, self.info = self.env.step(action)
-        number = scalar_reward(self.given)
-        return observed, 0.0 if number is None else number, terminated, truncated, self.info
+        observed, self.reward, terminated, truncated, info = self.env.step(action)
+        self.keys |= frozenset(map(str, info))
+        return observed, self.reward, terminated, truncated, info
 
 
 class Player:
@@ -71,48 +82,38 @@ class Player:
         frames: whether it draws.
 
     Attributes:
+        env: what is played.
         size: height and width of the newest picture.
         watch: of the pictures that were recorded.
         changes: (mean difference, share of pixels that differ) from each of them to the next of its episode.
         step_seconds, frame_seconds: of each step and picture.
-        infos: keys of all infos.
     """
 
     def __init__(self, maker: EnvMaker, frames: bool) -> None:
-        self._kept = _KeptReward(maker())
-        self.env = FrameAndState(self._kept, frames, f"'{maker.env_id}'")
-        self.env.renders = False  # pictures are asked for one by one
+        self.env = _Kept(maker())
+        self._stepped = FrameAndState(self.env, frames, f"'{maker.env_id}'", needs_reward=False)
         self.frames, self.watch = frames, PictureWatch()
         self.size: tuple[int, ...] = (0, 0)
         self.step_seconds: list[float] = []
         self.frame_seconds: list[float] = []
-        self.infos: set[str] = set()
         self.changes: list[tuple[float, float]] = []
 
     def begin(self, seed: int) -> Moment:
         """Begin an episode."""
-        observed, info = self.env.reset(seed=seed)
-        self.infos |= info.keys()
-        return Moment(observed["state"])
+        return Moment(self._stepped.reset(seed))
 
     def step(self, action: Any) -> Moment:
         """Make one step."""
         began = time.perf_counter()
-        observed, _, terminated, truncated, info = self.env.step(action)
+        step = self._stepped.step(action, draws=False)
         self.step_seconds.append(time.perf_counter() - began)
-        self.infos |= self._kept.info.keys()
-        reward, over = scalar_reward(self._kept.given), bool(terminated or truncated)
-        return Moment(observed["state"], None, reward, over, info.get("success"))
-
-    @property
-    def last_reward(self) -> Any:
-        """The environment's own reward of the last step, as it gave it."""
-        return self._kept.given
+        over = step.terminated or step.truncated
+        return Moment(step.state, None, scalar_reward(self.env.reward), over, step.flags.get("success"))
 
     def draw(self) -> np.ndarray:
         """uint8[H, W, 3], the picture of the present state."""
         began = time.perf_counter()
-        picture = self.env.frame()
+        picture = self._stepped.frame()
         self.size = picture.shape[:2]
         self.frame_seconds.append(time.perf_counter() - began)
         return picture
@@ -145,17 +146,12 @@ class Player:
         return moments
 
     def close(self) -> str | None:
-        """As `closed`."""
-        return closed(self.env)
-
-
-def closed(env: gymnasium.Env[Any, Any]) -> str | None:
-    """Close an environment; the error of that in a line, if there is one."""
-    try:
-        env.close()
-    except (Exception, SystemExit) as error:
-        return reason_and_place(error)
-    return None
+        """Close the environment; the error of that in a line, if there is one."""
+        try:
+            self.env.close()
+        except (Exception, SystemExit) as error:
+            return reason_and_place(error)
+        return None
 
 
 def check_control(maker: EnvMaker, episodes: int = 20, seed: int = 0, in_processes: bool = False) -> list[Finding]:
@@ -205,10 +201,10 @@ def _spaces_of(maker: EnvMaker) -> tuple[spaces.Space[Any], spaces.Space[Any], s
     try:
         env.reset(seed=0)
         if maker.render:
-            env.render()
+            rgb_frame(env)
         return env.unwrapped.observation_space, env.observation_space, env.action_space
     finally:
-        closed(env)
+        close_env(env)
 
 
 def _tell_spaces(maker: EnvMaker) -> Iterator[Finding]:
@@ -329,7 +325,7 @@ def _check_success(player: Player, played: Sequence[list[Moment]]) -> Finding:
     if any(stated):
         won = sum(map(any, stated))
         return Finding("success", True, f"is stated; random play had it in {won} of {len(played)}", won, len(played))
-    keys = ", ".join(sorted(player.infos))
+    keys = ", ".join(sorted(player.env.keys))
     info = f", success_from=KEY if one of its infos does ({keys:.80})" if keys else ""
     return Finding(
         "success",
@@ -344,7 +340,7 @@ def _check_own_reward(player: Player, played: Sequence[list[Moment]]) -> Finding
         return Finding(
             name,
             True,
-            f"is no number but {player.last_reward!r:.40}: it is ignored where words pay, and cannot be learned from "
+            f"is no number but {player.env.reward!r:.40}: it is ignored where words pay, and cannot be learned from "
             "(reward.kind=ground_truth); mo_gymnasium.LinearReward makes a number of a vector",
         )
     returns = [sum(filter(None, episode)) for episode in rewards]
