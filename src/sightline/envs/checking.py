@@ -114,6 +114,7 @@ class Player:
         """uint8[H, W, 3], the picture of the present state."""
         began = time.perf_counter()
         picture = self._stepped.frame()
+        assert picture is not None, "it is written into no array"
         self.size = picture.shape[:2]
         self.frame_seconds.append(time.perf_counter() - began)
         return picture
