@@ -221,9 +221,9 @@ class LacksAFact(Sides):
         return {"side": self.side}
 
 
-class SuccessByReward(Sides):
+class SuccessInWords(Sides):
     def _info(self, success: bool) -> dict[str, Any]:
-        return super()._info(success) | {"success": float(success)}
+        return super()._info(success) | {"success": str(success)}
 
 
 class Endless(Sides):
@@ -263,7 +263,7 @@ DEFECTS: dict[type[Sides], tuple[str, str]] = {
     PoorOracle: ("oracle", "won 0 of 12"),
     SameNames: ("action names", "read the same"),
     LacksAFact: ("infos", "'height'"),
-    SuccessByReward: ("infos", "success is 0.0"),
+    SuccessInWords: ("infos", "is 'False' (text), neither true nor false"),
     Endless: ("ends", "24 of 24 episodes had not ended"),
     Explodes: ("no exception", "ValueError: the simulator exploded"),
     WrongPictureSize: ("gymnasium", "observation"),
@@ -300,7 +300,7 @@ def test_every_defect_is_found_by_its_own_check(kind: type[Sides], monkeypatch: 
 def test_a_good_game_has_no_defect(kind: type[Sides]) -> None:
     findings = check_game(game(kind), episodes=12, round_trip=lambda name, names: name)
     assert not failed(findings)
-    assert len({finding.name for finding in findings}) == len(findings) == 14
+    assert len({finding.name for finding in findings}) == len(findings) == 15
     by_name = {finding.name: finding for finding in findings}
     assert (by_name["oracle"].won, by_name["oracle"].played) == (12, 12)
     assert by_name["random play"].played == 12 and 0 <= by_name["random play"].won <= 6  # type: ignore[operator]
@@ -317,9 +317,9 @@ def test_our_games_have_no_defect(name: str, words: bool) -> None:
 @pytest.mark.parametrize(
     ("maker", "checks"),
     [
-        (GameMaker("CartPole-v1", prompt="Balance.", actions=("push left", "push right")), 12),
-        (GameMaker("FrozenLake-v1", prompt="Walk.", actions=("left", "down", "right", "up")), 12),
-        (GameMaker("blackjack", prompt="{text} Please."), 13),
+        (GameMaker("CartPole-v1", prompt="Balance.", actions=("push left", "push right")), 13),
+        (GameMaker("FrozenLake-v1", prompt="Walk.", actions=("left", "down", "right", "up")), 13),
+        (GameMaker("blackjack", prompt="{text} Please."), 14),
     ],
 )
 def test_other_environments_can_be_checked(maker: GameMaker, checks: int) -> None:

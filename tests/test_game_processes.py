@@ -27,7 +27,7 @@ FATAL, UNREADABLE = 1_000_001, 1_000_002
 
 
 class Fragile(NumberLine):
-    """Its process dies at the first step of one seed; the infos of another cannot be sent; a third raises."""
+    """Its process dies at the first step of one seed; a part of another's infos cannot be sent; a third raises."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self.given = seed
@@ -110,10 +110,9 @@ def test_a_process_that_dies_takes_its_own_episodes_and_no_other(monkeypatch: py
     finally:
         worker.close()
     assert "the process of an environment died" in str(played[FATAL].error)
-    assert "pickle" in str(played[UNREADABLE].error)
     # Slots 0 and 2 share the process that died.
     assert played[2_000_002].error == played[FATAL].error
-    others = [played[seed] for seed in seeds if seed not in (FATAL, UNREADABLE, 2_000_002)]
+    others = [played[seed] for seed in seeds if seed not in (FATAL, 2_000_002)]
     assert all(one.error is None and one.success for one in others)
 
 

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import our_games
+from sightline.envs.games.actions import check_action_names
 from sightline.envs.games.contract import Game, Observation
 from sightline.envs.games.frozen_lake import FrozenLake
 from sightline.envs.games.making import GameMaker
-from sightline.envs.games.wrapping import caption, check_action_names, check_fields, has_oracle, oracle
+from sightline.envs.games.wrapping import caption, check_fields, has_oracle, oracle
 from sightline.errors import BadInput, RunFailed
 
 GAMES = our_games()
@@ -71,7 +72,7 @@ class NamedDoors(Doors):
 
 class Flat(Doors):
     def render(self) -> Any:
-        return np.zeros((4, 4), np.uint8)
+        return np.zeros(4, np.uint8)
 
 
 class Lake(FrozenLake):
@@ -175,12 +176,12 @@ def test_an_ordinary_environment_becomes_a_game() -> None:
     assert env.observation_space.contains(observation)
     assert observation.images[0].shape == (40, 50, 3) and (observation.images[0] == 0).all()
     all_actions = ("left", "middle", "right")
-    assert info == {"own": 3, "success": False, "legal_actions": all_actions, "facts": {}}
+    assert info == {"own": 3, "success": None, "legal_actions": all_actions, "facts": {}}
     observation, reward, terminated, _, info = env.step("right")
     assert env.unwrapped.taken == [7], "numbers are counted from the space's own start"
     assert (observation.images[0] == 1).all()
     assert (reward, terminated) == (1.0, True)
-    assert info["success"] is False, "an end with a reward is no win unless the environment says so"
+    assert info["success"] is None, "an end with a reward is no win unless the environment says so"
     assert oracle(env) is None and caption(env) is None and not has_oracle(env)
 
 
@@ -189,11 +190,11 @@ def test_an_ordinary_environment_becomes_a_game() -> None:
     [
         ("names", ("cabinet 1",), True),
         ("numbers", ("cabinet 1", "sink"), True),
-        ("mask", ("cabinet 10", "sink"), False),
-        ("", ("cabinet 1", "cabinet 10", "sink"), False),
+        ("mask", ("cabinet 10", "sink"), None),
+        ("", ("cabinet 1", "cabinet 10", "sink"), None),
     ],
 )
-def test_what_an_ordinary_environment_says_of_itself_is_used(says: str, legal: Any, success: bool) -> None:
+def test_what_an_ordinary_environment_says_of_itself_is_used(says: str, legal: Any, success: bool | None) -> None:
     env = GameMaker(f"{HERE}:Doors", {"says": says}, prompt="x", actions=("cabinet 1", "cabinet 10", "sink"))()
     info = env.reset(seed=0)[1]
     assert info["legal_actions"] == legal

@@ -173,7 +173,7 @@ def test_what_little_can_be_learned_from_is_told_before_training(name: str, trai
 
 @pytest.mark.parametrize("name", BY_WORDS_ALONE)
 def test_an_own_reward_of_no_use_matters_only_where_it_is_learned_from(name: str, train: Train, tmp_path: Path) -> None:
-    said = "" if name in ("PaysNaN", "PaysInfinity") else "own reward is no single number and counts as 0"
+    said = "own reward is not one finite number, and counts as 0; nothing is learned from it"
     check_trained(train(name, words_pay=True), tmp_path / "words", said)
     check_refused(train(name), 1, "returned a reward that is")
 

@@ -18,9 +18,10 @@ from sightline.agents.types import Reply, Trajectory, Turn
 from sightline.config.loading import for_agent, for_control, load_recipe
 from sightline.control.resolving import env_maker
 from sightline.envs import METAWORLD_ID
+from sightline.envs.games.actions import named_actions
 from sightline.envs.games.contract import Observation
 from sightline.envs.games.making import GameMaker
-from sightline.envs.games.wrapping import TextActions, named_actions
+from sightline.envs.games.wrapping import TextActions
 from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import Task, find_task
 from sightline.errors import BadInput, RunFailed
@@ -56,7 +57,7 @@ def test_every_listed_pair_of_environment_and_role_can_be_stepped(name: str, rol
             assert len(observation.images) == find_task(name).frames
             action = info["legal_actions"][0]
             observation, reward, terminated, truncated, info = env.step(action)
-            assert isinstance(info["success"], bool)
+            assert info["success"] in (True, False, None)  # which is unknown
             if terminated or truncated:
                 break
     else:

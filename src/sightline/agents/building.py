@@ -22,7 +22,9 @@ from sightline.config.agents import WarmStart
 from sightline.config.loading import for_agent, validate_recipe
 from sightline.config.recipe import AGENT_REWARD, AgentRecipe
 from sightline.envs.frames import rgb_frame
+from sightline.envs.games.checking import HOW_TO_STATE_SUCCESS, states_success
 from sightline.envs.games.making import GameMaker
+from sightline.envs.games.wrapping import begin_once
 from sightline.envs.tasks import find_task
 from sightline.envs.vector import close_env
 from sightline.errors import BadInput
@@ -50,18 +52,45 @@ def resolve(recipe: AgentRecipe) -> AgentRecipe:
     for make in (game_maker(recipe), game_maker(recipe, training=True)):
         game = make()
         try:
-            game.reset(seed=0)
+            begin_once(game, recipe.env)
         finally:
             close_env(game)
     if recipe.warm_start is not None:
         # Read or make one demonstration: a warm start that cannot begin is refused before the model is loaded.
         settings = recipe.warm_start
         next(best_play(recipe, settings, 1) if settings.demos is None else read_demos(Path(settings.demos)), None)
+    _check_success(recipe)
     document: dict[str, Any] = recipe.model_dump(mode="json") | resolved_words(recipe, find_task(recipe.env))
     tenth = max(recipe.steps // 10, 1)
     document["evaluation"]["every"] = recipe.evaluation.every or tenth
     document["checkpoints"]["every"] = recipe.checkpoints.every or tenth
     return for_agent(validate_recipe(document))
+
+
+def _check_success(recipe: AgentRecipe) -> None:
+    """Refuse to learn from success, or to wait for it, where the environment does not state it.
+
+    Raises:
+        BadInput: in some random episodes no info says whether a state is a success.
+    """
+    stop_at, needs = recipe.evaluation.stop_at, ""
+    if recipe.reward.reads_success:
+        needs = f"reward.kind={recipe.reward.kind} pays for success"
+    elif stop_at is not None:
+        needs = f"evaluation.stop_at={stop_at:g} is a share of episodes with success"
+    if not needs:
+        return
+    game = game_maker(recipe)()
+    try:
+        stated = states_success(game, recipe.seed)
+    except BadInput:
+        raise
+    except Exception:
+        return  # an environment that breaks is told of where it is played
+    finally:
+        game.close()
+    if not stated:
+        raise BadInput(f"{needs}, and '{recipe.env}' does not state it; {HOW_TO_STATE_SUCCESS}")
 
 
 def game_maker(recipe: AgentRecipe, training: bool = False, changed: Mapping[str, Any] | None = None) -> GameMaker:
@@ -76,7 +105,16 @@ def game_maker(recipe: AgentRecipe, training: bool = False, changed: Mapping[str
     if training:
         options, steps = options | recipe.rollouts.train_env_options, recipe.rollouts.episode_steps or steps
     options = options | dict(changed or {})
-    return GameMaker(recipe.env, options, recipe.prompt, recipe.actions, steps, recipe.text_only, recipe.success_from)
+    return GameMaker(
+        recipe.env,
+        options,
+        recipe.prompt,
+        recipe.actions,
+        steps,
+        recipe.text_only,
+        recipe.success_from,
+        ignores_reward=not recipe.reward.reads_own_reward,
+    )
 
 
 def best_play(recipe: AgentRecipe, settings: WarmStart, samples: int) -> Iterator[Demo]:
@@ -131,7 +169,8 @@ class AgentSetup:
         if self.reward is None:
             return None
         model = self.reward.model if online is None else online
-        return TurnRewards(model, self.recipe.rollouts.rewards, "; ".join(self.recipe.goal) or None)
+        instruction = "; ".join(self.recipe.goal) or None
+        return TurnRewards(model, self.recipe.rollouts.rewards, instruction, self.recipe.reward.reads_success)
 
     def online_reward(self, folder: Path, say: Callable[[str], None]) -> OnlineRewardModel | None:
         """The reward model that is learned during a run, from a teacher's answers; None for any other reward.

@@ -27,8 +27,10 @@ from sightline.agents.trajectory_log import LOGGED_EPISODES
 from sightline.agents.types import Trajectory
 from sightline.envs.games.contract import Observation
 from sightline.envs.games.wrapping import has_oracle, oracle, random_action
+from sightline.envs.success import stated_success
 from sightline.envs.tasks import SuccessRule
-from sightline.evaluation.episode_stats import success_by_rule, summarise_episodes
+from sightline.errors import BadInput
+from sightline.evaluation.episode_stats import known_success, success_by_rule, summarise_episodes
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.evaluation.video import Film, Reel, at_video_size
 from sightline.images import Picture
@@ -46,8 +48,8 @@ STATES_OF_EPISODE = 64
 ALONE = SingleProcess()
 """Plays all episodes."""
 
-Choose = Callable[[gymnasium.Env[Any, Any], Mapping[str, Any], np.random.Generator], str]
-"""(environment, info of its state, random generator) -> name of an action."""
+Choose = Callable[[gymnasium.Env[Any, Any], Mapping[str, Any], np.random.Generator], "str | None"]
+"""(environment, info of its state, random generator) -> name of an action; None plays a random one."""
 
 
 def play_eval_seeds(
@@ -143,15 +145,15 @@ class _Outcome:
     """Statistics of one episode.
 
     Attributes:
-        success: by rule, see `summarise_episodes`.
-        clean: success without any mistake.
+        success: by rule, see `success_by_rule`; None where it is unknown.
+        clean: success without any mistake; None where success is unknown.
         reward: mean reward of a turn, which the policy learns from; None if no model played.
         perception: (facts stated correctly, visible facts) of each turn with facts; None if no model played.
-        illegal, unparsable, replaced: numbers of turns; `replaced` had a random move in place of the reply's.
+        illegal, unparsable, replaced: numbers of turns; `replaced` had a random move in place of the player's.
     """
 
-    success: dict[str, bool]
-    clean: bool
+    success: dict[str, bool | None]
+    clean: bool | None
     total: float
     turns: int
     kind: str
@@ -177,7 +179,8 @@ def summary(trajectories: Sequence[Trajectory], eval_seeds: EvalSeeds, rule: Suc
         reply naming a legal action, and no move that the environment counts as a mistake. `kinds` has the episodes,
         `success_rate` and `clean` of each category of tasks, `kinds_mean` is the mean over categories of `clean`; None
         if there are none. `score`, from 0 to 1, selects checkpoints: `kinds_mean` (else `clean`) times
-        `truthful_replies` (else 1). What cannot be measured is None; the score is then 0.
+        `truthful_replies` (else 1); 0 if no episode was played to its end. What cannot be measured is None: where the
+        environment does not state success, so are all rates of it, and the score.
     """
     complete = [_outcome(trajectory, rule) for trajectory in trajectories if is_complete(trajectory)]
     return _summary(complete, len(trajectories) - len(complete), eval_seeds, rule)
@@ -186,10 +189,11 @@ def summary(trajectories: Sequence[Trajectory], eval_seeds: EvalSeeds, rule: Suc
 def _outcome(trajectory: Trajectory, rule: SuccessRule) -> _Outcome:
     turns = trajectory.turns
     faultless = trajectory.mistakes == 0 and all(turn.legal for turn in turns)
+    states = [turn.success for turn in turns]
+    by_rule = success_by_rule(states, trajectory.success is not None, forfeited=turns[-1].played is None)
     return _Outcome(
-        success=success_by_rule([turn.success for turn in turns], forfeited=turns[-1].played is None)
-        | {rule: trajectory.success},
-        clean=trajectory.success and faultless,
+        success=by_rule | {rule: trajectory.success},
+        clean=None if trajectory.success is None else trajectory.success and faultless,
         total=trajectory.env_return,
         turns=len(turns),
         kind=trajectory.kind,
@@ -205,16 +209,24 @@ def _summary(outcomes: Sequence[_Outcome], errors: int, eval_seeds: EvalSeeds, r
     turns = sum(outcome.turns for outcome in outcomes)
     perception = [turn for outcome in outcomes for turn in outcome.perception or ()]
     unparsable = [outcome.unparsable for outcome in outcomes if outcome.unparsable is not None]
-    kinds = _kinds(outcomes, rule)
-    clean = _mean([outcome.clean for outcome in outcomes])
-    kinds_mean = _mean([kind["clean"] for kind in kinds.values()]) if kinds else None
+    by_rule = {name: known_success([outcome.success[name] for outcome in outcomes]) for name in get_args(SuccessRule)}
+    won = {name: success for name, success in by_rule.items() if success is not None}
+    kinds = _kinds(outcomes, rule, stated=bool(won))
+    clean = _mean(known_success([outcome.clean for outcome in outcomes]))
+    kinds_mean = _mean([kind["clean"] for kind in kinds.values()]) if kinds and won else None
     truthful_replies = _mean([correct == total for correct, total in perception])
     skill = clean if kinds_mean is None else kinds_mean
+    if not outcomes:
+        score: float | None = 0.0
+    elif skill is None:
+        score = None
+    else:
+        score = skill * (1.0 if truthful_replies is None else truthful_replies)
     return {
         **summarise_episodes(
             np.array([outcome.total for outcome in outcomes]),
             np.array([outcome.turns for outcome in outcomes]),
-            {name: np.array([outcome.success[name] for outcome in outcomes], bool) for name in get_args(SuccessRule)},
+            won,
             rule,
         ),
         "episodes": len(outcomes),
@@ -230,12 +242,12 @@ def _summary(outcomes: Sequence[_Outcome], errors: int, eval_seeds: EvalSeeds, r
         "clean": clean,
         "kinds": kinds,
         "kinds_mean": kinds_mean,
-        "score": (skill or 0.0) * (1.0 if truthful_replies is None else truthful_replies),
+        "score": score,
     }
 
 
-def _kinds(outcomes: Sequence[_Outcome], rule: SuccessRule) -> dict[str, dict[str, Any]] | None:
-    """Success by category of tasks; None if the environment has no categories."""
+def _kinds(outcomes: Sequence[_Outcome], rule: SuccessRule, stated: bool) -> dict[str, dict[str, Any]] | None:
+    """Success by category of tasks, None where it is not stated; None if the environment has no categories."""
     groups: dict[str, list[_Outcome]] = defaultdict(list)
     for outcome in outcomes:
         groups[outcome.kind].append(outcome)
@@ -244,15 +256,15 @@ def _kinds(outcomes: Sequence[_Outcome], rule: SuccessRule) -> dict[str, dict[st
     return {
         kind: {
             "episodes": len(groups[kind]),
-            "success_rate": _mean([outcome.success[rule] for outcome in groups[kind]]),
-            "clean": _mean([outcome.clean for outcome in groups[kind]]),
+            "success_rate": _mean([bool(outcome.success[rule]) for outcome in groups[kind]]) if stated else None,
+            "clean": _mean([bool(outcome.clean) for outcome in groups[kind]]) if stated else None,
         }
         for kind in sorted(groups)
     }
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if len(values) else None
+def _mean(values: Sequence[float] | np.ndarray | None) -> float | None:
+    return None if values is None or not len(values) else float(np.mean(values))
 
 
 def _share(part: int, whole: int) -> float | None:
@@ -264,18 +276,32 @@ def _share(part: int, whole: int) -> float | None:
 
 def random_play(worker: RolloutWorker, eval_seeds: EvalSeeds, engine: Engine = ALONE) -> dict[str, Any]:
     """Summary of the random baseline, uniform over legal actions. No model replies, so perception is not measured."""
-    return _baseline(worker, eval_seeds, _random_action, engine)
+    played = _play_panel(worker, eval_seeds, _random_action, engine)
+    return _summary_of_complete(played, eval_seeds, worker)
 
 
 def oracle_play(worker: RolloutWorker, eval_seeds: EvalSeeds, engine: Engine = ALONE) -> dict[str, Any] | None:
-    """Summary of the environment's oracle, with random legal actions where it has no advice; None if it has none."""
-    return _baseline(worker, eval_seeds, _oracle_action, engine) if has_oracle(worker.games[0]) else None
+    """Summary of the environment's oracle, of the episodes in which it knows a move; None if there are none.
+
+    Where it knows none later on, a random legal action is played, and the share of these is in `replaced`.
+    """
+    if not has_oracle(worker.games[0]):
+        return None
+    played = _play_panel(worker, eval_seeds, _oracle_action, engine)
+    advised = [outcome for outcome in played if outcome is None or outcome.replaced < outcome.turns]
+    return _summary_of_complete(advised, eval_seeds, worker) if any(advised) else None
 
 
-def _baseline(worker: RolloutWorker, eval_seeds: EvalSeeds, choose: Choose, engine: Engine) -> dict[str, Any]:
+def _play_panel(worker: RolloutWorker, eval_seeds: EvalSeeds, choose: Choose, engine: Engine) -> list[_Outcome | None]:
+    """Play every seed by a rule, each process its share; None where the environment broke down."""
     outcomes = [_play_without_model(worker, seed, choose) for seed in eval_seeds.seeds[engine.rank :: engine.world]]
     parts = engine.gather(outcomes)
-    outcomes = [parts[i % engine.world][i // engine.world] for i in range(len(eval_seeds.seeds))]
+    return [parts[i % engine.world][i // engine.world] for i in range(len(eval_seeds.seeds))]
+
+
+def _summary_of_complete(
+    outcomes: Sequence[_Outcome | None], eval_seeds: EvalSeeds, worker: RolloutWorker
+) -> dict[str, Any]:
     complete = [outcome for outcome in outcomes if outcome is not None]
     return _summary(complete, len(outcomes) - len(complete), eval_seeds, worker.success)
 
@@ -295,32 +321,38 @@ def _play_without_model(
         None if the environment broke down.
     """
     game = worker.games[0]
-    total, steps, illegal, over, states = 0.0, 0, 0, False, list[bool]()
+    total, steps, illegal, replaced, over, states = 0.0, 0, 0, 0, False, list[bool | None]()
     try:
         observation, info = game.reset(seed=seed)
-        kind = str(info.get("kind", ""))
+        kind, stated = str(info.get("kind", "")), stated_success(info) is not None
         while go_on(observation, steps) and not over:
-            action = choose(game, info, np.random.default_rng((CHANCE_OF_MOVES, seed, steps)))
+            chance = np.random.default_rng((CHANCE_OF_MOVES, seed, steps))
+            choice = choose(game, info, chance)
+            action = _random_action(game, info, chance) if choice is None else choice
+            replaced += choice is None
             legal = info["legal_actions"]
             # Where nothing has a name, any text may be tried.
             illegal += bool(legal or game.get_wrapper_attr("action_names")) and action not in legal
             observation, reward, terminated, truncated, info = game.step(action)
             total, steps, over = total + float(reward), steps + 1, bool(terminated or truncated)
-            states.append(bool(info.get("success", False)))
+            states.append(stated_success(info))
+    except BadInput:
+        raise  # no other episode would go better
     except Exception:
         worker.games.discard(0)
         return None
-    success = success_by_rule(states)
-    clean = success[worker.success] and not illegal and not info.get("mistakes", 0)
-    return _Outcome(success, clean, total, steps, kind, illegal=illegal)
+    success = success_by_rule(states, stated)
+    won, faultless = success[worker.success], not illegal and not info.get("mistakes", 0)
+    clean = None if won is None else won and faultless
+    return _Outcome(success, clean, total, steps, kind, illegal=illegal, replaced=replaced)
 
 
 def _random_action(game: gymnasium.Env[Any, Any], info: Mapping[str, Any], rng: np.random.Generator) -> str:
     return random_action(game, info["legal_actions"], rng)
 
 
-def _oracle_action(game: gymnasium.Env[Any, Any], info: Mapping[str, Any], rng: np.random.Generator) -> str:
-    return oracle(game) or _random_action(game, info, rng)
+def _oracle_action(game: gymnasium.Env[Any, Any], info: Mapping[str, Any], rng: np.random.Generator) -> str | None:
+    return oracle(game)
 
 
 def film_episode(
@@ -349,7 +381,7 @@ def evaluate_policy(
     engine: Engine = ALONE,
 ) -> dict[str, Any]:
     """Evaluate an agent: its summary, and under `blank`, `shuffled`, `random` and `oracle` those to compare it with
-    (`oracle` is None if the environment has none).
+    (`oracle` is None if the environment has none, or one that knows no move in these episodes).
 
     Args:
         keep: called with the episodes of each picture condition.

@@ -15,6 +15,7 @@ import numpy as np
 from sightline.agents.algorithms.returns import all_equal, is_complete
 from sightline.agents.losses import Sums
 from sightline.agents.types import Failure, Trajectory, Turn
+from sightline.evaluation.episode_stats import known_success
 
 MetricValues = dict[str, float | None]
 """Metrics by name; None where there was nothing to measure."""
@@ -23,11 +24,11 @@ MetricValues = dict[str, float | None]
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> MetricValues:
     """Metrics of the episodes of one update. Episodes that broke count in `rollout/errors` alone.
 
-    Shares are between 0 and 1. Of episodes: `success`, `truncated`, `forfeited`; of turns: `truthful_replies` (all
-    facts stated correctly), `illegal`, `unparsable` and `unparsable_*` (for each `Failure`), `cut_off`; of all visible
-    facts: `truthful`, the perception accuracy. `return` and `return_std` are over episodes, `reward` and `reward_std`
-    over turns, `length` in turns and `reply_tokens` in tokens are means, `entropy` is the mean of -log p of the sampled
-    tokens in nats, `states` and `errors` are counts.
+    Shares are between 0 and 1. Of episodes: `success` (None if nobody states it), `truncated`, `forfeited`; of turns:
+    `truthful_replies` (all facts stated correctly), `illegal`, `unparsable` and `unparsable_*` (for each `Failure`),
+    `cut_off`; of all visible facts: `truthful`, the perception accuracy. `return` and `return_std` are over episodes,
+    `reward` and `reward_std` over turns, `length` in turns and `reply_tokens` in tokens are means, `entropy` is the
+    mean of -log p of the sampled tokens in nats, `states` and `errors` are counts.
 
     `zero_variance` is the share of groups (episodes with the same seed) with equal returns; None without groups of two.
     `repeated_thoughts` and `informative`: see the functions of that name, `informativeness` for the latter.
@@ -43,7 +44,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> MetricValues:
         groups[episode.seed].append(float(episode.rewards.sum()))
     logprobs = [logprob for turn in turns for logprob in turn.sample.logprobs]
     values: MetricValues = {
-        "success": _mean([episode.success for episode in complete]),
+        "success": _mean(known_success([episode.success for episode in complete])),
         "return": _mean(returns),
         "return_std": _deviation(returns),
         "reward": _mean(rewards),
@@ -171,8 +172,8 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if len(values) else None
+def _mean(values: Sequence[float] | np.ndarray | None) -> float | None:
+    return None if values is None or not len(values) else float(np.mean(values))
 
 
 def _deviation(values: Sequence[float]) -> float | None:

@@ -32,18 +32,26 @@ class TurnRewards:
         model: the reward model.
         per: `turn` leaves each turn its reward; `episode` moves all rewards of an episode to its last turn.
         instruction: the goal in words, for models that read one.
+        states_success: whether the environment is known to state success, though it may not in every episode.
 
     Raises:
         BadInput: the model reads states, which an agent's environment does not show.
     """
 
-    def __init__(self, model: RewardModel, per: PerWhat = "turn", instruction: str | None = None) -> None:
+    def __init__(
+        self,
+        model: RewardModel,
+        per: PerWhat = "turn",
+        instruction: str | None = None,
+        states_success: bool = False,
+    ) -> None:
         if "states" in model.needs:
             raise BadInput(
                 f"{type(model).__name__} reads states, and an agent's environment shows pictures; choose a reward that "
                 "reads frames"
             )
         self.model, self.per, self.instruction = model, per, instruction
+        self._states_success = states_success
 
     @property
     def needs_frames(self) -> bool:
@@ -91,11 +99,13 @@ class TurnRewards:
         terminal = {id(e.turns[-1]) for e in episodes if not e.truncated}
         # The episode's own rule says whether it succeeded; that is known at its end.
         won = {id(e.turns[-1]): e.success for e in episodes}
+        success = [won.get(id(turn), turn.success) for turn in turns]
+        states_success = self._states_success or any(one is not None for one in success)
         return Clip(
             np.array(first, bool)[:, None],
             frames=np.stack([turn.frame for turn in turns])[:, None] if self.needs_frames else None,  # type: ignore[misc]
             env_reward=np.array([turn.env_reward for turn in turns], np.float32)[:, None],
-            success=np.array([won.get(id(turn), turn.success) for turn in turns], bool)[:, None],
+            success=np.array([bool(one) for one in success])[:, None] if states_success else None,
             ended=np.array(ended, bool)[:, None],
             terminated=np.array([id(turn) in terminal for turn in turns], bool)[:, None],
             instruction=self.instruction,

@@ -33,7 +33,9 @@ from sightline.config.basics import Workers
 from sightline.envs.frames import rgb_frame
 from sightline.envs.games.contract import Observation
 from sightline.envs.games.processes import GamePool, MakeGame, begin
+from sightline.envs.success import stated_success
 from sightline.envs.tasks import SuccessRule
+from sightline.errors import BadInput, RunFailed, reason_and_place
 from sightline.evaluation.episode_stats import success_by_rule
 from sightline.images import Picture
 from sightline.models.device import available_cores
@@ -249,6 +251,8 @@ class _Episode:
         self._info: dict[str, Any] = {}
         self._action_names: tuple[str, ...] = game.get_wrapper_attr("action_names")
         self._queried_facts: tuple[str, ...] = game.get_wrapper_attr("asked")
+        self._states_success = False
+        """Whether the state that the episode began with says if it is a success."""
         self._led_to: Callable[[], Any] | None = None
         """Result of the reset or step that was begun last, until it is observed."""
         self._begin("reset", seed=task.seed)
@@ -277,7 +281,7 @@ class _Episode:
         # what allows turns to share a training sequence (token in, token out).
         self._exchanges[-1] = turn.exchange
         if turn.played is None:  # forfeited, and lost whatever went before
-            self.trajectory.success, self.over = False, True
+            self.trajectory.success, self.over = self._success(forfeited=True), True
             return
         self._begin("step", turn.played)
 
@@ -290,6 +294,8 @@ class _Episode:
             if not self.trajectory.turns:
                 observation, self._info = led_to()
                 self.trajectory.kind = str(self._info.get("kind", ""))
+                self._states_success = stated_success(self._info) is not None
+                self.trajectory.success = self._success()
                 self._show(observation)
                 return
             observation, reward, terminated, truncated, self._info = led_to()
@@ -299,14 +305,14 @@ class _Episode:
                 raise ValueError(f"the reward of turn {turns} is {reward} (episode with seed {seed})")
             turn.env_reward = float(reward)
             turn.reward += turn.env_reward  # it holds the penalty already
-            turn.success = bool(self._info.get("success", False))
+            turn.success = stated_success(self._info)
             if self._rules.keeps_frames:
                 turn.frame = observation.images[-1] if observation.images else rgb_frame(self._game)
-            self.trajectory.success = success_by_rule([one.success for one in self.trajectory.turns])[
-                self._rules.success
-            ]
+            self.trajectory.success = self._success()
             self.trajectory.mistakes = int(self._info.get("mistakes", 0))
             self._show(observation)
+        except BadInput:
+            raise  # no other episode would go better
         except (Exception, SystemExit) as error:
             self._break_down(error)
             return
@@ -316,6 +322,11 @@ class _Episode:
             self.trajectory.truncated = True
             if self._rules.texts.vlm is not None and turn.prompt is not None:
                 self.trajectory.end = self._rules.texts.vlm.encode(self.conversation())
+
+    def _success(self, forfeited: bool = False) -> bool | None:
+        """Success of the episode so far; None if the environment does not say."""
+        states = [turn.success for turn in self.trajectory.turns]
+        return success_by_rule(states, self._states_success, forfeited)[self._rules.success]
 
     def _begin(self, method: str, *args: Any, **options: Any) -> None:
         try:
@@ -378,6 +389,6 @@ class _Episode:
 
     def _break_down(self, error: Exception | SystemExit) -> None:
         """End the episode with an error of the environment; the worker replaces the environment."""
-        reason = " ".join(str(error).split()) or "no reason given"
-        self.trajectory.error = f"{type(error).__name__}: {reason}"
+        # What is our own says it all.
+        self.trajectory.error = str(error) if isinstance(error, RunFailed) else reason_and_place(error)
         self.over = True

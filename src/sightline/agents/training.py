@@ -37,6 +37,7 @@ from sightline.agents.trajectory_log import LOGGED_EPISODES, trajectory_log, wri
 from sightline.agents.types import Advantages, Trajectory
 from sightline.agents.warm_start import warm_start
 from sightline.config.agents import WarmStart
+from sightline.envs.games.checking import HOW_TO_STATE_SUCCESS
 from sightline.errors import RunFailed
 from sightline.evaluation.episode_stats import describe
 from sightline.evaluation.seeds import EvalSeeds
@@ -142,6 +143,8 @@ class AgentTrainer:
         self._rewards, self._train_rewards = setup.turn_rewards(), setup.turn_rewards(self._online)
         self._alarms = Alarms(recipe.alarms)
         self._turns, self._updates = 0, 0
+        self._knows_success = False
+        """Whether the environment has stated success so far, so that checkpoints are chosen by it."""
         self._latest: tuple[list[Trajectory], list[Advantages | None]] | None = None
         self._ahead: RolloutsAhead | None = None
         setup.engine.prepare(setup.vlm)
@@ -203,7 +206,15 @@ class AgentTrainer:
             if self._is_main_process:
                 self.session.write_json("untrained.json", numbers_before)
                 self.session.progress.say(f"before RL   {describe(numbers_before)}")
+                self._tell_what_is_chosen_by(numbers_before)
         self.session.begin_choosing()  # saves too, so that a resumed run does not repeat the warm start
+
+    def _tell_what_is_chosen_by(self, numbers: Mapping[str, Any]) -> None:
+        if numbers["episodes"] and numbers["success_rate"] is None and self.setup.judge is None:
+            self.session.warn(
+                f"'{self.setup.recipe.env}' does not state success, so the checkpoint with the highest return is "
+                f"chosen; {HOW_TO_STATE_SUCCESS}"
+            )
 
     def _check_replies(self) -> None:
         """Warn before a run is spent on a model whose replies cannot be read."""
@@ -258,6 +269,7 @@ class AgentTrainer:
             setup.engine.load_optimiser_state(self._learner.optimiser, state["optimiser"])
             self._turns, self._updates = int(state["turns"]), int(state["updates"])
             self._alarms.load_state_dict(state["alarms"])
+            self._knows_success = bool(state.get("knows_success", False))  # older checkpoints have none
             if self._online is not None:
                 self._archives.restore(state["archives"])
                 self._online.restore(state["reward"], self._archives)
@@ -269,6 +281,7 @@ class AgentTrainer:
             "turns": self._turns,
             "updates": self._updates,
             "alarms": self._alarms.state_dict(),
+            "knows_success": self._knows_success,
             "optimiser": engine.optimiser_state(self._learner.optimiser),
         }
 
@@ -448,16 +461,24 @@ class AgentTrainer:
         return Finished(numbers, self._save_policy)
 
     def score(self, numbers: Mapping[str, Any]) -> float | None:
-        """The reward model's reward where it sees something: a goal in words has no true score to choose by."""
+        """The reward model's reward where it sees something: a goal in words has no true score to choose by. Else the
+        score by success, or where the environment does not state that, the return."""
         if self.setup.reward is not None and not self.setup.reward.model.ready:
             return None  # a learned one means nothing before its first fit
-        score: float | None = numbers["score"] if self.setup.judge is None else numbers["reward"]
-        return score
+        if self.setup.judge is not None:
+            reward: float | None = numbers["reward"]
+            return reward
+        if not self._knows_success and numbers["success_rate"] is not None:
+            # Some environments state success only where there is one: what was chosen before was so by its return.
+            self._knows_success = True
+            self.session.state.best_score = None
+        by: float | None = (numbers["score"] or 0.0) if self._knows_success else numbers["return"]
+        return by
 
     def good_enough(self, numbers: Mapping[str, Any]) -> bool:
         """True if the validation score has reached `evaluation.stop_at`."""
         stop_at = self.setup.recipe.evaluation.stop_at
-        return stop_at is not None and numbers["score"] >= stop_at
+        return stop_at is not None and numbers["score"] is not None and numbers["score"] >= stop_at
 
     def film(self, step: int) -> Film | None:
         """Film the first validation episode."""

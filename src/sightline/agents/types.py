@@ -65,7 +65,7 @@ class Turn:
         reward: what the policy learns from: the reward model's reward minus the penalty. Until the episode is scored,
             the environment's own reward minus the penalty.
         env_reward: the environment's own reward.
-        success: whether the environment called the state that the turn led to a success.
+        success: whether the environment called the state that the turn led to a success; None if it did not say.
         frame: uint8[H, W, 3], newest picture of that state, kept until the episode is scored; None if no reward model
             looks at it, or the turn led nowhere.
         penalty: subtracted for an unparsable or illegal reply, if the recipe has one.
@@ -98,7 +98,7 @@ class Turn:
     choices: tuple[int, ...] = ()
     penalty: float = 0.0
     env_reward: float = 0.0
-    success: bool = False
+    success: bool | None = None
     frame: np.ndarray | None = None
     value: float = 0.0
     old_logprobs: np.ndarray | None = None
@@ -130,7 +130,7 @@ class Trajectory:
         seed: task seed.
         member: index of the episode within its group.
         turns: in order, at least one unless `error` is set.
-        success: the environment reported success.
+        success: the environment reported success; None if it never said what success is.
         truncated: ended by a time limit, so the return is incomplete and the critic has to bootstrap.
         end: prompt of the state after a truncated end, for the bootstrap value; None otherwise.
         last_value: bootstrap value of that state, else 0.
@@ -144,7 +144,7 @@ class Trajectory:
     seed: int
     member: int
     turns: list[Turn] = field(default_factory=list)
-    success: bool = False
+    success: bool | None = None
     truncated: bool = False
     end: Prompt | None = None
     last_value: float = 0.0

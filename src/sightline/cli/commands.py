@@ -231,7 +231,9 @@ def evaluate(
     typer.echo(f"{describe(numbers)} ({numbers['episodes']} episodes, panel {numbers['panel']})")
     for control in ("blank", "shuffled", "random", "oracle"):
         if numbers.get(control):
-            typer.echo(f"  {control:<9} {describe(numbers[control])}")
+            played, all_played = (block["episodes"] + block["errors"] for block in (numbers[control], numbers))
+            part = f" (in {played} of {all_played} episodes; it knows no move in the others)"
+            typer.echo(f"  {control:<9} {describe(numbers[control])}{part if played < all_played else ''}")
     if numbers.get("missing"):
         typer.echo(f"  missing   {numbers['missing']} replies never came and count as empty")
 

@@ -55,6 +55,11 @@ class RewardBlock(Strict):
         return False
 
     @property
+    def reads_success(self) -> bool:
+        """True if success is learned from, so that the environment must state it."""
+        return False
+
+    @property
     def words_alpha(self) -> float | None:
         """The strength of goal-baseline regularisation that the words have to go with."""
         return None

@@ -43,11 +43,6 @@ def _warnings(probe: Probe, recipe: ControlRecipe, reward: RewardSetup) -> Itera
             f"panels are not fixed: two resets with seed 0 gave another {probe.unrepeated}, so that every evaluation "
             "plays other episodes; draw all chance from self.np_random, after super().reset(seed=seed)"
         )
-    if None in probe.own_rewards and not recipe.reward.reads_own_reward:
-        yield (
-            "the environment's own reward is no single number and counts as 0 (for a vector, mo_gymnasium.LinearReward "
-            "makes one of it); the policy does not learn from it"
-        )
     if probe.pays_nothing and recipe.reward.reads_own_reward and not recipe.reward.needs_words:
         yield pays_nothing(f"the first {probe.steps} steps", probe.states_success)
 

@@ -95,7 +95,8 @@ class EnvMaker:
         if not isinstance(env.metadata, Mapping):
             env.unwrapped.metadata = {}  # some leave it at None, which no vector environment bears
         # Those that are played in words bring their pictures in observations, if they have any.
-        if self.render and env.render_mode != "rgb_array" and not isinstance(env.action_space, spaces.Text):
+        in_words = isinstance(env.action_space, spaces.Text) or isinstance(env.observation_space, spaces.Text)
+        if self.render and env.render_mode != "rgb_array" and not in_words:
             env = _drawing_unasked(env, self.env_id, parameters_of(creator_of(source)))
         env = self._with_time_limit(GymnasiumAPI(env, self.env_id), source)
         return env if self.success_from is None else SuccessFrom(env, self.env_id, self.success_from)

@@ -298,15 +298,28 @@ def _serve(pipe: Connection, packed: bytes) -> None:
 
 
 def _reply(succeeded: bool, value: Any) -> bytes:
-    return pickle.dumps((succeeded, value), pickle.HIGHEST_PROTOCOL)
+    """The reply to a call, without those parts of an info that cannot be sent, such as objects of a simulator."""
+    try:
+        return pickle.dumps((succeeded, value), pickle.HIGHEST_PROTOCOL)
+    except Exception:
+        if not (isinstance(value, tuple) and value and isinstance(value[-1], dict)):
+            raise
+        info = {key: part for key, part in value[-1].items() if _can_be_sent(part)}
+        return pickle.dumps((succeeded, (*value[:-1], info)), pickle.HIGHEST_PROTOCOL)
+
+
+def _can_be_sent(value: Any) -> bool:
+    try:
+        pickle.loads(pickle.dumps(value))
+    except Exception:
+        return False
+    return True
 
 
 def _portable(error: BaseException) -> Exception:
-    """The error, or one that says the same if it cannot be sent, or would end the process that reads it."""
+    """The error; in place of one of other people's code, one that says the same, as its place is not sent with it."""
     if not isinstance(error, Exception):
         return RunFailed(f"{reason_and_place(error)}: an environment must not end the program")
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RunFailed(reason_and_place(error))
-    return error
+    if isinstance(error, BadInput | RunFailed) and _can_be_sent(error):
+        return error
+    return RunFailed(reason_and_place(error))

@@ -91,10 +91,33 @@ class EpisodeStats:
         self.knows_success = bool(state["knows_success"])
 
 
-def success_by_rule(states: Sequence[bool], forfeited: bool = False) -> dict[str, bool]:
-    """Success of an episode by each rule, from that of the states that its steps led to; a forfeited one is none."""
-    played = bool(states) and not forfeited
-    return {"every": played and all(states), "any": played and any(states), "end": played and states[-1]}
+def success_by_rule(
+    states: Sequence[bool | None], stated: bool = False, forfeited: bool = False
+) -> dict[str, bool | None]:
+    """Success of an episode by each rule, from that of the states that its steps led to.
+
+    Args:
+        states: None where the environment does not say; beside states of which it does, such as the last, that is no
+            success.
+        stated: whether the environment has said anything beside, such as in the state that the episode began with.
+        forfeited: whether the episode was given up, which is no success.
+
+    Returns:
+        None by each rule if the environment never says: then success is unknown.
+    """
+    if not stated and all(success is None for success in states):
+        return dict.fromkeys(("every", "any", "end"))
+    held = [bool(success) for success in states]
+    played = bool(held) and not forfeited
+    return {"every": played and all(held), "any": played and any(held), "end": played and held[-1]}
+
+
+def known_success(episodes: Sequence[bool | None]) -> np.ndarray | None:
+    """bool[N] of the success of episodes; None if it is unknown of all. Where it is known of some, it is none of the
+    others: environments may state success only where there is one."""
+    if all(success is None for success in episodes):
+        return None
+    return np.array([bool(success) for success in episodes])
 
 
 def summarise_episodes(
@@ -136,7 +159,8 @@ def describe(numbers: Mapping[str, Any]) -> str:
     faults = {name: numbers.get(name) or 0.0 for name in ("unparsable", "illegal")}
     parts = [f"{name} {_percent(share)}" for name, share in faults.items() if share]
     if numbers.get("replaced"):
-        parts.insert(0, f"random moves in place of {_percent(numbers['replaced'])} of its replies")
+        replaced = "replies" if numbers.get("unparsable") is not None else "moves"
+        parts.insert(0, f"random moves in place of {_percent(numbers['replaced'])} of its {replaced}")
     leading = any(share >= UNREADABLE for share in (*faults.values(), numbers.get("replaced") or 0.0))
     main = []
     if numbers["success_rate"] is not None:

@@ -83,7 +83,7 @@ def comparison_rows(result: Mapping[str, Any]) -> list[TableRow]:
     if not any(block(result, key) for key in ("blank", "random", "oracle")):
         return []
     found = [(name, key, block(result, key) if key else result) for key, name in _ROWS]
-    return [_row(name, not key, numbers) for name, key, numbers in found if numbers.get("success_rate") is not None]
+    return [_row(name, not key, numbers) for name, key, numbers in found if numbers.get("return") is not None]
 
 
 def _row(name: str, main: bool, numbers: Mapping[str, Any]) -> TableRow:
@@ -92,7 +92,7 @@ def _row(name: str, main: bool, numbers: Mapping[str, Any]) -> TableRow:
     )
     return TableRow(
         *(name, main, success, low, high),
-        won=percent(numbers["success_rate"]),
+        won=percent(numbers.get("success_rate")),
         interval=interval(numbers),
         clean=percent(numbers.get("clean")),
         truthful=percent(numbers.get("truthful_replies")),
@@ -131,9 +131,12 @@ def episode_strip(run: Path) -> Strip | None:
     one = tests[0] if tests else played[-1]
     number = _telling(one)
     turns = one.episodes[number]["turns"]
-    ending = "won" if one.episodes[number]["success"] else "lost"
+    success = one.episodes[number]["success"]
+    ending = ""
+    if success is not None:
+        ending = ", won" if success else ", lost"
     return Strip(
-        f"{one.title}, episode {number + 1}, {ending}".capitalize(),
+        f"{one.title}, episode {number + 1}{ending}".capitalize(),
         f"{PAGE}#{one.name}/{number + 1}/",
         [_shot(run, turn) for turn in turns[:MAX_STRIP]],
         max(0, len(turns) - MAX_STRIP),

@@ -122,8 +122,8 @@ def learning_verdict(result: Mapping[str, Any]) -> Verdict | None:
 
 
 def looking_verdict(result: Mapping[str, Any], text_only: bool = False) -> Verdict | None:
-    """Judge if the agent uses the pictures: yes if the interval of its success lies above those with blank and with
-    other pictures.
+    """Judge if the agent uses the pictures: yes if the interval of its success, or of its return where success is
+    unknown, lies above those with blank and with other pictures.
 
     Args:
         result: a summary with `blank` and `shuffled`.
@@ -139,16 +139,20 @@ def looking_verdict(result: Mapping[str, Any], text_only: bool = False) -> Verdi
         )
     names = {"blank": "with blank pictures", "shuffled": "with pictures of other states"}
     blind = {name: block(result, name) for name in names}
-    if any(numbers.get("ci_high") is None for numbers in [result, *blind.values()]):
+    rate, prefix, show = "success_rate", "", won
+    said = f"With the real pictures it wins {won(result)}" if result.get("ci_high") is not None else ""
+    if not said and result.get("return") is not None:
+        rate, prefix, show = "return", "return_", _returned
+        said = f"With the real pictures its return is {_returned(result)}"
+    if any(numbers.get(f"{prefix}ci_high") is None for numbers in [result, *blind.values()]):
         return None
-    said = f"With the real pictures it wins {won(result)}"
-    compared = [f"{names[name]} {won(numbers)}" for name, numbers in blind.items()]
-    apart = {name: result["ci_low"] > numbers["ci_high"] for name, numbers in blind.items()}
+    compared = [f"{names[name]} {show(numbers)}" for name, numbers in blind.items()]
+    apart = {name: result[f"{prefix}ci_low"] > numbers[f"{prefix}ci_high"] for name, numbers in blind.items()}
     numbers_said = f"{said}; {' and '.join(compared)}."
     if all(apart.values()):
         return Verdict("Does it look?", "Yes", numbers_said, True)
     alike = " and ".join(names[name] for name, differs in apart.items() if not differs)
-    if all(result["success_rate"] <= numbers["success_rate"] for numbers in blind.values()):
+    if all(result[rate] <= numbers[rate] for numbers in blind.values()):
         return Verdict(
             "Does it look?",
             "No",

@@ -158,6 +158,10 @@ class CombinedConfig(RewardConfig):
         return any(part.reads_own_reward for part in self.parts().values())
 
     @property
+    def reads_success(self) -> bool:
+        return any(part.reads_success for part in self.parts().values())
+
+    @property
     def words_alpha(self) -> float | None:
         return next((part.words_alpha for part in self.parts().values() if part.words_alpha is not None), None)
 

@@ -28,6 +28,10 @@ class SparseConfig(RewardConfig):
     def needs_frames(self) -> bool:
         return False
 
+    @property
+    def reads_success(self) -> bool:
+        return True
+
     def build(self, context: RewardContext) -> RewardSetup:
         return RewardSetup(SparseReward(), frames=False)
 

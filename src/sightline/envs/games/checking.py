@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import numbers
 import re
 import warnings
 from collections import Counter, defaultdict
@@ -16,12 +17,15 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
 import numpy as np
-from gymnasium.utils.env_checker import check_env, data_equivalence
+from gymnasium.utils.env_checker import check_env
 
-from sightline.envs.games.wrapping import AnyEnv, check_action_names, has_oracle, oracle, random_action
+from sightline.envs.games.actions import AnyEnv, check_action_names
+from sightline.envs.games.wrapping import has_oracle, oracle, random_action
+from sightline.envs.success import stated_success
 from sightline.envs.vector import close_env
-from sightline.errors import BadInput, reason_of
+from sightline.errors import BadInput, RunFailed, reason_and_place
 
 MAX_STEPS = 2000
 """Steps after which an episode is taken to never end."""
@@ -80,10 +84,20 @@ class TimeStep:
         return dict(self.info.get("facts", {}))
 
     @property
+    def success(self) -> bool | None:
+        """Success of the state; None where it is not stated, or in a form that is refused."""
+        try:
+            return stated_success(self.info)
+        except BadInput:
+            return None
+
+    @property
     def legal(self) -> tuple[str, ...]:
         return tuple(self.info.get("legal_actions", ()))
 
 
+GAME_KEYS = {"success", "is_success", "legal_actions", "action_mask", "facts", "kind", "mistakes"}
+"""Infos that have a meaning to games."""
 Episode = list[TimeStep]
 Choose = Callable[[TimeStep], str]
 
@@ -126,7 +140,9 @@ def check_game(
 
 def _checks_of_play(maker: Callable[[], AnyEnv], env: AnyEnv, seeds: range) -> list[Finding]:
     at_random = [play(env, seed, random_player(env, seed)) for seed in seeds]
-    by_oracle = [play(env, seed, _follow_oracle(env, seed)) for seed in seeds] if has_oracle(env) else []
+    followed = [play(env, seed, _follow_oracle(env, seed)) for seed in seeds] if has_oracle(env) else []
+    # Where it never knows a move, all of its play would be random.
+    by_oracle = [game for game in followed if any(time_step.best is not None for time_step in game)]
     games = at_random + by_oracle
     seeds_twice = seeds[:MAX_REPEATED]
     findings = [
@@ -138,9 +154,12 @@ def _checks_of_play(maker: Callable[[], AnyEnv], env: AnyEnv, seeds: range) -> l
         _check_answer_leaks(_names(env), at_random, by_oracle),
         _check_legal_actions(_names(env), games),
         _check_termination(games),
+        _check_success(games),
         _check_wins("random play", at_random, must_win=False),
     ]
-    return [*findings, _check_wins("oracle", by_oracle, must_win=True)] if by_oracle else findings
+    if by_oracle:
+        findings.append(_check_wins("oracle", by_oracle, must_win=True, note=_knowledge(by_oracle, len(followed))))
+    return findings
 
 
 def play(env: AnyEnv, seed: int, choose: Choose, most_steps: int | None = None) -> Episode:
@@ -176,18 +195,67 @@ def _names(env: AnyEnv) -> tuple[str, ...]:
 def _time_step(env: AnyEnv, observation: Any, reward: float, over: bool, info: Mapping[str, Any]) -> TimeStep:
     text, images = observation
     digests = tuple(hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in map(np.asarray, images))
-    return TimeStep(text, digests, reward, over, None if over else oracle(env), copy.deepcopy(dict(info)))
+    return TimeStep(text, digests, reward, over, None if over else oracle(env), _plain(dict(info)))
+
+
+class _PlainInfos(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Wrapper for Gymnasium's checker, which copies infos and compares them, whatever they hold."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        return observation, _without_nan(_plain(info))
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        *result, info = self.env.step(action)
+        return *result, _without_nan(_plain(info))
+
+
+def _without_nan(value: Any) -> Any:
+    """A plain value with a word in place of NaN, which is unequal to itself."""
+    if isinstance(value, dict):
+        return {key: _without_nan(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_without_nan(part) for part in value)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fc":
+        return np.nan_to_num(value, nan=-1.0)
+    return "NaN" if isinstance(value, float | np.floating) and np.isnan(value) else value
+
+
+def _plain(value: Any) -> Any:
+    """A copy of what an info holds, with the name of its class in place of anything that cannot be compared."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    if isinstance(value, tuple):
+        return tuple(_plain(part) for part in value)
+    if isinstance(value, str | bytes | numbers.Number | np.generic | np.ndarray | None):
+        return copy.deepcopy(value)
+    return type(value).__name__
+
+
+def _alike(first: Any, second: Any) -> bool:
+    """Whether two copies of infos are equal; NaN equals NaN."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(_alike(part, second[key]) for key, part in first.items())
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        return len(first) == len(second) and all(map(_alike, first, second))
+    one, other = np.asarray(first), np.asarray(second)
+    if one.dtype.kind in "fc" and other.dtype.kind in "fc":
+        return np.array_equal(one, other, equal_nan=True)
+    return type(first) is type(second) and one.dtype == other.dtype and np.array_equal(one, other)
 
 
 def _in_one_line(error: Exception) -> str:
-    return reason_of(error)[:300]
+    # What is our own says it all.
+    return str(error) if isinstance(error, BadInput | RunFailed) else reason_and_place(error)[:300]
 
 
 def _check_gymnasium(env: AnyEnv) -> Finding:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns of any wrapper, and there always is one
-            check_env(env, skip_render_check=True, skip_close_check=True)
+            check_env(_PlainInfos(env), skip_render_check=True, skip_close_check=True)
     except Exception as error:
         return Finding("gymnasium", False, _in_one_line(error))
     return Finding("gymnasium", True, "keeps to Gymnasium's interface")
@@ -204,7 +272,9 @@ def _check_names(env: AnyEnv) -> Finding:
         check_action_names(names, type(env.unwrapped).__name__)
     except BadInput as error:
         return Finding(name, False, str(error))
-    return Finding(name, True, f"{len(names)}: {', '.join(names)}")
+    source = env.get_wrapper_attr("names_from") if env.has_wrapper_attr("names_from") else ""
+    by = f" (from the environment's {source})" if source else ""
+    return Finding(name, True, f"{len(names)}: {', '.join(names)}{by}")
 
 
 def _check_infos(env: AnyEnv, games: list[Episode]) -> Finding:
@@ -214,8 +284,10 @@ def _check_infos(env: AnyEnv, games: list[Episode]) -> Finding:
         for key in ("success", "legal_actions", "facts"):
             if key not in time_step.info:
                 return Finding(name, False, f"{where}: the info lacks '{key}'")
-        if not isinstance(time_step.info["success"], bool | np.bool_):
-            return Finding(name, False, f"{where}: success is {time_step.info['success']!r}, not True or False")
+        try:
+            stated_success(time_step.info)
+        except BadInput as error:
+            return Finding(name, False, f"{where}: {error}")
         missing = [fact for fact in asked if not isinstance(time_step.facts.get(fact), str)]
         if missing:
             return Finding(name, False, f"{where}: there is no text for the fact '{missing[0]}'")
@@ -247,7 +319,7 @@ def _difference(first: Episode, second: Episode, where: str) -> str:
             ("picture", a.pictures == b.pictures),
             ("reward", a.reward == b.reward),
             ("end", a.over == b.over),
-            ("info", data_equivalence(a.info, b.info, exact=True)),
+            ("info", _alike(a.info, b.info)),
         ):
             if not equal:
                 return f"{where}, step {step}: the {part} differs"
@@ -400,11 +472,54 @@ def _check_termination(games: list[Episode]) -> Finding:
     return Finding("ends", True, f"after {longest} steps at the latest")
 
 
-def _check_wins(name: str, games: list[Episode], must_win: bool) -> Finding:
-    won = sum(bool(game[-1].info.get("success")) for game in games)
+def states_success(env: AnyEnv, seed: int = 0, episodes: int = 3, most_steps: int = 200) -> bool:
+    """Whether the infos of a game say what success is, in some state of a few random episodes."""
+    # Most environments that state it do so in their first state already.
+    for number, steps in ((seed, 0), *((number, most_steps) for number in range(seed, seed + episodes))):
+        episode = play(env, number, random_player(env, number), steps)
+        if any(time_step.success is not None for time_step in episode):
+            return True
+    return False
+
+
+HOW_TO_STATE_SUCCESS = (
+    "state it in the info 'success', or say success_from=reward (a positive reward), or success_from=KEY of an info"
+)
+"""What to do about an environment that does not say what success is."""
+
+
+def _check_success(games: list[Episode]) -> Finding:
+    """Tell whether success is stated. An environment that does not can be learned from by its rewards all the same."""
+    stated = [[time_step.success is not None for time_step in game] for game in games]
+    if not any(map(any, stated)):
+        infos = sorted({key for game in games for time_step in game for key in time_step.info} - GAME_KEYS)
+        listed = f"; its infos: {', '.join(infos)}" if infos else ""
+        detail = f"is not stated, so returns are all there is to judge by; {HOW_TO_STATE_SUCCESS}{listed}"
+        return Finding("success", True, detail)
+    if all(map(all, stated)):
+        return Finding("success", True, "is stated in every state")
+    at_ends = sum(one[-1] for one in stated)
+    return Finding("success", True, f"is stated in some states, at the end of {at_ends} of {len(games)} episodes")
+
+
+def _check_wins(name: str, games: list[Episode], must_win: bool, note: str = "") -> Finding:
     mean = float(np.mean([sum(time_step.reward for time_step in game) for game in games]))
-    detail = f"won {won} of {len(games)}, mean return {mean:.2f}"
+    if all(time_step.success is None for game in games for time_step in game):
+        return Finding(name, True, f"mean return {mean:.2f} in {len(games)} episodes{note}")
+    won = sum(bool(game[-1].success) for game in games)
+    detail = f"won {won} of {len(games)}, mean return {mean:.2f}{note}"
     return Finding(name, won > 0 or not must_win, detail, won, len(games))
+
+
+def _knowledge(by_oracle: list[Episode], asked: int) -> str:
+    """How far an oracle knew what to do, in words; empty if it always did."""
+    notes = ""
+    if len(by_oracle) < asked:
+        notes += f"; without {asked - len(by_oracle)} of {asked} episodes, in which it knows no move"
+    best = [time_step.best for game in by_oracle for time_step in game if not time_step.over]
+    if None in best:
+        notes += f"; {100 * best.count(None) / len(best):.0f} % of its moves are random, where it knows none"
+    return notes
 
 
 def _check_replies(names: tuple[str, ...], round_trip: RoundTrip) -> Finding:

@@ -77,10 +77,10 @@ class Game(gymnasium.Env[Observation, Any], ABC):
             The share of these statements that is true is measured for every agent.
         render_size: height and width of the picture in pixels.
 
-    Infos hold `success` (bool, true if the game is won in this state), `legal_actions` (names; all of them if no rule
-    forbids any) and `facts` (visible facts: name -> text), all of the state that the observation shows. They may hold
-    `kind`, a group of tasks by which results are reported, and `mistakes`, the number of wrong moves in this episode by
-    the game's own count.
+    Infos hold `success` (bool, true if the game is won in this state; None if it cannot tell), `legal_actions` (names;
+    all of them if no rule forbids any) and `facts` (visible facts: name -> text), all of the state that the observation
+    shows. They may hold `kind`, a group of tasks by which results are reported, and `mistakes`, the number of wrong
+    moves in this episode by the game's own count.
 
     Args:
         render_size: height and width of the pictures.

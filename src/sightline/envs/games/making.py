@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
+from gymnasium import spaces
 
 from sightline import registry
+from sightline.envs.games.actions import check_action_names, in_short
 from sightline.envs.games.contract import Game
 from sightline.envs.games.words import TextOnlyWrapper
-from sightline.envs.games.wrapping import GameWrapper, PictureGame, PromptWrapper, TextActions, check_action_names
+from sightline.envs.games.wrapping import GameWrapper, PictureGame, PromptWrapper, TextActions
 from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import StatesSuccess, find_task
 from sightline.errors import BadInput
@@ -36,6 +38,7 @@ class GameMaker:
         episode_steps: time limit in steps, instead of the environment's own.
         text_only: replace pictures by a description of what they show.
         success_from: what says that a state is a success, instead of the task's.
+        ignores_reward: whether the environment's own reward is not learned from, see `PictureGame`.
     """
 
     env: str
@@ -45,6 +48,7 @@ class GameMaker:
     episode_steps: int | None = None
     text_only: bool = False
     success_from: StatesSuccess | None = None
+    ignores_reward: bool = False
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         """Make one game.
@@ -61,14 +65,17 @@ class GameMaker:
         success_from = self.success_from or task.success_from
         make = EnvMaker(task.env, options, self.episode_steps, also_known=known, success_from=success_from)
         env = make.as_it_is()
-        is_game = isinstance(env.unwrapped, Game) or isinstance(env.action_space, gymnasium.spaces.Text)
+        is_game = isinstance(env.unwrapped, Game) or isinstance(env.action_space, spaces.Text)
+        _check_words(env, self.env)
         if not is_game:
             prompt = (
                 self.prompt
                 if self.prompt is None or task.prompt is None
                 else self.prompt.replace("{text}", task.prompt)
             )
-            env = PictureGame(env, self.env, prompt or task.prompt, self.actions or task.actions, task.frames)
+            env = PictureGame(
+                env, self.env, prompt or task.prompt, self.actions or task.actions, task.frames, self.ignores_reward
+            )
         elif self.actions:
             names = ", ".join(env.get_wrapper_attr("action_names"))
             raise BadInput(f"'{self.env}' names its actions itself ({names}); leave out actions")
@@ -76,6 +83,29 @@ class GameMaker:
             env = PromptWrapper(env, self.prompt)
         env = TextOnlyWrapper(env) if self.text_only else GameWrapper(env)
         names = env.get_wrapper_attr("action_names")
-        if names or not isinstance(env.action_space, gymnasium.spaces.Text):
+        if names or not isinstance(env.action_space, spaces.Text):
             check_action_names(names, self.env)
         return TextActions(env)
+
+
+def _check_words(env: gymnasium.Env[Any, Any], name: str) -> None:
+    """Refuse environments of words that do not say where the words are.
+
+    Raises:
+        BadInput: naming what says it.
+    """
+    observed, acts = env.observation_space, env.action_space
+    if isinstance(acts, spaces.Text) and not _is_words_and_pictures(observed):
+        raise BadInput(
+            f"'{name}' is played in words and observes {in_short(observed)}; say where its words are by a function: "
+            "def make() -> gymnasium.Env: return sl.text_game(…)"
+        )
+    if isinstance(observed, spaces.Text) and not isinstance(acts, spaces.Text):
+        raise BadInput(
+            f"'{name}' observes words, and its actions are {in_short(acts)}; make commands of them by a function: "
+            "def make() -> gymnasium.Env: return sl.text_game(…, commands=NAMES, send=NAMES.index)"
+        )
+
+
+def _is_words_and_pictures(space: spaces.Space[Any]) -> bool:
+    return isinstance(space, spaces.Tuple) and len(space) == 2 and isinstance(space[0], spaces.Text)

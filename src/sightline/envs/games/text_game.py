@@ -11,6 +11,10 @@ from gymnasium import spaces
 
 from sightline.envs.frames import rgb_frame
 from sightline.envs.games.contract import MAX_TEXT, ActionText, AnyText, Observation
+from sightline.envs.games.old_api import OldTextEnv
+from sightline.envs.games.wrapping import begin_once
+from sightline.envs.success import stated_success, truth
+from sightline.envs.vector import scalar_reward
 from sightline.errors import BadInput, RunFailed
 
 OfState = str | Callable[[Any, Mapping[str, Any]], Any]
@@ -18,7 +22,7 @@ OfState = str | Callable[[Any, Mapping[str, Any]], Any]
 
 
 def text_game(
-    make: str | Callable[[], gymnasium.Env[Any, Any]],
+    make: str | Callable[[], Any],
     *,
     commands: OfState | Sequence[str] = (),
     text: OfState | None = None,
@@ -36,18 +40,19 @@ def text_game(
     is played by `sightline train role=agent env=my_module:coins`.
 
     Args:
-        make: makes the environment, or its Gymnasium id.
+        make: makes the environment, or its Gymnasium id. An environment with the API of the old gym, such as
+            TextWorld's, is taken as well.
         commands: what can be done in a state: names that are always the same, or where they are; empty allows any text.
         text: what the agent is told; None takes the observation, which must be a text then.
         pictures: uint8[H, W, 3], or several; `render` takes the environment's `render()`; None shows none.
         success: whether the task is done in a state; `reward` says so by a positive reward; None takes the infos
-            `success`, `is_success` and `won`.
+            `success`, `is_success` and `won`, and leaves it unknown without any.
         facts: what only the pictures show, name -> text, or where it is.
         kind: group of tasks by which results are reported.
         send: makes the environment's action of a command; None hands over the words.
 
     Raises:
-        BadInput: there is no such Gymnasium id.
+        BadInput: there is no such Gymnasium id, or what was made is no environment.
     """
     if isinstance(make, str):
         try:
@@ -57,6 +62,8 @@ def text_game(
             raise BadInput(f"text_game: there is no environment '{make}' ({error})") from error
     else:
         env = make()
+    if not isinstance(env, gymnasium.Env):
+        env = OldTextEnv(env)
     return TextGame(env, commands, text, pictures, success, facts, kind, send)
 
 
@@ -85,7 +92,7 @@ class TextGame(gymnasium.Wrapper[Observation, str, Any, Any]):
         super().__init__(env)
         self._commands, self._text, self._pictures = commands, text, pictures
         self._success, self._facts, self._kind, self._send = success, facts, kind, send
-        observation, info = env.reset(seed=0)
+        observation, info = begin_once(env, type(env.unwrapped).__name__)
         self.action_space: Any = ActionText()
         shown = self._shown(observation, info)
         self.asked: tuple[str, ...] = tuple(self._with_game_keys(observation, 0.0, info, over=False)["facts"])
@@ -106,8 +113,11 @@ class TextGame(gymnasium.Wrapper[Observation, str, Any, Any]):
         sent = action if self._send is None else self._send(action)
         observation, reward, terminated, truncated, info = self.env.step(sent)
         over = bool(terminated or truncated)
-        known = self._with_game_keys(observation, float(reward), info, over)
-        return self._shown(observation, info), float(reward), bool(terminated), bool(truncated), known
+        own = scalar_reward(reward)
+        if own is None:
+            raise BadInput(f"the reward of a state is {' '.join(repr(reward).split()):.60}, which is no number")
+        known = self._with_game_keys(observation, own, info, over)
+        return self._shown(observation, info), own, bool(terminated), bool(truncated), known
 
     def _shown(self, observation: Any, info: Mapping[str, Any]) -> Observation:
         told = observation if self._text is None else _find(self._text, observation, info, "text")
@@ -134,13 +144,15 @@ class TextGame(gymnasium.Wrapper[Observation, str, Any, Any]):
         if named and not legal and not over:
             raise RunFailed("nothing can be done in a state, but the episode goes on; commands gave an empty list")
         if self._success == "reward":
-            success = reward > 0
+            success: bool | None = reward > 0
         elif self._success is not None:
-            success = _find(self._success, observation, info, "success")
+            success = truth(_find(self._success, observation, info, "success"), "what success= gives of a state")
         else:
-            success = info.get("success", info.get("is_success", info.get("won", False)))
+            success = stated_success(info)
+            if success is None and info.get("won") is not None:
+                success = truth(info["won"], "the info 'won'")
         facts = {} if self._facts is None else _find(self._facts, observation, info, "facts")
-        known = {"success": bool(success), "legal_actions": legal, "facts": dict(facts)}
+        known: dict[str, Any] = {"success": success, "legal_actions": legal, "facts": dict(facts)}
         if self._kind is not None:
             known["kind"] = str(_find(self._kind, observation, info, "kind"))
         return {**info, **known}

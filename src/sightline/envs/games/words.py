@@ -6,8 +6,9 @@ from typing import Any
 
 from gymnasium import spaces
 
+from sightline.envs.games.actions import AnyEnv
 from sightline.envs.games.contract import AnyText, Observation
-from sightline.envs.games.wrapping import AnyEnv, GameWrapper, caption
+from sightline.envs.games.wrapping import GameWrapper, caption
 from sightline.errors import BadInput
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import string
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, SupportsFloat
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from sightline.envs.frames import rgb_frame
+from sightline.envs.frames import rgb_frame, to_array
+from sightline.envs.games.actions import AnyEnv, attribute, named_actions, own_action_names, whole_number
 from sightline.envs.games.contract import ActionText, AnyText, Game, Observation
-from sightline.errors import BadInput, RunFailed, nearest
-
-AnyEnv = gymnasium.Env[Any, Any]
+from sightline.envs.rendering import drawing_advice
+from sightline.envs.success import stated_success
+from sightline.envs.vector import scalar_reward
+from sightline.errors import BadInput, RunFailed, nearest, reason_and_place
 
 
 class GameWrapper(gymnasium.ObservationWrapper[Observation, np.int64, Any]):
@@ -23,8 +25,8 @@ class GameWrapper(gymnasium.ObservationWrapper[Observation, np.int64, Any]):
 
     def __init__(self, env: AnyEnv) -> None:
         super().__init__(env)
-        self.action_names: tuple[str, ...] = tuple(_attribute(env, "action_names"))
-        self.asked: tuple[str, ...] = tuple(_attribute(env, "asked"))
+        self.action_names: tuple[str, ...] = tuple(attribute(env, "action_names"))
+        self.asked: tuple[str, ...] = tuple(attribute(env, "asked"))
 
     def observation(self, observation: Any) -> Observation:
         return Observation(*observation)
@@ -55,12 +57,13 @@ class PromptWrapper(GameWrapper):
 class PictureGame(gymnasium.Wrapper[Observation, np.int64, Any, Any]):
     """Wrapper that makes a game of an ordinary environment with `rgb_array` frames.
 
-    Observations are the prompt and the last frames. Infos are extended by
+    Observations are the prompt and the last frames. The attribute `names_from` says where the environment has the names
+    of its actions; empty if they are the recipe's. Infos are extended by
 
-    - `success`: the environment's own `success` or `is_success`, and False without either: the end of an episode, or a
+    - `success`: the environment's own `success` or `is_success`, and None without either: the end of an episode, or a
       positive reward, does not mean that it was won;
-    - `legal_actions`: the environment's own `legal_actions` (names or numbers) or `action_mask` (a boolean per action),
-      and all actions without either;
+    - `legal_actions`: the environment's own `legal_actions` (names, numbers, or a boolean per action) or `action_mask`
+      (a boolean per action), and all actions without either;
     - `facts`: the environment's own, from its infos or its method `facts()`, or none. An attribute `asked` of the
       environment is kept.
 
@@ -70,7 +73,9 @@ class PictureGame(gymnasium.Wrapper[Observation, np.int64, Any, Any]):
         prompt: text of the observation; may hold `{actions}` and `{mission}`, the episode's task in words, from the
             info or the observation of that name.
         actions: names of the actions, in the order of their numbers, or name -> value for other action spaces; empty
-            takes the environment's `action_names`.
+            takes the environment's own, see `own_action_names`.
+        ignores_reward: whether something else is learned from than the environment's own reward, which may then be
+            anything; what is no number counts as 0.
         frames: number of last frames to show, oldest first. One frame cannot tell how things move. At an episode's
             start the first frame is shown for those that are not there yet.
 
@@ -86,17 +91,22 @@ class PictureGame(gymnasium.Wrapper[Observation, np.int64, Any, Any]):
         prompt: str | None,
         actions: Sequence[str] | Mapping[str, Any] = (),
         frames: int = 1,
+        ignores_reward: bool = False,
     ) -> None:
         super().__init__(env)
+        self._ignores_reward = ignores_reward
+        # Some environments set it to None.
+        self.metadata = dict(env.metadata or {})
         self._values = named_actions(env, name, actions)
+        self.names_from = "" if actions else own_action_names(env)[1]
         self.action_names: tuple[str, ...] = tuple(self._values)
-        self.asked: tuple[str, ...] = tuple(_attribute(env, "asked"))
+        self.asked: tuple[str, ...] = tuple(attribute(env, "asked"))
         if not prompt:
             raise BadInput(f"'{name}' has no text of its own; describe the task to the agent: prompt=…")
         check_fields(prompt, ("actions", "mission"))
         self._prompt, self._has_mission = prompt, "{mission}" in prompt
         self._name, self._mission = name, ""
-        env.reset(seed=0)  # some renderers need a reset first
+        begin_once(env, name)  # some renderers need a reset first
         picture = spaces.Box(0, 255, rgb_frame(env).shape, np.uint8)
         self.action_space = spaces.Discrete(len(self.action_names))
         self.observation_space: Any = spaces.Tuple((AnyText(), spaces.Tuple((picture,) * frames)))
@@ -115,7 +125,24 @@ class PictureGame(gymnasium.Wrapper[Observation, np.int64, Any, Any]):
         state, reward, terminated, truncated, info = self.env.step(value)
         self._note_mission(state, info)
         self._frames.append(rgb_frame(self.env))
-        return self._observation(), float(reward), bool(terminated), bool(truncated), self._with_game_keys(info)
+        known = self._with_game_keys(info)
+        return self._observation(), self._own_reward(reward), bool(terminated), bool(truncated), known
+
+    def _own_reward(self, reward: Any) -> float:
+        """The environment's own reward as a number.
+
+        Raises:
+            BadInput: it is none, and is what is learned from.
+        """
+        number = scalar_reward(reward)
+        if number is not None:
+            return number
+        if self._ignores_reward:
+            return 0.0
+        raise BadInput(
+            f"the reward of '{self._name}' is {' '.join(repr(reward).split()):.60}, which is no number; return one, "
+            "let mo_gymnasium.LinearReward weigh a vector's parts, or learn from another reward (reward.kind)"
+        )
 
     def _note_mission(self, state: Any, info: Mapping[str, Any]) -> None:
         """Keep the task of the episode in words, which an environment states at its start or in every step."""
@@ -134,51 +161,76 @@ class PictureGame(gymnasium.Wrapper[Observation, np.int64, Any, Any]):
         return Observation(text, tuple(frame.copy() for frame in self._frames))
 
     def _with_game_keys(self, info: Mapping[str, Any]) -> dict[str, Any]:
-        if "legal_actions" in info:
-            names = {int(value): name for name, value in self._values.items() if np.ndim(value) == 0}
-            legal = tuple(a if isinstance(a, str) else names.get(int(a), str(int(a))) for a in info["legal_actions"])
-        elif "action_mask" in info:
-            legal = tuple(name for name, allowed in zip(self.action_names, info["action_mask"], strict=True) if allowed)
-        else:
-            legal = self.action_names
-        success = bool(info.get("success", info.get("is_success", False)))
+        success = stated_success(info, f"'{self._name}'")
         facts = info["facts"] if "facts" in info else _call_if_defined(self.env, "facts") or {}
-        return {**info, "success": success, "legal_actions": legal, "facts": dict(facts)}
+        return {**info, "success": success, "legal_actions": self._legal_actions(info), "facts": dict(facts)}
+
+    def _legal_actions(self, info: Mapping[str, Any]) -> tuple[str, ...]:
+        """Names of the actions that the environment allows.
+
+        Raises:
+            BadInput: they are neither names nor numbers of actions, nor a boolean for each.
+        """
+        key = "legal_actions" if info.get("legal_actions") is not None else "action_mask"
+        allowed = info.get(key)
+        if allowed is None:
+            return self.action_names
+        is_mask = key == "action_mask" or getattr(allowed, "dtype", None) == np.bool_
+        try:
+            return self._allowed_by_mask(allowed) if is_mask else tuple(self._allowed_by_name(allowed))
+        except (TypeError, ValueError) as error:
+            count = len(self._numbered_names())
+            raise BadInput(
+                f"the info '{key}' of '{self._name}' is {' '.join(repr(allowed).split()):.60}; it must hold "
+                + (f"a boolean for each of its {count} actions" if is_mask else "names or numbers of its actions")
+            ) from error
+
+    def _allowed_by_mask(self, mask: Any) -> tuple[str, ...]:
+        by_number, flags = self._numbered_names(), to_array(mask)
+        if flags.shape != (len(by_number),):
+            raise ValueError("a mask of another length")
+        # A recipe may name some of the actions only.
+        return tuple(name for name, allowed in zip(by_number, flags, strict=True) if allowed and name is not None)
+
+    def _allowed_by_name(self, allowed: Iterable[Any]) -> Iterable[str]:
+        by_number = self._numbered_names()
+        first = int(getattr(self.env.action_space, "start", 0))
+        for action in allowed:
+            if isinstance(action, str):
+                yield action
+                continue
+            number = whole_number(action) - first
+            if not 0 <= number < len(by_number):
+                raise ValueError("no number of an action")
+            name = by_number[number]
+            if name is not None:
+                yield name
+
+    def _numbered_names(self) -> list[str | None]:
+        """Names by the numbers of actions, as the environment counts them; None where the recipe names no such action.
+
+        Actions that are not numbered are counted in the order of their names.
+        """
+        space = self.env.action_space
+        if not isinstance(space, spaces.Discrete):
+            return list(self.action_names)
+        names = {int(value) - int(space.start): name for name, value in self._values.items()}
+        return [names.get(number) for number in range(int(space.n))]
 
 
-def named_actions(env: AnyEnv, owner: str, actions: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """Actions of an environment by name: name -> value of its action space.
-
-    Args:
-        owner: name of the environment in error messages.
-        actions: names in the order of their numbers, or name -> value; empty takes the environment's `action_names`.
+def begin_once(env: AnyEnv, name: str) -> tuple[Any, dict[str, Any]]:
+    """Reset an environment, with seed 0, before anything is played in earnest.
 
     Raises:
-        BadInput: actions without names, or values that do not fit.
+        RunFailed: its `reset` fails.
     """
-    space = env.action_space
-    if isinstance(actions, Mapping):
-        values = {}
-        for name, value in actions.items():
-            given = np.asarray(value, space.dtype) if space.dtype is not None else value
-            if isinstance(space, spaces.Discrete) and np.ndim(given) == 0:
-                given = space.dtype.type(value)
-            if not space.contains(given):
-                raise BadInput(f"actions: '{name}' is {value!r}, which is no action of '{owner}' ({space})")
-            values[name] = given
-        return values
-    names = tuple(actions or _attribute(env, "action_names"))
-    if not isinstance(space, spaces.Discrete):
-        raise BadInput(
-            f"actions of '{owner}' are of the kind {type(space).__name__}, and an agent needs a few that are named; "
-            "say what they mean: actions={left: [-1.0], right: [1.0]}"
-        )
-    count = int(space.n)
-    if len(names) != count:
-        given = f"{len(names)} names are given" if names else "does not name them"
-        raise BadInput(f"'{owner}' has {count} actions and {given}; give {count} names, in order: actions=[…]")
-    check_action_names(names, owner)
-    return {name: space.dtype.type(space.start + number) for number, name in enumerate(names)}
+    try:
+        return env.reset(seed=0)
+    except (BadInput, RunFailed):
+        raise
+    except Exception as error:
+        advice = drawing_advice(error) or "; fix it"
+        raise RunFailed(f"reset() of '{name}' failed: {reason_and_place(error)}{advice}") from error
 
 
 class TextActions(GameWrapper):
@@ -186,7 +238,7 @@ class TextActions(GameWrapper):
 
     Where actions have numbers, the words are one of `action_names`. An environment whose action space is text is given
     the words as they are; its `action_names` are empty, and `info["legal_actions"]` says what can be done in each state
-    (any text, if that is empty too).
+    (any text, if that is empty too). Its action space samples what can be done in the present state.
     """
 
     def __init__(self, env: AnyEnv) -> None:
@@ -194,9 +246,22 @@ class TextActions(GameWrapper):
         self.action_space: Any = ActionText(self.action_names, getattr(env.action_space, "examples", ()))
         self._numbers = {name: np.int64(number) for number, name in enumerate(self.action_names)}
 
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        observation, info = super().reset(seed=seed, options=options)
+        self._take_examples(info)
+        return observation, info
+
     def step(self, action: Any) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
         """Play an action, given as text."""
-        return super().step(self._numbers[action] if self._numbers else action)
+        result = super().step(self._numbers[action] if self._numbers else action)
+        self._take_examples(result[4])
+        return result
+
+    def _take_examples(self, info: Mapping[str, Any]) -> None:
+        if info.get("legal_actions"):  # nothing can be done once it is over
+            self.action_space.examples = tuple(info["legal_actions"])
 
 
 def random_action(env: AnyEnv, legal: Sequence[str], rng: np.random.Generator) -> str:
@@ -208,7 +273,7 @@ def random_action(env: AnyEnv, legal: Sequence[str], rng: np.random.Generator) -
             action.
         rng: of all chance.
     """
-    known = tuple(legal) or tuple(_attribute(env, "action_names"))
+    known = tuple(legal) or tuple(attribute(env, "action_names"))
     if known:
         return known[int(rng.integers(len(known)))]
     env.action_space.seed(int(rng.integers(2**31)))
@@ -244,10 +309,6 @@ def _call_if_defined(env: AnyEnv, method: str) -> Any:
     return ask() if callable(ask) else None
 
 
-def _attribute(env: AnyEnv, name: str) -> Any:
-    return env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else ()
-
-
 def check_fields(template: str, known: Sequence[str]) -> None:
     """Refuse a prompt template with unknown fields.
 
@@ -270,27 +331,3 @@ def check_fields(template: str, known: Sequence[str]) -> None:
             given = " ".join(given.split())
             hint = nearest(field, known) or "; it takes none here"
             raise BadInput(f"prompt: unknown field '{{{given}}}'{hint}; double literal braces: {{{{ and }}}}")
-
-
-def check_action_names(names: Sequence[str], owner: str) -> None:
-    """Refuse action names that cannot be told apart in a reply. One may be part of another: replies are parsed whole.
-
-    Args:
-        names: the action names.
-        owner: name of the environment in error messages.
-
-    Raises:
-        BadInput: no names, one that is empty or not a string, or two that differ in case and white space only.
-    """
-    if not names:
-        raise BadInput(f"'{owner}' has no actions")
-    seen: dict[str, str] = {}
-    for name in names:
-        if not isinstance(name, str):
-            raise BadInput(f"'{owner}': the action name {name!r} is not a string; put it in quotes")
-        plain = " ".join(name.split()).casefold()
-        if not plain:
-            raise BadInput(f"'{owner}' has an action with an empty name; every action needs a name")
-        if plain in seen:
-            raise BadInput(f"'{owner}': the action names '{seen[plain]}' and '{name}' read the same; rename one")
-        seen[plain] = name
