@@ -453,6 +453,7 @@ def test_pictures_that_show_nothing_are_said_once() -> None:
     for how, expected in (
         ("black", r"all pictures of the first 50 steps are of one colour, (0, 0, 0); look at some"),
         ("still", "all pictures of the first 50 steps are the same, though what is observed changes"),
+        ("opening", "all pictures of the first 50 steps stay as they were when their episode began"),
     ):
         for inner in kinds_of(functools.partial(Painted, how)):
             [line] = warnings_of(wrap(inner, Darkness()), 120)

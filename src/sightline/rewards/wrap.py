@@ -283,7 +283,7 @@ class _Scorer:
 
     def _look_at(self, watch: PictureWatch, pictures: Sequence[np.ndarray], observed: Any, rewards: np.ndarray) -> None:
         """Warn once, after the first steps, of pictures or rewards from which nothing can be learned."""
-        watch.see(pictures, observed)
+        watch.see(pictures, observed, self.first)
         if watch.steps == 1 and hasattr(self._encoder, "cut_off"):
             self._warn_of_cropping(*pictures[0].shape[:2])
         self._lowest = min(self._lowest, float(rewards.min()))
