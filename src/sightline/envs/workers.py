@@ -186,7 +186,8 @@ def shared_picture(worker: Worker, shape: tuple[int, ...]) -> np.ndarray | None:
     for folder in ("/dev/shm", tempfile.gettempdir()):
         with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(prefix="sightline-", dir=folder) as file:
             # All of it now: whoever writes into a file that finds no room dies.
-            os.posix_fallocate(file.fileno(), 0, math.prod(shape))
+            reserve = getattr(os, "posix_fallocate", lambda number, start, size: os.truncate(number, size))
+            reserve(file.fileno(), 0, math.prod(shape))
             picture = opened_picture(file.name, shape)
             worker.begin("draw_into_file", file.name)()
             return picture  # the memory stays when its file is removed
