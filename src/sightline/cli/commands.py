@@ -19,7 +19,7 @@ from sightline.cli.demos import demos
 from sightline.cli.games import check_env
 from sightline.cli.label import label
 from sightline.cli.output import AsJson, Trust, check_target, print_json, print_rows, write_target
-from sightline.errors import BadInput, RunFailed, reason_and_place
+from sightline.errors import BadInput, RunFailed, place_of, reason_and_place
 from sightline.runs.stopping import exit_now
 
 if TYPE_CHECKING:
@@ -566,6 +566,8 @@ def _errors_in_one_line() -> Iterator[None]:
     except RunFailed as error:
         _leave(str(error), 1, error)
     except SystemExit as error:  # of an environment, a reward or a plug-in
+        if place_of(error).startswith(("typer/", "click/")):
+            raise  # a shell's completion has been installed or shown
         _leave(f"{reason_and_place(error)}: it must not end the program; let it raise an error instead", 1, error)
     except Exception as error:
         if hasattr(error, "format_message"):  # every way of misusing the command line
