@@ -59,6 +59,8 @@ class SessionState:
         warnings: issued so far.
         finished: the run ended before its last step, since it is good enough.
         validating: the evaluation of this very step was under way when the checkpoint was written.
+        constant: what has never varied so far, `pictures` or `reward`, so that nothing could be learned from it; None
+            as long as nobody has looked.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -70,6 +72,7 @@ class SessionState:
     warnings: list[str] = field(default_factory=list)
     finished: bool = False
     validating: bool = False
+    constant: list[str] | None = None
 
 
 class Validation(Protocol):
@@ -435,6 +438,7 @@ class RunSession:
             return tested
         self.progress.say(f"testing the checkpoint of step {best}")
         result = {"chosen_step": best} | self._trainer.test(folder)
+        result |= {"constant": self.state.constant} if self.state.constant else {}
         result["seconds"] = self._seconds()
         self.write_json("result.json", result)
         try:

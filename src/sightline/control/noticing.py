@@ -11,9 +11,13 @@ import numpy as np
 
 from sightline.config.recipe import ControlRecipe
 from sightline.envs.probing import STEPS, Probe, probe
-from sightline.envs.watching import NOISE
+from sightline.envs.watching import NOISE, PictureWatch
 from sightline.models.device import random_states_kept
+from sightline.rewards.base import Clip
 from sightline.rewards.building import RewardSetup
+
+PICTURES, REWARD = "nothing can be learned from these pictures", "nothing can be learned from this reward"
+"""First words of warnings; each is given once."""
 
 
 def noticed_in(env: gymnasium.Env[Any, Any], recipe: ControlRecipe, reward: RewardSetup) -> tuple[str, ...]:
@@ -35,7 +39,7 @@ def noticed_in(env: gymnasium.Env[Any, Any], recipe: ControlRecipe, reward: Rewa
 
 def _warnings(probe: Probe, recipe: ControlRecipe, reward: RewardSetup) -> Iterator[str]:
     if probe.picture_trouble is not None:
-        yield f"nothing can be learned from these pictures: {probe.picture_trouble}"
+        yield f"{PICTURES}: {probe.picture_trouble}"
     elif _is_constant(reward, probe.pictures):
         yield constant_reward(f"the first {probe.steps} steps")
     if probe.unrepeated is not None:
@@ -50,7 +54,7 @@ def _warnings(probe: Probe, recipe: ControlRecipe, reward: RewardSetup) -> Itera
 def constant_reward(when: str) -> str:
     """Complaint that a model of pictures pays the same for all of them."""
     return (
-        f"nothing can be learned from this reward: it was the same in {when}, though the pictures differ, so the model "
+        f"{REWARD}: it was the same in {when}, though the pictures differ, so the model "
         "cannot tell them apart; try other words, a closer camera or a larger encoder"
     )
 
@@ -62,6 +66,52 @@ def pays_nothing(when: str, states_success: bool) -> str:
         f"the environment's own reward was 0 in {when}; if it always is, pay with {success} or a sentence "
         "(reward.kind=zero_shot goal=…)"
     )
+
+
+class RunWatch:
+    """Watch on what a run learns from, until its pictures and its rewards are seen to vary.
+
+    Args:
+        reward: what pays.
+    """
+
+    def __init__(self, reward: RewardSetup) -> None:
+        self._reads_pictures, self._has_encoder = "frames" in reward.model.needs, reward.encoder is not None
+        self._pictures = PictureWatch()
+        self._lowest, self._highest = np.inf, -np.inf
+
+    def see(self, clip: Clip) -> None:
+        """Look at the pictures of a chunk."""
+        if clip.frames is None or not self._reads_pictures:
+            return
+        for step, pictures in enumerate(np.asarray(clip.frames)):
+            if self._pictures.is_content:
+                break
+            # Observations of several parts are in no clip: that they move is taken for granted.
+            observed = self._pictures.steps if clip.states is None else clip.states[step]
+            self._pictures.see(pictures, observed, clip.first[step])
+
+    def see_rewards(self, rewards: np.ndarray) -> None:
+        """Look at the rewards of a chunk, [T, N]."""
+        self._lowest = min(self._lowest, float(rewards.min()))
+        self._highest = max(self._highest, float(rewards.max()))
+
+    @property
+    def constant(self) -> list[str]:
+        """What has not varied so far: `pictures`, `reward`.
+
+        A reward that is not read from pictures only counts if it was always 0: from others, such as 1 for every step,
+        the lengths of episodes are learned.
+        """
+        same = self._highest - self._lowest <= NOISE and (self._has_encoder or self._highest == self._lowest == 0)
+        return ["pictures"] * (self._pictures.flaw is not None) + ["reward"] * bool(same)
+
+    def complaints(self) -> Iterator[str]:
+        """Warnings, one line each."""
+        if self._pictures.trouble is not None:
+            yield f"{PICTURES}: {self._pictures.trouble}"
+        elif self._has_encoder and "reward" in self.constant:
+            yield constant_reward(f"the first {self._pictures.steps} steps" if self._pictures.steps else "all steps")
 
 
 def _is_constant(reward: RewardSetup, pictures: np.ndarray) -> bool:

@@ -80,7 +80,10 @@ class OffPolicyTrainer(ControlTrainer):
 
     def end_of_chunk(self) -> None:
         """Embed the chunk that was just collected; commit the rewards of the one before."""
-        rewards = self._scorer.end_of_chunk(self._env.take_chunk().clip)
+        clip = self._env.take_chunk().clip
+        if self._watch is not None:
+            self._watch.see(clip)
+        rewards = self._scorer.end_of_chunk(clip)
         if rewards is not None:
             self._report_chunk(rewards)
 

@@ -124,6 +124,8 @@ class OnPolicyTrainer(ControlTrainer):
     def _score(self, chunk: Chunk, features: np.ndarray) -> np.ndarray:
         """float32[T, N]: the rewards of a chunk, as the reward model gives them."""
         model, clip = self._reward, chunk.clip
+        if self._watch is not None:
+            self._watch.see(clip)
         captured = model.capture(clip) if isinstance(model, OnlineRewardModel) else {}
         clip = replace(clip, frames=None)
         if isinstance(model, OnlineRewardModel):

@@ -20,6 +20,7 @@ from sightline.control.background import BackgroundValidation, EvaluationProcess
 from sightline.control.building import ControlSetup
 from sightline.control.collection import CollectingVecEnv
 from sightline.control.learners import greedy
+from sightline.control.noticing import RunWatch
 from sightline.control.state import load_policy, restore_run, save_policy, save_run
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import RunFailed
@@ -62,6 +63,8 @@ class ControlTrainer:
         self._validation = setup.panel("validation", recipe.evaluation.episodes)
         self._reward: RewardModel = setup.reward_model
         self._pace, self._restarts = (time.monotonic(), 0), 0
+        # A run that goes on has seen enough if it has seen both vary.
+        self._watch = None if session.state.constant == [] else RunWatch(setup.reward)
         self._open = contextlib.ExitStack()
         make = setup.make_for_training
         shrink = run_shrinker(reward_config(recipe.reward), setup.reward_model)
@@ -333,8 +336,22 @@ class ControlTrainer:
             )
         if envs.ignores_reward and OWN_REWARD not in self.session.state.warnings:
             self.session.warn(OWN_REWARD)
+        self._notice(rewards)
         self.session.log(step, values)
         self.session.progress.update(step, values)
+
+    def _notice(self, rewards: np.ndarray) -> None:
+        """Warn, once, if nothing can be learned from what was seen so far; look no more once all of it has varied."""
+        if self._watch is None:
+            return
+        self._watch.see_rewards(rewards)
+        warned = self.session.state.warnings
+        for line in self._watch.complaints():
+            if not any(line.partition(":")[0] == earlier.partition(":")[0] for earlier in warned):
+                self.session.warn(line)
+        self.session.state.constant = self._watch.constant
+        if not self._watch.constant:
+            self._watch = None
 
     def _knows_reward(self) -> bool:
         """True if there is a reward to judge a policy by; a learned one means nothing before its first fit."""

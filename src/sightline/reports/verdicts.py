@@ -19,6 +19,9 @@ AS_GOOD = 0.1
 FEW = 4
 """Least number of evaluations from which the reward's agreement with the truth is judged."""
 
+NEVER = {"pictures": "the pictures showed nothing that changed", "reward": "the reward was the same at every step"}
+"""What a run found to be constant -> how that is told."""
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -70,7 +73,11 @@ def _next_steps(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: p
             if recipe.get("goal")
             else "The reward does not say what is wanted: look at the videos, and try another one."
         )
-    if learned is not None and not learned.good and isinstance(steps, int):
+    if "pictures" in _constant(result):
+        yield "Look at the pictures, in the videos below: camera, display driver, or what render() draws has to change."
+    elif "reward" in _constant(result):
+        yield "Pay with something that varies: other words, a closer camera, a larger encoder, or another reward."
+    elif learned is not None and not learned.good and isinstance(steps, int):
         yield f"Train longer: steps={2 * steps}, with --resume in the same folder."
     if steps == 0:
         yield "Let it learn by trying: policy.model=RUN/checkpoints/best-… with steps, and without warm_start."
@@ -85,6 +92,12 @@ def _next_steps(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: p
 def _verdict_of_training(recipe: Mapping[str, Any], result: Mapping[str, Any]) -> Verdict | None:
     # With no steps there is a warm start alone, and the model before RL is the one that is tested.
     return None if recipe.get("steps") == 0 else learning_verdict(result)
+
+
+def _constant(result: Mapping[str, Any]) -> list[str]:
+    """What never varied in training, so that nothing could be learned from it."""
+    names = result.get("constant")
+    return [name for name in NEVER if name in names] if isinstance(names, list) else []
 
 
 def readable_verdict(result: Mapping[str, Any]) -> Verdict | None:
@@ -103,6 +116,10 @@ def readable_verdict(result: Mapping[str, Any]) -> Verdict | None:
 def learning_verdict(result: Mapping[str, Any]) -> Verdict | None:
     """Judge if training has helped: if the interval of success, else of the return, lies above the untrained one's."""
     before, question = block(result, "untrained"), "Did it learn?"
+    constant = _constant(result)
+    if constant:
+        because = " and ".join(NEVER[name] for name in constant)
+        return Verdict(question, "It could not", f"In all of training {because}.", False)
     if before.get("ci_low") is not None and result.get("ci_low") is not None:
         said = f"It succeeds in {won(result)} of the test episodes; before training it was {won(before)}."
         low, high = result["ci_low"], before["ci_high"]
