@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from typer.testing import CliRunner
 
 from odd_pictures import Walk
 from sightline.cli.commands import app
-from sightline.envs.checking import check_control
+from sightline.envs.checking import check_control, described
 from sightline.envs.games.checking import Finding
 from sightline.envs.making import EnvMaker
 from sightline.errors import BadInput
@@ -160,6 +161,14 @@ def test_what_is_odd_is_said_and_passes(env: str, options: dict[str, Any], name:
 def test_what_needs_a_process_of_its_own_passes_if_it_gets_one() -> None:
     Alone.count = 0
     assert checked("Alone", in_processes=True)["copies"].passed
+
+
+def test_spaces_are_described_in_a_few_words() -> None:
+    parts = {"place": spaces.Box(-1, 1, (2,)), "said": spaces.Text(9), "door": spaces.Discrete(3)}
+    assert described(spaces.Dict(parts)) == (
+        "a dictionary of door: 3 choices, place: float32[2] from -1 to 1, said: text"
+    )
+    assert described(spaces.MultiDiscrete([2, 3])) == "MultiDiscrete([2 3])"
 
 
 def test_what_cannot_be_made_is_refused() -> None:

@@ -227,7 +227,9 @@ def described(space: spaces.Space[Any]) -> str:
         return "a dictionary of " + ", ".join(f"{name}: {described(part)}" for name, part in space.items())
     if isinstance(space, spaces.Tuple):
         return "a tuple of " + ", ".join(map(described, space.spaces))
-    return str(space)[:80]
+    if isinstance(space, spaces.Text):
+        return "text"
+    return str(space)[:80] if type(space).__module__.startswith("gymnasium.") else type(space).__name__
 
 
 def _checks_of_play(maker: EnvMaker, episodes: int, seed: int, in_processes: bool) -> Iterator[Finding]:
