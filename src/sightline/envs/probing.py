@@ -26,6 +26,8 @@ STEPS = 16
 """Random steps of a probe."""
 LONGER = 64
 """Random steps of a probe whose pictures show nothing so far: some worlds move slowly."""
+PATIENCE = 2.0
+"""Seconds after which a probe makes no further step."""
 ROUNDING = 1e-6
 """Difference of numbers, as a share of them or in itself, that only rounding has made: drawing moves some states."""
 
@@ -99,7 +101,10 @@ def probe(env: gymnasium.Env[Any, Any], frames: bool, steps: int = STEPS, seed: 
         watch.see(pictures, observed)
         if unrepeated is None and not np.array_equal(opening, pictures[0]):
             unrepeated = "picture"
+    until = time.monotonic() + PATIENCE
     while len(rewards) < steps or (steps and watch.flaw is not None and len(rewards) < LONGER):
+        if time.monotonic() > until:
+            break
         with clock("step"):
             observed, reward, terminated, truncated, info = env.step(next(actions))
         infos.append(info)
