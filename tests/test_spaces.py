@@ -343,6 +343,14 @@ def test_a_reward_of_states_is_refused_before_training(
     assert "the reward reads states as one array, and this environment's are of several parts" in done.err
 
 
+def test_preferences_are_learned_without_novelty(train: Callable[..., Path]) -> None:
+    learned = ("cartpole-preferences", *WORDS[:1], "reward.teacher.kind=scripted", "reward.explore=64")
+    few = ("reward.every=128", "reward.questions=10", "reward.pool=40", "reward.segment=2", "reward.fitting.epochs=4")
+    run = train(*learned, *few, "env_options.observes=camera", "learner.algorithm=DQN")
+    assert "before the first labels exploring is paid nothing: novelty is of states in one array" in warnings_of(run)
+    assert any("labels/asked" in record for record in numbers(run))
+
+
 def test_a_learner_without_such_a_network_is_refused(sightline: Sightline, tmp_path: Path) -> None:
     arguments = (*TINY, *OWN, "env_options={observes: camera, acts: float32}", "learner.algorithm=sb3_contrib.CrossQ")
     done = sightline("train", *arguments, "learner.tau=null", "--run-dir", tmp_path / "run")
@@ -414,7 +422,7 @@ def test_what_is_done_with_actions_is_said(acts: str, said: str | None) -> None:
         ("huge", "have no finite bounds (-3.4e+38 to 3.4e+38)"),
         ("empty", "are empty (shape [0]), so there is nothing to choose"),
         ("mixed", "hold numbers (Box) beside choices"),
-        ("words", "are of the kind Text; learners take Discrete, Box, MultiDiscrete or MultiBinary"),
+        ("words", "are words, which a policy on states cannot choose; have a model play it: role=agent"),
         ("sequence", "are of the kind Sequence"),
         ("many", "are 3 choices at once, 125 combinations, and this learner counts through 64 at most; say learner."),
     ],

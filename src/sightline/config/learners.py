@@ -70,7 +70,8 @@ class OffPolicyLearner(LearnerBase):
 
 
 class AutoLearner(OffPolicyLearner):
-    """DQN for discrete actions, SAC for continuous ones; what is set here goes to whichever it is."""
+    """DQN for discrete actions, SAC for continuous ones, PPO for many choices at once; what is set here goes to
+    whichever it is."""
 
     algorithm: Literal["auto"] = "auto"
 
