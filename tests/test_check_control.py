@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from odd_pictures import Walk
 from sightline.cli.commands import app
 from sightline.envs.checking import check_control, described
-from sightline.envs.games.checking import Finding
+from sightline.envs.games.checking import Finding, check_game, picture_trouble
+from sightline.envs.games.making import GameMaker
 from sightline.envs.making import EnvMaker
 from sightline.errors import BadInput
 
@@ -195,3 +196,25 @@ def test_the_command_checks_what_an_environment_is_for() -> None:
     assert "replies" in game.stdout and "train with" not in game.stdout
     assert "replies" in run.invoke(app, ["check-env", "numberline", "--episodes", "2"]).stdout
     assert run.invoke(app, ["check-env", "CartPole-v9"]).exit_code != 0
+
+
+@pytest.mark.parametrize(
+    ("draws", "said"),
+    [
+        ("black", "all pictures of 64 random turns are of one colour, (0, 0, 0)"),
+        ("sky", "all pictures of 64 random turns are the same"),
+        ("bar", None),
+        ("rarely", None),
+    ],
+)
+def test_pictures_that_show_an_agent_nothing_are_noticed(draws: str, said: str | None) -> None:
+    actions = {"left": [-1.0], "right": [1.0]}
+    maker = GameMaker("odd_pictures:Walk", {"draws": draws}, "Go right.", actions)
+    trouble = picture_trouble(maker)
+    assert trouble is None if said is None else trouble is not None and trouble.startswith(said)
+
+
+def test_our_own_limit_of_a_game_is_told_as_such() -> None:
+    maker = GameMaker("odd_pictures:Walk", {"length": 10**6}, "Go right.", {"left": [-1.0], "right": [1.0]})
+    (ends,) = [finding for finding in check_game(maker, 2) if finding.name == "ends"]
+    assert ends.detail.startswith("after 1000 steps at the latest, which is our own limit")

@@ -25,7 +25,7 @@ import numpy as np
 from sightline.agents.alarms import Alarms
 from sightline.agents.algorithms.returns import informative_tasks, is_complete
 from sightline.agents.asynchronous import RolloutsAhead, staleness, within_bound
-from sightline.agents.building import AgentSetup
+from sightline.agents.building import AgentSetup, game_maker
 from sightline.agents.evaluation import evaluate_policy, film_episode, play_eval_seeds, summary
 from sightline.agents.losses import Sums
 from sightline.agents.metrics import MetricValues, merge_sums, rollout_metrics, update_metrics
@@ -37,7 +37,7 @@ from sightline.agents.trajectory_log import LOGGED_EPISODES, trajectory_log, wri
 from sightline.agents.types import Advantages, Trajectory
 from sightline.agents.warm_start import warm_start
 from sightline.config.agents import WarmStart
-from sightline.envs.games.checking import HOW_TO_STATE_SUCCESS
+from sightline.envs.games.checking import HOW_TO_STATE_SUCCESS, picture_trouble
 from sightline.errors import RunFailed
 from sightline.evaluation.episode_stats import describe
 from sightline.evaluation.seeds import EvalSeeds
@@ -201,6 +201,7 @@ class AgentTrainer:
         self._keep_reference()
         with setup.engine.full_params():
             if self._is_main_process:
+                self._check_pictures()
                 self._check_replies()
             numbers_before = summary(self._play(self._test), self._test, self._eval_worker.success)
             if self._is_main_process:
@@ -215,6 +216,16 @@ class AgentTrainer:
                 f"'{self.setup.recipe.env}' does not state success, so the checkpoint with the highest return is "
                 f"chosen; {HOW_TO_STATE_SUCCESS}"
             )
+
+    def _check_pictures(self) -> None:
+        """Warn before a run is spent on pictures that show nothing."""
+        recipe = self.setup.recipe
+        if recipe.text_only or recipe.workers == "processes":
+            return  # what is wanted in processes of its own may not bear to be played in this one
+        with contextlib.suppress(Exception, SystemExit):  # a game that fails is told of by the episodes to come
+            trouble = picture_trouble(game_maker(recipe), recipe.seed)
+            if trouble is not None:
+                self.session.warn(f"the agent sees nothing: {trouble}")
 
     def _check_replies(self) -> None:
         """Warn before a run is spent on a model whose replies cannot be read."""

@@ -17,8 +17,8 @@ import numpy as np
 from gymnasium import spaces
 
 from sightline.envs.frames import rgb_frame
-from sightline.envs.games.checking import Finding
-from sightline.envs.making import DEFAULT_EPISODE_STEPS, EnvMaker
+from sightline.envs.games.checking import Finding, limit_in_words
+from sightline.envs.making import EnvMaker
 from sightline.envs.probing import ROUNDING, random_actions
 from sightline.envs.spaces import is_picture
 from sightline.envs.vector import FrameAndState, close_env, scalar_reward
@@ -253,7 +253,7 @@ def _checks_of_play(maker: EnvMaker, episodes: int, seed: int, in_processes: boo
             played.append(player.episode(seed + len(played), until))
         yield _check_success(player, played)
         yield _check_own_reward(player, played)
-        yield _check_ends(maker, player, played)
+        yield _check_ends(player, played)
         yield _tell_time([*players, player])
         yield _check_copies(maker, player, in_processes)
     finally:
@@ -362,24 +362,11 @@ def _check_own_reward(player: Player, played: Sequence[list[Moment]]) -> Finding
     )
 
 
-def _check_ends(maker: EnvMaker, player: Player, played: Sequence[list[Moment]]) -> Finding:
+def _check_ends(player: Player, played: Sequence[list[Moment]]) -> Finding:
     longest = max(len(moments) - 1 for moments in played)
     if not all(moments[-1].over for moments in played):
         return Finding("ends", True, f"an episode had not ended after {longest} steps, when time was up")
-    limit = f"after {longest} steps at the latest"
-    if longest == DEFAULT_EPISODE_STEPS and is_our_limit(maker, player.env):
-        limit += f", which is our own limit where an environment has none; {OTHER_LIMIT}"
-    return Finding("ends", True, limit)
-
-
-OTHER_LIMIT = "episode_steps=N sets another"
-
-
-def is_our_limit(maker: EnvMaker, env: gymnasium.Env[Any, Any]) -> bool:
-    """Whether the time limit of an environment is the one that is given to those without."""
-    made = env.unwrapped.spec
-    spec = None if made is None else gymnasium.registry.get(made.id)
-    return maker.episode_steps is None and (spec is None or spec.max_episode_steps is None)
+    return Finding("ends", True, limit_in_words(player.env, longest))
 
 
 def _tell_time(players: Sequence[Player]) -> Finding:

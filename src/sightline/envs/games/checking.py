@@ -23,12 +23,16 @@ from gymnasium.utils.env_checker import check_env
 
 from sightline.envs.games.actions import AnyEnv, check_action_names
 from sightline.envs.games.wrapping import has_oracle, oracle, random_action
+from sightline.envs.making import DEFAULT_EPISODE_STEPS
 from sightline.envs.success import stated_success
 from sightline.envs.vector import close_env
+from sightline.envs.watching import PictureWatch
 from sightline.errors import BadInput, RunFailed, reason_and_place
 
 MAX_STEPS = 2000
 """Steps after which an episode is taken to never end."""
+TURNS = 16
+"""Turns by which pictures are judged before training."""
 MAX_REPEATED = 5
 """Greatest number of episodes that are repeated to compare them."""
 
@@ -153,7 +157,7 @@ def _checks_of_play(maker: Callable[[], AnyEnv], env: AnyEnv, seeds: range) -> l
         _check_fact_leaks(env, games),
         _check_answer_leaks(_names(env), at_random, by_oracle),
         _check_legal_actions(_names(env), games),
-        _check_termination(games),
+        _check_termination(env, games),
         _check_success(games),
         _check_wins("random play", at_random, must_win=False),
     ]
@@ -464,12 +468,47 @@ def _check_legal_actions(names: tuple[str, ...], games: list[Episode]) -> Findin
     return Finding(name, True, f"{counted} of {len(names)} at a time" if names else f"{counted} in each state")
 
 
-def _check_termination(games: list[Episode]) -> Finding:
+def _check_termination(env: AnyEnv, games: list[Episode]) -> Finding:
     endless = sum(not game[-1].over for game in games)
     longest = max(len(game) - 1 for game in games)
     if endless:
         return Finding("ends", False, f"{endless} of {len(games)} episodes had not ended after {MAX_STEPS} steps")
-    return Finding("ends", True, f"after {longest} steps at the latest")
+    return Finding("ends", True, limit_in_words(env, longest))
+
+
+def limit_in_words(env: AnyEnv, longest: int) -> str:
+    """How long episodes are at most, and whether that is the limit that environments without one are given."""
+    made = env.unwrapped.spec
+    spec = None if made is None else gymnasium.registry.get(made.id)
+    said = f"after {longest} steps at the latest"
+    if longest != DEFAULT_EPISODE_STEPS or (spec is not None and spec.max_episode_steps is not None):
+        return said
+    return f"{said}, which is our own limit where an environment has none; episode_steps=N sets another"
+
+
+def picture_trouble(maker: Callable[[], AnyEnv], seed: int = 0) -> str | None:
+    """What is wrong with the pictures that an agent will be shown, in one line, by a few random turns; None if nothing
+    is, or the game has none."""
+    env = maker()
+    try:
+        watch, number = PictureWatch(), 0
+        while watch.steps < TURNS or (watch.flaw is not None and watch.steps < 4 * TURNS):
+            choose, number = random_player(env, seed, number), number + 1
+            observation, info = env.reset(seed=seed + number)
+            over = False
+            while not over and watch.steps < 4 * TURNS:
+                if not observation.images:
+                    return None
+                # What moves in a game is in the picture alone: that turns change something is taken for granted.
+                watch.see(observation.images[-1:], watch.steps)
+                now = _time_step(env, observation, 0.0, False, info)
+                observation, _, terminated, truncated, info = env.step(choose(now))
+                over = bool(terminated or truncated)
+                if watch.steps >= TURNS and watch.flaw is None:
+                    return None
+        return watch.trouble_with(f"all pictures of {watch.steps} random turns")
+    finally:
+        close_env(env)
 
 
 def states_success(env: AnyEnv, seed: int = 0, episodes: int = 3, most_steps: int = 200) -> bool:
