@@ -276,3 +276,10 @@ class Unrepeatable(Clock):
 
     def _state(self) -> np.ndarray:
         return np.array([self.time, self.length, int.from_bytes(os.urandom(3))], np.float32)
+
+
+class Large(Clock):
+    """Draws 300x400 pictures, whatever is wanted."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode, (300, 400))

@@ -24,8 +24,7 @@ from sightline.config.loading import for_control, load_recipe
 from sightline.control.collection import CollectingVecEnv
 from sightline.control.learners import build_on_policy_learner, check_learner, reset_values, value_weights
 from sightline.control.on_policy import NewestStates
-from sightline.control.resolving import env_maker, resolve
-from sightline.control.sizes import describe_size
+from sightline.control.resolving import describe_size, env_maker, resolve
 from sightline.control.standardisation import RewardScale, StandardisedObservations
 from sightline.control.state import acting_spaces
 from sightline.envs.making import EnvMaker

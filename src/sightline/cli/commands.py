@@ -569,6 +569,9 @@ def _errors_in_one_line() -> Iterator[None]:
         if place_of(error).startswith(("typer/", "click/")):
             raise  # a shell's completion has been installed or shown
         _leave(f"{reason_and_place(error)}: it must not end the program; let it raise an error instead", 1, error)
+    except MemoryError as error:
+        reason = " ".join(str(error).split())
+        _leave(f"there is not enough memory{f': {reason}' if reason else ''}", 1, error)
     except Exception as error:
         if hasattr(error, "format_message"):  # every way of misusing the command line
             _leave(f"{' '.join(error.format_message().split())} ('sightline --help' lists what there is)", 2, error)

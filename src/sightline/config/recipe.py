@@ -70,6 +70,12 @@ class RewardBlock(Strict):
         return 0.0
 
     @property
+    def frame_pixels(self) -> int | None:
+        """Pixels that are kept of a frame at most, until it is scored; None if it keeps its size, or if that is not
+        known yet."""
+        return None
+
+    @property
     def label_store(self) -> str | None:
         """The folder of a label store outside of the run, if it has one."""
         return None

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 
+from sightline.control.sizes import check_frames
 from sightline.envs.observations import Observations, picked
 from sightline.envs.vector import FrameVectorEnv, Transitions
 from sightline.evaluation.episode_stats import EpisodeStats
@@ -112,6 +113,8 @@ class CollectingVecEnv(SpacesVecEnv):
         self.finished: list[dict[str, float]] = []
         self.diverged = 0
         self._every = every
+        if frames:
+            check_frames(envs.frame_shape, -(-chunk // every), envs.count, kept)
         # Rows that are not scored are never touched, and take no memory.
         self._frames = (
             [np.zeros((chunk, envs.count, *envs.frame_shape), np.uint8) for _ in range(kept)] if frames else None

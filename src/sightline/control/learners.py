@@ -33,11 +33,12 @@ from sightline.config.learners import (
 )
 from sightline.config.recipe import ControlRecipe
 from sightline.control.replay import CommittedReplayBuffer
+from sightline.control.sizes import transitions_kept
 from sightline.control.standardisation import ReadParts, StandardisedObservations
 from sightline.envs.actions import what_is_done
 from sightline.envs.observations import Observations
 from sightline.envs.spaces import CONVOLVED, is_convolved, is_picture, what_is_read
-from sightline.errors import BadInput, nearest
+from sightline.errors import BadInput, nearest, reason_of
 from sightline.evaluation.episodes import Policy
 from sightline.models.device import choose_device
 
@@ -87,9 +88,17 @@ def _check_off_policy(learner: OffPolicyLearner, algorithm: type[BaseAlgorithm],
 
 
 def build_learner(
-    recipe: ControlRecipe, env: VecEnv, feature_shape: tuple[int, ...] | None, feature_dtype: Any
+    recipe: ControlRecipe,
+    env: VecEnv,
+    feature_shape: tuple[int, ...] | None,
+    feature_dtype: Any,
+    stored: int | None = None,
 ) -> OffPolicyAlgorithm:
     """Make the off-policy algorithm of a completed recipe, with a replay buffer that waits for rewards.
+
+    Args:
+        feature_shape, feature_dtype: of what a reward model keeps beside each transition; no shape keeps nothing.
+        stored: transitions that there is room for; default: as many as the run can fill (`transitions_kept`).
 
     Raises:
         BadInput: the values of its options do not fit.
@@ -100,6 +109,7 @@ def build_learner(
     first_rewards = 2 * learner.chunk * recipe.envs
     algorithm: Any = algorithm_class(learner)
     arguments = _arguments(learner, env.observation_space)
+    arguments["buffer_size"] = min(arguments["buffer_size"], transitions_kept(recipe) if stored is None else stored)
     policy, _ = choose_policy(algorithm, env.observation_space)
     # Returns over several steps are the buffer's business alone. SB3 would warn that it does not see to them itself.
     returns = {"n_steps": arguments.pop("n_steps", 1), "gamma": arguments["gamma"]}
@@ -119,6 +129,11 @@ def build_learner(
         )
     except (TypeError, ValueError, AssertionError) as error:
         raise BadInput(f"learner {learner.algorithm} cannot be built: {' '.join(str(error).split())}") from error
+    except MemoryError as error:
+        raise BadInput(
+            f"there is not enough memory for the replay buffer ({reason_of(error)}); lower learner.buffer_size, or "
+            "observe smaller pictures"
+        ) from error
     keep_log_in_memory(model)
     return model
 
@@ -142,6 +157,11 @@ def build_on_policy_learner(recipe: ControlRecipe, env: VecEnv) -> OnPolicyAlgor
             model: OnPolicyAlgorithm = algorithm(policy, env, seed=recipe.seed, device=recipe.device, **arguments)
     except (TypeError, ValueError, AssertionError) as error:
         raise BadInput(f"learner {learner.algorithm} cannot be built: {' '.join(str(error).split())}") from error
+    except MemoryError as error:
+        raise BadInput(
+            f"there is not enough memory for a chunk ({reason_of(error)}); lower learner.chunk or envs, or observe "
+            "smaller pictures"
+        ) from error
     if type(model.rollout_buffer) not in (RolloutBuffer, DictRolloutBuffer):
         raise BadInput(
             f"'{learner.algorithm}' keeps its rollouts in a {type(model.rollout_buffer).__name__}; only classes with "
@@ -162,8 +182,7 @@ def build_acting_learner(recipe: ControlRecipe, env: VecEnv) -> BaseAlgorithm:
         smallest = {"chunk": 2, "batch_size": None if learner.batch_size is None else 2}
         acting = recipe.model_copy(update={"learner": learner.model_copy(update=smallest)})
         return build_on_policy_learner(acting, env)
-    acting = recipe.model_copy(update={"learner": learner.model_copy(update={"buffer_size": env.num_envs})})
-    return build_learner(acting, env, None, np.float16)
+    return build_learner(recipe, env, None, np.float16, stored=env.num_envs)
 
 
 def choose_policy(algorithm: type[BaseAlgorithm], space: spaces.Space[Any]) -> tuple[str, str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium
@@ -20,6 +21,7 @@ from sightline.config.learners import (
 )
 from sightline.config.loading import for_control, validate_recipe
 from sightline.config.recipe import ControlRecipe
+from sightline.control.sizes import Seen, check_memory, space_of
 from sightline.envs.actions import COMBINATIONS, combinations, what_is_done
 from sightline.envs.drawing import Size
 from sightline.envs.frames import rgb_frame
@@ -79,18 +81,19 @@ def resolve(recipe: ControlRecipe) -> ControlRecipe:
     frames = recipe.reward.needs_frames
     env = env_maker(recipe, frame_size=None, render=frames)()
     try:
-        _try_out(env, task.env, frames)
-        actions = env.action_space
+        seen = _seen(env, task.env, frames)
     finally:
         close_env(env)
     # After the environment: there are no words for one that does not exist.
     document |= resolved_words(recipe, task)
-    learner = _chosen(recipe.learner, actions, recipe.envs)
+    learner = _chosen(recipe.learner, seen.actions, recipe.envs)
     document["learner"] = learner.model_dump(mode="json")
     tenth = max(recipe.steps // 10, 1)
     document["evaluation"]["every"] = recipe.evaluation.every or tenth
     document["checkpoints"]["every"] = recipe.checkpoints.every or tenth
-    return for_control(validate_recipe(document))
+    completed = for_control(validate_recipe(document))
+    check_memory(completed, seen)
+    return completed
 
 
 def describe_spaces(recipe: ControlRecipe) -> list[str]:
@@ -105,6 +108,23 @@ def describe_spaces(recipe: ControlRecipe) -> list[str]:
         return spaces_in_words(recipe, env)
     finally:
         env.close()
+
+
+def describe_size(recipe: ControlRecipe) -> str:
+    """Memory and disk space of a completed recipe, in two lines.
+
+    Raises:
+        BadInput, RunFailed: as for `resolve`.
+    """
+    frames, task = recipe.reward.needs_frames, find_task(recipe.env)
+    read = recipe.reward.frame_pixels
+    # Some environments draw at the size that is asked for: a square, as encoders read it.
+    side = None if read is None else math.isqrt(read)
+    env = env_maker(recipe, frame_size=None if side is None else (side, side), render=frames)()
+    try:
+        return space_of(recipe, _seen(env, task.env, frames))
+    finally:
+        close_env(env)
 
 
 def _fitting(learner: AutoLearner, actions: spaces.Space[Any]) -> LearnerConfig:
@@ -127,7 +147,7 @@ def _fitting(learner: AutoLearner, actions: spaces.Space[Any]) -> LearnerConfig:
     return PPOLearner(**given)
 
 
-def _try_out(env: gymnasium.Env[Any, Any], name: str, frames: bool) -> None:
+def _seen(env: gymnasium.Env[Any, Any], name: str, frames: bool) -> Seen:
     """Begin one episode.
 
     Raises:
@@ -146,8 +166,8 @@ def _try_out(env: gymnasium.Env[Any, Any], name: str, frames: bool) -> None:
     wrong = misfit(env.observation_space, state)
     if wrong is not None:
         raise BadInput(f"reset() of '{name}' gave an observation {wrong}; fix the environment")
-    if frames:
-        rgb_frame(env)
+    frame = rgb_frame(env).shape if frames else None
+    return Seen(env.observation_space, env.action_space, frame)
 
 
 def _chosen(learner: LearnerConfig, actions: spaces.Space[Any], envs: int) -> LearnerConfig:

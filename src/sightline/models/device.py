@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,75 @@ def available_cores() -> int:
     """Number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+CGROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+"""Files of a container's limit and use of memory, by versions 2 and 1 of Linux' control groups."""
+
+
+SHARE = 0.9
+"""Share of the memory that is left which may be filled with what is known beforehand."""
+
+
+def memory_for_use() -> float:
+    """Bytes of memory that may be filled with what is known beforehand; the rest is for everything else."""
+    return SHARE * available_memory()
+
+
+def check_room(needed: float, what: str, advice: str) -> None:
+    """Refuse what does not fit into memory, before it is made: some systems promise more than they have, and end the
+    process once it is used.
+
+    Args:
+        needed: bytes.
+        what: what is to be made.
+        advice: what to do about it.
+
+    Raises:
+        BadInput: it does not fit.
+    """
+    if needed > memory_for_use():
+        raise BadInput(
+            f"{what} would take {readable_size(needed)}, and {readable_size(available_memory())} of memory are left "
+            f"here: {advice}"
+        )
+
+
+def readable_size(count: float) -> str:
+    """Bytes in readable units."""
+    for unit, width in (("GB", 1e9), ("MB", 1e6)):
+        if count >= width:
+            return f"{count / width:.3g} {unit}"
+    return f"{count / 1e3:.3g} kB"
+
+
+def available_memory() -> int:
+    """Bytes of memory that this process may still take: the machine's, or what is left of a container's or a process's
+    limit."""
+    import psutil
+
+    left = [int(psutil.virtual_memory().available)]
+    for limit, used in CGROUPS:
+        # Without a limit there are no such files, or they hold a word, or more than any machine has.
+        with contextlib.suppress(OSError, ValueError):
+            taken = int(Path(used).read_text()) - _cached_files(Path(used).with_name("memory.stat"))
+            left.append(int(Path(limit).read_text()) - taken)
+    with contextlib.suppress(ImportError, OSError):  # not on Windows
+        import resource
+
+        most = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if most != resource.RLIM_INFINITY:
+            left.append(most - int(psutil.Process().memory_info().vms))
+    return max(min(left), 0)
+
+
+def _cached_files(statistics: Path) -> int:
+    """Bytes of a container's memory that hold copies of files, which make room when it is needed."""
+    pairs = (line.split() for line in statistics.read_text().splitlines())
+    return sum(int(count) for name, count in pairs if name in ("active_file", "inactive_file"))
 
 
 @contextlib.contextmanager

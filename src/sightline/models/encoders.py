@@ -103,6 +103,14 @@ def embedding_size(name: str) -> int | None:
     return size if isinstance(size, int) else None
 
 
+def picture_side(name: str) -> int | None:
+    """Side in pixels of the picture that an encoder reads, without loading it; None if its files would have to be
+    downloaded."""
+    tower = (_model_config(name) or {}).get("vision_cfg")
+    size = tower.get("image_size") if isinstance(tower, dict) else None
+    return size if isinstance(size, int) else None
+
+
 def _model_config(name: str) -> dict[str, Any] | None:
     """Model configuration that open_clip has for a name or a folder; None if it has none."""
     if name in BUNDLED or name.startswith("local-dir:"):

@@ -6,11 +6,13 @@ the replay buffer needs to be kept for the teacher's sake.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from sightline.labels.types import Segment
+from sightline.models.device import check_room
 from sightline.runs.archive import Archive
 
 
@@ -29,6 +31,11 @@ class SegmentPool:
     ) -> None:
         self.size, self.length = size, length
         self.added = 0
+        check_room(
+            size * length * math.prod(frame_shape),
+            f"the pool of segments ({size:,} of {length} frames of {frame_shape[0]}x{frame_shape[1]} pixels)",
+            "lower reward.pool or reward.segment, or let smaller frames be rendered (reward.frame_size, env_options)",
+        )
         self._frames = np.zeros((size, length, *frame_shape), np.uint8)
         self._features = np.zeros((size, length, *feature_shape), feature_dtype)
         self._true_rewards = np.zeros((size, length), np.float32)

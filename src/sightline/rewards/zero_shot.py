@@ -25,7 +25,7 @@ from pydantic import Field, PositiveInt
 from sightline.config.basics import Aspect, check_words
 from sightline.config.blocks import Dtype, RewardWording, checked_block
 from sightline.errors import BadInput
-from sightline.models.encoders import Encoder, embedding_size, load_encoder, warn_of_cropping
+from sightline.models.encoders import Encoder, embedding_size, load_encoder, picture_side, warn_of_cropping
 from sightline.rewards.base import Clip, RewardModel, to_numpy
 from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
 
@@ -74,6 +74,11 @@ class ZeroShotConfig(RewardConfig):
     def feature_bytes(self) -> float | None:
         size = embedding_size(self.encoder) if self.keep_embeddings else 0
         return None if size is None else 2.0 * size * self.views
+
+    @property
+    def frame_pixels(self) -> int | None:
+        side = picture_side(self.encoder)
+        return None if side is None else self.views * side**2
 
     def check(self, recipe: ControlRecipe | AgentRecipe) -> None:
         check_words(recipe.goal, recipe.baseline, self.alpha, goal_required=False)
