@@ -86,12 +86,12 @@ def test_pictures_for_people_are_sent_once() -> None:
 def test_what_is_only_looked_at_has_no_tensors() -> None:
     one = played(0, 64)[0]
     known: dict[str, Picture] = {}
-    shown, referred = without_tensors(one, known, framed=True), without_tensors(one, None)
+    shown, referred = without_tensors(one, known), without_tensors(one, None)
     assert (shown.elsewhere, referred.elsewhere, shown.end) == (False, False, None)
     for light in (shown, referred):
         assert all(turn.prompt is not None and not turn.prompt.per_picture for turn in light.turns)
         assert [turn.state for turn in light.turns] == [turn.state for turn in one.turns]
     assert [turn.exchange.pictures[0] for turn in shown.turns] == [known[digest] for digest in known]
-    assert all(turn.frame is not None for turn in shown.turns)
+    assert all(turn.frame is None for turn in shown.turns)
     assert all(turn.frame is None and not turn.exchange.pictures[0].pixels.size for turn in referred.turns)
     assert one.end is not None and all(turn.prompt and turn.prompt.per_picture for turn in one.turns)

@@ -50,6 +50,10 @@ class Picture:
         found.__dict__["digest"] = digest  # where cached_property looks first
         return found
 
+    def packed(self) -> Picture:
+        """The same picture, as a PNG file in memory: its pixels are unpacked whenever they are asked for."""
+        return _Packed(self)
+
     @cached_property
     def digest(self) -> str:
         """Short digest: the first 16 digits of `pixel_digest`."""
@@ -63,6 +67,19 @@ class Picture:
     @property
     def base64(self) -> str:
         return base64.b64encode(self.png).decode()
+
+
+class _Packed(Picture):
+    """A picture that is kept to be shown some day; screens of simulators take a hundredth of their pixels so."""
+
+    def __init__(self, picture: Picture) -> None:
+        # Where cached_property looks first.
+        self.__dict__.update(digest=picture.digest, png=encode_png(picture.pixels, compress_level=1))
+
+    @property
+    def pixels(self) -> np.ndarray:
+        with Image.open(io.BytesIO(self.png)) as image:
+            return np.asarray(image)
 
 
 def encode_png(pixels: np.ndarray, compress_level: int = 6) -> bytes:

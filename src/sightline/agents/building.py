@@ -31,8 +31,15 @@ from sightline.errors import BadInput
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import EVERY_TOKEN, Truncation
-from sightline.rewards.base import OnlineRewardModel, RewardModel
-from sightline.rewards.building import RewardContext, RewardSetup, RunContext, resolved_words, reward_config
+from sightline.rewards.base import OnlineRewardModel, RewardModel, frame_shrinker
+from sightline.rewards.building import (
+    RewardContext,
+    RewardSetup,
+    RunContext,
+    resolved_words,
+    reward_config,
+    run_shrinker,
+)
 from sightline.rewards.building import build_reward as build_model_of
 
 if TYPE_CHECKING:
@@ -191,7 +198,7 @@ class AgentSetup:
         """Rollout worker of training (this process's part of the parallel episodes) or of evaluation."""
         recipe = self.recipe
         if not training:
-            return evaluation_worker(recipe, self.vlm, keeps_frames=self.judge is not None)
+            return evaluation_worker(recipe, self.vlm, self.judge)
         return RolloutWorker(
             game_maker(recipe, training=True),
             recipe.replies,
@@ -203,6 +210,7 @@ class AgentSetup:
             workers=recipe.workers,
             prompt_tokens=recipe.rollouts.prompt_tokens,
             step_timeout=recipe.step_timeout,
+            shrink=None if self.judge is None else run_shrinker(reward_config(recipe.reward), self.judge),
         )
 
     def sampler(self, training: bool = False) -> Sampler:
@@ -260,8 +268,13 @@ class AgentSetup:
         return make_panel(name, played_game(self.recipe), episodes, seed)
 
 
-def evaluation_worker(recipe: AgentRecipe, vlm: VLM | None = None, keeps_frames: bool = False) -> RolloutWorker:
-    """Rollout worker of evaluation, in which a reply without an action is a failure of the agent."""
+def evaluation_worker(recipe: AgentRecipe, vlm: VLM | None = None, judge: RewardModel | None = None) -> RolloutWorker:
+    """Rollout worker of evaluation, in which a reply without an action is a failure of the agent.
+
+    Args:
+        vlm: the policy, see `RolloutWorker`.
+        judge: the reward model that scores what is played, if it sees anything.
+    """
     return RolloutWorker(
         game_maker(recipe),
         recipe.replies.model_copy(update={"unparsable": recipe.evaluation.unparsable}),
@@ -269,10 +282,11 @@ def evaluation_worker(recipe: AgentRecipe, vlm: VLM | None = None, keeps_frames:
         recipe.evaluation.parallel,
         vlm,
         find_task(recipe.env).success,
-        keeps_frames=keeps_frames,
+        keeps_frames=judge is not None,
         workers=recipe.workers,
         prompt_tokens=recipe.rollouts.prompt_tokens,
         step_timeout=recipe.step_timeout,
+        shrink=frame_shrinker(judge),
     )
 
 

@@ -19,10 +19,10 @@ import numpy as np
 
 from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.engines.engine import Engine, SingleProcess
-from sightline.agents.rewards import TurnRewards
+from sightline.agents.rewards import BlockRewards, TurnRewards
 from sightline.agents.rollouts import CHANCE_OF_MOVES, EpisodeTask, PictureFilter, RolloutWorker
 from sightline.agents.samplers import Sampler
-from sightline.agents.sharing import gather_episodes, without_tensors
+from sightline.agents.sharing import gather_episodes, light_turn, reference_to
 from sightline.agents.trajectory_log import LOGGED_EPISODES
 from sightline.agents.types import Trajectory
 from sightline.envs.games.contract import Observation
@@ -41,8 +41,9 @@ PICTURE_CONDITIONS: tuple[PictureCondition, ...] = get_args(PictureCondition)
 MID_GREY = 128
 FRAMES_PER_SECOND = 2
 """Of videos of games, whose environments name no rate: time to look at a card."""
-POOL = 512
-"""Maximum number of different pictures to shuffle: enough to be uninformative, few enough to keep."""
+POOL, POOL_BYTES = 512, 400_000_000
+"""Maximum number of different pictures to shuffle, and of their bytes: enough to be uninformative, few enough to
+keep."""
 STATES_OF_EPISODE = 64
 """Maximum number of such pictures from one episode, so that they come from several."""
 ALONE = SingleProcess()
@@ -50,6 +51,16 @@ ALONE = SingleProcess()
 
 Choose = Callable[[gymnasium.Env[Any, Any], Mapping[str, Any], np.random.Generator], "str | None"]
 """(environment, info of its state, random generator) -> name of an action; None plays a random one."""
+
+
+Watch = Callable[[str], Callable[[int], None]]
+"""Called with what is about to be played, in a few words -> called with every number of turns that was just played; it
+may say how far that is, and raise what stops it."""
+
+
+def unwatched(what: str) -> Callable[[int], None]:
+    """Watch nothing."""
+    return lambda turns: None
 
 
 def play_eval_seeds(
@@ -79,14 +90,31 @@ def play_eval_seeds(
         picture_filter = blank_picture
     elif pictures == "shuffled":
         picture_filter = ShuffledPictures(collect_pictures(worker, eval_seeds))
+    blocks = BlockRewards(rewards) if rewards is not None and rewards.needs_frames else None
     shown: dict[str, Picture] = {}
 
-    def at_end(index: int, episode: Trajectory) -> Trajectory:
-        # Frames stay for the reward model, which scores many episodes at once and then lets them go.
-        return without_tensors(episode, shown if index < LOGGED_EPISODES else None, framed=True)
+    def kept(picture: Picture) -> Picture:
+        if picture.digest not in shown:
+            shown[picture.digest] = picture.packed()
+        return shown[picture.digest]
 
-    played = worker.play(sampler, tasks, picture_filter=picture_filter, after_turns=after_turns, at_end=at_end)
-    if rewards is not None:
+    # Nothing large is kept of a turn that was played: neither episodes nor their turns fill the memory.
+    def at_turn(index: int, episode: Trajectory) -> None:
+        episode.turns[-1] = light_turn(episode.turns[-1], kept if index < LOGGED_EPISODES else reference_to)
+        if blocks is not None:
+            blocks.take(index, episode)
+
+    def at_end(index: int, episode: Trajectory) -> None:
+        episode.end = None
+        if blocks is not None:
+            blocks.end(index, episode)
+
+    played = worker.play(
+        sampler, tasks, picture_filter=picture_filter, after_turns=after_turns, at_turn=at_turn, at_end=at_end
+    )
+    if blocks is not None:
+        blocks.score()
+    elif rewards is not None:
         rewards.score(played)
     return gather_episodes(engine, played, 1, pictured=LOGGED_EPISODES)
 
@@ -126,12 +154,15 @@ def collect_pictures(worker: RolloutWorker, eval_seeds: EvalSeeds) -> tuple[Pict
 
     def keep(observation: Observation, steps: int) -> bool:
         for image in observation.images:
-            picture = Picture(image)
+            picture = Picture(np.array(image))
             found.setdefault(picture.digest, picture)
-        return len(found) < POOL and steps < STATES_OF_EPISODE
+        return not is_full() and steps < STATES_OF_EPISODE
+
+    def is_full() -> bool:
+        return len(found) >= POOL or sum(picture.pixels.nbytes for picture in found.values()) >= POOL_BYTES
 
     for seed in sorted(set(eval_seeds.seeds)):
-        if len(found) >= POOL:
+        if is_full():
             break
         _play_without_model(worker, seed, _random_action, keep)
     return tuple(found[digest] for digest in sorted(found))
@@ -274,27 +305,36 @@ def _share(part: int, whole: int) -> float | None:
 # -- baselines ---------------------------------------------------------------------------------------------------------
 
 
-def random_play(worker: RolloutWorker, eval_seeds: EvalSeeds, engine: Engine = ALONE) -> dict[str, Any]:
+def random_play(
+    worker: RolloutWorker, eval_seeds: EvalSeeds, engine: Engine = ALONE, watch: Watch = unwatched
+) -> dict[str, Any]:
     """Summary of the random baseline, uniform over legal actions. No model replies, so perception is not measured."""
-    played = _play_panel(worker, eval_seeds, _random_action, engine)
+    played = _play_panel(worker, eval_seeds, _random_action, engine, watch("random play"))
     return _summary_of_complete(played, eval_seeds, worker)
 
 
-def oracle_play(worker: RolloutWorker, eval_seeds: EvalSeeds, engine: Engine = ALONE) -> dict[str, Any] | None:
+def oracle_play(
+    worker: RolloutWorker, eval_seeds: EvalSeeds, engine: Engine = ALONE, watch: Watch = unwatched
+) -> dict[str, Any] | None:
     """Summary of the environment's oracle, of the episodes in which it knows a move; None if there are none.
 
     Where it knows none later on, a random legal action is played, and the share of these is in `replaced`.
     """
     if not has_oracle(worker.games[0]):
         return None
-    played = _play_panel(worker, eval_seeds, _oracle_action, engine)
+    played = _play_panel(worker, eval_seeds, _oracle_action, engine, watch("the oracle"))
     advised = [outcome for outcome in played if outcome is None or outcome.replaced < outcome.turns]
     return _summary_of_complete(advised, eval_seeds, worker) if any(advised) else None
 
 
-def _play_panel(worker: RolloutWorker, eval_seeds: EvalSeeds, choose: Choose, engine: Engine) -> list[_Outcome | None]:
+def _play_panel(
+    worker: RolloutWorker, eval_seeds: EvalSeeds, choose: Choose, engine: Engine, after_turns: Callable[[int], None]
+) -> list[_Outcome | None]:
     """Play every seed by a rule, each process its share; None where the environment broke down."""
-    outcomes = [_play_without_model(worker, seed, choose) for seed in eval_seeds.seeds[engine.rank :: engine.world]]
+    outcomes: list[_Outcome | None] = []
+    for seed in eval_seeds.seeds[engine.rank :: engine.world]:
+        outcomes.append(_play_without_model(worker, seed, choose))
+        after_turns(0 if outcomes[-1] is None else outcomes[-1].turns)
     parts = engine.gather(outcomes)
     return [parts[i % engine.world][i // engine.world] for i in range(len(eval_seeds.seeds))]
 
@@ -379,6 +419,7 @@ def evaluate_policy(
     keep: Callable[[PictureCondition, list[Trajectory]], None] = lambda pictures, played: None,
     rewards: TurnRewards | None = None,
     engine: Engine = ALONE,
+    watch: Watch = unwatched,
 ) -> dict[str, Any]:
     """Evaluate an agent: its summary, and under `blank`, `shuffled`, `random` and `oracle` those to compare it with
     (`oracle` is None if the environment has none, or one that knows no move in these episodes).
@@ -386,16 +427,18 @@ def evaluate_policy(
     Args:
         keep: called with the episodes of each picture condition.
         rewards, engine: see `play_eval_seeds`.
+        watch: see `Watch`.
     """
     numbers: dict[str, Any] = {}
     played: list[Trajectory] = []
     for pictures in PICTURE_CONDITIONS:
         # Where no picture is shown, there is nothing to hide: the same episodes stand for all.
         if pictures == "real" or any(turn.exchange.pictures for one in played for turn in one.turns):
-            played = play_eval_seeds(worker, sampler, eval_seeds, pictures, rewards=rewards, engine=engine)
+            after_turns = watch(f"{pictures} pictures")
+            played = play_eval_seeds(worker, sampler, eval_seeds, pictures, after_turns, rewards, engine)
         keep(pictures, played)
         found = summary(played, eval_seeds, worker.success)
         numbers |= found if pictures == "real" else {pictures: found}
-    numbers["random"] = random_play(worker, eval_seeds, engine)
-    numbers["oracle"] = oracle_play(worker, eval_seeds, engine)
+    numbers["random"] = random_play(worker, eval_seeds, engine, watch)
+    numbers["oracle"] = oracle_play(worker, eval_seeds, engine, watch)
     return numbers

@@ -12,7 +12,7 @@ really happened.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -23,6 +23,30 @@ from sightline.errors import BadInput
 from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream
 
 PerWhat = Literal["turn", "episode"]
+
+
+BLOCK_TURNS, BLOCK_BYTES = 512, 64_000_000
+"""So many turns are scored at once, or fewer whose frames take so much memory."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive turns of an episode, of those that led to a state.
+
+    Attributes:
+        start, stop: numbers of the first one and of the one after the last.
+        over: whether the episode is over, and ends with them.
+    """
+
+    episode: Trajectory
+    start: int
+    stop: int
+    over: bool
+
+    @property
+    def turns(self) -> list[Turn]:
+        """The turns."""
+        return states_of(self.episode)[self.start : self.stop]
 
 
 class TurnRewards:
@@ -71,15 +95,25 @@ class TurnRewards:
         episodes = [episode for episode in trajectories if is_complete(episode)]
         if not episodes:
             return
-        led = any(_led_somewhere(turn) for episode in episodes for turn in episode.turns)
-        rewards = iter(self._rewards(self.clip(episodes), learns)[:, 0].tolist() if led else ())
-        for episode in episodes:
-            # A forfeited turn led to no state: there is nothing to judge, and nothing is earned.
-            earned = [next(rewards) if _led_somewhere(turn) else 0.0 for turn in episode.turns]
-            if self.per == "episode":
-                earned = [0.0] * (len(earned) - 1) + [sum(earned)]
-            for turn, reward in zip(episode.turns, earned, strict=True):
-                turn.reward, turn.frame = reward - turn.penalty, None
+        parts = [Part(episode, 0, len(states_of(episode)), over=True) for episode in episodes]
+        led = any(part.turns for part in parts)
+        rewards = iter(self._rewards(self.clip(parts), learns)[:, 0].tolist() if led else ())
+        for part in parts:
+            self.pay(part.episode, [next(rewards) for _ in part.turns])
+
+    def pay(self, episode: Trajectory, earned: Sequence[float]) -> None:
+        """Give the turns of an episode what they have earned, less their penalties; frames are let go.
+
+        Args:
+            earned: of each turn that led to a state. A forfeited one led to none: there is nothing to judge, and
+                nothing is earned.
+        """
+        rewards = iter(earned)
+        of_turns = [next(rewards) if _led_somewhere(turn) else 0.0 for turn in episode.turns]
+        if self.per == "episode":
+            of_turns = [0.0] * (len(of_turns) - 1) + [sum(of_turns)]
+        for turn, reward in zip(episode.turns, of_turns, strict=True):
+            turn.reward, turn.frame = reward - turn.penalty, None
 
     def _rewards(self, clip: Clip, learns: bool) -> np.ndarray:
         if not (learns and isinstance(self.model, OnlineRewardModel)):
@@ -90,15 +124,14 @@ class TurnRewards:
         self.model.collected(features, seen, captured)
         return rewards
 
-    def clip(self, episodes: Sequence[Trajectory]) -> Clip:
-        """The turns of some episodes, one after the other, as a clip of one column."""
-        in_episodes = [[turn for turn in episode.turns if _led_somewhere(turn)] for episode in episodes]
-        turns = [turn for of_episode in in_episodes for turn in of_episode]
-        first = [i == 0 for of_episode in in_episodes for i in range(len(of_episode))]
-        ended = [i == len(of_episode) - 1 for of_episode in in_episodes for i in range(len(of_episode))]
-        terminal = {id(e.turns[-1]) for e in episodes if not e.truncated}
+    def clip(self, parts: Sequence[Part]) -> Clip:
+        """The turns of parts of episodes, one after the other, as a clip of one column."""
+        turns = [turn for part in parts for turn in part.turns]
+        first = [i == 0 for part in parts for i in range(part.start, part.stop)]
+        ended = [part.over and i == part.stop - 1 for part in parts for i in range(part.start, part.stop)]
+        terminal = {id(part.episode.turns[-1]) for part in parts if part.over and not part.episode.truncated}
         # The episode's own rule says whether it succeeded; that is known at its end.
-        won = {id(e.turns[-1]): e.success for e in episodes}
+        won = {id(part.episode.turns[-1]): part.episode.success for part in parts if part.over}
         success = [won.get(id(turn), turn.success) for turn in turns]
         states_success = self._states_success or any(one is not None for one in success)
         return Clip(
@@ -110,6 +143,74 @@ class TurnRewards:
             terminated=np.array([id(turn) in terminal for turn in turns], bool)[:, None],
             instruction=self.instruction,
         )
+
+
+class BlockRewards:
+    """Rewards of episodes while they are played: frames are scored in blocks and let go, so that there are never many.
+
+    The numbers are those of `TurnRewards.score`, to the rounding of a reward model whose batches are others.
+
+    Args:
+        rewards: scores the turns, by a model that reads frames and learns nothing meanwhile.
+    """
+
+    def __init__(self, rewards: TurnRewards) -> None:
+        self._rewards = rewards
+        # By the index of an episode: what it consists of so far, and what its states have earned.
+        self._played: dict[int, Trajectory] = {}
+        self._earned: dict[int, list[float]] = {}
+        self._over: set[int] = set()
+        self._turns = self._bytes = 0
+
+    def take(self, index: int, episode: Trajectory) -> None:
+        """Take in the newest turn of an episode, and score what has gathered if it is a block."""
+        self._played[index] = episode
+        self._earned.setdefault(index, [])
+        frame = episode.turns[-1].frame
+        self._turns += 1
+        self._bytes += 0 if frame is None else frame.nbytes
+        if self._turns >= BLOCK_TURNS or self._bytes >= BLOCK_BYTES:
+            self.score()
+
+    def end(self, index: int, episode: Trajectory) -> None:
+        """Take note that an episode has ended; one that broke down is not scored."""
+        if is_complete(episode):
+            self._over.add(index)
+            return
+        self._played.pop(index, None)
+        for turn in episode.turns:
+            turn.frame = None
+
+    def score(self) -> None:
+        """Score what has gathered: all turns but the newest of episodes that go on, which may be their last.
+
+        Raises:
+            BadInput, RunFailed: as for `TurnRewards.score`.
+        """
+        back = self._rewards.model.window - 1
+        parts: dict[int, Part] = {}
+        for index, episode in self._played.items():
+            over, scored = index in self._over, len(self._earned[index])
+            stop = len(states_of(episode)) - (0 if over else 1)
+            if stop > scored:
+                # Rewards of windows need the steps before, whose own rewards are known.
+                parts[index] = Part(episode, max(scored - back, 0), stop, over)
+        if parts:
+            rewards = iter(RewardStream(self._rewards.model)(self._rewards.clip(list(parts.values())))[:, 0].tolist())
+            for index, part in parts.items():
+                of_part = [next(rewards) for _ in part.turns]
+                self._earned[index] += of_part[len(self._earned[index]) - part.start :]
+                for turn in states_of(part.episode)[: max(part.stop - back, 0)]:
+                    turn.frame = None
+        for index in self._over:
+            self._rewards.pay(self._played.pop(index), self._earned.pop(index))
+        self._over.clear()
+        self._turns = self._bytes = 0
+
+
+def states_of(episode: Trajectory) -> list[Turn]:
+    """The turns that led to a state."""
+    return [turn for turn in episode.turns if _led_somewhere(turn)]
 
 
 def _led_somewhere(turn: Turn) -> bool:

@@ -39,6 +39,7 @@ from sightline.errors import BadInput, RunFailed, reason_and_place
 from sightline.evaluation.episode_stats import success_by_rule
 from sightline.images import Picture
 from sightline.models.device import available_cores
+from sightline.models.shrinking import Shrink
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import ChatTurn
 
@@ -112,6 +113,7 @@ class _Rules:
     window: int
     success: SuccessRule
     keeps_frames: bool
+    shrink: Shrink | None
     prompt_tokens: int | None
 
 
@@ -126,6 +128,7 @@ class RolloutWorker:
         vlm: the policy whose tokens replies consist of; None if replies are only text, which is not trained on.
         success: an episode succeeds if `info["success"]` is true at `every` step, at `any` step, or at its `end`.
         keeps_frames: whether turns keep the frame of the state that they led to, for a reward model.
+        shrink: makes these frames smaller (`sightline.rewards.base.frame_shrinker`); None keeps their size.
         workers: `inline` steps all episodes in this process, one after the other; `processes` spreads them over as many
             processes as there are cores.
         prompt_tokens: of a prompt, at most: earlier turns are left out to keep to it. For policies only: the tokens of
@@ -145,8 +148,9 @@ class RolloutWorker:
         workers: Workers = "inline",
         prompt_tokens: int | None = None,
         step_timeout: float | None = None,
+        shrink: Shrink | None = None,
     ) -> None:
-        self._rules = _Rules(_Texts(replies, vlm), window, success, keeps_frames, prompt_tokens)
+        self._rules = _Rules(_Texts(replies, vlm), window, success, keeps_frames, shrink, prompt_tokens)
         self.success: SuccessRule = success
         self._parallel = parallel
         processes = min(parallel, available_cores()) if workers == "processes" else 0
@@ -159,7 +163,8 @@ class RolloutWorker:
         key: Key = (),
         picture_filter: PictureFilter | None = None,
         after_turns: Callable[[int], None] | None = None,
-        at_end: Callable[[int, Trajectory], Trajectory] = lambda index, episode: episode,
+        at_turn: Callable[[int, Trajectory], None] | None = None,
+        at_end: Callable[[int, Trajectory], None] | None = None,
     ) -> list[Trajectory]:
         """Play every task to its end.
 
@@ -167,7 +172,9 @@ class RolloutWorker:
             key: prefix of the PRNG key of every turn, so that the same task can be played differently.
             picture_filter: changes the pictures that the sampler is shown, not the episode's facts.
             after_turns: called with the number of turns that were just played.
-            at_end: (index of a task, its episode, which has just ended) -> what is kept of the episode.
+            at_turn: called with the index of a task and its episode so far, after each of its turns. What it takes out
+                of the newest turn is not kept until the episode ends; later prompts show it all the same.
+            at_end: called with the index of a task and its episode, which has just ended.
 
         Returns:
             Trajectories in the order of the tasks. Where the environment broke down, one with `error`.
@@ -193,9 +200,13 @@ class RolloutWorker:
                     episode.step(completion)  # all begin …
                 for episode in playing:
                     episode.observe()  # … before the first is waited for
+                    if at_turn is not None:
+                        at_turn(episode.index, episode.trajectory)
             for episode in active:
                 if episode.over:
-                    done[episode.index] = at_end(episode.index, episode.trajectory)
+                    done[episode.index] = episode.trajectory
+                    if at_end is not None:
+                        at_end(episode.index, episode.trajectory)
                     free.append(episode.slot)
                     if episode.trajectory.error is not None:
                         self.games.discard(episode.slot)
@@ -221,6 +232,11 @@ class RolloutWorker:
     def close(self) -> None:
         """Close all environments."""
         self.games.close()
+
+
+def _copied(observation: Observation) -> Observation:
+    """An observation with pictures that no later one overwrites: some environments draw on one canvas all the time."""
+    return Observation(observation.text, tuple(np.array(image) for image in observation.images))
 
 
 class _Episode:
@@ -293,12 +309,14 @@ class _Episode:
         try:
             if not self.trajectory.turns:
                 observation, self._info = led_to()
+                observation = _copied(observation)
                 self.trajectory.kind = str(self._info.get("kind", ""))
                 self._states_success = stated_success(self._info) is not None
                 self.trajectory.success = self._success()
                 self._show(observation)
                 return
             observation, reward, terminated, truncated, self._info = led_to()
+            observation = _copied(observation)
             turn = self.trajectory.turns[-1]
             if not math.isfinite(reward):
                 turns, seed = len(self.trajectory.turns), self._task.seed
@@ -307,7 +325,8 @@ class _Episode:
             turn.reward += turn.env_reward  # it holds the penalty already
             turn.success = stated_success(self._info)
             if self._rules.keeps_frames:
-                turn.frame = observation.images[-1] if observation.images else rgb_frame(self._game)
+                frame = observation.images[-1] if observation.images else rgb_frame(self._game)
+                turn.frame = frame if self._rules.shrink is None else self._rules.shrink(frame[None])[0]
             self.trajectory.success = self._success()
             self.trajectory.mistakes = int(self._info.get("mistakes", 0))
             self._show(observation)
@@ -344,6 +363,8 @@ class _Episode:
         memory = self.trajectory.turns[-1].reply.memory if self.trajectory.turns else ""
         text = self._rules.texts.prompt_text(observation.text, self._queried_facts, names, memory)
         self._exchanges.append(ChatTurn(text, pictures))
+        # What no later prompt shows is let go.
+        del self._exchanges[: -self._rules.window]
 
     def parsed_turn(self, completion: Completion) -> Turn:
         """Make the turn of a reply, before its action is played."""

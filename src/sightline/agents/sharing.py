@@ -9,7 +9,7 @@ the most of what is sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -42,26 +42,34 @@ def gather_episodes(engine: Engine, local: Sequence[Trajectory], group: int, pic
     return [gathered[place] for place in sorted(gathered)]
 
 
-def without_tensors(episode: Trajectory, pictures: dict[str, Picture] | None, framed: bool = False) -> Trajectory:
+def without_tensors(episode: Trajectory, pictures: dict[str, Picture] | None) -> Trajectory:
     """Copy an episode without what only learning needs.
 
     Args:
         pictures: digest -> picture, to which those of the episode are added, so that equal ones are kept once; None
             replaces them by references.
-        framed: keep the frames of turns, which a reward model has not seen yet.
     """
-    return replace(episode, turns=[_light_turn(turn, pictures, framed) for turn in episode.turns], end=None)
+
+    def kept(picture: Picture) -> Picture:
+        return reference_to(picture) if pictures is None else pictures.setdefault(picture.digest, picture)
+
+    return replace(episode, turns=[replace(light_turn(turn, kept), frame=None) for turn in episode.turns], end=None)
 
 
-def _light_turn(turn: Turn, pictures: dict[str, Picture] | None, framed: bool) -> Turn:
-    shown = tuple(
-        Picture.reference(picture.digest) if pictures is None else pictures.setdefault(picture.digest, picture)
-        for picture in turn.exchange.pictures
-    )
+def light_turn(turn: Turn, kept: Callable[[Picture], Picture]) -> Turn:
+    """Copy a turn without what only learning needs; the frame stays, which a reward model may not have seen yet.
+
+    Args:
+        kept: picture -> what stands in its place.
+    """
     return replace(
         turn,
-        exchange=replace(turn.exchange, pictures=shown),
+        exchange=replace(turn.exchange, pictures=tuple(map(kept, turn.exchange.pictures))),
         prompt=None if turn.prompt is None else Prompt(np.zeros(0, np.int64)),
         sample=replace(turn.sample, kept=()),
-        frame=turn.frame if framed else None,
     )
+
+
+def reference_to(picture: Picture) -> Picture:
+    """A picture's digest, without its pixels."""
+    return Picture.reference(picture.digest)

@@ -52,6 +52,8 @@ from sightline.runs.stopping import StopRequests
 from sightline.session import Commit, Finished, RunSession, Write
 
 STATE = "trainer.safetensors"
+TOLD_EVERY = 30.0
+"""Seconds after which an evaluation says again how far it is."""
 CHECKED_REPLIES = 32
 """Replies that are looked at before the first update."""
 TRAINING = zlib.crc32(b"training")
@@ -203,7 +205,7 @@ class AgentTrainer:
             if self._is_main_process:
                 self._check_pictures()
                 self._check_replies()
-            numbers_before = summary(self._play(self._test), self._test, self._eval_worker.success)
+            numbers_before = summary(self._play(self._test, "before RL"), self._test, self._eval_worker.success)
             if self._is_main_process:
                 self.session.write_json("untrained.json", numbers_before)
                 self.session.progress.say(f"before RL   {describe(numbers_before)}")
@@ -466,7 +468,8 @@ class AgentTrainer:
     def validate(self) -> Finished:
         """Play the validation seeds."""
         with self.setup.engine.full_params():
-            numbers = summary(self._play(self._validation), self._validation, self._eval_worker.success)
+            played = self._play(self._validation, "validation")
+            numbers = summary(played, self._validation, self._eval_worker.success)
         if self._latest is not None:
             self._log_trajectories(f"update-{self._updates:04d}", *self._latest)
         return Finished(numbers, self._save_policy)
@@ -513,7 +516,13 @@ class AgentTrainer:
 
         with setup.engine.full_params():
             result = evaluate_policy(
-                self._eval_worker, self._eval_sampler(), self._test, keep, self._rewards, setup.engine
+                self._eval_worker,
+                self._eval_sampler(),
+                self._test,
+                keep,
+                self._rewards,
+                setup.engine,
+                lambda what: self._watch(f"test, {what}", self._test),
             )
         return result | {"untrained": self.session.run.read_json("untrained.json")}
 
@@ -524,11 +533,34 @@ class AgentTrainer:
             if film is not None:
                 self.session.save_film("chosen", film)
 
-    def _play(self, seeds: EvalSeeds) -> list[Trajectory]:
+    def _watch(self, what: str, seeds: EvalSeeds) -> Callable[[int], None]:
+        """Say what is about to be played, and now and then how far it is; stop it if that was asked for long ago."""
+        say, began = self.session.progress.say, time.monotonic()
+        say(f"{what}: {len(seeds.seeds)} episodes are played")
+        turns, told = 0, began
+
+        def after_turns(count: int) -> None:
+            nonlocal turns, told
+            turns += count
+            if time.monotonic() - told >= TOLD_EVERY:
+                told = time.monotonic()
+                say(f"{what}: {turns:,} turns so far, {told - began:.0f} s")
+            self._give_up_if_overdue()
+
+        return after_turns
+
+    def _play(self, seeds: EvalSeeds, what: str) -> list[Trajectory]:
         """Play evaluation seeds, those of all processes; a reward model scores the episodes, if there is one."""
         engine = self.setup.engine
         with self._present_weights():
-            return play_eval_seeds(self._eval_worker, self._eval_sampler(), seeds, rewards=self._rewards, engine=engine)
+            return play_eval_seeds(
+                self._eval_worker,
+                self._eval_sampler(),
+                seeds,
+                after_turns=self._watch(what, seeds),
+                rewards=self._rewards,
+                engine=engine,
+            )
 
     def _eval_sampler(self) -> InterruptibleSampler:
         return InterruptibleSampler(self.setup.sampler(), self._give_up_if_overdue)
