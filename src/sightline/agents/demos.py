@@ -126,7 +126,9 @@ def _played(
         memory = reasons or thoughts_of(facts)
         if turn == 0 or happens(settings.later_turns):
             reply = demonstration(replies, facts, memory, shown)
-            yield Demo(text, tuple(map(Picture, observation.images)), reply, seed, turn, facts)
+            # Copies: some environments draw on one canvas all the time.
+            pictures = tuple(Picture(np.array(image)) for image in observation.images)
+            yield Demo(text, pictures, reply, seed, turn, facts)
         played = random_action(env, legal, chance) if happens(settings.explore) else shown
         observation, _, terminated, truncated, info = env.step(played)
         turn, over = turn + 1, bool(terminated or truncated)

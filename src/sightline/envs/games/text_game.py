@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from sightline.envs.frames import rgb_frame
+from sightline.envs.frames import checked_frame, rgb_frame
 from sightline.envs.games.contract import MAX_TEXT, ActionText, AnyText, Observation
 from sightline.envs.games.old_api import OldTextEnv
 from sightline.envs.games.wrapping import begin_once
@@ -131,11 +131,8 @@ class TextGame(gymnasium.Wrapper[Observation, str, Any, Any]):
             rgb_frame(self.env) if self._pictures == "render" else _find(self._pictures, observation, info, "pictures")
         )
         pictures = found if isinstance(found, list | tuple) else (found,)
-        for picture in pictures:
-            if not (isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.ndim == 3):
-                kind = getattr(picture, "dtype", type(picture).__name__)
-                raise RunFailed(f"a picture of a state is no uint8[H, W, 3] but {kind} {np.shape(picture)}")
-        return Observation(told[:MAX_TEXT], tuple(pictures))
+        # Copies: some environments draw on one canvas all the time.
+        return Observation(told[:MAX_TEXT], tuple(checked_frame(picture).copy() for picture in pictures))
 
     def _with_game_keys(self, observation: Any, reward: float, info: Mapping[str, Any], over: bool) -> dict[str, Any]:
         named = self._commands
