@@ -110,7 +110,7 @@ class Silent(Doors):
     [
         (Doors, {"commands": "admissible"}, "there is no such info, but admissible_commands, escaped, floor"),
         (Doors, {"commands": lambda state, info: []}, "nothing can be done"),
-        (Doors, {"pictures": lambda state, info: [[0]]}, "rendered int64[1, 1]; frames must be uint8"),
+        (Doors, {"pictures": lambda state, info: [[0]]}, "rendered int64[1]; frames must be uint8"),
         (Silent, {}, "the text of a state is a int"),
     ],
 )
