@@ -30,7 +30,7 @@ BLOCK_TURNS, BLOCK_BYTES = 512, 64_000_000
 
 
 @dataclass(frozen=True)
-class Part:
+class Stretch:
     """Consecutive turns of an episode, of those that led to a state.
 
     Attributes:
@@ -95,11 +95,11 @@ class TurnRewards:
         episodes = [episode for episode in trajectories if is_complete(episode)]
         if not episodes:
             return
-        parts = [Part(episode, 0, len(states_of(episode)), over=True) for episode in episodes]
-        led = any(part.turns for part in parts)
-        rewards = iter(self._rewards(self.clip(parts), learns)[:, 0].tolist() if led else ())
-        for part in parts:
-            self.pay(part.episode, [next(rewards) for _ in part.turns])
+        stretches = [Stretch(episode, 0, len(states_of(episode)), over=True) for episode in episodes]
+        led = any(stretch.turns for stretch in stretches)
+        rewards = iter(self._rewards(self.clip(stretches), learns)[:, 0].tolist() if led else ())
+        for stretch in stretches:
+            self.pay(stretch.episode, [next(rewards) for _ in stretch.turns])
 
     def pay(self, episode: Trajectory, earned: Sequence[float]) -> None:
         """Give the turns of an episode what they have earned, less their penalties; frames are let go.
@@ -124,14 +124,18 @@ class TurnRewards:
         self.model.collected(features, seen, captured)
         return rewards
 
-    def clip(self, parts: Sequence[Part]) -> Clip:
-        """The turns of parts of episodes, one after the other, as a clip of one column."""
-        turns = [turn for part in parts for turn in part.turns]
-        first = [i == 0 for part in parts for i in range(part.start, part.stop)]
-        ended = [part.over and i == part.stop - 1 for part in parts for i in range(part.start, part.stop)]
-        terminal = {id(part.episode.turns[-1]) for part in parts if part.over and not part.episode.truncated}
+    def clip(self, stretches: Sequence[Stretch]) -> Clip:
+        """The turns of stretches of episodes, one after the other, as a clip of one column."""
+        turns = [turn for stretch in stretches for turn in stretch.turns]
+        first = [i == 0 for stretch in stretches for i in range(stretch.start, stretch.stop)]
+        ended = [
+            stretch.over and i == stretch.stop - 1 for stretch in stretches for i in range(stretch.start, stretch.stop)
+        ]
+        terminal = {
+            id(stretch.episode.turns[-1]) for stretch in stretches if stretch.over and not stretch.episode.truncated
+        }
         # The episode's own rule says whether it succeeded; that is known at its end.
-        won = {id(part.episode.turns[-1]): part.episode.success for part in parts if part.over}
+        won = {id(stretch.episode.turns[-1]): stretch.episode.success for stretch in stretches if stretch.over}
         success = [won.get(id(turn), turn.success) for turn in turns]
         states_success = self._states_success or any(one is not None for one in success)
         return Clip(
@@ -188,19 +192,21 @@ class BlockRewards:
             BadInput, RunFailed: as for `TurnRewards.score`.
         """
         back = self._rewards.model.window - 1
-        parts: dict[int, Part] = {}
+        stretches: dict[int, Stretch] = {}
         for index, episode in self._played.items():
             over, scored = index in self._over, len(self._earned[index])
             stop = len(states_of(episode)) - (0 if over else 1)
             if stop > scored:
                 # Rewards of windows need the steps before, whose own rewards are known.
-                parts[index] = Part(episode, max(scored - back, 0), stop, over)
-        if parts:
-            rewards = iter(RewardStream(self._rewards.model)(self._rewards.clip(list(parts.values())))[:, 0].tolist())
-            for index, part in parts.items():
-                of_part = [next(rewards) for _ in part.turns]
-                self._earned[index] += of_part[len(self._earned[index]) - part.start :]
-                for turn in states_of(part.episode)[: max(part.stop - back, 0)]:
+                stretches[index] = Stretch(episode, max(scored - back, 0), stop, over)
+        if stretches:
+            rewards = iter(
+                RewardStream(self._rewards.model)(self._rewards.clip(list(stretches.values())))[:, 0].tolist()
+            )
+            for index, stretch in stretches.items():
+                of_stretch = [next(rewards) for _ in stretch.turns]
+                self._earned[index] += of_stretch[len(self._earned[index]) - stretch.start :]
+                for turn in states_of(stretch.episode)[: max(stretch.stop - back, 0)]:
                     turn.frame = None
         for index in self._over:
             self._rewards.pay(self._played.pop(index), self._earned.pop(index))
