@@ -65,6 +65,8 @@ def test_an_id_without_a_version_is_the_newest_one_as_for_gymnasium() -> None:
         ("PongNoFrameskip-v4", "one of ale-py"),
         ("FetchReach-v4", "say env=gymnasium_robotics:FetchReach-v4"),
         ("dm_control/humanoid-stand-v0", "pip install 'shimmy[dm-control]'"),
+        ("NetHackScore-v0", "env=sightline.adapters:nethack"),
+        ("Crafter", "env=sightline.adapters:crafter"),
         ("Zzyzx-v0", "an id that a package registers is named with its module: env=module:Zzyzx-v0"),
         ("Pendulm-v1", "did you mean 'Pendulum-v1'"),
         (":", "env=':' names no environment; say an id, module:id, or module:attribute"),

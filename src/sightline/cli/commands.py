@@ -488,6 +488,7 @@ def recipes(as_json: AsJson = False) -> None:
 def tasks(as_json: AsJson = False) -> None:
     """List the tasks, and who can act in them; any Gymnasium id works as well."""
     from sightline import registry
+    from sightline.adapters import ADAPTERS
     from sightline.envs.tasks import find_task
 
     rows = []
@@ -498,6 +499,7 @@ def tasks(as_json: AsJson = False) -> None:
             rows.append((name, "", str(error)))
             continue
         rows.append((name, ", ".join(task.roles), task.summary))
+    rows += [(env, ", ".join(roles), summary) for env, (roles, summary) in ADAPTERS.items()]
     print_rows(rows, ("task", "roles", "description"), as_json)
 
 

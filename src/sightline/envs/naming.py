@@ -33,15 +33,17 @@ class Package:
         ids: regular expression of the ids that it registers.
         module: what has to be imported for them to be registered.
         wheel: what pip installs.
+        adapter: function of ours that makes its environments, for packages whose own are not Gymnasium's.
     """
 
     ids: str
     module: str
     wheel: str
+    adapter: str = ""
 
     def advice(self, env_id: str) -> str:
         """How an id of this package is named, and what has to be installed first."""
-        named = f"say env={self.module}:{env_id}"
+        named = f"say env={self.adapter or f'{self.module}:{env_id}'}"
         if _is_installed(self.module):
             return f"; it is one of {self.wheel}: {named}"
         return f"; it is one of {self.wheel}, which is not installed: pip install '{self.wheel}', then {named}"
@@ -71,7 +73,12 @@ PACKAGES = (
     Package(r"myo[A-Z]", "myosuite", "myosuite"),
     Package(r"rware-", "rware", "rware"),
     Package(r"Foraging-", "lbforaging", "lbforaging"),
-    Package(r"NetHack", "nle", "nle"),
+    Package(r"NetHack", "nle", "nle", "sightline.adapters:nethack"),
+    Package(r"[Cc]rafter", "crafter", "crafter", "sightline.adapters:crafter"),
+    Package(
+        r"robosuite|Lift$|Stack$|NutAssembly|PickPlace|Wipe$", "robosuite", "robosuite", "sightline.adapters:robosuite"
+    ),
+    Package(r"tw-", "textworld", "textworld", "sightline.adapters:textworld"),
     Package(r"PyFlyt/", "PyFlyt.gym_envs", "PyFlyt"),
 )
 """Packages whose ids people type as they find them in papers, without the module that registers them."""
@@ -99,9 +106,13 @@ def find_environment(name: str, also_known: Iterable[str] = ()) -> EnvSpec | Bui
         raise BadInput(f"env='{name}' names no environment; say an id, module:id, or module:attribute")
     module = _import(module_name)
     build = getattr(module, attribute, None)
-    if build is not None:
-        _check_returns_env(build, name)
+    if build is not None and _returns_env(build):
         return typing.cast(Build, build)
+    for package in PACKAGES:
+        if package.adapter and package.module == module.__name__.split(".")[0]:
+            raise BadInput(f"'{name}' is no Gymnasium environment{package.advice(attribute)}")
+    if build is not None:
+        raise BadInput(_no_maker(build, name))
     spec = _newest(attribute)
     if spec is None:
         _call_what_registers(module)
@@ -229,17 +240,14 @@ def _not_in_module(module: ModuleType, attribute: str) -> str:
     return f"{what}{nearest(attribute, [*ids, *makers])}"
 
 
-def _check_returns_env(build: Any, env_id: str) -> None:
-    """Refuse to call anything but an environment class or function: `subprocess:Popen` is importable too.
+def _no_maker(build: Any, env_id: str) -> str:
+    """The line for what is neither a subclass of `gymnasium.Env` nor a function annotated to return one.
 
-    Raises:
-        BadInput: it is neither a subclass of `gymnasium.Env` nor a function annotated to return one.
+    Nothing else is called: `subprocess:Popen` can be imported, too.
     """
-    if _returns_env(build):
-        return
     if _is_of_old_gym(build):
-        raise BadInput(f"'{env_id}' is an environment of the old API of gym; {OLD_API}")
-    raise BadInput(
+        return f"'{env_id}' is an environment of the old API of gym; {OLD_API}"
+    return (
         f"'{env_id}' is neither a subclass of gymnasium.Env nor a function that is annotated to return one "
         "(def make() -> gymnasium.Env: …)"
     )

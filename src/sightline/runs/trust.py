@@ -45,8 +45,14 @@ def _code_keys(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     """Recipe keys that import code: (key, value, meaning)."""
     import gymnasium
 
-    # What a plug-in brings was installed by the user.
-    if ":" in recipe.env and recipe.env not in gymnasium.registry and recipe.env not in registry.names("env"):
+    # What a plug-in brings was installed by the user, and our own adapters are no code of the folder's.
+    is_ours = recipe.env.startswith("sightline.adapters:")
+    if (
+        ":" in recipe.env
+        and not is_ours
+        and recipe.env not in gymnasium.registry
+        and recipe.env not in registry.names("env")
+    ):
         yield "env", recipe.env, "code of its own"
     if isinstance(recipe, ControlRecipe):
         algorithm = recipe.learner.algorithm

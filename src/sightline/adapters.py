@@ -1,0 +1,403 @@
+"""Simulators that need a few lines to be Gymnasium environments with pictures: `env=sightline.adapters:crafter`.
+
+Each function makes one environment, imports its package when it is called, and names what to install if that is
+missing. What the packages leave out is done here: frames, seeds, the difference between an end and a time limit, names
+of actions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import logging
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from sightline.envs.drawing import Size
+from sightline.envs.games.contract import ActionText, AnyText
+from sightline.envs.games.text_game import TextGame, text_game
+from sightline.envs.rendering import prepare_rendering
+from sightline.errors import BadInput
+
+ADAPTERS = {
+    "sightline.adapters:robosuite": (("control",), "robosuite's arms, by its own task: env_options.task=Door."),
+    "sightline.adapters:crafter": (("control", "agent"), "Crafter: a small world to survive in."),
+    "sightline.adapters:nethack": (("control", "agent"), "NetHack by NLE, drawn as its terminal."),
+    "sightline.adapters:textworld": (("agent",), "TextWorld's games, in words: env_options.game=FILE.z8."),
+}
+"""What to say in `env=` -> who can act there, and one line for lists; each needs a package that others make."""
+
+ROBOSUITE = "robosuite h5py 'mujoco<4'"
+"""What pip installs for robosuite: its wrappers import h5py, which it does not require, and MuJoCo 4 breaks it."""
+
+
+def crafter(render_mode: str | None = None, render_size: Size = (64, 64), **options: Any) -> gymnasium.Env[Any, Any]:
+    """Crafter (Hafner, ICLR 2022), a small world to survive in; `pip install crafter`.
+
+    Observations are its pictures, uint8[64, 64, 3]; actions have names, for agents. Death ends an episode, its `length`
+    cuts it off. No success is stated; infos hold `achievements`.
+
+    Args:
+        render_mode: `rgb_array` or None.
+        render_size: height and width of frames in pixels.
+        options: arguments of `crafter.Env`: `area`, `view`, `size`, `reward`, `length`.
+
+    Raises:
+        gymnasium.error.DependencyNotInstalled: `crafter` is missing.
+    """
+    return Crafter(_package("crafter", "crafter").Env(**options), render_mode, render_size)
+
+
+def robosuite(
+    task: str = "Lift",
+    robots: str = "Panda",
+    camera: str = "agentview",
+    render_mode: str | None = None,
+    render_size: Size = (256, 256),
+    keys: list[str] | None = None,
+    **options: Any,
+) -> gymnasium.Env[Any, Any]:
+    """A robot arm of robosuite (Zhu et al., 2020); `pip install robosuite h5py 'mujoco<4'`.
+
+    Observations are the state of robot and objects, one vector; the horizon cuts an episode off; success is stated.
+
+    Args:
+        task: name of robosuite's environment.
+        robots: the arm.
+        camera: what looks: `agentview`, `frontview`, `sideview`, `birdview`.
+        render_mode: `rgb_array` or None.
+        render_size: height and width of frames in pixels.
+        keys: of robosuite's observations that are part of the vector; default: those that its own wrapper takes.
+        options: further arguments of `robosuite.make`: `horizon`, `control_freq`, `reward_shaping`.
+
+    Raises:
+        BadInput: there is no such task or camera.
+        gymnasium.error.DependencyNotInstalled: `robosuite` is missing.
+    """
+    prepare_rendering(render_mode is not None)
+    package = _package("robosuite", ROBOSUITE)
+    logging.getLogger("robosuite_logs").setLevel(logging.ERROR)  # it tells of its configuration at every reset
+    if task not in package.ALL_ENVIRONMENTS:
+        raise BadInput(f"robosuite has no task '{task}', but {', '.join(sorted(package.ALL_ENVIRONMENTS))}")
+    # Its own picture goes into observations; ours is drawn when it is asked for, so that nobody pays for it twice.
+    env = package.make(
+        task,
+        robots=robots,
+        has_renderer=False,
+        has_offscreen_renderer=render_mode is not None,
+        use_camera_obs=False,
+        **options,
+    )
+    if camera not in env.sim.model.camera_names:
+        raise BadInput(f"robosuite's '{task}' has no camera '{camera}', but {', '.join(env.sim.model.camera_names)}")
+    return Robosuite(env, camera, render_mode, render_size, keys)
+
+
+def nethack(task: str = "NetHackScore-v0", render_mode: str | None = None, **options: Any) -> gymnasium.Env[Any, Any]:
+    """NetHack (Küttler et al., NeurIPS 2020); `pip install nle`.
+
+    Observations are the map's characters and the bottom line's numbers; a frame is the terminal, uint8[264, 480, 3].
+    Actions have names, for agents. Success is the task's own, or an ascension.
+
+    Args:
+        task: id of NLE's.
+        render_mode: `rgb_array` or None.
+        options: further arguments of NLE: `character`, `max_episode_steps`.
+
+    Raises:
+        BadInput: there is no such task.
+        gymnasium.error.DependencyNotInstalled: `nle` is missing.
+    """
+    _package("nle", "nle")
+    known = [name for name, spec in gymnasium.registry.items() if str(spec.entry_point).startswith("nle.env")]
+    if task not in known:
+        raise BadInput(f"nle has no task '{task}', but {', '.join(sorted(known))}")
+    keys = ("chars", "blstats", "tty_chars", "tty_colors", "tty_cursor")
+    env = gymnasium.make(task, disable_env_checker=True, observation_keys=keys, **options)
+    return NetHack(env, render_mode)
+
+
+def textworld(game: str = "") -> TextGame:
+    """Games of TextWorld (Côté et al., 2018), for agents; `pip install textworld`.
+
+    The admissible commands of a state are its actions. A won game is a success; the reward is the gain in score.
+
+    Args:
+        game: a game's file (`.z8`, `.ulx`), or a folder of such files, of which the seed takes one.
+
+    Raises:
+        BadInput: there is no such game.
+        gymnasium.error.DependencyNotInstalled: `textworld` is missing.
+    """
+    return text_game(lambda: TextWorld(game), commands="admissible_commands", success="won")
+
+
+def _package(name: str, requirement: str) -> Any:
+    """Import a simulator's package.
+
+    Raises:
+        gymnasium.error.DependencyNotInstalled: it, or something that it needs, is missing.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise gymnasium.error.DependencyNotInstalled(f"{error}; pip install {requirement}") from error
+
+
+class Crafter(gymnasium.Env[np.ndarray, np.int64]):
+    """`crafter.Env`, which has the API of the old gym, no seeds and no time limit of its own; see `crafter`."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+
+    def __init__(self, env: Any, render_mode: str | None, render_size: Size) -> None:
+        self._env, self.render_mode, self.render_size = env, render_mode, render_size
+        self.action_names: tuple[str, ...] = tuple(env.action_names)
+        pictures = env.observation_space
+        self.observation_space = spaces.Box(0, 255, pictures.shape, np.uint8)
+        self.action_space = spaces.Discrete(len(self.action_names))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        # It makes the seed of a world of its own seed and the number of its episode.
+        self._env._seed, self._env._episode = int(self.np_random.integers(2**31)), 0
+        first = self._env.reset()
+        self._keep_order()
+        return first, {}
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        observation, reward, over, info = self._env.step(int(action))
+        died = info["discount"] == 0
+        return observation, float(reward), died, bool(over and not died), info
+
+    def render(self) -> np.ndarray | None:
+        if self.render_mode is None:
+            return None
+        # Its night is drawn with random numbers of the world: a look must not change what happens next.
+        numbers = self._env._world.random
+        before = numbers.get_state()
+        height, width = self.render_size
+        frame: np.ndarray = self._env.render((width, height))
+        numbers.set_state(before)
+        return frame
+
+    def _keep_order(self) -> None:
+        """Keep each chunk's objects in the order in which they came; a set keeps them by their address in memory, and
+        that order decides which animal disappears."""
+        world = self._env._world
+        chunks = {key: _InOrder.fromkeys(one for one in world.objects if one in of) for key, of in world.chunks.items()}
+        world._chunks = defaultdict(_InOrder, chunks)
+
+
+class _InOrder(dict[Any, None]):
+    """A set that is iterated over in the order in which its members came."""
+
+    def add(self, member: Any) -> None:
+        self[member] = None
+
+    def remove(self, member: Any) -> None:
+        del self[member]
+
+
+class Robosuite(gymnasium.Env[np.ndarray, np.ndarray]):
+    """A task of robosuite by its `GymWrapper`, which takes no pictures and no seeds of its own; see `robosuite`."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
+
+    def __init__(
+        self, env: Any, camera: str, render_mode: str | None, render_size: Size, keys: list[str] | None
+    ) -> None:
+        wrappers = _package("robosuite.wrappers", ROBOSUITE)
+        self._task, self._env, self._camera = env, wrappers.GymWrapper(env, keys=keys), camera
+        self.render_mode, self.render_size = render_mode, render_size
+        self.observation_space = self._env.observation_space
+        self.action_space = self._env.action_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        number = int(self.np_random.integers(2**31))
+        # Its samplers share this generator, so it stays the same object; older versions draw from numpy's own.
+        self._task.rng.bit_generator.state = np.random.default_rng(number).bit_generator.state
+        with _numpy_seeded(number):
+            observation, _ = self._env.reset()
+        return self._in_space(observation), {"success": self._success()}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        # It ends episodes at its horizon only, which is a time limit.
+        observation, reward, over, _, info = self._env.step(action)
+        return self._in_space(observation), float(reward), False, bool(over), {**info, "success": self._success()}
+
+    def render(self) -> np.ndarray | None:
+        if self.render_mode is None:
+            return None
+        height, width = self.render_size
+        picture = self._task.sim.render(camera_name=self._camera, height=height, width=width)
+        return np.ascontiguousarray(picture[::-1])  # OpenGL counts rows from below
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _in_space(self, observation: Any) -> np.ndarray:
+        return np.asarray(observation, self.observation_space.dtype)
+
+    def _success(self) -> bool:
+        return bool(self._task._check_success())
+
+
+@contextlib.contextmanager
+def _numpy_seeded(seed: int) -> Iterator[None]:
+    """Numpy's global generator begins at `seed` within, and goes on afterwards where it was."""
+    before = np.random.get_state()
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        np.random.set_state(before)
+
+
+TERMINAL = np.array(
+    [
+        *((0, 0, 0), (170, 0, 0), (0, 170, 0), (170, 85, 0), (60, 60, 220), (170, 0, 170), (0, 170, 170)),
+        *((190, 190, 190), (90, 90, 90), (255, 85, 85), (85, 255, 85), (255, 255, 85), (110, 110, 255)),
+        *((255, 85, 255), (85, 255, 255), (255, 255, 255)),
+    ],
+    np.uint8,
+)
+"""Colours of a terminal, by number: RGB."""
+
+
+class NetHack(gymnasium.Env[dict[str, np.ndarray], np.int64]):
+    """NLE with pictures of its terminal and seeds that are heeded; see `nethack`."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+
+    def __init__(self, env: gymnasium.Env[Any, Any], render_mode: str | None) -> None:
+        self._env, self.render_mode = env, render_mode
+        game: Any = env.unwrapped
+        self.action_names: tuple[str, ...] = tuple(_words(action) for action in game.actions)
+        parts = env.observation_space
+        assert isinstance(parts, spaces.Dict)
+        self.observation_space: Any = spaces.Dict({key: parts[key] for key in ("chars", "blstats")})
+        self.action_space: Any = spaces.Discrete(len(self.action_names))
+        self._screen: dict[str, np.ndarray] = {}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        super().reset(seed=seed)
+        core, display = (int(number) for number in self.np_random.integers(2**31, size=2))
+        game: Any = self._env.unwrapped
+        game.seed(core, display, reseed=False)
+        observation, info = self._env.reset()
+        return self._seen(observation), _with_success(info)
+
+    def step(self, action: np.int64) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self._env.step(int(action))
+        # At its limit of steps it says both.
+        over = bool(terminated and not truncated)
+        return self._seen(observation), float(reward), over, bool(truncated), _with_success(info)
+
+    def render(self) -> np.ndarray | None:
+        if self.render_mode is None:
+            return None
+        letters = _letters()[self._screen["tty_chars"]]
+        colours = TERMINAL[self._screen["tty_colors"] % len(TERMINAL)]
+        cells = letters[..., None] * colours[:, :, None, None, :]
+        rows, columns, height, width, channels = cells.shape
+        frame: np.ndarray = cells.swapaxes(1, 2).reshape(rows * height, columns * width, channels)
+        return frame
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _seen(self, observation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Keep the screen, and copy the rest: NLE fills the same arrays at each step."""
+        copies = {key: np.array(part) for key, part in observation.items()}
+        self._screen = {key: copies[key] for key in ("tty_chars", "tty_colors")}
+        return {key: copies[key] for key in self.observation_space}
+
+
+COMPASS = {"n": "north", "e": "east", "s": "south", "w": "west"}
+
+
+def _words(action: Any) -> str:
+    """Name of an action of NLE, an enumeration's member; directions that are gone in as far as possible are `far`."""
+    kind, name = type(action).__name__, action.name.lower()
+    if not kind.startswith("CompassDirection"):
+        return str(name.replace("_", " "))
+    direction = "".join(COMPASS[letter] for letter in name)
+    return f"far {direction}" if kind.endswith("Longer") else direction
+
+
+def _with_success(info: dict[str, Any]) -> dict[str, Any]:
+    status = getattr(info.get("end_status"), "name", "")
+    return {**info, "end_status": status, "success": bool(info["is_ascended"] or status == "TASK_SUCCESSFUL")}
+
+
+@functools.cache
+def _letters() -> np.ndarray:
+    """Pictures of the 256 characters, uint8[256, 11, 6], of 0 and 1."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    font = ImageFont.load_default_imagefont()
+    left, top, right, bottom = font.getbbox("W")
+    sheet = np.zeros((256, int(bottom - top), int(right - left)), np.uint8)
+    for code in range(33, 256):
+        cell = Image.new("1", sheet.shape[:0:-1])
+        ImageDraw.Draw(cell).text((0, 0), bytes([code]), fill=1, font=font)
+        sheet[code] = np.asarray(cell)
+    return sheet
+
+
+class TextWorld(gymnasium.Env[str, str]):
+    """Games of TextWorld, of which the seed takes one, as an environment that is played in words; see `textworld`."""
+
+    def __init__(self, game: str) -> None:
+        package = _package("textworld", "textworld")
+        path = Path(game)
+        folder = sorted(file for suffix in ("z8", "ulx") for file in path.glob(f"*.{suffix}"))
+        self._files = folder if path.is_dir() and game else [path]
+        if not self._files or not self._files[0].is_file():
+            raise BadInput(
+                f"textworld: there is no game {game!r}; name a file or a folder in env_options.game, and make one by: "
+                "tw-make custom --output games/first.z8"
+            )
+        self._package = package
+        self._wanted = package.EnvInfos(admissible_commands=True, won=True, score=True)
+        self._game: Any = None
+        self._score = 0.0
+        self.observation_space: Any = AnyText()
+        self.action_space: Any = ActionText()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.close()
+        file = self._files[int(self.np_random.integers(len(self._files)))]
+        self._game = self._package.start(str(file), request_infos=self._wanted)
+        state = self._game.reset()
+        self._score = 0.0
+        return state.feedback.strip(), _infos(state)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        state, score, over = self._game.step(action)
+        gain, self._score = score - self._score, float(score)
+        return state.feedback.strip(), float(gain), bool(over), False, _infos(state)
+
+    def close(self) -> None:
+        if self._game is not None:
+            self._game.close()
+            self._game = None
+
+
+def _infos(state: Any) -> dict[str, Any]:
+    return {"admissible_commands": list(state.admissible_commands or ()), "won": bool(state.won)}
