@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from asyncio import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +79,19 @@ def troubled_game(**options: Any) -> Troubled:
 class Leaving(Clock):
     """Calls sys.exit() in one of its methods, as pygame's examples do when a window is closed."""
 
-    def __init__(self, render_mode: str | None = None, method: str = "step") -> None:
+    def __init__(self, render_mode: str | None = None, method: str = "step", by: str = "SystemExit") -> None:
         super().__init__(render_mode)
-        self.method, self.made = method, True
+        self.method, self.by = method, by
         self._leave("constructor")
 
     def _leave(self, method: str) -> None:
         if method == self.method:
-            sys.exit(0)
+            ends = {
+                "SystemExit": SystemExit(0),
+                "KeyboardInterrupt": KeyboardInterrupt(),
+                "cancelled": CancelledError(),
+            }
+            raise ends[self.by]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self._leave("reset")
@@ -137,6 +144,15 @@ class Hanging(Clock):
             file.write(f"{os.getpid()} {program.pid}\n")
         time.sleep(1000)
         return super().step(action)
+
+
+class HangingWhenMade(Clock):
+    """Hangs when it is made in a worker process."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        if multiprocessing.parent_process() is not None:
+            time.sleep(1000)
 
 
 class Rounding(gymnasium.Env[np.ndarray, np.int64]):

@@ -25,6 +25,7 @@ from sightline.envs.games.processes import GamePool, begin
 from sightline.envs.making import EnvMaker
 from sightline.envs.vector import FrameVectorEnv
 from sightline.errors import BadInput, RunFailed
+from sightline.runs.stopping import StopRequests
 
 Sightline = Callable[..., Finished]
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -154,10 +155,23 @@ def test_an_environment_that_leaves_fails(workers: Any, method: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_command_whose_environment_leaves_fails(sightline: Sightline) -> None:
-    done = sightline("train", "env=odd_simulators:Leaving", *QUICK)
+@pytest.mark.parametrize("by", ["KeyboardInterrupt", "cancelled"])
+def test_what_only_looks_like_a_stop_is_a_failure(by: str) -> None:
+    envs = FrameVectorEnv(EnvMaker("odd_simulators:Leaving", {"by": by}), 1, own_seed, False)
+    envs.reset()
+    with StopRequests(), pytest.raises(RunFailed, match=r"(KeyboardInterrupt|CancelledError) \(odd_simulators.py"):
+        envs.step(np.array([0]))
+    if by == "KeyboardInterrupt":
+        with pytest.raises(KeyboardInterrupt):  # outside of a run, Ctrl-C is nothing else
+            envs.step(np.array([0]))
+    envs.close()
+
+
+@pytest.mark.parametrize(("by", "said"), [("SystemExit", "SystemExit: 0"), ("cancelled", "CancelledError")])
+def test_a_command_whose_environment_leaves_fails(sightline: Sightline, by: str, said: str) -> None:
+    done = sightline("train", "env=odd_simulators:Leaving", f"env_options.by={by}", "env_options.method=step", *QUICK)
     assert done.code == 1
-    assert "SystemExit: 0 (odd_simulators.py" in done.lines[-1]
+    assert f"{said} (odd_simulators.py" in done.lines[-1]
 
 
 def test_pictures_are_sent_where_there_is_no_room_for_shared_memory(
@@ -355,6 +369,15 @@ def test_a_run_whose_simulator_hangs_can_be_stopped_and_leaves_nothing(
     assert process.returncode == code, err
     assert (code < 0) or err.splitlines()[-1].startswith(f"sightline: stopped by {signals[0].name}; nothing was"), err
     check_gone(pids, 4)
+
+
+def test_a_run_whose_simulator_hangs_when_it_is_made_can_be_stopped(sightline_process: Start) -> None:
+    process = sightline_process("train", "env=odd_simulators:HangingWhenMade", *QUICK, "workers=processes")
+    wait_for(lambda: len(psutil.Process(process.pid).children()) >= 3, process)  # with multiprocessing's own
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert "stopped by SIGTERM; nothing was collected yet" in err
 
 
 def test_json_is_alone_on_stdout_and_threads_end_with_the_command(sightline_process: Start) -> None:

@@ -567,10 +567,6 @@ def _errors_in_one_line() -> Iterator[None]:
         sys.exit(1)
     except RunFailed as error:
         _leave(str(error), 1, error)
-    except SystemExit as error:  # of an environment, a reward or a plug-in
-        if place_of(error).startswith(("typer/", "click/")):
-            raise  # a shell's completion has been installed or shown
-        _leave(f"{reason_and_place(error)}: it must not end the program; let it raise an error instead", 1, error)
     except MemoryError as error:
         reason = " ".join(str(error).split())
         _leave(f"there is not enough memory{f': {reason}' if reason else ''}", 1, error)
@@ -581,6 +577,10 @@ def _errors_in_one_line() -> Iterator[None]:
             _leave(f"'{str(error.filename)[:60]}…' is too long for the name of a file", 2, error)
         reason = " ".join(str(error).split())
         _leave(f"{type(error).__name__}: {reason} (--debug shows where)", 1, error)
+    except BaseException as error:  # SystemExit and the like, of an environment, a reward or a plug-in
+        if place_of(error).startswith(("typer/", "click/")):
+            raise  # a shell's completion has been installed or shown
+        _leave(f"{reason_and_place(error)}: it must not end the program; let it raise an error instead", 1, error)
 
 
 def _leave(message: str, code: int, error: BaseException | None) -> None:

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 
 from sightline.errors import RunFailed, reason_and_place
+from sightline.runs.stopping import asks_to_stop
 
 FORM = "frames must be uint8[H, W, 3]; grey pictures, RGBA and floats from 0 to 1 are converted"
 ROUNDING = 1e-3
@@ -38,7 +39,9 @@ def rendered_by(env: Any) -> Any:
         return env.render()
     except RunFailed:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if asks_to_stop(error):
+            raise
         from sightline.envs.rendering import drawing_advice
 
         advice = drawing_advice(error) or "; fix its render()"

@@ -31,6 +31,7 @@ from sightline.envs.rendering import drawing_advice
 from sightline.envs.success import with_success
 from sightline.envs.workers import Worker, WorkerDied, end_all, opened_picture, shared_picture
 from sightline.errors import BadInput, RunFailed, reason_and_place
+from sightline.runs.stopping import asks_to_stop
 
 DEATHS, WITHIN = 4, 1_000
 """So many deaths of processes within so many steps are too many."""
@@ -210,7 +211,9 @@ class FrameAndState:
             raise self._failure(f"failed in {method}: {error}") from error
         except Misfit as error:
             raise self._failure(f"returned an observation {error}") from None
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if asks_to_stop(error):
+                raise
             raise self._failure(f"failed in {method}: {reason_and_place(error)}", drawing_advice(error)) from error
 
     def _checked_reward(self, reward: Any) -> float | None:
@@ -600,8 +603,8 @@ class FrameVectorEnv:
         self._deaths.append(self._steps)
         if len(self._deaths) == DEATHS and self._steps - self._deaths[0] < WITHIN:
             raise RunFailed(
-                f"{error}, and so {DEATHS} times within {WITHIN} steps; resume from the last checkpoint with --resume, "
-                "with fewer environments if memory runs out"
+                f"{error}, and so {DEATHS} times within {WITHIN} steps; look why, then resume from the last checkpoint "
+                "with --resume"
             ) from error
         self.restarts += 1
         self.last_death = str(error)

@@ -83,6 +83,8 @@ class StopRequests:
             StopRequests.active = None
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        if isinstance(error, GivenUp):
+            raise Stopped(error.signal_number, None) from None
 
     def requested(self) -> bool:
         """True once a stop was requested."""
@@ -97,6 +99,11 @@ class StopRequests:
             self.signal_number, self._asked_at = number, time.monotonic()
         elif number == signal.SIGINT or self.overdue(COPIES_SECONDS):
             raise GivenUp(number)
+
+
+def asks_to_stop(error: BaseException) -> bool:
+    """True for what a user's Ctrl-C raises; other people's code may raise KeyboardInterrupt, too, which is an error."""
+    return isinstance(error, GivenUp) or (isinstance(error, KeyboardInterrupt) and StopRequests.active is None)
 
 
 def give_up_if_overdue() -> None:
