@@ -33,6 +33,7 @@ AGENT = (
     *("role=agent", "reward.kind=zero_shot", "prompt=Wait. {actions}", "actions=[stay,go]", "replies.thoughts=false"),
     *("replies.max_tokens=16", "steps=8", "rollouts.tasks=1", "rollouts.parallel=4", "evaluation.episodes=2"),
     *("evaluation.unparsable=random", "videos=false", "tensorboard=false", "algorithm.kind=grpo", "algorithm.group=2"),
+    "evaluation.parallel=4",
 )
 SIZES = {"64x64": (64, 64), "600x800": (600, 800), "1080p": (1080, 1920)}
 MOST = 1.3

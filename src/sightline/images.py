@@ -79,7 +79,7 @@ class _Packed(Picture):
     @property
     def pixels(self) -> np.ndarray:
         with Image.open(io.BytesIO(self.png)) as image:
-            return np.asarray(image)
+            return np.array(image)
 
 
 def encode_png(pixels: np.ndarray, compress_level: int = 6) -> bytes:

@@ -12,6 +12,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import gymnasium
@@ -41,9 +42,8 @@ PICTURE_CONDITIONS: tuple[PictureCondition, ...] = get_args(PictureCondition)
 MID_GREY = 128
 FRAMES_PER_SECOND = 2
 """Of videos of games, whose environments name no rate: time to look at a card."""
-POOL, POOL_BYTES = 512, 400_000_000
-"""Maximum number of different pictures to shuffle, and of their bytes: enough to be uninformative, few enough to
-keep."""
+POOL = 512
+"""Maximum number of different pictures to shuffle: enough to be uninformative, few enough to keep."""
 STATES_OF_EPISODE = 64
 """Maximum number of such pictures from one episode, so that they come from several."""
 ALONE = SingleProcess()
@@ -136,9 +136,16 @@ class ShuffledPictures:
 
     pool: tuple[Picture, ...]
 
+    @cached_property
+    def _by_shape(self) -> dict[tuple[int, ...], list[Picture]]:
+        groups: dict[tuple[int, ...], list[Picture]] = defaultdict(list)
+        for picture in self.pool:
+            groups[picture.pixels.shape].append(picture)
+        return groups
+
     def __call__(self, picture: Picture, task: EpisodeTask, turn: int) -> Picture:
         shape, digest = picture.pixels.shape, picture.digest
-        others = [one for one in self.pool if one.pixels.shape == shape and one.digest != digest]
+        others = [one for one in self._by_shape.get(shape, ()) if one.digest != digest]
         if not others:
             return blank_picture(picture, task, turn)
         digest_of_turn = hashlib.sha256(f"{task.seed} {task.member} {turn}".encode()).digest()
@@ -155,11 +162,12 @@ def collect_pictures(worker: RolloutWorker, eval_seeds: EvalSeeds) -> tuple[Pict
     def keep(observation: Observation, steps: int) -> bool:
         for image in observation.images:
             picture = Picture(np.array(image))
-            found.setdefault(picture.digest, picture)
+            if picture.digest not in found:
+                found[picture.digest] = picture.packed()
         return not is_full() and steps < STATES_OF_EPISODE
 
     def is_full() -> bool:
-        return len(found) >= POOL or sum(picture.pixels.nbytes for picture in found.values()) >= POOL_BYTES
+        return len(found) >= POOL
 
     for seed in sorted(set(eval_seeds.seeds)):
         if is_full():
