@@ -326,7 +326,7 @@ def test_stops_are_obeyed_where_work_is_long(
     sightline: Sightline, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the warm start, in play before RL, and in the last test, a stop that is overdue is not waited for."""
-    monkeypatch.setattr(StopRequests, "overdue", StopRequests.requested)
+    monkeypatch.setattr(StopRequests, "overdue", lambda stop, seconds=0.0: stop.requested())
     run = tmp_path / "run"
 
     def stopped_in(owner: Any, name: str, *options: str) -> str:
