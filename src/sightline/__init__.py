@@ -121,8 +121,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'sightline' has no attribute '{name}'")
     import importlib
 
+    from sightline.requirements import fitting_versions
+
     module, _, attribute = _PUBLIC[name].partition(":")
-    found = getattr(importlib.import_module(module), attribute)
+    with fitting_versions():
+        found = getattr(importlib.import_module(module), attribute)
     globals()[name] = found
     return found
 

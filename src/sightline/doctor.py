@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from sightline import registry
 from sightline.envs.rendering import is_software
-from sightline.errors import BadInput
+from sightline.errors import BadInput, reason_of
+from sightline.requirements import install_command, misfit, misfits, requirements
 
 if TYPE_CHECKING:
     from sightline.models.chat.messages import ChatModel
@@ -30,10 +31,22 @@ _GL_PACKAGES = {"egl": "libegl1 libgl1-mesa-dri", "osmesa": "libosmesa6", "glfw"
 _EXTRAS = {
     "sb3_contrib": "contrib",
     "metaworld": "metaworld",
+    "minigrid": "minigrid",
+    "miniwob": "miniwob",
+    "playwright": "miniwob",
+    "alfworld": "alfworld",
+    "textworld": "alfworld",
+    "peft": "lora",
+    "bitsandbytes": "quantised",
+    "vllm": "vllm",
     "pyarrow": "labels",
     "wandb": "wandb",
 }
-"""Module -> the extra that brings it, but for the clients of chat models, which their providers name."""
+"""Module -> the extra that brings it, but for MuJoCo, which is tried, and the clients of chat models, which their
+providers name."""
+_PYGLET = (
+    "import pyglet; pyglet.options['headless'] = True; from pyglet import gl; pyglet.window.Window(8, 8, visible=False)"
+)
 
 
 @dataclass(frozen=True)
@@ -47,28 +60,56 @@ class Check:
 
 
 def examine(say: Callable[[str], None] = lambda what: None) -> list[Check]:
-    """Look at Python, processor, GPU, pictures, rendering back ends, videos, models, extras, plug-ins and keys.
+    """Look at Python, packages, processor, GPU, pictures, rendering back ends, videos, models, extras, plug-ins, keys.
+
+    A check that fails in a way that nobody thought of is a finding like others, so that the rest is still looked at.
 
     Args:
         say: is told what is looked at next; some of it takes seconds.
     """
     checks = [Check("python", True, f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
+    say("versions of packages")
+    checks += _packages()
     say("processor and GPU")
-    checks += [_processor(), _gpu()]
+    checks += [_tried("processor", _processor), _tried("gpu", _gpu)]
     say("pictures of our own tasks and of Gymnasium's")
-    checks += [_own_pictures(), _classic_control()]
+    checks += [_tried("own tasks", _own_pictures), _classic_control()]
     if importlib.util.find_spec("mujoco") is None:
         checks.append(Check("mujoco", False, "not installed (an extra)", _install("mujoco")))
     else:
+        checks += [_version_of_mujoco()] if misfits(requirements("mujoco")) else []
         for name in _GL_PACKAGES:
             say(f"MuJoCo's pictures, by {name}")
             checks.append(_mujoco_back_end(name))
+    say("pyglet's pictures")
+    checks.append(_pyglet())
     say("videos")
-    checks.append(_videos())
+    checks.append(_tried("videos", _videos))
     say("the bundled encoders")
-    checks += [_bundled_encoders(), _model_cache()]
+    checks += [_bundled_encoders(), _tried("model cache", _model_cache)]
     say("extras, plug-ins and keys")
     return [*checks, *_extras(), *_plugins(), _keys()]
+
+
+def _tried(name: str, check: Callable[[], Check]) -> Check:
+    """A check, or what it raised: packages may be missing, broken, or of another version."""
+    try:
+        return check()
+    except Exception as error:
+        return Check(
+            name, False, reason_of(error), "reinstall the package that is named, or Sightline with all it needs"
+        )
+
+
+def _packages() -> list[Check]:
+    """Versions of all that Sightline requires, one finding for each that does not fit."""
+    needed = requirements()
+    if not needed:
+        return [Check("packages", False, "Sightline is not installed", "pip install -e . in Sightline's own folder")]
+    wrong = [(one, fault) for one in needed if (fault := misfit(one)) is not None]
+    if not wrong:
+        return [Check("packages", True, f"all {len(needed)} that Sightline requires, in versions that fit")]
+    return [Check(one.name, False, f"{fault} ({one.specifier} fits)", install_command([one])) for one, fault in wrong]
 
 
 def _processor() -> Check:
@@ -98,9 +139,18 @@ def _own_pictures() -> Check:
 
 
 def _classic_control() -> Check:
+    """Pictures by pygame, which comes in two packages that bring the same module."""
+    installed = [f"{name} {version}" for name in ("pygame", "pygame-ce") if (version := _version(name))]
     if importlib.util.find_spec("pygame") is None:
         return Check("classic control", False, "pygame is missing", "pip install 'gymnasium[classic-control]'")
-    return Check("classic control", True, "Gymnasium's Pendulum, Acrobot and friends, by pygame")
+    if len(installed) == 2:
+        fix = "keep one: pip uninstall pygame pygame-ce, then pip install pygame-ce"
+        return Check("classic control", False, f"{' and '.join(installed)} overwrite each other's files", fix)
+    return Check(
+        "classic control",
+        True,
+        f"Gymnasium's Pendulum, Acrobot and friends, by {installed[0] if installed else 'pygame'}",
+    )
 
 
 def _mujoco_back_end(name: str) -> Check:
@@ -122,6 +172,30 @@ def _mujoco_back_end(name: str) -> Check:
     elif name == "glfw" and sys.platform == "linux" and not os.environ.get("DISPLAY"):
         reason = "there is no display"
     return Check(f"mujoco with {name}", False, reason, f"on Debian or Ubuntu: apt-get install {_GL_PACKAGES[name]}")
+
+
+def _version_of_mujoco() -> Check:
+    (wrong, *_) = misfits(requirements("mujoco"))
+    return Check("mujoco", False, f"{wrong} ({wrong.versions} fits)", _install("mujoco"))
+
+
+def _pyglet() -> Check:
+    """Try drawing without a display, in a process of its own: some packages' environments draw by pyglet."""
+    version = _version("pyglet")
+    if version is None:
+        return Check(
+            "pyglet", False, "not installed", "only environments that draw by it need it; their packages bring it"
+        )
+    tried = subprocess.run([sys.executable, "-c", _PYGLET], capture_output=True, text=True, timeout=60, check=False)
+    if tried.returncode == 0:
+        return Check("pyglet", True, f"{version} draws without a display; set PYGLET_HEADLESS=1")
+    reason = (tried.stderr.strip().splitlines() or [f"ended with code {tried.returncode}"])[-1][:90]
+    return Check(
+        "pyglet",
+        False,
+        f"{version} cannot draw without a display: {reason}",
+        f"on Debian or Ubuntu: apt-get install {_GL_PACKAGES['egl']}",
+    )
 
 
 def _videos() -> Check:
@@ -152,16 +226,24 @@ def _model_cache() -> Check:
 
 
 def _extras() -> list[Check]:
-    findings = []
     # Not every provider says what it needs.
     clients = {getattr(one, "package", ""): getattr(one, "extra", "") for one in _providers()}
     clients.pop("", None)
-    for module, extra in (_EXTRAS | clients).items():
-        there = _is_there(module)
+    return [_of_an_extra(module, extra) for module, extra in (_EXTRAS | clients).items()]
+
+
+def _of_an_extra(module: str, extra: str) -> Check:
+    """Whether a module is there, in a version that fits."""
+    if not _is_there(module):
         absent = "not installed (an extra)" if extra else "not installed"
         fix = _install(extra) if extra else f"install the package that holds {module}"
-        findings.append(Check(module, there, "installed" if there else absent, fix))
-    return findings
+        return Check(module, False, absent, fix)
+    # Packages are named as their modules are, but for the hyphens.
+    package = re.sub("[._]", "-", module)
+    for needed in requirements(extra):
+        if re.sub("[._]", "-", needed.name) == package and (wrong := misfit(needed)) is not None and wrong.installed:
+            return Check(module, False, f"{wrong} ({wrong.versions} fits)", install_command([needed]))
+    return Check(module, True, f"installed, {version}" if (version := _version(package)) else "installed")
 
 
 def _plugins() -> list[Check]:
@@ -190,14 +272,16 @@ def _providers() -> list[type[ChatModel]]:
 
 def _install(extra: str) -> str:
     """The command that installs what an extra needs, whether Sightline came from an index or from a checkout."""
-    try:
-        needed = metadata.requires("sightline") or []
-    except metadata.PackageNotFoundError:
-        needed = []
-    ending = re.compile(rf"""extra == ["']{extra}["']""")
-    packages = [f"'{wanted.partition(';')[0].strip()}'" for wanted in needed if ending.search(wanted)]
+    needed = requirements(extra)
     # Without an installation there is nothing but the checkout.
-    return f"pip install {' '.join(packages)}" if packages else f"pip install -e '.[{extra}]' in Sightline's own folder"
+    return install_command(needed) if needed else f"pip install -e '.[{extra}]' in Sightline's own folder"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _is_there(module: str) -> bool:

@@ -20,6 +20,7 @@ from sightline.cli.games import check_env
 from sightline.cli.label import label
 from sightline.cli.output import AsJson, Trust, check_target, print_json, print_rows, write_target
 from sightline.errors import BadInput, RunFailed, place_of, reason_and_place
+from sightline.requirements import advice, check_versions
 from sightline.runs.stopping import exit_now
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def _options(
         os.environ["SIGHTLINE_DEBUG"] = "1"
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+    elif context.invoked_subcommand != "doctor":  # which looks at all of them
+        check_versions()
 
 
 @app.command()
@@ -566,7 +569,7 @@ def _errors_in_one_line() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except RunFailed as error:
-        _leave(str(error), 1, error)
+        _leave(f"{error}{_versions_to_blame()}", 1, error)
     except MemoryError as error:
         reason = " ".join(str(error).split())
         _leave(f"there is not enough memory{f': {reason}' if reason else ''}", 1, error)
@@ -576,11 +579,17 @@ def _errors_in_one_line() -> Iterator[None]:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             _leave(f"'{str(error.filename)[:60]}…' is too long for the name of a file", 2, error)
         reason = " ".join(str(error).split())
-        _leave(f"{type(error).__name__}: {reason} (--debug shows where)", 1, error)
+        _leave(f"{type(error).__name__}: {reason} (--debug shows where){_versions_to_blame()}", 1, error)
     except BaseException as error:  # SystemExit and the like, of an environment, a reward or a plug-in
         if place_of(error).startswith(("typer/", "click/")):
             raise  # a shell's completion has been installed or shown
         _leave(f"{reason_and_place(error)}: it must not end the program; let it raise an error instead", 1, error)
+
+
+def _versions_to_blame() -> str:
+    """End of an error's line where libraries do not fit, whether it comes from that or not."""
+    wrong = advice()
+    return f"; this may be why: {wrong}" if wrong else ""
 
 
 def _leave(message: str, code: int, error: BaseException | None) -> None:

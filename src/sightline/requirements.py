@@ -1,0 +1,144 @@
+"""What this package requires of others, and what is installed.
+
+The requirements are those of `pyproject.toml`, as they were installed beside the package, so nothing is said twice. It
+takes some milliseconds: versions are read from files, and nothing is imported but their parser.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from sightline.errors import BadInput, reason_of
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+DISTRIBUTION = "sightline"
+CRITICAL = ("gymnasium", "numpy", "torch", "transformers", "stable-baselines3")
+"""Packages without whose newer parts nothing works, or works otherwise than tested."""
+
+
+@dataclass(frozen=True)
+class VersionMisfit:
+    """A package that is missing, too old or too new.
+
+    Attributes:
+        package: its name, such as `gymnasium`.
+        versions: those that fit, such as `>=1.2,<2`.
+        installed: the version that is installed; None without one.
+    """
+
+    package: str
+    versions: str
+    installed: str | None
+
+    def __str__(self) -> str:
+        if self.installed is None:
+            return f"{self.package} is not installed"
+        return f"{self.package} {self.installed} is {'too old' if self.is_too_old else 'too new'}"
+
+    @property
+    def is_too_old(self) -> bool:
+        """Whether a newer version is needed, by the lower bound."""
+        from packaging.version import Version
+
+        lowest = re.search(r"(?:>=|==|~=)\s*([\w.]+)", self.versions)
+        return self.installed is not None and lowest is not None and Version(self.installed) < Version(lowest[1])
+
+
+def requirements(extra: str = "") -> list[Requirement]:
+    """What this package requires on this machine, or what one of its extras requires beside that; nothing if it is not
+    installed but imported from a folder."""
+    with_it = [one for one in _all_requirements() if one.marker is None or one.marker.evaluate({"extra": extra})]
+    if not extra:
+        return with_it
+    always = {str(one) for one in requirements()}
+    return [one for one in with_it if str(one) not in always]
+
+
+def misfit(requirement: Requirement) -> VersionMisfit | None:
+    """What is wrong with the installed version of a package; None if it fits."""
+    versions = str(requirement.specifier)
+    try:
+        installed = metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return VersionMisfit(requirement.name, versions, None)
+    if requirement.specifier.contains(installed, prereleases=True):
+        return None
+    return VersionMisfit(requirement.name, versions, installed)
+
+
+def misfits(needed: Sequence[Requirement]) -> list[VersionMisfit]:
+    """Packages that are missing, too old or too new."""
+    return [wrong for one in needed if (wrong := misfit(one)) is not None]
+
+
+def install_command(needed: Sequence[Requirement]) -> str:
+    """The command that installs packages in versions that fit."""
+    return " ".join(["pip install", *(f"'{_pinned(one)}'" for one in needed)])
+
+
+def _pinned(requirement: Requirement) -> str:
+    """A requirement as one writes it after `pip install`, such as `gymnasium[mujoco]<2,>=1.2`."""
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    return f"{requirement.name}{extras}{requirement.specifier}"
+
+
+@cache
+def check_versions() -> None:
+    """Refuse the libraries that everything stands on if they are too old.
+
+    Too new ones are not refused, since most work; errors and `sightline doctor` name them.
+
+    Raises:
+        BadInput: one is too old; says which, and how to install another.
+    """
+    needed = [one for one in requirements() if one.name in CRITICAL]
+    too_old = [wrong for wrong in misfits(needed) if wrong.is_too_old]
+    if too_old:
+        raise BadInput(_sentence(too_old))
+
+
+@contextlib.contextmanager
+def fitting_versions() -> Iterator[None]:
+    """Check versions, then turn an import that fails because of them into a line that names them.
+
+    Raises:
+        BadInput: a library is missing, too old or too new.
+    """
+    check_versions()
+    try:
+        yield
+    except (ImportError, AttributeError, TypeError) as error:  # what modules raise that meet another version
+        blame = advice()
+        if not blame:
+            raise
+        raise BadInput(f"{blame} ({reason_of(error)})") from error
+
+
+def advice() -> str:
+    """One line on all packages that do not fit, with the command that mends it; empty if all fit."""
+    wrong = misfits(requirements())
+    return _sentence(wrong) if wrong else ""
+
+
+def _sentence(wrong: Sequence[VersionMisfit]) -> str:
+    packages = " ".join(f"'{one.package}{one.versions}'" for one in wrong)
+    return f"{', '.join(map(str, wrong))} for Sightline; pip install {packages}"
+
+
+@cache
+def _all_requirements() -> list[Requirement]:
+    from packaging.requirements import Requirement
+
+    try:
+        lines = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return []
+    return [Requirement(line) for line in lines]
