@@ -13,6 +13,7 @@ trap 'rm -rf "$folder"' EXIT
 joined=0 all=0
 while read -r python stack; do
   all=$((all + 1))
+  rm -f "$folder/found.txt"  # which would be preferred
   { echo "sightline @ file://$PWD"; tr ' ' '\n' <<< "$stack"; } > "$folder/wanted.txt"
   if uv pip compile -q --python-version "$python" "$folder/wanted.txt" -o "$folder/found.txt" 2> "$folder/why.txt"; then
     joined=$((joined + 1))
