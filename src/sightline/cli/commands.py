@@ -579,7 +579,7 @@ def _errors_in_one_line() -> Iterator[None]:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             _leave(f"'{str(error.filename)[:60]}…' is too long for the name of a file", 2, error)
         reason = " ".join(str(error).split())
-        _leave(f"{type(error).__name__}: {reason} (--debug shows where){_versions_to_blame()}", 1, error)
+        _leave(f"{type(error).__name__}: {reason} (sightline --debug … shows where){_versions_to_blame()}", 1, error)
     except BaseException as error:  # SystemExit and the like, of an environment, a reward or a plug-in
         if place_of(error).startswith(("typer/", "click/")):
             raise  # a shell's completion has been installed or shown
