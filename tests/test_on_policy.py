@@ -281,6 +281,7 @@ def build_alone(*overrides: str) -> Any:
         (("learner.algorithm=small_learners.Recorded",), "it learns on-policy: add learner.on_policy=true"),
         (("learner.algorithm=stable_baselines3.SAC", "learner.on_policy=true"), "leave out learner.on_policy"),
         (("learner.algorithm=small_learners.Update", "learner.on_policy=true"), "no on-policy algorithm"),
+        (("learner.algorithm=sbx.PPO", "learner.on_policy=true"), "not installed: pip install sbx-rl"),
         (("learner.algorithm=small_learners.Nothing", "learner.on_policy=true"), "there is no learner"),
     ],
 )

@@ -322,6 +322,10 @@ def algorithm_class(learner: OffPolicyLearner | OnPolicyLearner) -> type[BaseAlg
     try:
         found = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
+        missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and missing == module_name.split(".")[0]:
+            wheel = {"sb3_contrib": "sb3-contrib", "sbx": "sbx-rl"}.get(missing, missing)
+            raise BadInput(f"learner '{name}' needs a package that is not installed: pip install {wheel}") from error
         message = f"there is no learner '{name}' ({error}); say DQN, SAC, PPO, or a class such as sb3_contrib.TQC"
         raise BadInput(message) from error
     # Looked at before anything is called: a recipe can name any class.
