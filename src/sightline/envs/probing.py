@@ -116,10 +116,12 @@ def probe(env: gymnasium.Env[Any, Any], frames: bool, steps: int = STEPS, seed: 
         if terminated or truncated:
             env.reset(seed=seed + episodes)
             episodes, begins = episodes + 1, True
+    # One picture alone, of an environment that was only reset, tells nothing.
+    trouble = watch.trouble_with(f"all pictures of {len(rewards)} random steps") if rewards else None
     return Probe(
         len(rewards),
         np.stack(pictures) if pictures else np.zeros((0, 1, 1, 3), np.uint8),
-        watch.trouble_with(f"all pictures of {len(rewards)} random steps"),
+        trouble,
         unrepeated,
         any(stated_success(info) is not None for info in infos),
         tuple(rewards),
