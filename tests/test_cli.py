@@ -382,8 +382,9 @@ def test_dry_run_prints_the_resolved_recipe_and_does_nothing(sightline: Sightlin
     expected = complete(load_recipe(name, ["seed=3"])).model_dump(mode="json")
     done = sightline("train", name, "seed=3", "--dry-run")
     assert done.code == 0
-    (line,) = done.lines
+    *before, line = done.lines
     assert line.startswith("disk  ")
+    assert all(one.startswith("memory  ") for one in before)
     assert yaml.safe_load(done.out) == expected
     assert parsed(sightline("train", name, "seed=3", "--dry-run", "--json")) == expected
     assert not list(Path.cwd().iterdir())
@@ -763,8 +764,9 @@ def test_answers_at_once_without_torch(arguments: list[str]) -> None:
 
 
 def test_a_dry_run_with_a_bundled_encoder_needs_no_torch() -> None:
-    (said,) = call_without_torch(["train", "cartpole-preferences", "--dry-run"]).splitlines()
-    assert said.startswith("disk ")
+    memory, disk = call_without_torch(["train", "cartpole-preferences", "--dry-run"]).splitlines()
+    assert memory.startswith("memory ")
+    assert disk.startswith("disk ")
 
 
 def test_version(sightline: Sightline) -> None:

@@ -133,7 +133,6 @@ def _sentence(wrong: Sequence[VersionMisfit]) -> str:
     return f"{', '.join(map(str, wrong))} for Sightline; pip install {packages}"
 
 
-@cache
 def _all_requirements() -> list[Requirement]:
     from packaging.requirements import Requirement
 
