@@ -33,7 +33,7 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, **members: Any) -> None:
     ("adapter", "package", "installed_by"),
     [
         ("crafter", "crafter", "pip install crafter"),
-        ("robosuite", "robosuite", "pip install robosuite h5py 'mujoco<4'"),
+        ("robosuite", "robosuite", "pip install robosuite h5py 'mujoco<3.10'"),
         ("nethack", "nle", "pip install nle"),
     ],
 )

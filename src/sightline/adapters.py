@@ -34,8 +34,8 @@ ADAPTERS = {
 }
 """What to say in `env=` -> who can act there, and one line for lists; each needs a package that others make."""
 
-ROBOSUITE = "robosuite h5py 'mujoco<4'"
-"""What pip installs for robosuite: its wrappers import h5py, which it does not require, and MuJoCo 4 breaks it."""
+ROBOSUITE = "robosuite h5py 'mujoco<3.10'"
+"""What pip installs for robosuite: it imports h5py, which it does not require, and 1.5.2 fails from MuJoCo 3.10 on."""
 
 
 def crafter(render_mode: str | None = None, render_size: Size = (64, 64), **options: Any) -> gymnasium.Env[Any, Any]:
@@ -64,7 +64,7 @@ def robosuite(
     keys: list[str] | None = None,
     **options: Any,
 ) -> gymnasium.Env[Any, Any]:
-    """A robot arm of robosuite (Zhu et al., 2020); `pip install robosuite h5py 'mujoco<4'`.
+    """A robot arm of robosuite (Zhu et al., 2020); `pip install robosuite h5py 'mujoco<3.10'`.
 
     Observations are the state of robot and objects, one vector; the horizon cuts an episode off; success is stated.
 

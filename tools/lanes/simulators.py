@@ -71,7 +71,7 @@ class Simulator:
 
 SIMULATORS = (
     Simulator(
-        "gymnasium-robotics", ("gymnasium-robotics", "mujoco<4"), "gymnasium_robotics:FetchReach-v4", "a robot arm"
+        "gymnasium-robotics", ("gymnasium-robotics", "mujoco<3.12"), "gymnasium_robotics:FetchReach-v4", "a robot arm"
     ),
     Simulator("panda-gym", ("panda-gym",), "panda_gym:PandaReach-v3", "a robot arm at the green ball"),
     Simulator("highway-env", ("highway-env",), "highway_env:highway-fast-v0", "a car on an empty road"),
@@ -104,7 +104,10 @@ SIMULATORS = (
         "dm-control", ("shimmy[dm-control]", "mujoco<4"), "shimmy:dm_control/cartpole-balance-v0", "an upright pole"
     ),
     Simulator(
-        "robosuite", ("robosuite", "h5py", "mujoco<4"), "sightline.adapters:robosuite", "a robot arm lifting a red cube"
+        "robosuite",
+        ("robosuite", "h5py", "mujoco<3.10"),
+        "sightline.adapters:robosuite",
+        "a robot arm lifting a red cube",
     ),
     Simulator("nle", ("nle",), "sightline.adapters:nethack", "an at sign beside a door"),
     Simulator(

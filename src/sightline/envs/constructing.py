@@ -212,11 +212,15 @@ def _explained(error: BaseException, name: str) -> str:
 
 
 def _version_advice(error: BaseException) -> str:
-    """Advice for packages that were written for the MuJoCo of before 4, whose names and numbers differ."""
-    if "mujoco" not in sys.modules or int(metadata.version("mujoco").split(".")[0]) < 4:
+    """Advice for packages that were written for an older MuJoCo: robosuite 1.5.2 fails from 3.10 on, gymnasium-robotics
+    1.4.2 from 3.12 on."""
+    if "mujoco" not in sys.modules:
+        return ""
+    version = metadata.version("mujoco")
+    if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < (3, 10):
         return ""
     uses_it = any(
         "mujoco" in frame.f_globals and not Path(frame.f_code.co_filename).is_relative_to(OURS)
         for frame, _ in traceback.walk_tb(error.__traceback__)
     )
-    return "; if its package does not know MuJoCo 4 yet: pip install 'mujoco<4'" if uses_it else ""
+    return f"; if its package does not know MuJoCo {version} yet: pip install 'mujoco<3.10'" if uses_it else ""
