@@ -218,15 +218,27 @@ class Fetch(MujocoRobotEnv):
 
 @pytest.mark.parametrize("kind", [Panda, Aloha, AlohaTask, Canvas800, Fetch, Clock])
 def test_pictures_are_drawn_at_the_size_that_is_read_under_the_usual_names(kind: type[Clock]) -> None:
+    env = EnvMaker("it", frame_size=(160, 192), build=kind).as_it_is()
+    env.reset(seed=0)
+    assert np.shape(env.render()) == (160, 192, 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "drawn"),
+    [(Clock, (48, 32)), (Fetch, (48, 32)), (Panda, (128, 128)), (Aloha, (128, 128)), (Canvas800, (128, 128))],
+)
+def test_others_are_not_drawn_so_small_that_their_lines_have_no_pixel(
+    kind: type[Clock], drawn: tuple[int, int]
+) -> None:
     env = EnvMaker("it", frame_size=(48, 32), build=kind).as_it_is()
     env.reset(seed=0)
-    assert np.shape(env.render()) == (48, 32, 3)
+    assert np.shape(env.render()) == (*drawn, 3)
 
 
 def test_a_size_of_the_users_counts_before_that_which_is_read() -> None:
     env = EnvMaker("it", {"render_width": 90}, frame_size=(48, 32), build=Panda).as_it_is()
     env.reset(seed=0)
-    assert np.shape(env.render()) == (48, 90, 3)
+    assert np.shape(env.render()) == (128, 90, 3)
 
 
 def test_cells_of_a_grid_are_no_pixels() -> None:

@@ -29,6 +29,9 @@ SIZE_NAMES = (
 SMALLEST_SIDE = 64
 """Pixels. A constructor's `height` and `width` of less than this by default are not those of a picture: grids have as
 many cells."""
+SMALLEST_PICTURE = 128
+"""Pixels. What draws lines in proportion to its pictures fails where they become thinner than a pixel: gym-pusht, below
+96. Ours, and MuJoCo's, are drawn at any size."""
 ANY = "**"
 """Stands for arbitrary keyword arguments in a set of parameters."""
 
@@ -93,18 +96,17 @@ def size_options(creator: Any, size: Size | None) -> dict[str, Any]:
     """Arguments that make a constructor draw its pictures at a size, height and width; none if it cannot be told."""
     if size is None:
         return {}
-    height, width = size
     parameters = parameters_of(creator)
     if "render_size" in parameters:
         return {"render_size": size}
+    height, width = (max(side, SMALLEST_PICTURE) for side in size)
     for of_height, of_width in SIZE_NAMES:
         if {of_height, of_width} <= parameters:
             return {of_height: height, of_width: width}
     # Their constructors pass these two on, and do not all name them.
-    is_mujoco = any(base.__name__ in ("MujocoEnv", "MujocoRobotEnv") for base in getattr(creator, "__mro__", ()))
-    if is_mujoco or _has_picture_sides(creator):
-        return {"height": height, "width": width}
-    return {}
+    if any(base.__name__ in ("MujocoEnv", "MujocoRobotEnv") for base in getattr(creator, "__mro__", ())):
+        return {"height": size[0], "width": size[1]}
+    return {"height": height, "width": width} if _has_picture_sides(creator) else {}
 
 
 def _has_picture_sides(creator: Any) -> bool:
