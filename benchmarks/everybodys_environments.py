@@ -18,6 +18,7 @@ import importlib
 import json
 import multiprocessing
 import re
+import sysconfig
 import tempfile
 import time
 from collections import Counter, defaultdict
@@ -114,6 +115,8 @@ def try_one(env_id: str, package: str, folder: Path) -> Outcome:
     started = time.monotonic()
 
     def outcome(verdict: str, line: str = "", warnings: tuple[str, ...] = ()) -> Outcome:
+        # Where packages are installed is nobody's concern.
+        line = line.replace(sysconfig.get_paths()["purelib"], "…")
         return Outcome(verdict, line, package, warnings, round(time.monotonic() - started, 1))
 
     words = {"goal": "the pole upright", "baseline": "the pole"}

@@ -137,7 +137,7 @@ def test_unfinished_episodes_are_brought_back_by_their_actions(task: str) -> Non
     for action in some_actions(65):
         states = before.step(np.stack([action, -action])).states
     after = FrameVectorEnv(pickle.loads(pickle.dumps(maker)), 2, episode_seeds(3), frames=False)
-    np.testing.assert_array_equal(after.restore(before.episodes, before.actions), states)
+    assert after.restore(before.episodes, before.actions, before.drawn, states)
     for action in some_actions(30, seed=1):  # beyond the end of the episode
         actions = np.stack([action, action])
         np.testing.assert_array_equal(before.step(actions).states, after.step(actions).states)
