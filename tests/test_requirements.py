@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib import metadata
 from typing import Any
 
@@ -97,3 +99,18 @@ def test_a_check_that_breaks_is_a_finding() -> None:
     check = doctor._tried("videos", broken)
     assert not check.works
     assert check.detail == "ModuleNotFoundError: No module named 'imageio_ffmpeg'"
+
+
+@pytest.mark.parametrize("package", ["gymnasium", "imageio_ffmpeg", "open_clip", "psutil"])
+def test_doctor_looks_at_the_rest_where_a_package_is_missing(package: str) -> None:
+    """In a process of its own, so that nothing is imported yet; MuJoCo's and pyglet's pictures take too long here."""
+    code = (
+        f"import sys; sys.modules[{package!r}] = None\n"
+        "from sightline import doctor\n"
+        "doctor._GL_PACKAGES.clear()\n"
+        "print(*(f'{check.name}: {check.detail}' for check in doctor.examine()), sep='\\n')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert package in done.stdout
+    assert "\nkeys: " in done.stdout

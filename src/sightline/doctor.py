@@ -11,11 +11,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 from sightline import registry
-from sightline.envs.rendering import is_software
 from sightline.errors import BadInput, reason_of
 from sightline.requirements import install_command, misfit, misfits, requirements
 
@@ -80,9 +80,9 @@ def examine(say: Callable[[str], None] = lambda what: None) -> list[Check]:
         checks += [_version_of_mujoco()] if misfits(requirements("mujoco")) else []
         for name in _GL_PACKAGES:
             say(f"MuJoCo's pictures, by {name}")
-            checks.append(_mujoco_back_end(name))
+            checks.append(_tried(f"mujoco with {name}", partial(_mujoco_back_end, name)))
     say("pyglet's pictures")
-    checks.append(_pyglet())
+    checks.append(_tried("pyglet", _pyglet))
     say("videos")
     checks.append(_tried("videos", _videos))
     say("the bundled encoders")
@@ -155,6 +155,8 @@ def _classic_control() -> Check:
 
 def _mujoco_back_end(name: str) -> Check:
     """Try rendering in a process of its own: a missing library can end it."""
+    from sightline.envs.rendering import is_software  # needs Gymnasium, which may be what is missing
+
     environment = os.environ | {"MUJOCO_GL": name}
     try:
         tried = subprocess.run(
@@ -208,10 +210,12 @@ def _videos() -> Check:
 
 
 def _bundled_encoders() -> Check:
-    from sightline.models.encoders import BUNDLED, load_encoder
-
     try:
+        from sightline.models.encoders import BUNDLED, load_encoder
+
         sizes = [load_encoder(name, device="cpu").image_size for name in BUNDLED]
+    except ImportError as error:
+        return Check("bundled encoders", False, reason_of(error), "install the package that is named")
     except Exception as error:
         return Check("bundled encoders", False, str(error), "reinstall Sightline: its files are damaged")
     seen = ", ".join(f"{name} reads {size}x{size} pictures" for name, size in zip(BUNDLED, sizes, strict=True))

@@ -1,27 +1,37 @@
 #!/usr/bin/env bash
-# Which version of each stack of simulators and robots comes out when it is resolved together with Sightline.
+# Whether the version of each stack that one would get alone can be resolved together with Sightline, too.
 #
 #   tools/lanes/beside.sh            # a row for each; nothing is installed; minutes
 #
-# Needs uv. A stack that is pinned and cannot be joined is a row too: docs/beside-other-stacks.md says the way round.
+# A resolver that is free to choose takes an old version of a stack in silence, so the version is held fast. Needs uv.
+# docs/beside-other-stacks.md says the way round where two cannot be joined.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 command -v uv > /dev/null || { echo "beside: needs uv (pip install uv)"; exit 2; }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
+# resolve PYTHON FILE: the packages that come out, or, with status 1, the reason in why.txt
+resolve() {
+  uv pip compile -q --no-header --no-annotate --python-version "$1" "$2" 2> "$folder/why.txt"
+}
+
 joined=0 all=0
 while read -r python stack; do
   all=$((all + 1))
-  rm -f "$folder/found.txt"  # which would be preferred
-  { echo "sightline @ file://$PWD"; tr ' ' '\n' <<< "$stack"; } > "$folder/wanted.txt"
-  if uv pip compile -q --python-version "$python" "$folder/wanted.txt" -o "$folder/found.txt" 2> "$folder/why.txt"; then
+  tr ' ' '\n' <<< "$stack" > "$folder/alone.txt"
+  if ! alone=$(resolve "$python" "$folder/alone.txt"); then
+    echo "--   $python  $stack: not even alone: $(grep -m1 -oE "(because|Because).*" "$folder/why.txt" | cut -c1-160)"
+    continue
+  fi
+  name=$(sed -E 's/[[<>=! ].*//' <<< "$stack" | tr '_.' '--')
+  version=$(grep -iE "^$name(\[.*\])?==" <<< "$alone" | sed -E 's/.*==//')
+  { echo "sightline @ file://$PWD"; echo "$name==$version"; cat "$folder/alone.txt"; } > "$folder/both.txt"
+  if both=$(resolve "$python" "$folder/both.txt"); then
     joined=$((joined + 1))
-    name=$(sed -E 's/[[<>=! ].*//' <<< "${stack%% *}" | tr '_.' '--')
-    found=$(grep -iE "^($name|gymnasium|numpy|transformers|torch)==" "$folder/found.txt" | tr '\n' ' ')
-    echo "ok   $python  $stack: $found"
+    echo "ok   $python  $stack: $(grep -iE "^($name|gymnasium|numpy|transformers|torch)==" <<< "$both" | tr '\n' ' ')"
   else
-    echo "--   $python  $stack: $(grep -m1 -oE "(because|Because).*" "$folder/why.txt" | cut -c1-160)"
+    echo "--   $python  $stack: $name $version: $(grep -m1 -oE "(because|Because).*" "$folder/why.txt" | cut -c1-200)"
   fi
 done <<'STACKS'
 3.11 ray[rllib]>=2.50
