@@ -200,9 +200,11 @@ def test_a_processor_that_cuts_more_than_the_square(tmp_path: Path) -> None:
     write_hugging_face_encoder(tmp_path, "clip")
     images = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 24, "width": 24})
     images.save_pretrained(tmp_path)
-    processor = json.loads((tmp_path / "processor_config.json").read_text())
-    processor["image_processor"] |= {"size": {"shortest_edge": 32}}
-    (tmp_path / "processor_config.json").write_text(json.dumps(processor))
+    nested = tmp_path / "processor_config.json"
+    if nested.exists():  # before transformers 5 the file that was just written is all there is
+        processor = json.loads(nested.read_text())
+        processor["image_processor"] |= {"size": {"shortest_edge": 32}}
+        nested.write_text(json.dumps(processor))
     assert load_encoder(f"hf:{tmp_path}", device="cpu").cut_off(64, 128) == (8, 40)
 
 
