@@ -167,14 +167,14 @@ def test_a_dry_run_says_how_much_there_will_be(
 ) -> None:
     done = sightline("train", *recipe, "--dry-run", "--json")
     assert done.code == 0, done.err
-    (line,) = done.lines
-    assert all(part in line for part in expected), line
+    *_, line = done.lines
+    assert all(any(part in one for one in done.lines) for part in expected), line
     json.loads(done.out)
 
 
 def test_what_a_dry_run_says_is_what_is_written(sightline: Sightline, tmp_path: Path) -> None:
     arguments = ("cartpole", *TINY, "learner.buffer_size=10000", "reward.keep_embeddings=true", "steps=2000")
-    (line,) = sightline("train", *arguments, "--dry-run").lines
+    *_, line = sightline("train", *arguments, "--dry-run").lines
     assert sightline("train", *arguments, "--run-dir", tmp_path / "run").code == 0
     said = float(line.partition("kB: ")[2].partition(" kB;")[0])
     written = sum(file.stat().st_size for file in (tmp_path / "run" / "replay").iterdir()) / 1000
