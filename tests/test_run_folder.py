@@ -152,7 +152,7 @@ def test_rows_that_no_checkpoint_needs_are_removed(sightline: Sightline, tmp_pat
 @pytest.mark.parametrize(
     ("recipe", "expected"),
     [
-        (("cartpole",), ("40,000 transitions of 0.057 kB", "2.28 MB")),
+        (("cartpole",), ("40,064 transitions of 0.057 kB", "2.28 MB")),
         (("cartpole", "reward.keep_embeddings=true"), ("0.313 kB", "12.5 MB")),
         (("drawer-open-chat",), ("200,000 transitions of 21.5 kB", "4.3 GB", "2,000 segments", "301 MB")),
         (
