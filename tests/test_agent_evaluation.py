@@ -162,7 +162,11 @@ def test_every_number_of_a_summary() -> None:
     assert numbers["kinds_mean"] == 1 / 4
     assert numbers["score"] == pytest.approx(1 / 4 * 3 / 5)
     line = describe(numbers)
-    assert "success 75 %" in line and "without mistakes 25 %" in line and "1 episodes broke" in line
+    assert (
+        "success 75 %" in line
+        and "without mistakes 25 %" in line
+        and "1 episodes broke (the first: OSError: gone)" in line
+    )
     json.dumps(numbers, allow_nan=False)
 
 
@@ -177,7 +181,7 @@ def test_nothing_is_measured_of_episodes_that_all_broke() -> None:
     numbers = summary([Trajectory(1, 0, error="OSError: gone")] * 2, PANEL)
     assert numbers["errors"] == 2 and numbers["score"] == 0
     assert all(numbers[name] is None for name in ("success_rate", "ci_low", "return", "clean", "illegal", "length"))
-    assert describe(numbers) == "all 2 episodes broke"
+    assert describe(numbers) == "all 2 episodes broke: OSError: gone"
 
 
 @settings(max_examples=40, deadline=None)

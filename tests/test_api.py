@@ -127,6 +127,10 @@ def test_what_cannot_be_relabelled(run: sl.Run, tmp_path: Path) -> None:
     with pytest.raises(sl.BadInput, match="keep_embeddings"):
         plain.relabel("a pole", train=True, run_dir=tmp_path / "new")
     assert not (tmp_path / "new").exists()
+    # A new recipe that reads what the run kept has to keep it, too.
+    with pytest.raises(sl.BadInput, match=r"^replay: .*; say reward.keep_embeddings=true$"):
+        sl.train("cartpole", replay=str(run.path), run_dir=tmp_path / "new", progress=False, **SMALL)
+    assert not (tmp_path / "new").exists()
     with pytest.raises(sl.BadInput, match=r"^trian: these are for the run that learns .*; add train=True$"):
         run.relabel("a pole", trian=True)
     with pytest.raises(sl.BadInput, match="not a run folder"):

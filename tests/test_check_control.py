@@ -193,7 +193,10 @@ def test_the_command_checks_what_an_environment_is_for() -> None:
     discrete = run.invoke(app, ["check-env", "CartPole-v1", "--episodes", "2"])
     assert discrete.exit_code == 0 and "2 choices; to check it for an agent, name them: prompt=" in discrete.stdout
     game = run.invoke(app, ["check-env", "CartPole-v1", "prompt=Balance.", "actions=[left, right]", "--episodes", "2"])
-    assert "replies" in game.stdout and "train with" not in game.stdout
+    assert game.stdout.splitlines()[-1].endswith(
+        "sightline train role=agent env=CartPole-v1 prompt=Balance. 'actions=[left, right]'"
+    )
+    assert "a step with its picture takes " in game.stdout
     assert "replies" in run.invoke(app, ["check-env", "numberline", "--episodes", "2"]).stdout
     assert run.invoke(app, ["check-env", "CartPole-v9"]).exit_code != 0
 

@@ -636,3 +636,12 @@ def test_wrong_values_of_an_agent_are_refused_in_one_line(override: str, expecte
         load_recipe("numberline", override.split(" "))
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("named", ["[yes, no]", "[left, null]", "{on: 1, go: 2}"])
+def test_names_of_actions_that_yaml_does_not_read_as_text_are_refused_once(named: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        load_recipe("numberline", [f"actions={named}"])
+    assert str(caught.value) == (
+        "actions: YAML reads yes, no, on, off and null as other things than text; put names of actions in quotes"
+    )

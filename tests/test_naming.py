@@ -66,6 +66,8 @@ def test_an_id_without_a_version_is_the_newest_one_as_for_gymnasium() -> None:
         ("FetchReach-v4", "say env=gymnasium_robotics:FetchReach-v4"),
         ("dm_control/humanoid-stand-v0", "pip install 'shimmy[dm-control]'"),
         ("NetHackScore-v0", "env=sightline.adapters:nethack"),
+        ("miniwob/click-test-v1", "say env=miniwob env_options.page=click-test"),
+        ("miniwob:miniwob/click-shades", "say env=miniwob env_options.page=click-shades"),
         ("Crafter", "env=sightline.adapters:crafter"),
         ("Zzyzx-v0", "an id that a package registers is named with its module: env=module:Zzyzx-v0"),
         ("Pendulm-v1", "did you mean 'Pendulum-v1'"),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -15,11 +16,13 @@ from gymnasium.wrappers import ClipAction
 
 from conftest import TINY, TINY_ON_POLICY, Finished, result_of
 from odd_spaces import ACTED, OBSERVED, Odd
+from sightline.config.loading import for_control, load_recipe
+from sightline.control.learners import spaces_in_words
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.state import chosen_policy
 from sightline.envs.actions import adapted_actions, what_is_done
 from sightline.envs.making import EnvMaker
-from sightline.envs.spaces import what_is_read
+from sightline.envs.spaces import adapted_to_learners, what_is_read
 from sightline.errors import BadInput
 from sightline.rewards.base import Clip
 from sightline.rewards.ground_truth import GroundTruthReward
@@ -277,6 +280,25 @@ def test_pictures_stay_bytes_in_the_replay_and_are_convolved(train: Callable[...
     policy: Any = chosen_policy(RunFolder(run), trust=True).policy
     readers = policy.q_net.features_extractor.readers
     assert [isinstance(reader, NatureCNN) for reader in readers] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(("shape", "slow"), [((480, 640, 3), True), ((210, 160, 3), False), ((84, 84, 3), False)])
+def test_pictures_of_many_pixels_are_said_to_be_slow(shape: tuple[int, ...], slow: bool) -> None:
+    """With gym-aloha's 480x640 a chunk of learning takes SAC a minute."""
+    env = adapted_to_learners(Seen(spaces.Box(0, 255, shape, np.uint8)), "seen", rescale=False)
+    lines = spaces_in_words(
+        for_control(load_recipe(None, ["env=CartPole-v1", "goal=a pole", "learner.algorithm=DQN"])), env
+    )
+    assert any(line.startswith("the policy reads pictures of 480x640, ") for line in lines) is slow
+
+
+class Seen(gymnasium.Env[Any, Any]):
+    """An environment that nobody plays, with these observations."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self.observation_space = space
 
 
 def test_the_next_state_of_an_ended_episode_is_its_last(train: Callable[..., Path]) -> None:

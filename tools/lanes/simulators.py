@@ -77,7 +77,14 @@ SIMULATORS = (
     Simulator("highway-env", ("highway-env",), "highway_env:highway-fast-v0", "a car on an empty road"),
     Simulator("ale-py", ("ale-py",), "ale_py:ALE/Breakout-v5", "a wall with a hole"),
     Simulator("gym-pusht", ("gym-pusht",), "gym_pusht:gym_pusht/PushT-v0", "a grey T on the green T"),
-    Simulator("gym-aloha", ("gym-aloha",), "gym_aloha:gym_aloha/AlohaTransferCube-v0", "a gripper holding a red cube"),
+    Simulator(
+        "gym-aloha",
+        ("gym-aloha",),
+        "gym_aloha:gym_aloha/AlohaTransferCube-v0",
+        "a gripper holding a red cube",
+        # The policy reads the camera, whose 480x640 pixels would make each update take seconds.
+        ("env_options.observation_width=128", "env_options.observation_height=96"),
+    ),
     Simulator(
         "pybullet-envs-gymnasium",
         ("pybullet-envs-gymnasium",),

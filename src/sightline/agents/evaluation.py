@@ -30,7 +30,7 @@ from sightline.envs.games.contract import Observation
 from sightline.envs.games.wrapping import has_oracle, oracle, random_action
 from sightline.envs.success import stated_success
 from sightline.envs.tasks import SuccessRule
-from sightline.errors import BadInput
+from sightline.errors import BadInput, RunFailed, reason_and_place
 from sightline.evaluation.episode_stats import known_success, success_by_rule, summarise_episodes
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.evaluation.video import Film, Reel, at_video_size
@@ -211,18 +211,19 @@ def summary(trajectories: Sequence[Trajectory], eval_seeds: EvalSeeds, rule: Suc
 
     Returns:
         What `summarise_episodes` gives, `length` in turns; `episodes`, those that the rates are of, and `errors`, those
-        that broke and are left out; `panel`, the evaluation seeds; `reward`, the mean reward of a turn, by the reward
-        model if there is one; perception accuracy as `truthful`, the share of visible facts that were stated correctly,
-        and `truthful_replies`, the share of turns in which all were; shares of turns `illegal`, `unparsable`, and
-        `replaced`, in which a random move was played in place of the reply's; share of episodes `clean`: success, every
-        reply naming a legal action, and no move that the environment counts as a mistake. `kinds` has the episodes,
-        `success_rate` and `clean` of each category of tasks, `kinds_mean` is the mean over categories of `clean`; None
-        if there are none. `score`, from 0 to 1, selects checkpoints: `kinds_mean` (else `clean`) times
-        `truthful_replies` (else 1); 0 if no episode was played to its end. What cannot be measured is None: where the
-        environment does not state success, so are all rates of it, and the score.
+        that broke and are left out, with `error`, why the first of them did; `panel`, the evaluation seeds; `reward`,
+        the mean reward of a turn, by the reward model if there is one; perception accuracy as `truthful`, the share of
+        visible facts that were stated correctly, and `truthful_replies`, the share of turns in which all were; shares
+        of turns `illegal`, `unparsable`, and `replaced`, in which a random move was played in place of the reply's;
+        share of episodes `clean`: success, every reply naming a legal action, and no move that the environment counts
+        as a mistake. `kinds` has the episodes, `success_rate` and `clean` of each category of tasks, `kinds_mean` is
+        the mean over categories of `clean`; None if there are none. `score`, from 0 to 1, selects checkpoints:
+        `kinds_mean` (else `clean`) times `truthful_replies` (else 1); 0 if no episode was played to its end. What
+        cannot be measured is None: where the environment does not state success, so are all rates of it, and the score.
     """
     complete = [_outcome(trajectory, rule) for trajectory in trajectories if is_complete(trajectory)]
-    return _summary(complete, len(trajectories) - len(complete), eval_seeds, rule)
+    broken = [trajectory.error or "it ended early" for trajectory in trajectories if not is_complete(trajectory)]
+    return _summary(complete, broken, eval_seeds, rule)
 
 
 def _outcome(trajectory: Trajectory, rule: SuccessRule) -> _Outcome:
@@ -244,7 +245,9 @@ def _outcome(trajectory: Trajectory, rule: SuccessRule) -> _Outcome:
     )
 
 
-def _summary(outcomes: Sequence[_Outcome], errors: int, eval_seeds: EvalSeeds, rule: SuccessRule) -> dict[str, Any]:
+def _summary(
+    outcomes: Sequence[_Outcome], broken: Sequence[str], eval_seeds: EvalSeeds, rule: SuccessRule
+) -> dict[str, Any]:
     turns = sum(outcome.turns for outcome in outcomes)
     perception = [turn for outcome in outcomes for turn in outcome.perception or ()]
     unparsable = [outcome.unparsable for outcome in outcomes if outcome.unparsable is not None]
@@ -269,7 +272,8 @@ def _summary(outcomes: Sequence[_Outcome], errors: int, eval_seeds: EvalSeeds, r
             rule,
         ),
         "episodes": len(outcomes),
-        "errors": errors,
+        "errors": len(broken),
+        "error": broken[0] if broken else None,
         "panel": str(eval_seeds),
         "reward": _mean([outcome.reward for outcome in outcomes if outcome.reward is not None]),
         "truthful": _share(sum(correct for correct, _ in perception), sum(total for _, total in perception)),
@@ -331,27 +335,29 @@ def oracle_play(
     if not has_oracle(worker.games[0]):
         return None
     played = _play_panel(worker, eval_seeds, _oracle_action, engine, watch("the oracle"))
-    advised = [outcome for outcome in played if outcome is None or outcome.replaced < outcome.turns]
-    return _summary_of_complete(advised, eval_seeds, worker) if any(advised) else None
+    advised = [outcome for outcome in played if isinstance(outcome, str) or outcome.replaced < outcome.turns]
+    knows_any = any(isinstance(outcome, _Outcome) for outcome in advised)
+    return _summary_of_complete(advised, eval_seeds, worker) if knows_any else None
 
 
 def _play_panel(
     worker: RolloutWorker, eval_seeds: EvalSeeds, choose: Choose, engine: Engine, after_turns: Callable[[int], None]
-) -> list[_Outcome | None]:
-    """Play every seed by a rule, each process its share; None where the environment broke down."""
-    outcomes: list[_Outcome | None] = []
+) -> list[_Outcome | str]:
+    """Play every seed by a rule, each process its share; gives the reason where the environment broke down."""
+    outcomes: list[_Outcome | str] = []
     for seed in eval_seeds.seeds[engine.rank :: engine.world]:
         outcomes.append(_play_without_model(worker, seed, choose))
-        after_turns(0 if outcomes[-1] is None else outcomes[-1].turns)
+        after_turns(0 if isinstance(outcomes[-1], str) else outcomes[-1].turns)
     parts = engine.gather(outcomes)
     return [parts[i % engine.world][i // engine.world] for i in range(len(eval_seeds.seeds))]
 
 
 def _summary_of_complete(
-    outcomes: Sequence[_Outcome | None], eval_seeds: EvalSeeds, worker: RolloutWorker
+    outcomes: Sequence[_Outcome | str], eval_seeds: EvalSeeds, worker: RolloutWorker
 ) -> dict[str, Any]:
-    complete = [outcome for outcome in outcomes if outcome is not None]
-    return _summary(complete, len(outcomes) - len(complete), eval_seeds, worker.success)
+    complete = [outcome for outcome in outcomes if not isinstance(outcome, str)]
+    broken = [outcome for outcome in outcomes if isinstance(outcome, str)]
+    return _summary(complete, broken, eval_seeds, worker.success)
 
 
 def _play_without_model(
@@ -359,14 +365,14 @@ def _play_without_model(
     seed: int,
     choose: Choose,
     go_on: Callable[[Observation, int], bool] = lambda observation, steps: True,
-) -> _Outcome | None:
+) -> _Outcome | str:
     """Play an episode by a rule.
 
     Args:
         go_on: called with every observation and the number of steps before it; False leaves the episode.
 
     Returns:
-        None if the environment broke down.
+        Its statistics, or why the environment broke down.
     """
     game = worker.games[0]
     total, steps, illegal, replaced, over, states = 0.0, 0, 0, 0, False, list[bool | None]()
@@ -386,9 +392,9 @@ def _play_without_model(
             states.append(stated_success(info))
     except BadInput:
         raise  # no other episode would go better
-    except Exception:
+    except Exception as error:
         worker.games.discard(0)
-        return None
+        return str(error) if isinstance(error, RunFailed) else reason_and_place(error)
     success = success_by_rule(states, stated)
     won, faultless = success[worker.success], not illegal and not info.get("mistakes", 0)
     clean = None if won is None else won and faultless

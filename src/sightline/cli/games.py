@@ -82,13 +82,20 @@ def _has_words(env: str, keys: Sequence[str]) -> bool:
 
 
 def _check_game(env: str, keys: Sequence[str], episodes: int) -> list[Finding]:
+    import shlex
+
     from sightline.agents.building import game_maker
     from sightline.config.loading import for_agent, load_recipe
-    from sightline.envs.games.checking import check_game
+    from sightline.envs.games.checking import Finding, check_game
 
     roles = [key for key in keys if key.partition("=")[0] != "role"]
     recipe = for_agent(load_recipe(None, ["role=agent", f"env={env}", *roles]))
-    return check_game(game_maker(recipe), episodes, recipe.seed, _through_a_reply(recipe.replies))
+    findings = check_game(game_maker(recipe), episodes, recipe.seed, _through_a_reply(recipe.replies))
+    if not all(finding.passed for finding in findings):
+        return findings
+    given = [key for key in roles if key.partition("=")[0] != "seed"]
+    command = f"sightline train {shlex.join(['role=agent', f'env={env}', *given])}"
+    return [*findings, Finding("train with", True, command)]
 
 
 def _check_control(env: str, keys: Sequence[str], episodes: int) -> list[Finding]:

@@ -255,15 +255,17 @@ class ControlRecipe(RecipeBase):
         return self
 
 
-def _action_name(value: Any) -> str:
-    if value is None or isinstance(value, bool):
+def _names_of_actions(value: Any) -> Any:
+    """Names of actions as text, in a list or as the keys of a map; 1 is a name, too."""
+    if not isinstance(value, list | tuple | dict):
+        return value
+    if any(name is None or isinstance(name, bool) for name in value):
         raise ValueError(
             "YAML reads yes, no, on, off and null as other things than text; put names of actions in quotes"
         )
-    return str(value)
-
-
-ActionName = Annotated[str, BeforeValidator(_action_name)]
+    if isinstance(value, dict):
+        return {str(name): does for name, does in value.items()}
+    return [str(name) for name in value]
 
 
 class AgentRecipe(RecipeBase):
@@ -275,7 +277,7 @@ class AgentRecipe(RecipeBase):
     warm start, with a model that `policy.model=` takes."""
     prompt: Annotated[str, Field(max_length=100_000)] | None = None
     """Words instead of the game's own; `{text}` stands for those. Needed for environments that have none."""
-    actions: tuple[ActionName, ...] | dict[ActionName, Any] = ()
+    actions: Annotated[tuple[str, ...] | dict[str, Any], BeforeValidator(_names_of_actions)] = ()
     """Names of the actions, for environments that only number them; or name: value, for those whose actions are not
     numbered, such as {left: [-1.0], right: [1.0]}."""
     text_only: bool = False

@@ -164,12 +164,16 @@ def _check_replay(folder: str, model: RewardModel) -> None:
     """Refuse a run whose stored transitions cannot be learned from.
 
     Raises:
-        BadInput: there is no such run, it is an agent's, or it kept nothing of its frames.
+        BadInput: there is no such run, it is an agent's, or it or this one keeps nothing of its frames.
     """
     source = for_control(open_run(Path(folder)).recipe())
     if "frames" in model.needs and source.reward.feature_bytes == 0:
         raise BadInput(
             f"replay: the run '{folder}' kept nothing of its frames; collect with reward.keep_embeddings=true"
+        )
+    if "frames" in model.needs and not model.keeps_features:
+        raise BadInput(
+            "replay: rewards are made from the embeddings that the run kept; say reward.keep_embeddings=true"
         )
 
 

@@ -42,6 +42,9 @@ from sightline.errors import BadInput, nearest, reason_of
 from sightline.evaluation.episodes import Policy
 from sightline.models.device import choose_device
 
+LARGE = 65_536
+"""Pixels of a picture beyond which a policy that reads it learns slowly."""
+
 _KNOWN = {name: f"stable_baselines3.{name}" for name in ("DQN", "SAC", "PPO")}
 NOISE_OF_TD3 = 0.1
 """Standard deviation of the exploration noise of TD3 (Fujimoto et al., ICML 2018) and DDPG: their actors draw none."""
@@ -224,8 +227,21 @@ def spaces_in_words(recipe: ControlRecipe, env: gymnasium.Env[Any, Any]) -> list
     """
     policy, warning = choose_policy(algorithm_class(recipe.learner), env.observation_space)
     read = what_is_read(env, convolves=policy != "MlpPolicy")
-    lines = [warning if read is None else read, what_is_done(env)]
+    lines = [warning if read is None else read, _slow_to_read(env.observation_space), what_is_done(env)]
     return [line for line in lines if line is not None]
+
+
+def _slow_to_read(space: spaces.Space[Any]) -> str | None:
+    """Warning in one line if a policy reads pictures of many pixels, which make its updates slow."""
+    parts = space.values() if isinstance(space, spaces.Dict) else [space]
+    sizes = [part.shape[1:] for part in parts if is_picture(part) and part.shape is not None]
+    height, width = max(sizes, key=math.prod, default=(0, 0))
+    if height * width <= LARGE:
+        return None
+    return (
+        f"the policy reads pictures of {height}x{width}, which makes its updates slow (84x84 is usual); have the "
+        "environment observe smaller ones (env_options), or wrap it in gymnasium.wrappers.ResizeObservation"
+    )
 
 
 def _noise(learner: OffPolicyLearner, algorithm: type[BaseAlgorithm], actions: spaces.Space[Any]) -> dict[str, Any]:

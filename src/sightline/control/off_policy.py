@@ -24,6 +24,7 @@ from sightline.control.building import ControlSetup
 from sightline.control.learners import build_learner, name_of_values, reset_critic
 from sightline.control.relabelling import relabel
 from sightline.control.reward_worker import RewardWorker
+from sightline.control.sb3 import begin_learning, count_vector_step
 from sightline.control.state import buffer_of, latest_learner, set_random_state
 from sightline.control.trainer import ControlTrainer
 from sightline.envs.observations import blank
@@ -67,14 +68,12 @@ class OffPolicyTrainer(ControlTrainer):
         recipe, model = self.setup.recipe, self.model
         # SB3's own loop cannot do without stepping the environment, so its parts are called one by one.
         if remaining > 0:
-            total, _ = model._setup_learn(remaining, reset_num_timesteps=False)
+            total = begin_learning(model, remaining)
         while model.num_timesteps < recipe.steps:
             self.between_chunks()
             self.session.give_up_if_overdue()
             for _ in range(recipe.learner.chunk):
-                model.num_timesteps += recipe.envs
-                model._update_current_progress_remaining(model.num_timesteps, total)
-                model._on_step()
+                count_vector_step(model, recipe.envs, total)
             model.train(gradient_steps=self._learner.gradient_steps, batch_size=model.batch_size)
             self._report_chunk(buffer_of(model).rewards[buffer_of(model).filled_rows()])
 

@@ -30,6 +30,13 @@ from sightline.config.learners import OnPolicyLearner
 from sightline.control.building import ControlSetup
 from sightline.control.collection import Chunk
 from sightline.control.learners import build_on_policy_learner, reset_values, value_weights
+from sightline.control.sb3 import (
+    advance_schedules,
+    episode_starts,
+    last_observations,
+    set_episode_starts,
+    set_last_observations,
+)
 from sightline.control.standardisation import RewardScale, StandardisedObservations
 from sightline.control.state import set_random_state
 from sightline.control.trainer import ControlTrainer
@@ -65,7 +72,7 @@ class OnPolicyTrainer(ControlTrainer):
             chunk, features, cut_off = self._collect()
             rewards = self._score(chunk, features)
             self._fill_returns(chunk, rewards, cut_off)
-            self.model._update_current_progress_remaining(self.step, self.setup.recipe.steps)
+            advance_schedules(self.model, self.step, self.setup.recipe.steps)
             self.model.train()
             self._standardise_observations()
             self._report_chunk(rewards)
@@ -91,16 +98,16 @@ class OnPolicyTrainer(ControlTrainer):
             # State-dependent exploration keeps its noise for `sde_sample_freq` steps, or for the whole chunk.
             if model.use_sde and (step == 0 or (model.sde_sample_freq > 0 and step % model.sde_sample_freq == 0)):
                 policy.reset_noise(model.n_envs)
-            seen: Any = model._last_obs
-            assert seen is not None and model._last_episode_starts is not None
+            seen: Any = last_observations(model)
             with torch.no_grad():
                 actions, values, log_probs = policy(obs_as_tensor(seen, model.device))
             taken = actions.cpu().numpy()
             done = self._env.collect(self._within_bounds(taken))
             # Rewards are still to come; with NaN no update can go without them unnoticed.
             unknown = np.full(model.n_envs, np.nan, np.float32)
-            buffer.add(seen, taken, unknown, model._last_episode_starts, values, log_probs)
-            model._last_obs, model._last_episode_starts = done.states, done.ended
+            buffer.add(seen, taken, unknown, episode_starts(model), values, log_probs)
+            set_last_observations(model, done.states)
+            set_episode_starts(model, done.ended)
             truncated = done.ended & ~done.terminated
             cut_off += [picked(done.final_states, truncated)] if truncated.any() else []
             model.num_timesteps += model.n_envs
@@ -152,8 +159,8 @@ class OnPolicyTrainer(ControlTrainer):
         if cut_off:
             rewards[truncated] += model.gamma * self._values(joined(cut_off)).cpu().numpy().flatten()
         model.rollout_buffer.rewards[:] = rewards
-        last: Any = model._last_obs
-        model.rollout_buffer.compute_returns_and_advantage(self._values(last), steps.ended[-1])
+        values = self._values(last_observations(model))
+        model.rollout_buffer.compute_returns_and_advantage(values, steps.ended[-1])
 
     def _mean_squares(self, actions: np.ndarray) -> np.ndarray:
         """float32[T, N]: mean squares of actions [T, N, …] as they are carried out, as shares of the greatest."""
@@ -199,8 +206,7 @@ class OnPolicyTrainer(ControlTrainer):
 
     def start(self) -> None:
         self.model = self._untrained()
-        first: Any = self._env.reset()
-        self.model._last_obs = first
+        set_last_observations(self.model, self._env.reset())
         self._begin()
         if isinstance(self._reward, OnlineRewardModel) and self._reward.resets_critic:
             value_weights(self.model)  # refused now rather than after exploring
@@ -210,7 +216,7 @@ class OnPolicyTrainer(ControlTrainer):
 
     def _begin(self) -> None:
         """Make the reward model; unless a checkpoint says otherwise, episodes begin with the next step."""
-        self.model._last_episode_starts = np.ones(self.model.n_envs, bool)
+        set_episode_starts(self.model, np.ones(self.model.n_envs, bool))
         is_one_array = not isinstance(self._env.envs.state_space, spaces.Dict)
         self._reward = self._online_reward(self._visited.all if is_one_array else None)
         self._stream = RewardStream(self._reward)
@@ -228,7 +234,7 @@ class OnPolicyTrainer(ControlTrainer):
 
         same, random_state = self._restore(folder, take_over)
         if not same:
-            self.model._last_episode_starts = np.ones(self.model.n_envs, bool)
+            set_episode_starts(self.model, np.ones(self.model.n_envs, bool))
         # Nothing is drawn before the next chunk.
         with restoring(folder):
             set_random_state(self.model, random_state)

@@ -34,6 +34,7 @@ from sightline.control.collection import CollectingVecEnv, SpacesVecEnv
 from sightline.control.learners import build_acting_learner, build_learner
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.resolving import env_maker
+from sightline.control.sb3 import last_observations, names_of_tensors, set_last_observations
 from sightline.envs.vector import close_env
 from sightline.errors import BadInput
 from sightline.evaluation.episode_stats import EpisodeStats
@@ -113,14 +114,12 @@ def restore_run(
             raise ValueError(f"{len(episodes)} environments instead of {env.num_envs}")
         # Checkpoints of earlier versions do not say where pictures were drawn.
         drawn = collection.get("drawn", [[False] * len(history) for history in actions])
-    left: Any = model._last_obs
-    repeats = env.envs.restore(episodes, actions, drawn, left)
+    repeats = env.envs.restore(episodes, actions, drawn, last_observations(model))
     with restoring(folder):
         if repeats:
             env.stats.restore(collection["sums"])
         else:
-            begun: Any = env.reset()
-            model._last_obs = begun
+            set_last_observations(model, env.reset())
             env.stats = EpisodeStats(env.num_envs)
         env.finished = finished
         model.logger.name_to_value.update(collection["logged"])
@@ -136,7 +135,7 @@ def save_policy(folder: Path, model: BaseAlgorithm, reward: RewardModel) -> None
 def learner_state(model: BaseAlgorithm) -> dict[str, Any]:
     """Everything that learning has changed in a learner, as plain data: weights and optimisers, single tensors such as
     SAC's entropy coefficient, and counters. What its constructor is told comes from the recipe and is left out."""
-    _, tensors = model._get_torch_save_params()
+    _, tensors = names_of_tensors(model)
     return {
         "parameters": model.get_parameters(),
         "tensors": {name: recursive_getattr(model, name).data for name in tensors},
@@ -152,7 +151,7 @@ def restore_learner(model: BaseAlgorithm, folder: Path) -> None:
     """
     state = read_state(folder / LEARNER)
     with restoring(folder):
-        expected, tensors = model._get_torch_save_params()
+        expected, tensors = names_of_tensors(model)
         if set(state["parameters"]) != set(expected) or set(state["tensors"]) != set(tensors):
             raise ValueError("it is of another algorithm")
         model.set_parameters(state["parameters"], exact_match=True, device=model.device)

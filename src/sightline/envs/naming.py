@@ -34,16 +34,19 @@ class Package:
         module: what has to be imported for them to be registered.
         wheel: what pip installs.
         adapter: function of ours that makes its environments, for packages whose own are not Gymnasium's.
+        task: key of the task by which its environments are made here, `{}` for what an id says after its `/`.
     """
 
     ids: str
     module: str
     wheel: str
     adapter: str = ""
+    task: str = ""
 
     def advice(self, env_id: str) -> str:
         """How an id of this package is named, and what has to be installed first."""
-        named = f"say env={self.adapter or f'{self.module}:{env_id}'}"
+        within = re.sub(r"-v\d+$", "", env_id.rpartition("/")[2])
+        named = f"say env={self.task.format(within) or self.adapter or f'{self.module}:{env_id}'}"
         if _is_installed(self.module):
             return f"; it is one of {self.wheel}: {named}"
         return f"; it is one of {self.wheel}, which is not installed: pip install '{self.wheel}', then {named}"
@@ -59,7 +62,7 @@ PACKAGES = (
     Package(r"Panda\w+-v", "panda_gym", "panda-gym"),
     Package(r"(MiniGrid|BabyAI)-", "minigrid", "minigrid"),
     Package(r"MiniWorld-", "miniworld", "miniworld"),
-    Package(r"miniwob/", "miniwob", "miniwob"),
+    Package(r"miniwob/", "miniwob", "miniwob", task="miniwob env_options.page={}"),
     Package(r"dm_control/", "shimmy", "shimmy[dm-control]"),
     Package(
         r"(highway|merge|roundabout|parking|intersection|racetrack|exit|u-turn|two-way)-", "highway_env", "highway-env"
@@ -99,6 +102,9 @@ def find_environment(name: str, also_known: Iterable[str] = ()) -> EnvSpec | Bui
     Raises:
         BadInput: there is none of that name, or its module cannot be imported.
     """
+    for package in PACKAGES:
+        if package.task and re.match(package.ids, name.rpartition(":")[2]):
+            raise BadInput(f"'{name}' draws no pictures that rewards or agents could read{package.advice(name)}")
     if name in registry or ":" not in name:
         return _registered(name, also_known)
     module_name, _, attribute = name.partition(":")

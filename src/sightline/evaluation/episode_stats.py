@@ -155,7 +155,8 @@ UNREADABLE = 0.02
 def describe(numbers: Mapping[str, Any]) -> str:
     """Format a summary of episodes, of a policy or an agent, as one line. What is unknown is left out."""
     if not numbers["episodes"]:
-        return f"all {numbers['errors']} episodes broke"
+        reason = f": {numbers['error']}" if numbers.get("error") else ""
+        return f"all {numbers['errors']} episodes broke{reason}"
     faults = {name: numbers.get(name) or 0.0 for name in ("unparsable", "illegal")}
     parts = [f"{name} {_percent(share)}" for name, share in faults.items() if share]
     if numbers.get("replaced"):
@@ -176,7 +177,8 @@ def describe(numbers: Mapping[str, Any]) -> str:
     if numbers.get("reward") is not None:
         main.append(f"reward {numbers['reward']:.3f}")
     if numbers.get("errors"):
-        main.append(f"{numbers['errors']} episodes broke")
+        first = f" (the first: {numbers['error']})" if numbers.get("error") else ""
+        main.append(f"{numbers['errors']} episodes broke{first}")
     return ", ".join([*parts, *main] if leading else [*main, *parts])
 
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -570,7 +569,7 @@ def _failures_in_one_line() -> Iterator[None]:
 
 def _warn(line: str) -> None:
     """Warn at the place of a script that called into this package."""
-    names = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_stack(sys._getframe()))
+    names = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_stack(None))
     depth = sum(1 for _ in takewhile(lambda name: name.startswith("sightline."), names))
     warnings.warn(f"sightline.wrap: {line}", UserWarning, stacklevel=depth + 1)
 

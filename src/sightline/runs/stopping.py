@@ -119,7 +119,7 @@ def give_up_if_overdue() -> None:
 
 def exit_now(code: int) -> None:
     """End this process with its clean-up, but without waiting for threads that others have left running."""
-    atexit._run_exitfuncs()
+    atexit._run_exitfuncs()  # noqa: SLF001  # as the interpreter does; there is no public name for it
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # closed, or nobody reads it any more
             stream.flush()

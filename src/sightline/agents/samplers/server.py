@@ -96,7 +96,7 @@ class ServerSampler:
     def at(self, temperature: float) -> ServerSampler:
         """The same server with another sampling temperature."""
         other = copy.copy(self)
-        other._temperature = temperature
+        other._temperature = temperature  # noqa: SLF001  # of the same class
         return other
 
     # -- replies -------------------------------------------------------------------------------------------------------

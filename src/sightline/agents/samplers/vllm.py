@@ -98,7 +98,7 @@ class VLLMSampler:
     def at(self, temperature: float) -> VLLMSampler:
         """The same server with another sampling temperature."""
         other = copy.copy(self)
-        other._sampling = self._sampling | {"temperature": temperature}
+        other._sampling = self._sampling | {"temperature": temperature}  # noqa: SLF001  # of the same class
         return other
 
     def take_over_weights(self, version: int | None = None) -> None:

@@ -11,10 +11,11 @@ import copy
 import hashlib
 import numbers
 import re
+import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -69,6 +70,7 @@ class TimeStep:
         over: true if the episode was terminated or truncated.
         best: best action by the oracle; None without an oracle, or if it knows none.
         info: deep copy of the info.
+        seconds: how long the step took, with its pictures; 0 after a reset.
     """
 
     text: str
@@ -77,6 +79,7 @@ class TimeStep:
     over: bool
     best: str | None
     info: dict[str, Any]
+    seconds: float = 0.0
 
     @property
     def visible(self) -> Hashable:
@@ -159,6 +162,7 @@ def _checks_of_play(maker: Callable[[], AnyEnv], env: AnyEnv, seeds: range) -> l
         _check_legal_actions(_names(env), games),
         _check_termination(env, games),
         _check_success(games),
+        _tell_time(at_random),
         _check_wins("random play", at_random, must_win=False),
     ]
     if by_oracle:
@@ -172,8 +176,12 @@ def play(env: AnyEnv, seed: int, choose: Choose, most_steps: int | None = None) 
     observation, info = env.reset(seed=seed)
     episode = [_time_step(env, observation, 0.0, False, info)]
     while not episode[-1].over and len(episode) <= most_steps:
-        observation, reward, terminated, truncated, info = env.step(choose(episode[-1]))
-        episode.append(_time_step(env, observation, float(reward), bool(terminated or truncated), info))
+        action = choose(episode[-1])
+        began = time.perf_counter()
+        observation, reward, terminated, truncated, info = env.step(action)
+        seconds = time.perf_counter() - began
+        time_step = _time_step(env, observation, float(reward), bool(terminated or truncated), info)
+        episode.append(replace(time_step, seconds=seconds))
     return episode
 
 
@@ -539,6 +547,13 @@ def _check_success(games: list[Episode]) -> Finding:
         return Finding("success", True, "is stated in every state")
     at_ends = sum(one[-1] for one in stated)
     return Finding("success", True, f"is stated in some states, at the end of {at_ends} of {len(games)} episodes")
+
+
+def _tell_time(games: Sequence[Episode]) -> Finding:
+    steps = [time_step.seconds for game in games for time_step in game[1:]]
+    if not steps:
+        return Finding("time", True, "no step was made")
+    return Finding("time", True, f"a step with its picture takes {1000 * np.median(steps):.3g} ms")
 
 
 def _check_wins(name: str, games: list[Episode], must_win: bool, note: str = "") -> Finding:

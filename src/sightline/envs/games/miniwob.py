@@ -232,9 +232,13 @@ class _Browser:
     @classmethod
     def of_this_process(cls, folder: Path) -> _Browser:
         """The browser of this process; another one if it has died."""
-        if cls._known is None or not cls._known.ask(cls._known._browser.is_connected):
+        if cls._known is None or not cls._known.is_alive():
             cls._known = cls(folder)
         return cls._known
+
+    def is_alive(self) -> bool:
+        """Tell whether the browser still runs."""
+        return bool(self.ask(self._browser.is_connected))
 
     def ask(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """The result of work that is done in the browser's thread."""
@@ -282,8 +286,8 @@ class _Browser:
             self.ask(page.context.close)
         if self._pages:
             return
-        if type(self)._known is self:
-            type(self)._known = None
+        if _Browser._known is self:
+            _Browser._known = None
         with contextlib.suppress(Error):
             self.ask(self._browser.close)
         self.ask(self._playwright.stop)

@@ -83,10 +83,10 @@ class Goal:
         """
         household = world.household
         if self.task == "look_at_obj_in_light":
-            held = world.held is not None and self._fits(household.things[world.held], world)
+            held = world.held is not None and self.fits(household.things[world.held], world)
             return (held + self._is_lit(world)) / 2
         if self.task == "pick_two_obj_and_place":
-            return min(max((sum(self._placed(world, place)) for place in self._places(world)), default=0), 2) / 2
+            return min(max((sum(self.placed(world, place)) for place in self.places(world)), default=0), 2) / 2
         wanted = [state for state in (self.changed, "sliced" if self.sliced else "") if state]
         of_kind = [thing for thing in household.things.values() if thing.kind == self.thing]
         best = 0.0
@@ -97,14 +97,17 @@ class Goal:
             best = max(best, sum(true) / len(true))
         return best
 
-    def _fits(self, thing: Thing, world: World) -> bool:
+    def fits(self, thing: Thing, world: World) -> bool:
+        """Tell whether a thing is of the kind that the goal names, and sliced if it should be."""
         return thing.kind == self.thing and (not self.sliced or thing.name in world.states["sliced"])
 
-    def _places(self, world: World) -> Iterator[Place]:
+    def places(self, world: World) -> Iterator[Place]:
+        """Places of the kind that the goal names."""
         return (place for place in world.household.places.values() if place.kind == self.place)
 
-    def _placed(self, world: World, place: Place) -> list[bool]:
-        return [self._fits(world.household.things[name], world) for name in world.contents(place.name)]
+    def placed(self, world: World, place: Place) -> list[bool]:
+        """For each thing at a place, whether it fits."""
+        return [self.fits(world.household.things[name], world) for name in world.contents(place.name)]
 
     def _is_lit(self, world: World) -> bool:
         """Whether the agent stands where a lamp is that was turned on."""
@@ -147,7 +150,7 @@ def find_target(world: World, goal: Goal) -> tuple[str, bool]:
     things = world.household.things
     seen = [things[name] for name in world.in_sight()]
     held = None if world.held is None else things[world.held]
-    if held is not None and goal._fits(held, world):
+    if held is not None and goal.fits(held, world):
         if goal.task == "look_at_obj_in_light":
             return goal.lamp, any(thing.kind == goal.lamp for thing in seen)
         unchanged = bool(goal.changed) and held.name not in world.states[goal.changed]
@@ -211,7 +214,7 @@ def _settled(world: World, goal: Goal) -> str | None:
     """The place where the first of two things is."""
     if goal.task != "pick_two_obj_and_place":
         return None
-    full = [(sum(goal._placed(world, place)), place.name) for place in goal._places(world)]
+    full = [(sum(goal.placed(world, place)), place.name) for place in goal.places(world)]
     return max(full, key=lambda pair: pair[0])[1] if any(count for count, _ in full) else None
 
 
@@ -251,7 +254,7 @@ def _light(world: World, goal: Goal) -> str | None:
 
 def _put(world: World, goal: Goal, held: Thing) -> str | None:
     settled = _settled(world, goal)
-    places = [place for place in goal._places(world) if settled in (None, place.name)]
+    places = [place for place in goal.places(world) if settled in (None, place.name)]
     return _move(world, held, places)
 
 

@@ -82,6 +82,12 @@ def all_tokens_kept(model: Any) -> bool:
     return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
 
 
+def with_rows(cache: Any, of: torch.Tensor) -> Any:
+    """The cache with some of its rows, or copies of them, int64[N]; it is changed in place."""
+    cache.batch_select_indices(of)
+    return cache
+
+
 def as_input(model: Any, cache: Any) -> dict[str, Any]:
     """A cache as an input of a model, whose name depends on the version of the library."""
     names = inspect.signature(without_adapters(model).forward).parameters

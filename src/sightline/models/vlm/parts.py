@@ -104,8 +104,9 @@ def without_dropout(model: nn.Module) -> None:
 
     With dropout, the ratio of new to old probabilities would differ from 1 before the first update.
     """
+    kinds = nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout
     for module in model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd):
+        if isinstance(module, kinds):
             module.p = 0.0
         for name in ("attention_dropout", "dropout", "dropout_p"):
             if isinstance(getattr(module, name, None), float):

@@ -21,11 +21,10 @@ def handed_on(model: Any, read: Any, of: torch.Tensor) -> dict[str, Any]:
         read: output of the pass over P prompts.
         of: int64[N], which of them each of N rows goes on after. Gradients of the rows of a prompt are summed.
     """
-    from sightline.models.vlm.caching import as_input
+    from sightline.models.vlm.caching import as_input, with_rows
 
     cache = read.get("cache") or read["past_key_values"]
-    cache.batch_select_indices(of)
-    return as_input(model, cache)
+    return as_input(model, with_rows(cache, of))
 
 
 def shifted_modules(model: Any) -> list[Any]:
