@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import subprocess
 import sys
 from importlib import metadata
+from importlib.util import find_spec
+from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 
 from sightline import doctor, requirements
+from sightline.envs.rendering import prepare_rendering
+from sightline.envs.workers import WORKER
 from sightline.errors import BadInput
 from sightline.requirements import fitting_versions as fitting
 
@@ -114,3 +119,56 @@ def test_doctor_looks_at_the_rest_where_a_package_is_missing(package: str) -> No
     assert done.returncode == 0, done.stderr
     assert package in done.stdout
     assert "\nkeys: " in done.stdout
+
+
+# -- two packages that cannot share a process in any order --------------------------------------------------------------
+
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="torch comes without Triton here")
+
+DRAWS_FIRST = """
+import os
+os.environ.setdefault("MUJOCO_GL", "egl")
+import gymnasium
+env = gymnasium.make("InvertedPendulum-v5", render_mode="rgb_array", width=64, height=64)
+env.reset(seed=0)
+env.render()
+import sightline as sl
+sl.wrap(env, "an upright pole")
+import torch._dynamo
+print("alive")
+"""
+
+
+@needs_triton
+@pytest.mark.usefixtures("opengl")
+def test_an_environment_that_has_drawn_before_does_not_end_the_process() -> None:
+    """Software OpenGL, then Triton, was a segmentation fault."""
+    done = subprocess.run([sys.executable, "-c", DRAWS_FIRST], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+
+
+@needs_triton
+@pytest.mark.parametrize(("name", "loaded"), [("somebody's", True), (WORKER, False)])
+def test_triton_comes_before_drawing_but_for_workers(name: str, loaded: bool) -> None:
+    """A process of somebody's sweep trains as a whole; our workers only simulate."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_tell_triton, args=(there,), name=name)
+    process.start()
+    assert here.poll(60) and here.recv() is loaded
+    process.join()
+
+
+def _tell_triton(pipe: Connection) -> None:
+    prepare_rendering()
+    pipe.send(sys.modules.get("triton") is not None)
+
+
+@needs_triton
+def test_triton_is_not_loaded_after_software_opengl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    monkeypatch.setattr(requirements, "_has_loaded", lambda library: library == "libLLVM")
+    requirements.keep_llvms_apart()
+    assert sys.modules["triton"] is None
+    assert find_spec("triton") is None, "torch looks for it so, and does without"
+    monkeypatch.delitem(sys.modules, "triton")

@@ -2,16 +2,21 @@
 
 The requirements are those of `pyproject.toml`, as they were installed beside the package, so nothing is said twice. It
 takes some milliseconds: versions are read from files, and nothing is imported but their parser.
+
+Two packages that cannot be in one process in any order are kept apart here, too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sightline.errors import BadInput, reason_of
@@ -141,3 +146,27 @@ def _all_requirements() -> list[Requirement]:
     except metadata.PackageNotFoundError:
         return []
     return [Requirement(line) for line in lines]
+
+
+def keep_llvms_apart() -> None:
+    """Have Triton loaded before OpenGL in software, or not at all.
+
+    Mesa's software renderer and Triton, which torch imports late, each bring an LLVM. If Mesa's comes first, the import
+    of Triton ends the process by a segmentation fault. Where it has come first, imports of Triton fail from now on,
+    with which torch does without it.
+    """
+    if "triton" in sys.modules:
+        return
+    if _has_loaded("libLLVM"):
+        sys.modules["triton"] = None  # type: ignore[assignment]
+        return
+    with contextlib.suppress(ImportError):
+        importlib.import_module("triton")
+
+
+def _has_loaded(library: str) -> bool:
+    """Whether this process has a shared library in memory; known on Linux alone, as Triton is."""
+    try:
+        return library in Path("/proc/self/maps").read_text()
+    except OSError:
+        return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
 import multiprocessing
 import os
 import re
@@ -17,7 +16,9 @@ import numpy as np
 
 from sightline.envs.cameras import View
 from sightline.envs.drawing import Size
+from sightline.envs.workers import WORKER
 from sightline.errors import RunFailed, reason_of
+from sightline.requirements import keep_llvms_apart
 
 if TYPE_CHECKING:
     import mujoco
@@ -75,11 +76,9 @@ def prepare_rendering(render: bool = True) -> None:
         os.environ.setdefault("PYGLET_HEADLESS", "1")
         if not os.environ.get("WAYLAND_DISPLAY"):
             os.environ.setdefault("SDL_VIDEODRIVER", "offscreen")
-    if render and multiprocessing.parent_process() is None:
-        # Mesa's software OpenGL and Triton (which torch imports late) each bring an LLVM, and the process dies by a
-        # segmentation fault if Mesa's comes first. Worker processes only simulate and never load Triton.
-        with contextlib.suppress(ImportError):
-            importlib.import_module("triton")
+    # Our worker processes only simulate, and never load torch.
+    if render and multiprocessing.current_process().name != WORKER:
+        keep_llvms_apart()
 
 
 def import_mujoco() -> Any:

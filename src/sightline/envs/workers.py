@@ -30,7 +30,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from sightline.errors import BadInput, RunFailed, reason_and_place, reason_of
 from sightline.runs.stopping import exit_now, give_up_if_overdue
 
-NAME = "sightline-worker"
+WORKER = "sightline-worker"
 """Name of worker processes."""
 UNGUARDED = 78
 """Exit code of a worker whose script would start the same run once more."""
@@ -63,7 +63,7 @@ class Worker:
         # Spawned, not forked: OpenGL and torch's threads do not survive a fork.
         context = multiprocessing.get_context("spawn")
         self._pipe, there = context.Pipe()
-        self._process = context.Process(target=_serve, args=(there, _packed(make)), name=NAME)
+        self._process = context.Process(target=_serve, args=(there, _packed(make)), name=WORKER)
         self._calls = 0
         self._replies: dict[int, tuple[bool, Any]] = {}
         self._died: WorkerDied | None = None
@@ -206,7 +206,7 @@ def leave_unguarded_script() -> None:
     Such a script starts its run when it is imported, since it has no main guard. The parent process says so.
     """
     process = multiprocessing.current_process()
-    if process.name == NAME and getattr(process, "_inheriting", False):
+    if process.name == WORKER and getattr(process, "_inheriting", False):
         sys.stdout.flush()
         os._exit(UNGUARDED)
 

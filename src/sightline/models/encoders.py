@@ -20,6 +20,7 @@ from sightline.errors import BadInput, RunFailed, nearest
 from sightline.models.device import choose_device
 from sightline.models.hub import means_folder, quiet_hub
 from sightline.models.shrinking import Shrinker, equal_inputs, resized_by
+from sightline.requirements import keep_llvms_apart
 from sightline.runs.files import parse_json, read_bytes
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def load_encoder(
         BadInput: there is no model of that name, or another argument is not valid.
         RunFailed: the model cannot be downloaded, or its files are damaged.
     """
+    keep_llvms_apart()  # an environment may have drawn before
     if not isinstance(name, str):
         raise BadInput(f"an encoder is loaded by its name, such as 'bundled', not by {type(name).__name__}")
     for key, value, known in (("dtype", dtype, get_args(Dtype)), ("aspect", aspect, get_args(Aspect))):

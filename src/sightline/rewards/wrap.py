@@ -45,6 +45,7 @@ from sightline.envs.success import KEYS, stated_success, truth
 from sightline.envs.vector import scalar_reward
 from sightline.envs.watching import NOISE, PictureWatch
 from sightline.errors import BadInput, RunFailed
+from sightline.requirements import keep_llvms_apart
 from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream, frame_shrinker, to_numpy
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def wrap(
         RunFailed: later, when the environment cannot render, or renders something that is no picture, when a worker
             process dies, or when the model fails.
     """
+    keep_llvms_apart()  # the environment may have drawn before
     _check_kind(env)
     model = _reward_model(reward, baseline, alpha, encoder)
     _warn_of_actions(env)

@@ -19,6 +19,7 @@ from sightline.models.vlm.prompts import PromptEncoder
 from sightline.models.vlm.shared_prompts import can_share
 from sightline.models.vlm.tokens import Tokens
 from sightline.models.vlm.types import ChatTurn, Prompt, Sample, TokenSequence, TokenStats
+from sightline.requirements import keep_llvms_apart
 
 if TYPE_CHECKING:
     import torch
@@ -56,6 +57,7 @@ def load_vlm(
     Raises:
         BadInput: there is no such model, or it cannot be trained as configured.
     """
+    keep_llvms_apart()  # an environment may have drawn before
     import torch
 
     from sightline.models.vlm.scoring import PolicyWithValueHead
