@@ -121,7 +121,16 @@ def test_doctor_looks_at_the_rest_where_a_package_is_missing(package: str) -> No
     assert "\nkeys: " in done.stdout
 
 
-# -- two packages that cannot share a process in any order --------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("module", "wheel"),
+    [("cv2.gapi", "opencv-python"), ("pkg_resources", "'setuptools<81'"), ("PIL", "pillow"), ("jax.numpy", "jax")],
+)
+def test_what_pip_installs_for_a_module(module: str, wheel: str) -> None:
+    """NLE needs pkg_resources, which is in no newer setuptools, and does not say so."""
+    assert requirements.wheel_of(module) == wheel
+
+
+# -- two packages that cannot share a process in any order ------------------------------------------------------------
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="torch comes without Triton here")
 

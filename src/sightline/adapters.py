@@ -25,6 +25,7 @@ from sightline.envs.games.contract import ActionText, AnyText
 from sightline.envs.games.text_game import TextGame, text_game
 from sightline.envs.rendering import prepare_rendering
 from sightline.errors import BadInput
+from sightline.requirements import wheel_of
 
 ADAPTERS = {
     "sightline.adapters:robosuite": (("control",), "robosuite's arms, by its own task: env_options.task=Door."),
@@ -148,7 +149,10 @@ def _package(name: str, requirement: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise gymnasium.error.DependencyNotInstalled(f"{error}; pip install {requirement}") from error
+        # What is missing may be something that the package needs and does not say.
+        is_itself = error.name is None or error.name.split(".")[0] == name
+        needed = requirement if is_itself else wheel_of(error.name or "")
+        raise gymnasium.error.DependencyNotInstalled(f"{error}; pip install {needed}") from error
 
 
 class Crafter(gymnasium.Env[np.ndarray, np.int64]):

@@ -28,6 +28,26 @@ DISTRIBUTION = "sightline"
 CRITICAL = ("gymnasium", "numpy", "torch", "transformers", "stable-baselines3")
 """Packages without whose newer parts nothing works, or works otherwise than tested."""
 
+WHEELS = {
+    "OpenGL": "PyOpenGL",
+    "PIL": "pillow",
+    "cv2": "opencv-python",
+    "git": "GitPython",
+    "pkg_resources": "'setuptools<81'",
+    "sb3_contrib": "sb3-contrib",
+    "sbx": "sbx-rl",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+"""Modules whose name is not that of the package that brings them: what pip installs for each."""
+
+
+def wheel_of(module: str) -> str:
+    """What pip installs for a module that is missing: `opencv-python` for `cv2.gapi`."""
+    name = module.split(".")[0]
+    return WHEELS.get(name, name)
+
 
 @dataclass(frozen=True)
 class VersionMisfit:

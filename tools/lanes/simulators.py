@@ -57,7 +57,7 @@ class Simulator:
         goal: a sentence.
         overrides: further keys that it needs, which its row of the table names; `{folder}` is a folder for files.
         agent: it is played in words; nothing is trained from states.
-        prepare: a command of the package's that makes what it needs.
+        prepare: commands of the package's that make what it needs.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Simulator:
     goal: str
     overrides: tuple[str, ...] = ()
     agent: bool = False
-    prepare: tuple[str, ...] = ()
+    prepare: tuple[tuple[str, ...], ...] = ()
 
 
 SIMULATORS = (
@@ -116,7 +116,7 @@ SIMULATORS = (
         "sightline.adapters:robosuite",
         "a robot arm lifting a red cube",
     ),
-    Simulator("nle", ("nle",), "sightline.adapters:nethack", "an at sign beside a door"),
+    Simulator("nle", ("nle", "setuptools<81"), "sightline.adapters:nethack", "an at sign beside a door"),
     Simulator(
         "textworld",
         ("textworld",),
@@ -124,7 +124,10 @@ SIMULATORS = (
         "",
         ("env_options.game={folder}/games",),
         agent=True,
-        prepare=("tw-make", "custom", "--seed", "1", "--output", "{folder}/games/first.z8"),
+        prepare=tuple(
+            ("tw-make", "custom", "--force", "--seed", str(seed), "--output", f"{{folder}}/games/{seed}.z8")
+            for seed in range(1, 5)
+        ),
     ),
 )
 
@@ -213,8 +216,8 @@ def try_one(simulator: Simulator, folder: Path) -> Row:
     target = [f"env={simulator.env}", f"goal={simulator.goal}", *overrides]
     package = re.split(r"[\[<>=]", simulator.requirements[0])[0]
     row = Row(simulator.name, {name: metadata.version(name) for name in (package, "gymnasium", "numpy")})
-    if simulator.prepare:
-        program, *arguments = (part.format(folder=folder) for part in simulator.prepare)
+    for command in simulator.prepare:
+        program, *arguments = (part.format(folder=folder) for part in command)
         subprocess.run([Path(sys.executable).parent / program, *arguments], check=True, capture_output=True)
     ours = ["-m", "sightline"]
     row.outcomes["check-env"] = attempt([*ours, "check-env", simulator.env, *overrides, "--episodes=2"])

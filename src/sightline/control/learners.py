@@ -41,6 +41,7 @@ from sightline.envs.spaces import CONVOLVED, is_convolved, is_picture, what_is_r
 from sightline.errors import BadInput, nearest, reason_of
 from sightline.evaluation.episodes import Policy
 from sightline.models.device import choose_device
+from sightline.requirements import wheel_of
 
 LARGE = 65_536
 """Pixels of a picture beyond which a policy that reads it learns slowly."""
@@ -340,7 +341,7 @@ def algorithm_class(learner: OffPolicyLearner | OnPolicyLearner) -> type[BaseAlg
     except (ImportError, AttributeError) as error:
         missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and missing == module_name.split(".")[0]:
-            wheel = {"sb3_contrib": "sb3-contrib", "sbx": "sbx-rl"}.get(missing, missing)
+            wheel = wheel_of(missing)
             raise BadInput(f"learner '{name}' needs a package that is not installed: pip install {wheel}") from error
         message = f"there is no learner '{name}' ({error}); say DQN, SAC, PPO, or a class such as sb3_contrib.TQC"
         raise BadInput(message) from error

@@ -18,6 +18,7 @@ from sightline.envs.drawing import Size
 from sightline.envs.naming import Build
 from sightline.envs.rendering import drawing_advice
 from sightline.errors import OURS, BadInput, RunFailed, nearest, reason_and_place, reason_of
+from sightline.requirements import wheel_of
 
 SIZE_NAMES = (
     ("render_height", "render_width"),
@@ -205,7 +206,7 @@ def _explained(error: BaseException, name: str) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return (
             f"environment '{name}' needs a package that is not installed: {reason_and_place(error)}; pip install "
-            f"{error.name.split('.')[0]}"
+            f"{wheel_of(error.name)}"
         )
     if isinstance(error, SystemExit):
         return f"environment '{name}' cannot be built: its constructor left by {reason_of(error)}"

@@ -20,6 +20,7 @@ from gymnasium.envs.registration import EnvSpec, registry
 
 from sightline.envs.rendering import drawing_advice
 from sightline.errors import BadInput, nearest, reason_and_place
+from sightline.requirements import wheel_of
 
 Build = Callable[..., "gymnasium.Env[Any, Any]"]
 """A class or function that makes an environment."""
@@ -185,7 +186,7 @@ def _import(name: str) -> ModuleType:
         if name == missing or name.startswith(f"{missing}."):
             raise BadInput(_no_module(name)) from error
         raise BadInput(
-            f"the module '{name}' needs '{missing}', which is not installed: pip install {missing.split('.')[0]}"
+            f"the module '{name}' needs '{missing}', which is not installed: pip install {wheel_of(missing)}"
         ) from error
     except (Exception, SystemExit) as error:
         raise BadInput(f"cannot import '{name}': {reason_and_place(error)}{drawing_advice(error)}") from error

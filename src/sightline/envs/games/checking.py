@@ -553,7 +553,8 @@ def _tell_time(games: Sequence[Episode]) -> Finding:
     steps = [time_step.seconds for game in games for time_step in game[1:]]
     if not steps:
         return Finding("time", True, "no step was made")
-    return Finding("time", True, f"a step with its picture takes {1000 * np.median(steps):.3g} ms")
+    drawn = " with its picture" if any(time_step.pictures for game in games for time_step in game) else ""
+    return Finding("time", True, f"a step{drawn} takes {1000 * np.median(steps):.3g} ms")
 
 
 def _check_wins(name: str, games: list[Episode], must_win: bool, note: str = "") -> Finding:

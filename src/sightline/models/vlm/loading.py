@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.errors import BadInput, Damaged
 from sightline.models.hub import means_folder, quiet_hub
+from sightline.requirements import wheel_of
 from sightline.runs.files import parse_json, read_bytes
 
 if TYPE_CHECKING:
@@ -178,6 +179,6 @@ def _reason(error: Exception) -> str:
     )
     missing = re.search("|".join(forms), said)
     if isinstance(error, ImportError) and missing:
-        package = next(name for name in missing.groups() if name).lower()
-        return f"it needs a package that is not installed: pip install {package}"
+        package = next(name for name in missing.groups() if name)
+        return f"it needs a package that is not installed: pip install {wheel_of(package).lower()}"
     return said[:200].rstrip(".; ")
