@@ -36,7 +36,7 @@ RESULTS = "everybodys_environments.json"
 PACKAGES = ("sightline.envs", "minigrid", "miniwob", "metaworld")
 """What `.[dev]` installs that registers environments, beside Gymnasium itself."""
 
-SECONDS = 180
+SECONDS = 600
 """Time limit of one id."""
 
 LITTLE: dict[str, Any] = {
