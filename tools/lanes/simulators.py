@@ -41,9 +41,11 @@ COLUMNS = {
 TINY = (
     *("steps=256", "envs=2", "episode_steps=40", "tensorboard=false", "checkpoints.every=32"),
     *("evaluation.every=128", "evaluation.episodes=2", "evaluation.test_episodes=2"),
-    *("learner.chunk=16", "learner.batch_size=16", "learner.learning_starts=64", "learner.gradient_steps=2"),
+    *("learner.chunk=16", "learner.batch_size=16"),
 )
 """A run of 256 steps from words, with the bundled encoder: whether it runs, not whether it learns, is asked."""
+
+OFF_POLICY = ("learner.learning_starts=64", "learner.gradient_steps=2")
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,9 @@ def try_one(simulator: Simulator, folder: Path) -> Row:
     if simulator.agent:
         return row
     run = folder / f"run-{int(time.time())}"
-    train = [*ours, "train", *target, *TINY, "--run-dir", str(run)]
+    is_on_policy = "learner.algorithm=PPO" in overrides
+    tiny = TINY if is_on_policy else (*TINY, *OFF_POLICY)
+    train = [*ours, "train", *target, *tiny, "--run-dir", str(run)]
     row.outcomes["stop"] = stopped(train, run)
     resumes = row.outcomes["stop"].passed
     row.outcomes["train"] = attempt([*train, "--resume"]) if resumes else row.outcomes["stop"]
