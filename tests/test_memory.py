@@ -11,7 +11,8 @@ import pytest
 from gymnasium import spaces
 
 from conftest import TINY, Finished
-from sightline.config.loading import for_control, load_recipe
+from sightline.agents.sizes import space_of
+from sightline.config.loading import for_agent, for_control, load_recipe
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.resolving import describe_size, resolve
 from sightline.control.sizes import check_frames, transitions_kept
@@ -122,6 +123,16 @@ def test_a_dry_run_tells_memory_beside_disk() -> None:
     assert "frames that wait for their rewards: 24.6 kB (2 x 8 steps of 2 environments, 0.768 kB each)" in memory
     large = ("env=small_envs:Large", "goal=a pole", "envs=2", "learner.chunk=8", "steps=256")
     assert "393 kB (2 x 8 steps of 2 environments, 12.3 kB each)" in describe_size(resolve(recipe_of(*large)))
+
+
+def test_a_dry_run_of_an_agent_tells_memory_beside_disk(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(2_500_000))
+    told = {
+        name: space_of(for_agent(load_recipe("numberline", [f"policy.model={name}"]))) for name in (tmp_path, "a/b")
+    }
+    memory, disk = told[tmp_path].splitlines()
+    assert memory.startswith("memory      the model (2.5 MB of weights in its files); ") and disk.startswith("disk ")
+    assert told["a/b"].startswith("memory      the model; "), "what lies on the hub is known once it is fetched"
 
 
 def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

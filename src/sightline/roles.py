@@ -77,10 +77,9 @@ def resumed_recipe(
 def describe_size(recipe: Recipe) -> str:
     """Estimated memory and disk space of a run, each in a line."""
     if isinstance(recipe, AgentRecipe):
-        return (
-            f"disk        {recipe.checkpoints.keep} checkpoints of the weights that learn and twice as much of the "
-            "optimiser (float32), the best model, and the model before RL"
-        )
+        from sightline.agents.sizes import space_of
+
+        return space_of(recipe)
     from sightline.control.resolving import describe_size as describe_control
 
     return describe_control(recipe)

@@ -29,6 +29,14 @@ def bundled_vlm_folder(name: str = "bundled") -> Path:
     return Path(str(resources.files("sightline.models") / "bundled" / BUNDLED[name]))
 
 
+def folder_of(name: str) -> Path | None:
+    """Folder of a model: one of ours, or one that the name says; None for models of the hub."""
+    if name in BUNDLED:
+        return bundled_vlm_folder(name)
+    # Whether a folder is meant is asked of the name as it was written: a `Path` drops the `./` that says so.
+    return Path(name).expanduser() if means_folder(name) else None
+
+
 def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any) -> tuple[Any, Any]:
     """Load a processor and an image-text-to-text model, on the CPU unless `options` say otherwise.
 
@@ -46,8 +54,7 @@ def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any
 
     auto: Any = transformers  # its types change with its version
     auto.utils.logging.disable_progress_bar()
-    # Whether a folder is meant is asked of the name as it was written: a `Path` drops the `./` that says so.
-    folder = bundled_vlm_folder(name) if name in BUNDLED else Path(name).expanduser() if means_folder(name) else None
+    folder = folder_of(name)
     place = name if folder is None else str(folder)
     if folder is not None and not folder.is_dir():
         raise BadInput(f"there is no folder '{place}'; use bundled, owner/name of the Hugging Face hub, or a folder")

@@ -1,0 +1,31 @@
+"""Memory and disk space that training of an agent takes, told before any model is loaded."""
+
+from __future__ import annotations
+
+from sightline.config.recipe import AgentRecipe
+from sightline.models.device import readable_size
+from sightline.models.vlm.loading import folder_of
+
+
+def space_of(recipe: AgentRecipe) -> str:
+    """Memory and disk space of a recipe, in two lines; sizes of weights are known where their files lie here."""
+    size = _weights(recipe.policy.model)
+    model = "the model" if size is None else f"the model ({readable_size(size)} of weights in its files)"
+    memory = (
+        f"{model}; of the weights that learn a gradient and twice as much of the optimiser (float32); activations of "
+        f"{recipe.update.micro_batch} replies at a time (update.micro_batch); each picture that was shown since the "
+        "last update, once"
+    )
+    on_disk = (
+        f"{recipe.checkpoints.keep} checkpoints of the weights that learn and twice as much of the optimiser "
+        "(float32), the best model, and the model before RL"
+    )
+    return f"memory      {memory}\ndisk        {on_disk}"
+
+
+def _weights(model: str) -> int | None:
+    """Bytes of a model's weights as its files hold them; None if they are not here."""
+    folder = folder_of(model)
+    if folder is None:
+        return None
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) or None
