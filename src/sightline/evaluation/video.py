@@ -113,6 +113,7 @@ def write_scored_video(
             pixelformat="yuv420p",
             quality=7,
             macro_block_size=2,
+            ffmpeg_log_level="error",  # it warns of films of a few frames
             output_params=["-movflags", "+faststart", "-threads", "1"],
         )
         # Used as a context itself, imageio's writer would leave FFmpeg running after an error.
