@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import ClipAction
 
+from sightline.envs.gymnasium_api import layers_of
 from sightline.errors import BadInput
 
 COMBINATIONS = 64
@@ -68,11 +69,8 @@ class ChosenActions(gymnasium.ActionWrapper[Any, Any, Any]):
 
 def what_is_done(env: gymnasium.Env[Any, Any]) -> str | None:
     """What is special about the actions of an adapted environment, in one line; None if nothing is."""
-    while isinstance(env, gymnasium.Wrapper):
-        if isinstance(env, ChosenActions):
-            return env.describe
-        env = env.env
-    return None
+    chosen = next((layer for layer in layers_of(env) if isinstance(layer, ChosenActions)), None)
+    return None if chosen is None else chosen.describe
 
 
 def adapted_actions(env: gymnasium.Env[Any, Any], env_id: str, enumerates: bool) -> gymnasium.Env[Any, Any]:
@@ -120,11 +118,8 @@ def _box(env: gymnasium.Env[Any, Any], space: spaces.Box, what: str) -> _Deed:
         raise BadInput(f"{what} are empty (shape {list(space.shape)}), so there is nothing to choose")
     low, high = (side.reshape(-1).astype(np.float64) for side in (space.low, space.high))
     if (np.abs(low) > WIDEST).any() or (np.abs(high) > WIDEST).any():  # true of infinite ones, too
-        inner = env
-        while isinstance(inner, gymnasium.Wrapper) and not isinstance(inner, ClipAction):
-            inner = inner.env
         how = "give action_space finite bounds, such as Box(-1, 1, …)"
-        if isinstance(inner, ClipAction):
+        if any(isinstance(layer, ClipAction) for layer in layers_of(env)):
             how = "leave out the wrapper ClipAction, which takes bounds away; actions are clipped to them here"
         raise BadInput(
             f"{what} have no finite bounds ({low.min():g} to {high.max():g}), between which learners explore; {how}"

@@ -91,16 +91,21 @@ def check_environment(env: Any, name: str) -> None:
             raise BadInput(f"'{name}' must have an {attribute} of gymnasium.spaces, and has {held}")
 
 
+def layers_of(env: gymnasium.Env[Any, Any]) -> list[gymnasium.Env[Any, Any]]:
+    """Wrappers of an environment, outermost first, and the environment itself."""
+    layers = [env]
+    while isinstance(layers[-1], gymnasium.Wrapper):
+        layers.append(layers[-1].env)
+    return layers
+
+
 def check_reset_signature(env: gymnasium.Env[Any, Any], name: str) -> None:
     """Refuse an environment, or a wrapper around it, whose `reset` takes no seed.
 
     Raises:
         BadInput: naming the class.
     """
-    layers = [env]
-    while isinstance(layers[-1], gymnasium.Wrapper):
-        layers.append(layers[-1].env)
-    for layer in layers:
+    for layer in layers_of(env):
         try:
             inspect.signature(layer.reset).bind(seed=0, options=None)
         except ValueError:

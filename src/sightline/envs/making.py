@@ -16,7 +16,7 @@ from gymnasium.wrappers import TimeLimit
 from sightline.envs.constructing import construct, creator_of, parameters_of, size_options
 from sightline.envs.drawing import Size
 from sightline.envs.frames import checked_frame
-from sightline.envs.gymnasium_api import GymnasiumAPI, check_environment, check_reset_signature
+from sightline.envs.gymnasium_api import GymnasiumAPI, check_environment, check_reset_signature, layers_of
 from sightline.envs.naming import find_environment
 from sightline.envs.rendering import prepare_rendering
 from sightline.envs.spaces import adapted_to_learners
@@ -105,7 +105,7 @@ class EnvMaker:
         """The environment with the recipe's time limit, that of its registration, or one of ours if it has none."""
         of_registration = source.max_episode_steps if isinstance(source, EnvSpec) else None
         steps = self.episode_steps or of_registration
-        if steps is None and not _is_limited(env):
+        if steps is None and not any(isinstance(layer, TimeLimit) for layer in layers_of(env)):
             steps = DEFAULT_EPISODE_STEPS
         return env if steps is None else TimeLimit(env, steps)
 
@@ -157,16 +157,6 @@ def _drawing_unasked(env: gymnasium.Env[Any, Any], name: str, parameters: set[st
     asked = "render_mode" in parameters
     advice = "keep the render_mode that it is given" if asked else "must take render_mode='rgb_array'"
     raise BadInput(f"environment '{name}' renders no frames; its constructor {advice}{reason}")
-
-
-def _is_limited(env: gymnasium.Env[Any, Any]) -> bool:
-    """Whether a time limit is among the wrappers of an environment."""
-    layer = env
-    while isinstance(layer, gymnasium.Wrapper):
-        if isinstance(layer, TimeLimit):
-            return True
-        layer = layer.env
-    return False
 
 
 class SuccessFrom(gymnasium.Wrapper[Any, Any, Any, Any]):

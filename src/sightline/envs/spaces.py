@@ -23,6 +23,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import RescaleObservation, TransformObservation
 
 from sightline.envs.actions import adapted_actions
+from sightline.envs.gymnasium_api import layers_of
 from sightline.envs.observations import Misfit, misfit
 from sightline.errors import BadInput
 
@@ -141,11 +142,8 @@ def what_is_read(env: gymnasium.Env[Any, Any], convolves: bool) -> str | None:
     Args:
         convolves: whether the policy has convolutions.
     """
-    while isinstance(env, gymnasium.Wrapper):
-        if isinstance(env, ObservedParts):
-            return env.describe(convolves)
-        env = env.env
-    return None
+    parts = next((layer for layer in layers_of(env) if isinstance(layer, ObservedParts)), None)
+    return None if parts is None else parts.describe(convolves)
 
 
 def adapted_to_learners(

@@ -40,6 +40,7 @@ from gymnasium.wrappers import Autoreset
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper, VecNormalize
 
 from sightline.envs.frames import checked_frame, rendered_by, rgb_frame
+from sightline.envs.gymnasium_api import layers_of
 from sightline.envs.record_frame import RECORDS_FRAME, Camera, RecordFrame
 from sightline.envs.success import KEYS, stated_success, truth
 from sightline.envs.vector import scalar_reward
@@ -337,10 +338,7 @@ class ModelRewardEnv(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         self._scorer, self._keep = _Scorer(reward, 1, env.observation_space, keep), keep
         self._scorer.check_render_mode(env.render_mode, "gymnasium.make")
         self._ended = False
-        layers = [env]
-        while isinstance(layers[-1], gymnasium.Wrapper):
-            layers.append(layers[-1].env)
-        self._autoresets = any(isinstance(layer, Autoreset) for layer in layers)
+        self._autoresets = any(isinstance(layer, Autoreset) for layer in layers_of(env))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self._scorer.begin()
