@@ -234,6 +234,8 @@ class Robosuite(gymnasium.Env[np.ndarray, np.ndarray]):
         self._task.rng.bit_generator.state = np.random.default_rng(number).bit_generator.state
         with _numpy_seeded(number):
             observation, _ = self._env.reset()
+        # Each reset builds the simulation anew, and the old one, half a gigabyte in circles of references, would stay.
+        gc.collect()
         return self._in_space(observation), {"success": self._success()}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
