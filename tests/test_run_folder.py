@@ -22,9 +22,12 @@ from sightline.control.resolving import resolve
 from sightline.errors import BadInput, Damaged
 from sightline.labels.store import DATABASE, LabelStore
 from sightline.labels.types import Answer, Outcome, Question, Segment
+from sightline.reports import pages
 from sightline.runs.files import read_document
 from sightline.runs.folder import RunFolder, owned_run
 from sightline.runs.metrics import Metrics, read_metrics
+from sightline.runs.stopping import Stopped
+from sightline.session import RunSession
 from stored import newest_checkpoint
 
 Sightline = Callable[..., Finished]
@@ -240,6 +243,65 @@ def test_a_line_of_metrics_that_is_none_is_damage(tmp_path: Path, lines: list[st
     assert read_metrics(file) == [{"step": 2}], "the last line may be cut short"
 
 
+def make_long(metrics: Path) -> int:
+    """Put more than 64 MB between the first line and the others; gives the size in bytes."""
+    first, rest = metrics.read_bytes().split(b"\n", 1)
+    filler = b'{"step": 0, "note": "%s"}\n' % (b"x" * 500_000)
+    metrics.write_bytes(b"".join([first + b"\n", *[filler] * 140, rest]))
+    return metrics.stat().st_size
+
+
+def test_metrics_of_any_size_are_read_and_shown(sightline: Sightline, run: Path) -> None:
+    before = read_metrics(run / "metrics.jsonl")
+    assert make_long(run / "metrics.jsonl") > 64 * 2**20
+    after = read_metrics(run / "metrics.jsonl")
+    assert after[140:] == before and len(after) == 140 + len(before)
+    done = sightline("report", run)
+    assert done.code == 0, done.err
+    assert "is damaged" not in (run / "report.html").read_text()
+    assert "Success rate</text>" in (run / "report.html").read_text()
+
+
+def test_a_run_with_long_metrics_goes_on_from_the_byte_of_its_checkpoint(sightline: Sightline, run: Path) -> None:
+    metrics, whole = run / "metrics.jsonl", (run / "metrics.jsonl").read_bytes()
+    checkpoint = max((run / "checkpoints").glob("step-*"))
+    said = read_document(checkpoint / "session.json")["metrics_size"]
+    assert said == len(whole), "nothing is logged after the last checkpoint"
+    metrics.write_bytes(whole + b'{"step": 1, "loss": 2}\n' + b"not JSON\n" * 2)
+    (run / "result.json").unlink()
+    done = sightline("train", "--run-dir", run, "--resume")
+    assert done.code == 0, done.err
+    assert metrics.read_bytes() == whole
+
+
+@pytest.mark.parametrize("size", [None, 10**9, 20], ids=["older", "cut short", "within a line"])
+def test_without_such_a_byte_the_steps_say_what_is_kept(tmp_path: Path, size: int | None) -> None:
+    lines = ['{"format": 1}', *(f'{{"step": {step}, "loss": 1}}' for step in (1, 2, 3, 2)), '{"step": 4, "lo']
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    assert make_long(tmp_path / "metrics.jsonl") > 64 * 2**20
+    Metrics(RunFolder(tmp_path), tensorboard=False, wandb=None, resume_step=2, resume_size=size).close()
+    assert [record["step"] for record in read_metrics(tmp_path / "metrics.jsonl")] == [0] * 140 + [1, 2, 2]
+
+
+def test_a_line_without_end_is_damage_and_does_not_fill_the_memory(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"format": 1}\n{"step": 1}\n')
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.truncate(2**42)
+    with pytest.raises(Damaged, match=r"line 3 .* more than"):
+        read_metrics(tmp_path / "metrics.jsonl")
+
+
+def test_a_page_thins_frequent_records_and_keeps_rare_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "MOST_RECORDS", 10)
+    lines = [{"step": step, "rollout/reward": 1.0} for step in range(101)]
+    lines[50:50] = [{"step": 50, "evaluation/reward": 0.5}, {"step": 51, "evaluation/reward": 0.25}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [{"format": 1}, *lines]))
+    shown = pages.read_records(tmp_path)
+    assert [line["evaluation/reward"] for line in shown if "evaluation/reward" in line] == [0.5, 0.25]
+    steps = [line["step"] for line in shown if "rollout/reward" in line]
+    assert steps == sorted(steps) and steps[0] == 0 and steps[-1] == 100 and 5 <= len(steps) <= 12
+
+
 @pytest.mark.parametrize("name", ["result.json", "metrics.jsonl", "warnings.json", "landscape.json", "versions.json"])
 def test_a_report_names_what_is_damaged(sightline: Sightline, run: Path, name: str) -> None:
     (run / name).write_text("garbage\ngarbage")
@@ -276,6 +338,89 @@ def test_a_damaged_chosen_checkpoint_is_said_to_be_damaged(sightline: Sightline,
     done = sightline("train", "--run-dir", run, "--resume")
     assert done.code == 0 and "another one is chosen from here on" in done.err
     assert sightline("evaluate", run, "--episodes", "2").code == 0
+
+
+# -- going on ----------------------------------------------------------------------------------------------------------
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(run)): file.read_bytes() for file in run.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("gone", ["checkpoints", "checkpoints and result", "checkpoints are damaged"])
+@pytest.mark.parametrize("extend", [(), ("steps=1000",)], ids=["as it is", "longer"])
+def test_a_run_that_would_begin_again_over_what_it_has_chosen_is_refused(
+    sightline: Sightline, run: Path, gone: str, extend: tuple[str, ...]
+) -> None:
+    for folder in (run / "checkpoints").glob("step-*"):
+        if gone == "checkpoints are damaged":
+            (folder / "manifest.json").write_text("[")
+        else:
+            shutil.rmtree(folder)
+    if gone == "checkpoints and result":
+        (run / "result.json").unlink()
+    before = contents(run)
+    done = sightline("train", *extend, "--run-dir", run, "--resume")
+    assert done.code == 2, done.err
+    assert "no whole checkpoint left to go on from" in done.lines[-1] and "--run-dir" in done.lines[-1]
+    assert contents(run) == before
+    assert sightline("evaluate", run, "--episodes", "2").code == 0
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(sightline: Sightline, run: Path) -> None:
+    whole = read_document(run / "result.json")
+    for folder in (run / "checkpoints").glob("step-*"):
+        shutil.rmtree(folder)
+    for name in ("result.json", "report.html"):
+        (run / name).unlink()
+    document = json.loads((run / "run.json").read_text())
+    assert document.pop("had_checkpoints") is True
+    (run / "run.json").write_text(json.dumps(document))
+    done = sightline("train", "--run-dir", run, "--resume")
+    assert done.code == 0, done.err
+    assert read_document(run / "result.json") | {"seconds": 0} == whole | {"seconds": 0}
+
+
+def test_one_command_begins_goes_on_and_is_content_with_the_end(
+    sightline: Sightline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("train", "cartpole", *TINY, "--run-dir", tmp_path / "mine", "--resume-or-start")
+
+    def stop(self: RunSession, last: bool = False) -> None:
+        pause(self, last)
+        if self.state.step >= 128:
+            raise Stopped(15, self.saved_step)
+
+    pause = RunSession.between_steps
+    with monkeypatch.context() as patch:
+        patch.setattr(RunSession, "between_steps", stop)
+        done = sightline(*command)
+        assert done.code == 143 and "resuming" not in done.err
+    done = sightline(*command)
+    assert done.code == 0 and "resuming from step" in done.err, done.err
+    result = read_document(tmp_path / "mine" / "result.json")
+    assert sightline(*command).code == 0
+    assert read_document(tmp_path / "mine" / "result.json") == result
+    other = sightline(*command, "seed=1")
+    assert other.code == 2 and "seed" in other.lines[-1]
+
+
+def test_resume_or_start_asks_for_a_folder(sightline: Sightline) -> None:
+    done = sightline("train", "cartpole", "--resume-or-start")
+    assert (done.code, len(done.lines)) == (2, 1) and "--run-dir" in done.err
+
+
+def test_what_a_kill_leaves_of_a_beginning_is_no_obstacle(sightline: Sightline, run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "begun"
+    (folder / "checkpoints").mkdir(parents=True)
+    for name in ("run.json", "versions.json"):
+        shutil.copy(run / name, folder / name)
+    (folder / ".recipe.yaml.1-2.writing").write_text("format: 1")
+    assert sightline("train", "cartpole", *TINY, "--run-dir", folder, "--resume-or-start").code == 0
+    (tmp_path / "theirs" / "videos").mkdir(parents=True)
+    (tmp_path / "theirs" / "videos" / "holiday.mp4").write_bytes(b"")
+    done = sightline("train", "cartpole", *TINY, "--run-dir", tmp_path / "theirs", "--resume-or-start")
+    assert done.code == 2 and "exists already" in done.err
 
 
 def test_a_checkpoint_of_another_run_is_refused_in_one_line(sightline: Sightline, run: Path, tmp_path: Path) -> None:

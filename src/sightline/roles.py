@@ -109,6 +109,10 @@ def train(
         command: what is recorded as the command; None for the command line.
         quiet: show no progress.
     """
+    from sightline.session import check_resumable
+
+    if resume:
+        check_resumable(RunFolder(path))
     if isinstance(recipe, AgentRecipe):
         return _train_agent(recipe, path, name, resume, command, quiet)
     from sightline.control.building import build

@@ -40,6 +40,8 @@ STATE = "session.json"
 EVERY_BEST = 10**6
 """Number of best checkpoints to keep, never reached: those that no kept checkpoint refers to are removed instead."""
 
+_HAD_CHECKPOINTS = "had_checkpoints"
+"""Key of `run.json`: a checkpoint was written that the run could be resumed from."""
 CHOOSE_AGAIN = "go on with --resume, which chooses again, or train again"
 
 Write = Callable[[Path], Mapping[str, str] | None]
@@ -61,6 +63,7 @@ class SessionState:
         validating: the evaluation of this very step was under way when the checkpoint was written.
         constant: what has never varied so far, `pictures` or `reward`, so that nothing could be learned from it; None
             as long as nobody has looked.
+        metrics_size: bytes of the metrics file that belong to this checkpoint; None if an earlier version wrote it.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -73,6 +76,7 @@ class SessionState:
     finished: bool = False
     validating: bool = False
     constant: list[str] | None = None
+    metrics_size: int | None = None
 
 
 class Validation(Protocol):
@@ -193,6 +197,8 @@ class RunSession:
         self._found = self._steps.latest(progress.say) if resume else None
         if self._found is not None:
             self.state = _read_state(self._found)
+        elif resume:
+            _check_may_begin_again(run)
         self._resumes = resume
         self._metrics: Metrics | None = None
         self._validation: tuple[int, Validation] | None = None
@@ -235,7 +241,11 @@ class RunSession:
             # Without a checkpoint nothing is kept, not even metrics from before the first step.
             kept = -1 if found is None else found.step - state.validating
             self._metrics = Metrics(
-                self.run, self.recipe.tensorboard, self.recipe.wandb, kept if self._resumes else None
+                self.run,
+                self.recipe.tensorboard,
+                self.recipe.wandb,
+                kept if self._resumes else None,
+                state.metrics_size,
             )
         if found is None:
             if self._leads and self._resumes:
@@ -314,6 +324,8 @@ class RunSession:
             self._settle(wait=True)  # its policy is in no checkpoint
         state, step = self.state, self._trainer.step
         state.seconds, state.validating = self._seconds(), self._validation is not None
+        if self._metrics is not None:
+            state.metrics_size = self._metrics.size()
 
         def commit(write: Write) -> None:
             def write_all(folder: Path) -> Mapping[str, str] | None:
@@ -326,6 +338,8 @@ class RunSession:
                 self._remove_other_best()
 
         self._trainer.save(commit)
+        if self.saved_step is None:
+            self.write_json("run.json", (self.run.read_json("run.json") or {}) | {_HAD_CHECKPOINTS: True})
         self.saved_step = step
 
     def log(self, step: int, values: Mapping[str, float | None]) -> None:
@@ -503,6 +517,32 @@ def newest_checkpoint(run: RunFolder) -> Checkpoint:
     if found is None:
         raise BadInput(f"'{run.path}' has no whole checkpoint yet")
     return found
+
+
+def check_resumable(run: RunFolder) -> None:
+    """Refuse to resume a run that would begin again and so replace what it has chosen.
+
+    Raises:
+        BadInput: all checkpoints that it could go on from were removed; or they are damaged, which takes longer to find
+            out and is looked at here only if the run has ended.
+    """
+    store = CheckpointStore(run, "step", keep=1)
+    ended = (run.path / "result.json").is_file()
+    found = store.latest() if ended else next(store.all(), None)
+    if found is None:
+        _check_may_begin_again(run)
+
+
+def _check_may_begin_again(run: RunFolder) -> None:
+    """A run that was killed before its first checkpoint begins again, and finds the same once more."""
+    chosen = next(CheckpointStore(run, "best", EVERY_BEST).all(), None)
+    had_checkpoints = (run.read_json("run.json") or {}).get(_HAD_CHECKPOINTS)
+    if (run.path / "result.json").is_file() or (chosen is not None and had_checkpoints):
+        raise BadInput(
+            f"'{run.path}' has no whole checkpoint left to go on from (checkpoints/step-…), and to begin again would "
+            "replace what it has chosen; 'sightline evaluate' and 'report' work on it as it is: to train again choose "
+            "another --run-dir"
+        )
 
 
 def _best_folder(store: CheckpointStore, step: int) -> Path:

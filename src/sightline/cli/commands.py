@@ -79,6 +79,9 @@ def train(
     ] = None,
     run_dir: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/<recipe>-<time>.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run; steps=… makes it longer.")] = False,
+    resume_or_start: Annotated[
+        bool, typer.Option("--resume-or-start", help="Go on with the run in --run-dir, or begin it: for schedulers.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved recipe and stop.")] = False,
     trust: Trust = False,
     as_json: AsJson = False,
@@ -87,9 +90,13 @@ def train(
     import yaml
 
     from sightline import roles
-    from sightline.runs.folder import default_run_path
+    from sightline.runs.folder import RunFolder, default_run_path
 
     arguments = recipe or []
+    if resume_or_start:
+        if run_dir is None:
+            raise BadInput("--resume-or-start: say which folder, --run-dir DIR; it is the same in every attempt")
+        resume = resume or RunFolder(run_dir).recipe_file.is_file()
     if resume:
         run, name, completed = _run_to_resume(arguments, run_dir, trust)
         path = run.path

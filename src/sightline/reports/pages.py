@@ -15,12 +15,16 @@ from sightline.errors import BadInput
 from sightline.runs import files
 from sightline.runs.files import read_document, write_atomically
 from sightline.runs.folder import RunFolder
-from sightline.runs.metrics import read_metrics
+from sightline.runs.metrics import iterate_metrics
 
 if TYPE_CHECKING:
     import jinja2
 
 _DOCUMENTS = ("run.json", "result.json", "untrained.json", "landscape.json", "warnings.json", "versions.json")
+MOST_RECORDS = 40_000
+"""Records of metrics that a page is made from, besides rare ones."""
+_RARE = ("evaluation/", "labels/")
+"""Beginnings of the names of metrics that are logged now and then."""
 THIN_SPACE, NO_BREAK = "\u202f", "\u00a0"
 _IN_SCRIPTS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
@@ -131,7 +135,7 @@ def damage(run: Path) -> list[str]:
     """List damaged files among those that pages are made from, a line each; missing files do not count."""
     readers: list[Callable[[], object]] = [
         *([RunFolder(run).document] if (run / "recipe.yaml").exists() else []),
-        lambda: read_metrics(run / "metrics.jsonl"),
+        lambda: all(map(bool, iterate_metrics(run / "metrics.jsonl"))),
         *(partial(RunFolder(run).read_json, name) for name in _DOCUMENTS),
     ]
     found = []
@@ -144,11 +148,29 @@ def damage(run: Path) -> list[str]:
 
 
 def read_records(run: Path) -> list[dict[str, Any]]:
-    """Read the metrics of a run; empty if they are missing or damaged (see `damage`)."""
+    """Read the metrics of a run; empty if they are missing or damaged (see `damage`).
+
+    Of a very long run's records every second, fourth, … is left out, but for those of evaluations and labels, which are
+    few, and the last one.
+    """
+    rare: list[tuple[int, dict[str, Any]]] = []
+    frequent: list[tuple[int, dict[str, Any]]] = []
+    last: list[tuple[int, dict[str, Any]]] = []
+    every = 1
     try:
-        return read_metrics(run / "metrics.jsonl")
+        for place, record in enumerate(iterate_metrics(run / "metrics.jsonl")):
+            if any(key.startswith(_RARE) for key in record):
+                rare.append((place, record))
+                continue
+            last = [(place, record)]
+            if place % every == 0:
+                frequent += last
+            if len(frequent) > MOST_RECORDS:
+                frequent, every = frequent[::2], 2 * every
     except BadInput:
         return []
+    in_order = dict(rare + frequent + last)
+    return [in_order[place] for place in sorted(in_order)]
 
 
 def percent(rate: float | None) -> str:

@@ -11,9 +11,9 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sightline.errors import BadInput, Damaged
 
@@ -23,18 +23,21 @@ files."""
 MAX_PICTURE = 64 * 2**20
 """Size limit of a picture file in bytes."""
 MAX_TEXT = 64 * 2**20
-"""Size limit of a JSON, YAML or text file in bytes; only metrics and recorded episodes come near it."""
+"""Size limit of a JSON, YAML or text file in bytes; only recorded episodes come near it."""
 
 
-def read_bytes(path: Path, limit: int = MAX_TEXT) -> bytes:
-    """Read a regular file.
+def open_regular(path: Path, writes: bool = False) -> IO[bytes]:
+    """Open a regular file that is there already.
+
+    Args:
+        writes: for reading and writing; else for reading.
 
     Raises:
         FileNotFoundError: there is no such file.
-        Damaged: it is a link, not a regular file, unreadable, or larger than `limit` bytes.
+        Damaged: it is a link, not a regular file, or cannot be opened.
     """
     # Without O_NONBLOCK, opening a pipe would wait for its other end.
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    flags = (os.O_RDWR if writes else os.O_RDONLY) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         descriptor = os.open(path, flags)
     except FileNotFoundError:
@@ -42,15 +45,22 @@ def read_bytes(path: Path, limit: int = MAX_TEXT) -> bytes:
     except OSError as error:
         reason = "it is a link" if error.errno == errno.ELOOP else error.strerror or str(error)
         raise Damaged(f"'{path}' cannot be read: {reason}") from error
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise Damaged(f"'{path}' cannot be read: it is not a regular file")
-    with os.fdopen(descriptor, "rb") as file:
-        if found.st_size > limit:
-            raise Damaged(
-                f"'{path}' has {found.st_size / 2**20:.0f} MB, more than {limit / 2**20:.0f} MB; it is damaged"
-            )
+    return os.fdopen(descriptor, "r+b" if writes else "rb")
+
+
+def read_bytes(path: Path, limit: int = MAX_TEXT) -> bytes:
+    """Read a regular file.
+
+    Raises:
+        FileNotFoundError, Damaged: as `open_regular`; or the file is larger than `limit` bytes.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise Damaged(f"'{path}' has {size / 2**20:.0f} MB, more than {limit / 2**20:.0f} MB; it is damaged")
         return file.read(limit)
 
 
@@ -124,15 +134,18 @@ def check_format(found: Any, name: str) -> None:
     raise BadInput(f"{name} has format {str(found)[:20]} and this Sightline reads format {FORMAT}; upgrade Sightline")
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write a file atomically: readers see the old content or the new one, also after a crash.
 
     It is written beside the target, flushed to disk, and renamed.
+
+    Args:
+        content: all of it, or its parts one after the other.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.writing")
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -32,6 +32,8 @@ from sightline.runs.trust import check_trusted
 TRAJECTORIES, PICTURES = "trajectories", "pictures"
 """Folder of an agent's recorded episodes, and that of their pictures inside it."""
 PACKAGES = ("sightline", "torch", "gymnasium", "stable-baselines3", "open-clip-torch", "transformers", "numpy")
+_BEFORE_RECIPE = ("run.json", "versions.json", "command.txt")
+"""Files of a new run that are written before its recipe."""
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
 
 
@@ -212,11 +214,11 @@ def _write_initial_files(run: RunFolder, recipe: Recipe, command: str | None) ->
     """Write the first files of a new run: recipe, id, versions and command line."""
     run.checkpoints.mkdir(exist_ok=True)
     run.videos.mkdir(exist_ok=True)
-    write_recipe(run, recipe)
     run.write_json("run.json", {"id": uuid.uuid4().hex, "created": datetime.now(UTC).isoformat(timespec="seconds")})
     run.write_json("versions.json", versions())
     started = command or shlex.join(["sightline", *sys.argv[1:]])
     run.write_text("command.txt", _CREDENTIALS.sub("", started) + "\n")
+    write_recipe(run, recipe)  # the last one: with it the folder is a run, which can be resumed
 
 
 def claim_folder(path: Path) -> Lease:
@@ -272,12 +274,21 @@ def check_free(path: Path) -> None:
     Raises:
         BadInput: the folder holds anything else.
     """
-    if not path.exists() or (path.is_dir() and all(file.name.lstrip(".").startswith(LEASE) for file in path.iterdir())):
-        return
     run = RunFolder(path)
+    others = [file for file in path.iterdir() if not _is_of_a_beginning(file)] if path.is_dir() else [path]
+    if not others or not path.exists():
+        return
     began = not run.recipe_file.is_file() or run.metrics_file.is_file() or any(run.checkpoints.glob("*"))
     if began:
         raise BadInput(f"'{path}' exists already; add --resume to continue that run, or choose another --run-dir")
+
+
+def _is_of_a_beginning(file: Path) -> bool:
+    """True for what a process leaves that is killed before its run has a recipe."""
+    if file.name in ("checkpoints", "videos"):
+        return file.is_dir() and not any(file.iterdir())
+    half_written = file.name.startswith(".") and file.name.endswith(".writing")
+    return half_written or file.name in _BEFORE_RECIPE or file.name.lstrip(".").startswith(LEASE)
 
 
 def check_plain(path: Path) -> None:

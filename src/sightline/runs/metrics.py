@@ -1,25 +1,28 @@
 """Metrics of a run: a JSON Lines file, TensorBoard events, and optionally Weights & Biases.
 
-The first line of the file is its format number, `{"format": 1}`; every other line is a record with a `step`.
+The first line of the file is its format number, `{"format": 1}`; every other line is a record with a `step`. The file
+grows as long as the run does, so it is read line by line.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sightline.errors import BadInput, Damaged
-from sightline.runs.files import FORMAT, check_format, parse_json, read_text, write_atomically
+from sightline.runs.files import FORMAT, check_format, open_regular, parse_json, write_atomically
 from sightline.runs.folder import RunFolder
 
-MAX_METRICS = 64 * 2**20
-"""Size limit of a metrics file in bytes."""
+MAX_RECORD = 2**20
+"""Size limit of a line of a metrics file in bytes."""
 MOST_FRAMES = 150
 """Frames of a video in TensorBoard."""
 _FIRST_LINE = json.dumps({"format": FORMAT}) + "\n"
@@ -33,15 +36,21 @@ class Metrics:
         tensorboard: write TensorBoard events.
         wandb: project of Weights & Biases to log to, None for none.
         resume_step: step of the checkpoint that is resumed; records of later steps are dropped.
+        resume_size: bytes of the file when that checkpoint was written (see `size`); None if it does not say.
     """
 
-    def __init__(self, run: RunFolder, tensorboard: bool, wandb: str | None, resume_step: int | None = None) -> None:
+    def __init__(
+        self,
+        run: RunFolder,
+        tensorboard: bool,
+        wandb: str | None,
+        resume_step: int | None = None,
+        resume_size: int | None = None,
+    ) -> None:
         self._run = run
         with run.writing():
             if resume_step is not None:
-                kept = [record for record in read_metrics(run.metrics_file) if record["step"] <= resume_step]
-                lines = [_FIRST_LINE, *(json.dumps(record) + "\n" for record in kept)]
-                write_atomically(run.metrics_file, "".join(lines).encode())
+                _drop_later_records(run.metrics_file, resume_step, resume_size)
             self._file = run.metrics_file.open("a")
             if not self._file.tell():
                 self._file.write(_FIRST_LINE)
@@ -66,6 +75,11 @@ class Metrics:
                 self._tensorboard.flush()  # or its thread would write later, when the run may have another owner
         if self._wandb is not None:
             self._wandb.log(known, step=step)
+
+    def size(self) -> int:
+        """Bytes of the file so far, all of them on disk; a run that is resumed from here goes on after them."""
+        os.fsync(self._file.fileno())
+        return os.fstat(self._file.fileno()).st_size
 
     def film(self, name: str, file: Path, frames: Sequence[np.ndarray], fps: int, step: int) -> None:
         """Log a video, to TensorBoard as a small moving picture and to Weights & Biases, if the recipe names them.
@@ -120,33 +134,80 @@ def check_wandb() -> None:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read the records of a metrics file; none if there is no file. A truncated last line is ignored.
+    """Read the records of a metrics file; see `iterate_metrics`."""
+    return list(iterate_metrics(path))
+
+
+def iterate_metrics(path: Path) -> Iterator[dict[str, Any]]:
+    """Read the records of a metrics file one by one; none if there is no file. A truncated last line is ignored.
 
     Raises:
         Damaged: any other line is not a record.
         BadInput: the file has another format number.
     """
     try:
-        lines = read_text(path, MAX_METRICS).splitlines()
+        file = open_regular(path)
     except FileNotFoundError:
-        return []
-    records = []
-    for number, line in enumerate(lines, 1):
-        try:
-            record = parse_json(line, f"line {number} of '{path}'")
-            if not isinstance(record, dict):
-                raise Damaged(f"line {number} of '{path}' is damaged: it is not a JSON object")
-            if number == 1:
-                check_format(record.get("format"), f"'{path}'")
-                continue
-            if not isinstance(record.get("step"), int):
-                raise Damaged(f"line {number} of '{path}' is damaged: it has no step")
-        except Damaged:
-            if number == len(lines):
-                break
-            raise
-        records.append(record)
-    return records
+        return
+    with file:
+        line, number = file.readline(MAX_RECORD), 0
+        while line:
+            number += 1
+            following = file.readline(MAX_RECORD)
+            try:
+                record = _record(line, number, path)
+            except Damaged:
+                if following or len(line) == MAX_RECORD:
+                    raise
+                return
+            if number > 1:
+                yield record
+            line = following
+
+
+def _record(line: bytes, number: int, path: Path) -> dict[str, Any]:
+    """A line of a metrics file, the first of which is its format number."""
+    place = f"line {number} of '{path}'"
+    if len(line) == MAX_RECORD and not line.endswith(b"\n"):
+        raise Damaged(f"{place} is damaged: it has more than {MAX_RECORD} bytes")
+    record = parse_json(line.decode("utf-8", "replace"), place)
+    if not isinstance(record, dict):
+        raise Damaged(f"{place} is damaged: it is not a JSON object")
+    if number == 1:
+        check_format(record.get("format"), f"'{path}'")
+    elif not isinstance(record.get("step"), int):
+        raise Damaged(f"{place} is damaged: it has no step")
+    return record
+
+
+def _drop_later_records(path: Path, step: int, size: int | None) -> None:
+    """Drop what was logged after a checkpoint.
+
+    Args:
+        step: of the checkpoint.
+        size: bytes of the file at that time; None drops the records of later steps.
+    """
+    if size is not None and _cut(path, size):
+        return
+    # Written by an earlier version, or shorter than it was: the steps of the records say what to keep.
+    kept = (json.dumps(record) + "\n" for record in iterate_metrics(path) if record["step"] <= step)
+    write_atomically(path, (line.encode() for line in itertools.chain([_FIRST_LINE], kept)))
+
+
+def _cut(path: Path, size: int) -> bool:
+    """Cut a file after so many bytes; False, and unchanged, if no line ends there."""
+    try:
+        file = open_regular(path, writes=True)
+    except FileNotFoundError:
+        return False
+    with file:
+        if size <= 0:
+            return False
+        file.seek(size - 1)
+        if file.read(1) != b"\n":
+            return False
+        file.truncate(size)
+    return True
 
 
 def _tensorboard(run: RunFolder, resume_step: int | None) -> Any:
