@@ -40,6 +40,11 @@ CHOICES = {
         '<think>Perhaps {"answer": "second"}?</think>{"answer": "first"}',
         'Perhaps {"answer": "second"}?\n</think>\n{"answer": "first"}',
         *('{"answer": "second"}? No.</think>{"answer": "first"}', "</think>\nfirst"),
+        '◁think▷The form is {"answer": "second"}.◁/think▷{"answer": "first"}',
+        'The form is {"reason": "…", "answer": "…"}. So: {"reason": "it stands", "answer": "first"}',
+        '{"answer": "<one of them>"} {"answer": "first or second"}\n{"answer": "first"}',
+        "[THINK]The second?[/THINK]first",
+        "[Analysis]\nThe second has fallen.\n\nfirst",
         *('{"reason": "</think> is a tag", "answer": "first"}', '{"reason": "two\nlines" "answer": first,}'),
         'Not {"answer": sec but {"answer": "first"}',
         *(
@@ -77,6 +82,7 @@ CHOICES = {
         'Not {"answer": "sec but {"answer": "first"}',
         *('{"answer": "first"', '{"x": {"answer": "first"}', '{"answer": "first", "reason": "a "b" c"}'),
         *('<think>{"answer": "first"}', "<think>No.\nfirst", '{"answer": "first"} it is.</think>'),
+        *('{"answer": "first"} {"answer": "neither"}', '◁think▷{"answer": "first"}'),
         *('{"answer": "first"} {"answer": "second"}', '{"answer": "first", "answer": "second"}', "first\nsecond"),
         *(
             "First, I look at the pole.",

@@ -17,7 +17,7 @@ from sightline.agents.prompting import demonstration, instructions, prompt_text,
 from sightline.agents.types import Failure, Reply
 from sightline.config.agents import Replies
 from sightline.models.vlm.tokens import Tokens
-from sightline.replies import find_objects, normalise_key, skip_thinking
+from sightline.replies import Thinking, find_objects, normalise_key, with_common_marks, without_thoughts
 
 JSON, TAGS = Replies(format="json"), Replies(format="tags")
 BOTH = pytest.mark.parametrize("form", [JSON, TAGS], ids=["json", "tags"])
@@ -196,7 +196,27 @@ def test_nothing_that_is_written_raises(text: str, finished: bool) -> None:
         ('{"current": 3}\n{"action": "+"}', "+"),
         ('{"reply": {"action": "+"}}', "+"),
         ('{"action": "+", "action": "+ "}', "+"),
-        ('{"action": "+"} or {"action": "-"}', "+"),
+        ('{"action": "..."}, so: {"action": "+"}', "+"),
+        ('{"plans": [{"action": "+"}, {"action": "+"}]}', "+"),
+        ('◁think▷Perhaps {"action": "-"}?◁/think▷{"action": "+"}', "+"),
+        ('[THINK]Perhaps {"action": "-"}?[/THINK]{"action": "+"}', "+"),
+        ('<thought>Perhaps {"action": "-"}?</thought>{"action": "+"}', "+"),
+        ('<seed:think>Perhaps {"action": "-"}?</seed:think>{"action": "+"}', "+"),
+        ('<|START_THINKING|>Perhaps {"action": "-"}?<|END_THINKING|>{"action": "+"}', "+"),
+        ('<|begin_of_thought|>{"action": "-"}<|end_of_thought|><|begin_of_solution|>{"action": "+"}', "+"),
+        ('<|inner_prefix|>Perhaps {"action": "-"}?<|inner_suffix|>{"action": "+"}', "+"),
+        ('<REASONING>Perhaps {"action": "-"}?</REASONING><CONCLUSION>{"action": "+"}</CONCLUSION>', "+"),
+        (
+            '<|channel|>analysis<|message|>{"action": "-"}<|end|>'
+            '<|start|>assistant<|channel|>final<|message|>{"action": "+"}',
+            "+",
+        ),
+        ('analysisPerhaps {"action": "-"}?assistantfinal{"action": "+"}', "+"),
+        ('<|channel>thought\nPerhaps {"action": "-"}?<channel|>{"action": "+"}', "+"),
+        ('<unused94>thought\nPerhaps {"action": "-"}?<unused95>{"action": "+"}', "+"),
+        ('Here is my thought process: {"action": "-"}?\n\nHere is my response: {"action": "+"}', "+"),
+        ('Well. <think>{"action": "-"}?</think>So: {"action": "+"}<think>or {"action": "-"}?</think>', "+"),
+        ('I do not need <think> here: {"action": "+"}', "+"),
         ('I go {up}, so {\'x\'}: {"action": "+"}', "+"),
         ('<think>{"action": "-"}? No.</think>{"action": "+"}', "+"),
         ('{"thoughts": "</think> is a tag", "action": "+"}', "+"),
@@ -237,6 +257,16 @@ def test_json_with_an_action(text: str, action: str) -> None:
         ('{"action": ["+"]}', Failure.UNKNOWN_ACTION),
         ('{"action": {"name": "+"}}', Failure.UNKNOWN_ACTION),
         ('{"action": "+", "action": "-"}', Failure.AMBIGUOUS),
+        ('{"action": "+"} or {"action": "-"}', Failure.AMBIGUOUS),
+        ('Draft: {"action": "-"}\nFinal: {"action": "+"}', Failure.AMBIGUOUS),
+        ('[{"action": "-"}, {"action": "+"}]', Failure.AMBIGUOUS),
+        ('{"plans": [{"action": "-"}, {"action": "+"}]}', Failure.AMBIGUOUS),
+        ('{"action": "-"} <think>No.</think> {"action": "+"}', Failure.AMBIGUOUS),
+        ('◁think▷{"action": "-"}', Failure.MALFORMED),
+        ('Well.\n<think>{"action": "-"}', Failure.MALFORMED),
+        ('Here is my thought process: {"action": "-"}', Failure.MALFORMED),
+        ('analysisPerhaps {"action": "-"}', Failure.MALFORMED),
+        ('<|channel|>analysis<|message|>{"action": "-"}', Failure.MALFORMED),
         ('{"action": "+", "Action": "add"}', Failure.AMBIGUOUS),
     ],
 )
@@ -374,7 +404,40 @@ def test_objects_within_objects_and_objects_that_break_off() -> None:
     ],
 )
 def test_thinking_is_skipped(text: str, reply: str) -> None:
-    assert text[skip_thinking(text) :] == reply
+    said = without_thoughts(text)
+    assert len(said) == len(text) and said.strip() == reply.strip()
+
+
+@pytest.mark.parametrize("form", [JSON, TAGS], ids=["json", "tags"])
+def test_a_models_own_marks_are_known(form: Replies) -> None:
+    draft, final = (demonstration(form, {}, "", action) for action in SIGNS)
+    own = Thinking(openings=("((musing",), closings=("musing))",))
+    text = f"((musing {draft} musing)) {final}"
+    assert read_reply(text, form, SIGNS).failure is Failure.AMBIGUOUS
+    assert read_reply(text, form, SIGNS, thinking=own).action == "+"
+    assert read_reply(f"((musing {draft}", form, SIGNS, thinking=own).failure is Failure.MALFORMED
+
+
+def test_what_a_prompt_has_begun_to_think_is_a_thought_until_it_ends() -> None:
+    begun = Thinking(begun=True)
+    draft = 'Perhaps {"action": "-"}? Let me'
+    assert read_reply(draft, JSON, SIGNS, finished=False, thinking=begun).failure is Failure.CUT_OFF
+    assert read_reply(draft + '</think>{"action": "+"}', JSON, SIGNS, finished=False, thinking=begun).action == "+"
+    # A model that was taught to reply at once marks nothing, and ends.
+    assert read_reply('{"action": "+"}', JSON, SIGNS, thinking=begun).action == "+"
+
+
+def test_tags_that_were_asked_for_are_no_thoughts() -> None:
+    form = Replies(format="tags", fields={"reasoning": "", "action": ""})
+    reply = read_reply("<reasoning>it is less</reasoning><action>+</action>", form, SIGNS)
+    assert (reply.action, reply.thoughts) == ("+", "it is less")
+
+
+def test_replies_can_be_written_with_common_marks() -> None:
+    own = Thinking(openings=("((",), closings=("))",))
+    assert with_common_marks("((a)) b", own, finished=True) == "<think>((a))</think> b"
+    assert with_common_marks("<think>a</think> b", own, finished=True) == "<think>a</think> b"
+    assert with_common_marks("a", Thinking(begun=True), finished=False) == "<think>a</think>"
 
 
 # -- which tokens ------------------------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from transformers.cache_utils import DynamicLayer
 from transformers.generation import utils as generation
 
-from sightline.config.agents import LoRA, TrainablePart
+from sightline.agents.parsing import read_reply
+from sightline.config.agents import LoRA, Replies, TrainablePart
 from sightline.errors import BadInput, RunFailed
 from sightline.images import Picture
 from sightline.models.vlm import model as model_module
@@ -29,9 +30,11 @@ from sightline.models.vlm.loading import load_pretrained
 from sightline.models.vlm.model import VLM, load_vlm
 from sightline.models.vlm.parts import freeze, part_of, without_dropout
 from sightline.models.vlm.sampling import draw, kept_tokens
+from sightline.models.vlm.template import end_of_turn, thinking_of
 from sightline.models.vlm.tokens import Tokens
 from sightline.models.vlm.types import ChatTurn, Prompt, Sample, TokenSequence, TokenStats, Truncation, TurnSpan
-from tiny_families import FAMILIES, SPECIAL, build_family, byte_level, metaspace
+from sightline.replies import Thinking
+from tiny_families import CHATML, FAMILIES, SPECIAL, build_family, byte_level, metaspace
 
 
 @pytest.fixture(scope="module")
@@ -721,6 +724,90 @@ def test_the_usual_stop_is_that_of_the_template(folder: Callable[[str], Path], t
     path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": SPECIAL[0]}))
     vlm = load_vlm(str(tmp_path / "model"), device="cpu")
     assert vlm._processor.tokenizer.eos_token_id == 0 and vlm.tokens.stops == {0, 2} and vlm.tokens.stop == 2
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_the_templates_own_end_ends_a_reply_whatever_the_configurations_say(
+    folder: Callable[[str], Path], tmp_path: Path, special: bool
+) -> None:
+    """After fine-tuning both often name another token: the template's was banned then, or was read as text."""
+    shutil.copytree(folder("llava"), tmp_path / "model")
+    for file, change in (
+        ("tokenizer_config.json", {"eos_token": SPECIAL[0]}),
+        ("generation_config.json", {"eos_token_id": 0}),
+    ):
+        path = tmp_path / "model" / file
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    path = tmp_path / "model/tokenizer.json"
+    document = json.loads(path.read_text())
+    for token in document["added_tokens"]:
+        token["special"] = token["special"] and (special or token["content"] != SPECIAL[2])
+    path.write_text(json.dumps(document))
+    vlm = load_vlm(str(tmp_path / "model"), device="cpu")
+    assert vlm.tokens.stops == {0, 2} and vlm.tokens.stop == 2 and not vlm.tokens.banned[2]
+    assert vlm.decode([*vlm.tokens.encode("go"), 2]) == "go"
+
+
+REASONING = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
+    "{% if m.reasoning_content %}<muse>\n{{ m.reasoning_content }}\n</muse>\n\n{% endif %}"
+    "{% for part in m['content'] %}{% if part['type'] == 'image' %}<image>"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<muse>\n{% endif %}"
+)
+HIDING = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% for part in m['content'] %}"
+    "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'].split('</muse>')[-1] }}{% endif %}{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CHUNKS = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% for part in m['content'] %}"
+    "{% if part['type'] == 'image' %}<image>{% elif part['type'] == 'thinking' %}[MUSE]{{ part['thinking'] }}[/MUSE]"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "thinking"),
+    [
+        (REASONING, Thinking(("<muse>",), ("</muse>",), True)),
+        (HIDING, Thinking((), ("</muse>",))),
+        (CHUNKS, Thinking(("[MUSE]",), ("[/MUSE]",))),
+        (CHATML.replace("IMAGE", "<image>"), Thinking()),
+        (
+            CHATML.replace("IMAGE", "<image>").replace("assistant\n{% endif", "assistant\n<think>\n{% endif"),
+            Thinking(begun=True),
+        ),
+        (
+            CHATML.replace("IMAGE", "<image>").replace("assistant\n{% endif", "assistant\n<think>\n\n</think>{% endif"),
+            Thinking(),
+        ),
+    ],
+    ids=["reasoning", "hiding", "chunks", "none", "begun", "begun and ended"],
+)
+def test_marks_of_thoughts_are_those_of_the_template(
+    loaded: Callable[[str], VLM], monkeypatch: pytest.MonkeyPatch, template: str, thinking: Thinking
+) -> None:
+    processor = loaded("llava")._processor
+    monkeypatch.setattr(processor, "chat_template", template)
+    assert thinking_of(processor) == thinking and end_of_turn(processor) == 2
+
+
+def test_marks_of_thoughts_are_written_and_read_though_they_are_special(
+    folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """They were banned and left out of texts: who was taught to think could not, or its thoughts were read."""
+    shutil.copytree(folder("llava"), tmp_path / "model")
+    processor, model = load_pretrained(str(tmp_path / "model"))
+    processor.tokenizer.add_special_tokens({"additional_special_tokens": ["<image>", "[THINK]", "[/THINK]"]})
+    model.resize_token_embeddings(len(processor.tokenizer))
+    tokens = Tokens(processor, model)
+    begin, end = processor.tokenizer.convert_tokens_to_ids(["[THINK]", "[/THINK]"])
+    assert not tokens.banned[[begin, end]].any() and tokens.banned[processor.tokenizer.convert_tokens_to_ids("<image>")]
+    text = '[THINK]{"action": "-"}[/THINK]{"action": "+"}'
+    assert tokens.decode([*tokens.encode(text), tokens.stop]) == text
+    assert read_reply(text, Replies(), ("-", "+")).action == "+"
 
 
 def test_a_model_that_never_ends_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Reader of language models' replies: skips their thinking and finds JSON objects in whatever is around them.
+"""Reader of language models' replies: leaves out their thinking and finds JSON objects in whatever is around them.
 
 What the JSON means is decided elsewhere: `agents.parsing` takes an action from it, `teachers.parsing` an answer.
 
@@ -12,11 +12,44 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-_THINKING_BEGINS = re.compile(r"\s*+<think(?:ing)?>", re.IGNORECASE)
-_THINKING_ENDS = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
+_TAG = re.compile(
+    r"(?P<bracket><\|?|◁|\[)(?P<slash>/)?(?P<name>[a-z][\w:.-]{0,40})(?:\s[^<>\[\]\n]{0,80})?(?:\|?>|▷|\])",
+    re.IGNORECASE,
+)
+"""Anything between brackets that a model might mark its thoughts with: `<think>`, `◁/think▷`, `<|END_THINKING|>`."""
+_THOUGHT = frozenset({"think", "thinking", "thought"})
+"""Words of a mark that begins a thought even if nothing ends it; those below may be headings, and need an end."""
+_PERHAPS_THOUGHT = frozenset(
+    {
+        "thoughts",
+        "reason",
+        "reasoning",
+        "reflection",
+        "analysis",
+        "rationale",
+        "scratchpad",
+        "cot",
+        "inner",
+        "monologue",
+    }
+)
+_LAST = frozenset({"end", "stop", "close", "suffix"})
+"""Words of a mark that ends a thought, beside the slash: `<|end_of_thought|>`, `<|inner_suffix|>`."""
+_OTHER_OPENINGS = (
+    r"<\|channel\|?>\s*(?:analysis|thought|thinking|commentary)\b|<unused94>\s*thought\b|\Aanalysis(?-i:(?=[A-Z{\"]))"
+    r"|\bHere(?:'s| is) my thought process:"
+)
+_OTHER_CLOSINGS = (
+    r"(?:<\|end\|>\s*)?(?:<\|start\|>\s*assistant\s*)?<\|channel\|>\s*final\b[^<\n]{0,40}(?:<\|constrain\|>[^<\n]{0,40})?"
+    r"<\|message\|>|<channel\|>|<unused95>|(?<=\S)assistantfinal(?![a-z])|\bHere(?:'s| is) my response:"
+)
+"""Marks without brackets of their own: the channels of Harmony and Gemma 4 (also as they read once special tokens are
+left out: `assistantfinal`), MedGemma's unused tokens, and Granite's words."""
+_SENTENCE_BEGINS = re.compile(r"(?:^|[\n.!?:…。])[^\S\n]*\Z")
 _OBJECT_BEGINS = re.compile(r'\{(?=\s*+["}])')
 """A brace with a key after it, rather than some brace of prose."""
 _TOKEN = re.compile(
@@ -58,24 +91,149 @@ def normalise_key(key: str) -> str:
     return normalise(key.replace("_", " "))
 
 
-def skip_thinking(text: str) -> int:
-    """Find the beginning of the reply proper, after what the model thought aloud.
+@dataclass(frozen=True)
+class Thinking:
+    """How a model marks what it only thinks, as far as its own files say.
 
-    Some chat templates write `<think>` into the prompt, so that the reply has only `</think>`. What comes before the
-    last one was thought and not said, except that within a JSON object `</think>` is part of a string.
+    Attributes:
+        openings, closings: its own marks, beside those that are common.
+        begun: whether its prompt ends within a thought, so that replies begin with one.
+    """
+
+    openings: tuple[str, ...] = ()
+    closings: tuple[str, ...] = ()
+    begun: bool = False
+
+    def marks(self) -> tuple[str, ...]:
+        """All marks of its own."""
+        return (*self.openings, *self.closings)
+
+
+COMMON = Thinking()
+"""The marks that are common; nothing else is known of the model."""
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """A mark around a thought, at the characters [start, end) of a reply.
+
+    Attributes:
+        closes: whether it ends a thought.
+        certain: whether a thought that it begins need not be ended.
+    """
+
+    start: int
+    end: int
+    closes: bool
+    certain: bool
+
+
+def without_thoughts(text: str, thinking: Thinking = COMMON, finished: bool = True, keys: Iterable[str] = ()) -> str:
+    """Blank out what a model thought aloud: what is left is what it said.
+
+    Some chat templates write the opening mark into the prompt, so that the reply has only the closing one: what comes
+    before that was thought. A mark within a JSON object is part of a string.
+
+    Args:
+        thinking: the model's own marks.
+        finished: whether the model ended its reply; what was cut off may have been thought, if the prompt began so.
+        keys: names of tags that were asked for, which are no marks.
 
     Returns:
-        Index of its first character; the length of the text if the thinking never ends.
+        A text of the same length, so that places in it are places in the reply.
     """
-    start = len(text) if _THINKING_BEGINS.match(text) else 0
-    if not _THINKING_ENDS.search(text):
-        return start
-    outermost = [objects[0] for objects in find_objects(text) if objects[0].closed]
-    after = 0
-    for end, following in [*((one.start, one.end) for one in outermost), (len(text), len(text))]:
-        start = max((mark.end() for mark in _THINKING_ENDS.finditer(text, after, end)), default=start)
-        after = following
-    return start
+    parts, place = [], 0
+    for start, end in _thoughts(text, thinking, finished, keys):
+        parts += [text[place:start], " " * (end - start)]
+        place = end
+    return "".join([*parts, text[place:]])
+
+
+def begins_thought(prompt: str, thinking: Thinking) -> bool:
+    """Whether a prompt ends within a thought that the reply goes on with."""
+    marks = _marks(prompt, thinking, ())
+    return bool(marks) and not marks[-1].closes
+
+
+def marks_thought(token: str) -> bool:
+    """Whether a token of a vocabulary is a mark around thoughts by its name alone."""
+    marks = _marks(token, COMMON, ())
+    return any((mark.start, mark.end) == (0, len(token)) for mark in marks)
+
+
+def with_common_marks(text: str, thinking: Thinking, finished: bool) -> str:
+    """Write a reply so that its thoughts are told from what it says without knowing the model."""
+    if without_thoughts(text) == without_thoughts(text, thinking, finished):
+        return text
+    parts, place = [], 0
+    for start, end in _thoughts(text, thinking, finished, ()):
+        parts += [text[place:start], f"<think>{text[start:end]}</think>"]
+        place = end
+    return "".join([*parts, text[place:]])
+
+
+def _thoughts(text: str, thinking: Thinking, finished: bool, keys: Iterable[str]) -> list[tuple[int, int]]:
+    """The characters [start, end) of each thought, with its marks, in order."""
+    marks = _marks(text, thinking, keys)
+    if not marks:
+        return [(0, len(text))] if thinking.begun and not finished and text else []
+    spans: list[tuple[int, int]] = []
+    unclosed: list[_Mark] = []
+    closed_any = False
+    for mark in _outside_objects(marks, text):
+        if not mark.closes:
+            unclosed.append(mark)
+            continue
+        if not unclosed:  # without an opening, all before it was thought
+            spans.clear()
+        spans.append((unclosed[0].start if unclosed else 0, mark.end))
+        unclosed, closed_any = [], True
+    begins = next((mark.start for mark in unclosed if mark.certain), None)
+    if thinking.begun and not finished and not closed_any:
+        begins = 0
+    return spans if begins is None else [*spans, (begins, len(text))]
+
+
+def _marks(text: str, thinking: Thinking, keys: Iterable[str]) -> list[_Mark]:
+    """All marks around thoughts, in order; those of the model win over common ones at the same place."""
+    no_marks = {key.casefold() for key in keys}
+    marks: list[_Mark] = []
+    for found in _pattern(thinking).finditer(text):
+        start, end, name = found.start(), found.end(), found["name"]
+        if name is None:
+            marks.append(_Mark(start, end, found["closing"] is not None, True))
+            continue
+        words = {name.casefold(), *re.split(r"[_:.-]+", name.casefold())}
+        # Square brackets are headings in prose: [Thought], [Analysis].
+        known = {"think", "thinking"} if found["bracket"] == "[" else _THOUGHT | _PERHAPS_THOUGHT
+        if not words & known or name.casefold() in no_marks:
+            continue
+        begins = _SENTENCE_BEGINS.search(text, max(start - 8, 0), start) is not None or start == 0
+        closes = found["slash"] is not None or bool(words & _LAST)
+        marks.append(_Mark(start, end, closes, bool(words & _THOUGHT) and begins))
+    return marks
+
+
+@lru_cache(maxsize=64)
+def _pattern(thinking: Thinking) -> re.Pattern[str]:
+    """The pattern of all marks: groups `opening` and `closing` of known ones, `name` of those between brackets."""
+
+    def listed(own: tuple[str, ...], common: str) -> str:
+        return "|".join([*map(re.escape, sorted(own, key=len, reverse=True)), common])
+
+    opening, closing = listed(thinking.openings, _OTHER_OPENINGS), listed(thinking.closings, _OTHER_CLOSINGS)
+    return re.compile(f"(?P<opening>{opening})|(?P<closing>{closing})|{_TAG.pattern}", re.IGNORECASE)
+
+
+def _outside_objects(marks: list[_Mark], text: str) -> Iterator[_Mark]:
+    """Those marks that are no part of a closed JSON object."""
+    objects = ((one[0].start, one[0].end) for one in find_objects(text) if one[0].closed)
+    begin, end = next(objects, (len(text), len(text)))
+    for mark in marks:
+        while mark.start >= end and begin < len(text):
+            begin, end = next(objects, (len(text), len(text)))
+        if mark.start < begin:
+            yield mark
 
 
 def find_objects(text: str, start: int = 0) -> Iterator[list[JsonValue]]:

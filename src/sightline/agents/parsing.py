@@ -4,7 +4,10 @@ Nothing here raises, whatever a model writes, and nothing is guessed:
 
 - An action counts if it is the whole name of one, exactly or but for blanks, capital letters, quotes around it and
   punctuation after it. A name within other words is none: `10` is not `1`, and `cabinet 10` not `cabinet 1`.
-- `json`: the first closed object with a key `action` counts, one within another object only if that has no such key.
+- What the model only thought, between marks, is left out (`sightline.replies.without_thoughts`).
+- `json`: closed objects with a key `action` count, one within another object only if that has no such key. The first
+  counts if all have the same action; else the reply is ambiguous, as in `Draft: {…} Final: {…}`. An object whose action
+  is a placeholder, `...` or `<action>`, only repeats the form.
 - `tags`: pairs of tags that were asked for count wherever they are. Between them is text up to the closing tag, also if
   it looks like other tags; one that is never closed is not in the format.
 - The first value of a key counts; different actions in one object, or in several tags, are ambiguous.
@@ -24,16 +27,22 @@ import numpy as np
 from sightline.agents.prompting import ACTION, THOUGHTS, tag_name
 from sightline.agents.types import Failure, Reply
 from sightline.config.agents import Replies
-from sightline.replies import JsonValue, find_objects, normalise, normalise_key, skip_thinking
+from sightline.replies import COMMON, JsonValue, Thinking, find_objects, normalise, normalise_key, without_thoughts
 
 Offsets = Sequence[tuple[int, int]]
 """For each token, the characters [start, end) of the text that it makes up."""
 
+_PLACEHOLDER = re.compile(r"[.…_?\s]+|<[^<>]*>|\[[^\[\]]*\]")
 _QUOTED = re.compile(r"[\"'`*“‘«](.+)[\"'`*”’»]", re.DOTALL)
 
 
 def read_reply(
-    text: str, settings: Replies, action_names: Sequence[str], asked: Sequence[str] = (), finished: bool = True
+    text: str,
+    settings: Replies,
+    action_names: Sequence[str],
+    asked: Sequence[str] = (),
+    finished: bool = True,
+    thinking: Thinking = COMMON,
 ) -> Reply:
     """Parse a reply.
 
@@ -43,17 +52,19 @@ def read_reply(
         action_names: all of the game's, or of the present state; empty if any text is an action.
         asked: names of the facts that it may state.
         finished: whether the model ended it; False if it was cut off.
+        thinking: how the model marks its thoughts.
 
     Returns:
         What could be read; also of a reply without an action, as far as it goes.
     """
     if not text.strip():
         return Reply(None, None, failure=Failure.EMPTY)
-    start = skip_thinking(text)
     own = tuple(key for key in settings.fields if key != ACTION and key not in asked) or (THOUGHTS,)
-    fields, in_format = (
-        _json_fields(text, start) if settings.format == "json" else _tag_fields(text, start, (*asked, *own, ACTION))
-    )
+    if settings.format == "json":
+        fields, in_format = _json_fields(without_thoughts(text, thinking, finished), action_names)
+    else:
+        keys = (*asked, *own, ACTION)
+        fields, in_format = _tag_fields(without_thoughts(text, thinking, finished, map(tag_name, keys)), keys)
     said: dict[str, str] = {}
     for one in fields:
         if one.key != ACTION and one.text.strip():
@@ -115,23 +126,47 @@ class _Field:
     text: str
 
 
-def _json_fields(text: str, start: int) -> tuple[list[_Field], bool]:
+def _json_fields(text: str, action_names: Sequence[str]) -> tuple[list[_Field], bool]:
     """Fields of the first closed object with an action, or else of the first object, a closed one if there is any.
 
+    Args:
+        text: of the reply, without thoughts.
+        action_names: all of the game's; empty if any text is an action.
+
     Returns:
-        The fields, without actions where no closed object has one; and whether any object is closed.
+        The fields, without actions where no closed object has one, and with the actions of all closed objects that have
+        some; and whether any object is closed.
     """
     shown: JsonValue | None = None
-    for objects in find_objects(text, start):
+    acting: list[JsonValue] = []
+    for objects in find_objects(text):
         outermost = objects[0]
-        acting = next((one for one in objects if one.get(ACTION)), None)
-        if acting and outermost.closed:
-            return _fields_of(text, acting), True
+        if outermost.closed:
+            acting += _acting(objects)
         if shown is None or (outermost.closed and not shown.closed):
             shown = outermost
+    if acting:
+        meant = [one for one in acting if not _repeats_the_form(one, action_names)] or acting[:1]
+        first, *others = [_fields_of(text, one) for one in meant]
+        return [*first, *(one for fields in others for one in fields if one.key == ACTION)], True
     if shown is None:
         return [], False
     return [one for one in _fields_of(text, shown) if one.key != ACTION], shown.closed
+
+
+def _acting(objects: list[JsonValue]) -> list[JsonValue]:
+    """Those of an object and all within it that have an action, but for those within one that has."""
+    acting: list[JsonValue] = []
+    for one in objects:
+        if one.get(ACTION) and not (acting and one.start < acting[-1].end):
+            acting.append(one)
+    return acting
+
+
+def _repeats_the_form(container: JsonValue, action_names: Sequence[str]) -> bool:
+    """Whether the action of an object is the placeholder of a form, not the name of an action."""
+    actions = [value.text.strip() for value in container.get(ACTION)]
+    return all(_PLACEHOLDER.fullmatch(action) and action not in action_names for action in actions)
 
 
 def _fields_of(text: str, container: JsonValue) -> list[_Field]:
@@ -145,7 +180,7 @@ def _fields_of(text: str, container: JsonValue) -> list[_Field]:
     return fields
 
 
-def _tag_fields(text: str, start: int, keys: Sequence[str]) -> tuple[list[_Field], bool]:
+def _tag_fields(text: str, keys: Sequence[str]) -> tuple[list[_Field], bool]:
     """Fields of all tags that were asked for, up to one that is not closed, which may state a fact but no action.
 
     Returns:
@@ -153,6 +188,7 @@ def _tag_fields(text: str, start: int, keys: Sequence[str]) -> tuple[list[_Field
     """
     names = tuple(dict.fromkeys(keys))
     opening, closings = _tag_patterns(names)
+    start = 0
     fields: list[_Field] = []
     while opened := opening.search(text, start):
         number = int(opened.lastindex or 1) - 1

@@ -42,6 +42,7 @@ from sightline.models.device import available_cores
 from sightline.models.shrinking import Shrink
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import ChatTurn
+from sightline.replies import COMMON
 
 PictureFilter = Callable[[Picture, "EpisodeTask", int], Picture]
 """(picture, task, turn) -> the picture that is shown in its place."""
@@ -94,7 +95,8 @@ class _Texts:
         action_names: tuple[str, ...],
         legal: tuple[str, ...],
     ) -> _ParsedReply:
-        reply = read_reply(text, self.replies, action_names, queried_facts, finished)
+        thinking = COMMON if self.vlm is None else self.vlm.tokens.thinking
+        reply = read_reply(text, self.replies, action_names, queried_facts, finished, thinking)
         if self.vlm is None or not ids:
             return _ParsedReply(reply, np.zeros(len(ids), bool))
         vlm = self.vlm

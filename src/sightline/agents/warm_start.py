@@ -155,7 +155,8 @@ def _perception_accuracy(setup: AgentSetup, demos: Sequence[Demo]) -> float | No
             samples += [completion.sample for completion in sampler.generate(batch, [()] * len(batch))]
     for demo, sample in zip(demos, samples, strict=True):
         asked = recipe.replies.asks(demo.facts)
-        stated = read_reply(sample.text, recipe.replies, (), asked).stated
+        reply = read_reply(sample.text, recipe.replies, (), asked, sample.finished, setup.vlm.tokens.thinking)
+        stated = reply.stated
         correct += sum(same_text(stated.get(name, ""), demo.facts[name]) for name in asked)
         total += len(asked)
     return correct / total if total else None

@@ -3,9 +3,10 @@
 Nothing here raises, whatever a model writes, and nothing is guessed. A reply counts if it gives exactly one of the
 answers that were offered: under the key `answer` of a closed JSON object (bare, in a code fence, or in prose; at any
 depth), or on its first or its last line, alone or after an explicit `so:`. If no line is an answer, a choice may be a
-sentence of these lines, with its reason behind it: `Second, because …`. A reply that names none or several is
-unparsable; so is a number where a choice was asked for (is 1 the first or the second?), a level that does not exist,
-and a score outside its range.
+sentence of these lines, with its reason behind it: `Second, because …`. What was only thought, between marks, is left
+out, and so is an object without an answer before one that has some: it repeats the form. A reply that names none or
+several is unparsable; so is a number where a choice was asked for (is 1 the first or the second?), a level that does
+not exist, and a score outside its range.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 
 from sightline.labels.types import Outcome
 from sightline.models.chat.messages import Token
-from sightline.replies import find_objects, normalise, skip_thinking
+from sightline.replies import find_objects, normalise, without_thoughts
 
 _THING = r"(?:picture|image|frame|photo|clip|video|segment|option)"
 _FIRST = rf"(?:the )?(?:first|1st)(?: (?:{_THING}|one))?|(?:the )?{_THING} (?:1|one|a)"
@@ -111,13 +112,15 @@ def _parse(
         read: returns None for a text that is no answer.
         looser: parts of a line that may be answers where no line is one.
     """
-    start = skip_thinking(text)
-    spoken = text[start:].strip()
+    text = without_thoughts(text)
+    spoken = text.strip()
     if not spoken:
         return Parsed(Outcome.UNPARSABLE, reason="the reply is empty")
-    found = [(objects[0], one.get("answer")) for objects in find_objects(text, start) for one in objects]
+    found = [(objects[0], one.get("answer")) for objects in find_objects(text) for one in objects]
     # lists and objects have no text, so they are no answer
-    said = [value.text for outermost, values in found if outermost.closed for value in values]
+    answers = [[value.text for value in values] for outermost, values in found if outermost.closed and values]
+    # An object without an answer before one that has some repeats the form: {"reason": "…", "answer": "…"}.
+    said = [answer for one in answers for answer in one if one is answers[-1] or any(map(read, one))]
     if not any(values for _, values in found):
         lines = [line for line in spoken.splitlines() if line.strip()]
         for parts in (_CONCLUSION.split, looser):
@@ -176,7 +179,7 @@ def _alternatives(tokens: Sequence[Token], text: str) -> tuple[tuple[str, float]
     if marks := list(re.finditer(r'"answer"\s*:\s*"?', written, re.IGNORECASE)):
         place = marks[-1].end()
     else:
-        lines = [line for line in text.splitlines() if line.strip()]
+        lines = [line for line in without_thoughts(text).splitlines() if line.strip()]
         place = written.rfind(lines[-1].strip()) if lines else -1
     if place < 0:
         return ()

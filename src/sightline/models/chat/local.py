@@ -15,6 +15,7 @@ from sightline.errors import BadInput, RunFailed, nearest
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Rejected, Token
 from sightline.models.device import choose_device, fast_dtype
 from sightline.models.vlm.types import ChatTurn, Sample
+from sightline.replies import with_common_marks
 
 if TYPE_CHECKING:
     from sightline.models.chat.config import ChatModelConfig
@@ -144,7 +145,9 @@ def _reply(vlm: VLM, read: int, made: Sample) -> ChatReply:
         Token(vlm.decode([token]), tuple((vlm.decode([other]), logprob) for other, logprob in best))
         for token, best in zip(spoken, made.alternatives, strict=False)
     )
-    return ChatReply(made.text, read, len(made.ids), cut_off=not made.finished, tokens=tokens)
+    # Whoever reads the reply later, from a store of labels too, does not know the model's own marks.
+    text = with_common_marks(made.text, vlm.tokens.thinking, made.finished)
+    return ChatReply(text, read, len(made.ids), cut_off=not made.finished, tokens=tokens)
 
 
 def _manner(request: ChatRequest) -> tuple[float, int, int]:

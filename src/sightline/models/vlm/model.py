@@ -142,7 +142,6 @@ class VLM:
         self.replies_at_once: int | None = None
         self._processor, self._weights = processor, weights
         self._encoder = PromptEncoder(processor, tokens.stops)
-        tokens.stop = self._encoder.usual_stop() or tokens.stop
         self._reference: dict[str, torch.Tensor] | None = None
 
     @property

@@ -109,15 +109,6 @@ class PromptEncoder:
                 ids += turn.reply
         return ids
 
-    def usual_stop(self) -> int | None:
-        """Stop token that the chat template writes after a reply; None if it writes none."""
-        try:
-            segment = self._segment(self._segment_text((("a",), ("a",))), (), first=False)
-        except BadInput:
-            return None
-        begins = int(segment.ids[0]) if len(segment.ids) else None
-        return begins if begins in self._stops else None
-
     def _render_segment(self, outline: Outline) -> str:
         """Text that the chat template writes from the last reply on; for a single turn, all that it writes."""
         texts = "".join(part for layout in outline for part in layout if part is not None)

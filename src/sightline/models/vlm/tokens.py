@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sightline.errors import BadInput
+from sightline.models.vlm.template import end_of_turn, thinking_of
+from sightline.replies import Thinking, marks_thought
 
 if TYPE_CHECKING:
     import torch
@@ -23,8 +25,9 @@ class Tokens:
     Attributes:
         stops: ids of the stop tokens.
         stop: the stop token that the model usually ends a reply with.
-        banned: bool[V], true for tokens that can never be part of a reply: special tokens, picture placeholders, and
-            rows of the output layer without a token. Stop tokens are not banned.
+        thinking: how thoughts are marked in replies. These marks are part of a reply, even where they are special.
+        banned: bool[V], true for tokens that can never be part of a reply: other special tokens, picture placeholders,
+            and rows of the output layer without a token. Stop tokens are not banned.
         pad: padding id; it is always masked, so its value never matters.
 
     Raises:
@@ -36,15 +39,23 @@ class Tokens:
 
         tokenizer = processor.tokenizer
         self._tokenizer = tokenizer
-        self.stops = frozenset(_listed(model.generation_config.eos_token_id) | _listed(tokenizer.eos_token_id))
+        placeholders = _placeholder_ids(processor) | _placeholder_ids(model.config)
+        named = _listed(model.generation_config.eos_token_id) | _listed(tokenizer.eos_token_id)
+        self.thinking = thinking_of(processor)
+        marks = _mark_ids(tokenizer, self.thinking) - named - placeholders
+        # The template's own end is one, whatever the configurations say; but not one after which thinking goes over
+        # into the reply, as Harmony's does.
+        template_end = end_of_turn(processor)
+        own_end = set() if template_end is None else {template_end} - marks - placeholders
+        self.stops = frozenset(named | own_end)
         if not self.stops:
             raise BadInput("the model has no stop token (eos_token); take an instruction-tuned model")
-        usual = tokenizer.eos_token_id
+        usual = next(iter(own_end), tokenizer.eos_token_id)
         self.stop = int(usual) if usual in self.stops else min(self.stops)
         self.pad = int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.stops))
         special = {int(token) for token, added in tokenizer.added_tokens_decoder.items() if added.special}
         special |= {int(token) for token in tokenizer.all_special_ids}
-        special |= _placeholder_ids(processor) | _placeholder_ids(model.config)
+        special = (special - marks) | placeholders
         self._unseen = frozenset(special | self.stops)
         rows = int(model.get_output_embeddings().weight.shape[0])
         self.banned: torch.Tensor = torch.zeros(rows, dtype=torch.bool)
@@ -125,6 +136,16 @@ def _listed(ids: int | Sequence[int] | None) -> set[int]:
     if ids is None:
         return set()
     return {int(ids)} if isinstance(ids, int) else {int(token) for token in ids}
+
+
+def _mark_ids(tokenizer: Any, thinking: Thinking) -> set[int]:
+    """Ids of the added tokens of which marks around thoughts are made: the model's own, and those of its vocabulary
+    that read like common ones."""
+    added = {int(token): str(text) for token, text in tokenizer.added_tokens_decoder.items()}
+    ids = {token for token, text in added.items() if marks_thought(text)}
+    for mark in thinking.marks():
+        ids |= {int(token) for token in tokenizer(mark, add_special_tokens=False)["input_ids"]} & set(added)
+    return ids
 
 
 def _placeholder_ids(owner: Any) -> set[int]:
