@@ -333,6 +333,10 @@ def _anthropic(asked: Asked, text: str, digits: dict[str, float] | None) -> dict
     }
 
 
+SHAPES = {"openai": _openai, "gemini": _gemini, "anthropic": _anthropic}
+"""By provider: what a request, a text and probabilities make as the body of an answer."""
+
+
 def _tokens(text: str, digits: dict[str, float]) -> list[tuple[str, list[tuple[str, float]]]]:
     """One token for each character; at a digit the given probabilities, elsewhere certainty."""
     probable = [(token, math.log(p)) for token, p in digits.items()]

@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from sightline import registry
 from sightline.config.blocks import Plugin, unknown_kind
 from sightline.config.recipe import AgentRecipe, CheckedRecipe, ControlRecipe, Recipe
+from sightline.config.secrets import refuse_secrets
 from sightline.config.vlmrm import is_vlmrm, translations
 from sightline.config.yaml import MAX_CHARACTERS, read_yaml
 from sightline.errors import BadInput, nearest
@@ -40,13 +41,14 @@ def load_recipe(recipe: str | Mapping[str, Any] | None, overrides: Sequence[str]
             and as text otherwise; or a mapping of `key.sub` to values.
 
     Raises:
-        BadInput: in one line, with the nearest valid name where a name is unknown.
+        BadInput: in one line, with the nearest valid name where a name is unknown; or it holds a key or a password.
     """
     document = copy.deepcopy(dict(recipe)) if isinstance(recipe, Mapping) else read_document(recipe) if recipe else {}
     said = overrides.items() if isinstance(overrides, Mapping) else map(parse_override, overrides)
     # What a block is comes first, for it decides which of its keys there are.
     for key, value in sorted(said, key=lambda pair: _names_a_kind_last(pair[0])):
         _apply(document, key, copy.deepcopy(value))
+    refuse_secrets(document)
     if foreign := list(translations(document, lambda key: _has_key(document, key))):
         whole = "; 'sightline convert' makes a recipe of the whole" if is_vlmrm(document) else ""
         raise BadInput(f"these keys are vlmrm's: {'; '.join(foreign)}{whole}")

@@ -18,6 +18,7 @@ from urllib.parse import quote
 import numpy as np
 
 from sightline.config.loading import flattened
+from sightline.config.secrets import masked_document
 from sightline.errors import BadInput
 from sightline.evaluation.statistics import bootstrap_mean, wilson
 from sightline.reports import plots
@@ -165,7 +166,12 @@ def compare(paths: Sequence[Path]) -> Comparison:
         BadInput: one cannot be read.
     """
     runs = [
-        ComparedRun(path, flattened(RunFolder(path).document()), read_mapping(path / "result.json"), read_records(path))
+        ComparedRun(
+            path,
+            flattened(masked_document(RunFolder(path).document())),
+            read_mapping(path / "result.json"),
+            read_records(path),
+        )
         for path in find_runs(paths)
     ]
     groups: dict[str, list[ComparedRun]] = {}

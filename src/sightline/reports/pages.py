@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sightline.config.secrets import masked
 from sightline.errors import BadInput
 from sightline.runs import files
 from sightline.runs.files import read_document, write_atomically
@@ -59,7 +60,7 @@ def report_values(run: Path, recipe: Mapping[str, Any], result: Mapping[str, Any
         "panel": _panel_sentence(result),
         "unreadable": not result and (run / "result.json").exists(),
         "chosen_step": whole(result.get("chosen_step")),
-        "recipe_text": read_text(run / "recipe.yaml"),
+        "recipe_text": masked(read_text(run / "recipe.yaml")),
         "versions": read_mapping(run / "versions.json"),
         "model_card": read_text(run / "model_card.md"),
         "command": read_text(run / "command.txt").strip(),

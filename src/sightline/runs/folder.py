@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from sightline.config.loading import leaves, rename_outdated_keys, validate_recipe
 from sightline.config.recipe import Recipe
+from sightline.config.secrets import masked
 from sightline.config.yaml import read_yaml
 from sightline.errors import BadInput, Damaged
 from sightline.runs.files import FORMAT, check_format, read_document, read_text, write_atomically, write_document
@@ -34,7 +35,6 @@ TRAJECTORIES, PICTURES = "trajectories", "pictures"
 PACKAGES = ("sightline", "torch", "gymnasium", "stable-baselines3", "open-clip-torch", "transformers", "numpy")
 _BEFORE_RECIPE = ("run.json", "versions.json", "command.txt")
 """Files of a new run that are written before its recipe."""
-_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def _write_initial_files(run: RunFolder, recipe: Recipe, command: str | None) ->
     run.write_json("run.json", {"id": uuid.uuid4().hex, "created": datetime.now(UTC).isoformat(timespec="seconds")})
     run.write_json("versions.json", versions())
     started = command or shlex.join(["sightline", *sys.argv[1:]])
-    run.write_text("command.txt", _CREDENTIALS.sub("", started) + "\n")
+    run.write_text("command.txt", masked(started) + "\n")
     write_recipe(run, recipe)  # the last one: with it the folder is a run, which can be resumed
 
 

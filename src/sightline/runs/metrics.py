@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from sightline.config.secrets import masked_document
 from sightline.errors import BadInput, Damaged
 from sightline.runs.files import FORMAT, check_format, open_regular, parse_json, write_atomically
 from sightline.runs.folder import RunFolder
@@ -227,6 +228,6 @@ def _wandb(run: RunFolder, project: str) -> Any:
         id=run.id,
         name=run.path.resolve().name,
         dir=str(run.path),
-        config=run.recipe().model_dump(mode="json"),
+        config=masked_document(run.recipe().model_dump(mode="json")),
         resume="allow",
     )

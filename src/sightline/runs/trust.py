@@ -13,8 +13,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
+
 from sightline import registry
 from sightline.config.recipe import AgentRecipe, ControlRecipe, Recipe
+from sightline.config.secrets import masked
 from sightline.errors import BadInput
 
 KNOWN_PACKAGES = ("stable_baselines3", "sb3_contrib")
@@ -36,8 +39,8 @@ def check_trusted(recipe: Recipe, folder: Path, stated: Sequence[str] = (), asks
     for key, value, what in (*_code_keys(recipe), *(_external_keys(recipe) if asks else ())):
         if key not in stated:
             raise BadInput(
-                f"'{folder}' names {what} ({key}={value[:200]}); if you trust whoever made this folder, add --trust "
-                "(in Python: Run(…, trust=True))"
+                f"'{folder}' names {what} ({key}={masked(value)[:200]}); if you trust whoever made this folder, add "
+                "--trust (in Python: Run(…, trust=True))"
             )
 
 
@@ -77,9 +80,19 @@ def _external_keys(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
 
 
 def is_this_machine(url: str) -> bool:
-    """True if a URL's host is this machine (a loopback address)."""
+    """True if a URL's host is this machine: a loopback address, or one that this machine has in a network."""
     try:
         host = urlsplit(url).hostname or ""
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        if host == "localhost":
+            return True
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
+    address = getattr(address, "ipv4_mapped", None) or address  # ::ffff:127.0.0.1
+    return address.is_loopback or address.is_unspecified or _is_own(address)
+
+
+def _is_own(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whether an address is one of this machine's own in a network."""
+    own = (entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
+    return str(address) in (name.partition("%")[0] for name in own)

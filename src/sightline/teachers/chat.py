@@ -138,13 +138,14 @@ class ChatTeacher(Teacher):
         self._limits = config.limits(self._model)
         self._calls = RateLimitedClient(self._limits)
         self._cancel_token = CancelToken()
-        # Not of `max_tokens`: a reply that is cut off fails. Nor of a port: a server here is known by its model.
+        # Not of `max_tokens`: a reply that is cut off fails.
         depends_on = ("stages", "swap", "votes", "structured", "frames", "temperature")
         settings = " ".join(f"{key}={getattr(config, key)}" for key in depends_on)
         extra = json.dumps(config.options, sort_keys=True, default=str)
         where = self._model.where
         if config.url and is_this_machine(config.url):
-            where = "this machine" + "".join(where.partition("/")[1:])
+            # Not of a port: a server here is known by its model.
+            where = "this machine" + where[len(where.partition("?")[0].partition("/")[0]) :]
         self.signature = (
             f"chat provider={config.provider} where={where} model={config.model} "
             f"prompts={prompts.PROMPT_VERSION} {settings} options={extra}"

@@ -38,7 +38,8 @@ from sightline.agents.samplers.weight_check import FAR_OFF, PROBED, PROBES, Weig
 from sightline.config.agents import PolicyServer
 from sightline.errors import BadInput, RunFailed, nearest
 from sightline.models.chat.calling import seconds_to_wait
-from sightline.models.chat.endpoints import read_key, resolve_endpoint
+from sightline.models.chat.endpoints import filled_in, read_key, resolve_endpoint
+from sightline.models.chat.messages import NoReply
 from sightline.models.chat.openai_compatible import complaint, message_part
 from sightline.models.chat.streaming import stream_async
 from sightline.models.vlm.types import Prompt, Sample, TokenSequence
@@ -74,7 +75,8 @@ class ServerSampler:
         place = resolve_endpoint(
             self._settings.url, self._settings.key_env, "", "", "/v1", insecure_http=self._settings.insecure_http
         )
-        self._url, self._key = place.url, None if place.key_env is None else read_key(place.key_env)
+        self._url, self._query = place.url, filled_in(place.query)
+        self._key = None if place.key_env is None else read_key(place.key_env)
         self._temporary = None if self._settings.weights else tempfile.TemporaryDirectory(prefix="sightline-weights-")
         self._folder = Path(self._settings.weights or self._temporary.name)  # type: ignore[union-attr]
         self._banned = {str(token): bias for token, bias in banned_biases(vlm).items()}
@@ -260,11 +262,10 @@ class ServerSampler:
     # -- HTTP ----------------------------------------------------------------------------------------------------------
 
     def _connected(self) -> Any:
-        import httpx2
+        from sightline.models.chat.connections import connect
 
         headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
-        limits = httpx2.Limits(max_connections=None)
-        return httpx2.AsyncClient(headers=headers, timeout=self._settings.timeout, limits=limits)
+        return connect(self._url, self._settings.timeout, headers, self._query)
 
     def _served_model(self) -> str:
         """Name of the model to ask for."""
@@ -316,6 +317,8 @@ class ServerSampler:
                 trouble = f"no whole answer within {self._settings.timeout:g} s (policy.server.timeout)"
             except httpx2.HTTPError as error:
                 trouble = f"{type(error).__name__}: {error}"
+            except NoReply as error:  # the connection has read enough
+                trouble = str(error)
             except ValueError:
                 trouble = "its answer is no JSON"
         raise RunFailed(f"{method} {request.url}: {trouble}")

@@ -28,6 +28,7 @@ class Anthropic(HostedModel):
             base_url=self._url,
             timeout=self._timeout,
             max_retries=0,  # `calling` repeats
+            http_client=self._client(),
         ) as client:
 
             async def post(request: ChatRequest, supported: Capabilities) -> ChatReply:

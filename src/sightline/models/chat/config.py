@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 from sightline import registry
 from sightline.config.basics import Strict
 from sightline.config.blocks import Reach
+from sightline.config.secrets import VARIABLE, refuse_secrets
 from sightline.errors import nearest
 from sightline.models.chat.calling import Limits
 from sightline.models.chat.messages import ChatModel
@@ -38,6 +39,11 @@ class ChatModelConfig(Strict):
     """Ask a server on another machine by http:// too, on a network that is trusted; a key never goes that way."""
     key_env: str | None = None
     """Environment variable that holds the key; default: the provider's usual one, for the provider's own address."""
+    headers: dict[str, str] = {}
+    """Further headers of requests, as gateways ask for: `headers.api-key=$AZURE_KEY` sends the key in that environment
+    variable."""
+    query: dict[str, str] = {}
+    """Parameters of the address, such as `query.api-version=2024-10-21`; `$NAME` as in headers."""
     structured: bool = True
     """Ask for JSON by schema where the server offers it; plain text is understood in any case."""
     temperature: float = Field(default=0.0, ge=0, le=2)
@@ -58,8 +64,10 @@ class ChatModelConfig(Strict):
         """The model, not yet connected to.
 
         Raises:
-            BadInput: the address is none, or a package is missing.
+            BadInput: the address is none, a package is missing, or a key stands where only its variable may.
         """
+        # Options and headers become part of signatures, which are stored with the answers.
+        refuse_secrets({"options": self.options, "headers": self.headers, "query": self.query})
         model: ChatModel = registry.find("provider", self.provider).of(self)
         return model
 
@@ -76,3 +84,7 @@ class ChatModelConfig(Strict):
             yield "provider", self.provider, "a service that would be asked, and paid"
         if self.key_env:
             yield "key_env", self.key_env, "a key that would be used"
+        for block, values in (("headers", self.headers), ("query", self.query)):
+            for name, value in values.items():
+                if VARIABLE.search(value):
+                    yield f"{block}.{name}", value, "a key that would be used"

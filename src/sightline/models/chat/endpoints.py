@@ -8,9 +8,12 @@ so only where the recipe allows it.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from urllib.parse import urlsplit
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from sightline.config.secrets import VARIABLE, masked, refuse_secrets_in_url
 from sightline.errors import BadInput
 from sightline.runs.trust import is_this_machine
 
@@ -22,14 +25,17 @@ class Endpoint:
     """A server and its key.
 
     Attributes:
-        url: without a slash at its end.
+        url: without a slash at its end, and without parameters.
         key_env: the environment variable whose key is sent there; None for no key.
-        where: host, and port and path where they are not the usual ones: `localhost:8000`. Two servers never share it.
+        where: host, and port, path and parameters where they are not the usual ones: `localhost:8000`. Two servers
+            never share it.
+        query: parameters that every request has.
     """
 
     url: str
     key_env: str | None
     where: str
+    query: Mapping[str, str] = field(default_factory=dict)
 
 
 def resolve_endpoint(
@@ -40,6 +46,8 @@ def resolve_endpoint(
     usual_path: str = "",
     needs_key: bool = False,
     insecure_http: bool = False,
+    headers: Mapping[str, str] | None = None,
+    query: Mapping[str, str] | None = None,
 ) -> Endpoint:
     """Find the server that a recipe means, and the key that it gets.
 
@@ -50,24 +58,34 @@ def resolve_endpoint(
         usual_path: of addresses of this kind, which need not be told apart by it.
         needs_key: whether no request is answered without a key.
         insecure_http: whether another machine may be asked by http, without a key.
+        headers, query: what the recipe says; `$NAME` in a value stands for an environment variable, which holds a key.
 
     Raises:
-        BadInput: the address is none; a key would be sent in plain text, or pictures against the recipe's will; or a
-            key is needed, the server is not the provider's, and the recipe names no key for it.
+        BadInput: the address is none, or holds a password; a key would be sent in plain text, or pictures against the
+            recipe's will; or a key is needed, the server is not the provider's, and the recipe names no key for it.
     """
-    url = (url or hosted).rstrip("/")
+    url = url or hosted
+    refuse_secrets_in_url(url)
+    if key_env is not None and not re.fullmatch(r"[A-Za-z_]\w*", key_env):
+        raise BadInput("key_env must be the name of an environment variable, such as MY_KEY, and not the key itself")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
         host = None
     if host is None or parts.scheme not in _PORTS:
-        raise BadInput(f"url '{url}' is no address of a server; write it like http://localhost:8000{usual_path}")
+        raise BadInput(
+            f"url '{masked(url)}' is no address of a server; write it like http://localhost:8000{usual_path}"
+        )
+    if parts.fragment:
+        raise BadInput(f"url '{masked(url)}' has a part after a #, which no server is sent; leave it out")
+    parameters = dict(parse_qsl(parts.query, keep_blank_values=True)) | dict(query or {})
+    secret = [*variables(headers), *variables(parameters)]
     is_provider = parts.scheme == "https" and host == urlsplit(hosted).hostname
     key_env = key_env or (hosted_key if is_provider else None)
     if parts.scheme == "http" and not is_this_machine(url):
-        if key_env:
-            raise BadInput(f"the key in {key_env} would go to {host} in plain text; say https:// in url")
+        if key_env or secret:
+            raise BadInput(f"the key in {key_env or secret[0]} would go to {host} in plain text; say https:// in url")
         if not insecure_http and not needs_key:  # where a key is needed, its lack is said below
             raise BadInput(
                 f"questions and their pictures would go to {host} in plain text; say https:// in url, or allow it by "
@@ -77,11 +95,32 @@ def resolve_endpoint(
     shown_host = f"[{host}]" if ":" in host else host
     path = parts.path.rstrip("/")
     where = shown_host + shown_port + (path if path != usual_path else "")
+    if parameters:
+        where += f"?{urlencode(sorted(parameters.items()), safe='$')}"
     if key_env is None and needs_key:
         raise BadInput(
             f"the key in {hosted_key} is not sent to {where}; say by key_env which variable holds a key for it"
         )
-    return Endpoint(url, key_env, where)
+    return Endpoint(f"{parts.scheme}://{parts.netloc}{path}", key_env, where, parameters)
+
+
+def variables(values: Mapping[str, str] | None) -> list[str]:
+    """Environment variables that values name."""
+    return [name or braced for value in (values or {}).values() for name, braced in VARIABLE.findall(value)]
+
+
+def filled_in(values: Mapping[str, str]) -> dict[str, str]:
+    """Values with the keys in place of the environment variables that they name.
+
+    Raises:
+        BadInput: a variable holds no key, or a name or value cannot be sent.
+    """
+    filled = {}
+    for name, value in values.items():
+        filled[name] = VARIABLE.sub(lambda named: read_key(named[1] or named[2]), value)
+        if not (name + filled[name]).isascii() or not (name + filled[name]).isprintable():
+            raise BadInput(f"'{name}' cannot be sent with a request: it has strange characters")
+    return filled
 
 
 def read_key(variable: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
@@ -25,13 +26,19 @@ class Gemini(HostedModel):
 
     @contextlib.asynccontextmanager
     async def _posting(self) -> AsyncIterator[Post]:
+        import httpx2
         from google import genai
         from google.genai import errors, types
 
+        own, unused = self._client(), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         http = types.HttpOptions(
             base_url=self._url,
             timeout=int(1000 * self._timeout),
             retry_options=types.HttpRetryOptions(attempts=1),  # `calling` repeats
+            httpx_async_client=own,
+            # Given for nothing, or it would make its own, by an environment that may be wrong.
+            httpx_client=httpx2.Client(trust_env=False, verify=unused),
+            async_client_args={"ssl": unused},
         )
         client = genai.Client(api_key=self._key(), vertexai=False, http_options=http)
 
@@ -60,6 +67,7 @@ class Gemini(HostedModel):
             yield post
         finally:
             await client.aio.aclose()
+            await own.aclose()
 
     def _fields(self, request: ChatRequest, supported: Capabilities) -> dict[str, Any]:
         fields: dict[str, Any] = {"max_output_tokens": request.max_tokens}

@@ -6,16 +6,20 @@ Each client (`openai_compatible`, `gemini`, `anthropic`) says how a request is w
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from sightline.config.secrets import masked
 from sightline.errors import BadInput
 from sightline.models.chat.calling import CapabilityFallback, Post
-from sightline.models.chat.endpoints import read_key, resolve_endpoint
-from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Transient
+from sightline.models.chat.endpoints import filled_in, read_key, resolve_endpoint, variables
+from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, NoReply, Transient
 
 if TYPE_CHECKING:
+    import httpx2
+
     from sightline.models.chat.config import ChatModelConfig
 
 
@@ -30,6 +34,7 @@ class HostedModel:
         options: further fields of the request.
         timeout: seconds for one request.
         insecure_http: whether another machine may be asked by http, without a key.
+        headers, query: sent with every request; `$NAME` stands for the key in that environment variable.
 
     Attributes:
         home: address of the provider's own service.
@@ -52,7 +57,10 @@ class HostedModel:
     @classmethod
     def of(cls, config: ChatModelConfig) -> Self:
         """The model that a recipe names."""
-        return cls(config.model, config.url, config.key_env, config.options, config.timeout, config.insecure_http)
+        return cls(
+            *(config.model, config.url, config.key_env, config.options, config.timeout, config.insecure_http),
+            *(config.headers, config.query),
+        )
 
     def __init__(
         self,
@@ -62,11 +70,14 @@ class HostedModel:
         options: Mapping[str, Any] | None = None,
         timeout: float = 60.0,
         insecure_http: bool = False,
+        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None = None,
     ) -> None:
         server = resolve_endpoint(
-            url, key_env, self.home, self.key_env, self.usual_path, self.needs_key, insecure_http=insecure_http
+            *(url, key_env, self.home, self.key_env, self.usual_path, self.needs_key, insecure_http, headers, query)
         )
         self.where, self._url, self._key_env = server.where, server.url, server.key_env
+        self._headers, self._query = dict(headers or {}), server.query
         self._model, self._options, self._timeout = model, dict(options or {}), timeout
         self._fallback = CapabilityFallback()
 
@@ -81,7 +92,11 @@ class HostedModel:
                 ) from error
 
             async def ask(request: ChatRequest) -> ChatReply:
-                return await self._fallback.send(request, post)
+                try:
+                    return await self._fallback.send(request, post)
+                except NoReply as error:
+                    self._hide_keys(error)
+                    raise
 
             yield ask
 
@@ -98,7 +113,31 @@ class HostedModel:
         """The key, read when it is used; None where none is sent."""
         return read_key(self._key_env) if self._key_env else None
 
-    def _unreachable(self, error: Exception) -> Transient:
+    def _client(self, headers: Mapping[str, str] | None = None) -> httpx2.AsyncClient:
+        """A client for this server, which sends these headers and those that the recipe names.
+
+        Raises:
+            BadInput: a variable holds no key, or the proxy or the certificates of the environment cannot be used.
+        """
+        from sightline.models.chat.connections import connect
+
+        wanted = dict(headers or {}) | filled_in(self._headers)
+        return connect(self._url, self._timeout, wanted, filled_in(self._query))
+
+    def _hide_keys(self, error: NoReply) -> None:
+        """Take out of a message what a server repeats of the key: messages are stored with the answers."""
+        message = str(error)
+        for variable in (self._key_env, *variables(self._headers), *variables(self._query)):
+            key = os.environ.get(variable or "", "").strip()
+            message = message.replace(key, "…") if key else message
+        error.args = (masked(message),)
+
+    def _unreachable(self, error: BaseException) -> NoReply:
+        cause: BaseException | None = error
+        while cause is not None:  # clients wrap what the connection itself raises
+            if isinstance(cause, NoReply):
+                return cause
+            cause = cause.__cause__ or cause.__context__
         return Transient(f"{self.where} cannot be reached: {error or type(error).__name__}")
 
     def _nonsense(self, expected: str, found: object) -> Transient:

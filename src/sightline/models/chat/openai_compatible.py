@@ -32,8 +32,7 @@ class OpenAICompatible(HostedModel):
 
         key = self._key()
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        limits = httpx2.Limits(max_connections=None)  # `calling` bounds them
-        async with httpx2.AsyncClient(headers=headers, timeout=self._timeout, limits=limits) as client:
+        async with self._client(headers) as client:
 
             async def post(request: ChatRequest, supported: Capabilities) -> ChatReply:
                 try:
