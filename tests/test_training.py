@@ -524,7 +524,7 @@ def test_an_interrupted_run_is_not_overwritten(sightline: Sightline, copy_of_kil
     assert "--resume" in done.err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_signals_save_and_leave_in_seconds(
     sightline: Sightline,
     sightline_process: Callable[..., Any],

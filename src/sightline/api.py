@@ -57,7 +57,7 @@ def train(
     >>> run = train({"env": "Pendulum-v1", "goal": "a rod standing upright"}, **{"reward.encoder": "bundled"})
     >>> run = train(run_dir="runs/mine", resume=True, steps=40_000)
 
-    Ctrl-C and SIGTERM save the run, and then raise KeyboardInterrupt.
+    Ctrl-C, SIGTERM and SIGHUP save the run, and then raise KeyboardInterrupt.
 
     Args:
         recipe: a bundled name, a path, YAML text, or the recipe as a mapping; to resume, it may be left out.

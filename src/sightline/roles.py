@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from sightline.config.blocks import checked_block
 from sightline.config.loading import for_agent, leaves, load_recipe
-from sightline.config.recipe import AgentRecipe, Recipe
+from sightline.config.recipe import AgentRecipe, ControlRecipe, Recipe
 from sightline.envs.tasks import find_task
 from sightline.errors import BadInput
 from sightline.models.chat.config import ChatModelConfig
 from sightline.runs.folder import RunFolder, check_same_recipe, latest_runs, owned_run
 from sightline.runs.progress import ProgressBar
 from sightline.runs.state import restoring
+from sightline.runs.stopping import GivenUp, Stopped
 
 
 def complete(recipe: Recipe) -> Recipe:
@@ -113,8 +114,29 @@ def train(
 
     if resume:
         check_resumable(RunFolder(path))
-    if isinstance(recipe, AgentRecipe):
-        return _train_agent(recipe, path, name, resume, command, quiet)
+    with _stopping_resumably(path):
+        if isinstance(recipe, AgentRecipe):
+            return _train_agent(recipe, path, name, resume, command, quiet)
+        return _train_control(recipe, path, name, resume, command, quiet)
+
+
+@contextlib.contextmanager
+def _stopping_resumably(path: Path) -> Iterator[None]:
+    """Say what is saved where a run is stopped outside of its session, such as while its models are loaded."""
+    from sightline.session import last_saved_step
+
+    try:
+        yield
+    except GivenUp as stop:
+        run = RunFolder(path)
+        if not run.recipe_file.is_file():  # it has not begun, and leaves nothing
+            raise
+        raise Stopped(stop.signal_number, last_saved_step(run)) from None
+
+
+def _train_control(
+    recipe: ControlRecipe, path: Path, name: str, resume: bool, command: str | None, quiet: bool
+) -> tuple[RunFolder, dict[str, Any]]:
     from sightline.control.building import build
     from sightline.control.training import train as train_control
     from sightline.models.encoders import model_card

@@ -211,14 +211,14 @@ class RunSession:
             The content of the run's `result.json`.
 
         Raises:
-            Stopped: SIGINT or SIGTERM came; what can be resumed is saved.
+            Stopped: a signal asked for it; what can be resumed is saved.
             RunFailed: in one line; earlier checkpoints are whole.
         """
         try:
             with self.begun(trainer):
                 trainer.learn()
                 return self._conclude()
-        except GivenUp:
+        except (GivenUp, Interrupted):
             raise self.stopped() from None
 
     @contextlib.contextmanager
@@ -457,7 +457,7 @@ class RunSession:
         self.write_json("result.json", result)
         try:
             self._trainer.illustrate()
-        except Stopped:
+        except (Stopped, Interrupted):
             raise
         except Exception as error:  # the numbers stand all the same
             self.warn(f"the pictures of the report are not complete: {' '.join(str(error).split())[:200]}")
@@ -517,6 +517,12 @@ def newest_checkpoint(run: RunFolder) -> Checkpoint:
     if found is None:
         raise BadInput(f"'{run.path}' has no whole checkpoint yet")
     return found
+
+
+def last_saved_step(run: RunFolder) -> int | None:
+    """Step of a run's newest checkpoint, None if there is none."""
+    newest = next(CheckpointStore(run, "step", keep=1).all(), None)
+    return None if newest is None else newest.step
 
 
 def check_resumable(run: RunFolder) -> None:

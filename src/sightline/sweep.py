@@ -511,7 +511,7 @@ def carry_out(plan: Plan, processes: int, say: Callable[[str], None], command: C
 
     Raises:
         BadInput: the folder cannot be written to, or another sweep is writing it.
-        Stopped: SIGINT or SIGTERM came; the cells have saved.
+        Stopped: a signal asked for it; the cells have saved.
     """
     try:
         plan.path.mkdir(parents=True, exist_ok=True)

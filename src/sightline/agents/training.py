@@ -74,7 +74,7 @@ def train(setup: AgentSetup, run: RunFolder, progress: Progress, resume: bool = 
         the model before RL, random play and the environment's oracle.
 
     Raises:
-        Stopped: SIGINT or SIGTERM came; a checkpoint is saved.
+        Stopped: a signal asked for it; a checkpoint is saved.
         RunFailed: in one line; earlier checkpoints are complete.
     """
     engine = setup.engine

@@ -21,7 +21,8 @@ from sightline.cli.label import label
 from sightline.cli.output import AsJson, Trust, check_target, print_json, print_rows, write_target
 from sightline.errors import BadInput, RunFailed, place_of, reason_and_place
 from sightline.requirements import advice, check_versions
-from sightline.runs.stopping import exit_now
+from sightline.runs.stopping import GivenUp, Interruption, exit_now
+from sightline.runs.streams import failure_of_stdout, steady_standard_streams
 
 if TYPE_CHECKING:
     from sightline.config.recipe import Recipe
@@ -568,10 +569,10 @@ def _errors_in_one_line() -> Iterator[None]:
         _leave(f"{stop}; {stop.saved}; {stop.advice}", 128 + stop.signal_number, None)
     except typer.Exit as left:
         sys.exit(left.exit_code)
-    except typer.Abort:
-        _leave("interrupted", 130, None)
-    except KeyboardInterrupt as stop:
-        _leave(str(stop) or "interrupted", 128 + getattr(stop, "signal_number", signal.SIGINT), None)
+    except GivenUp as stop:
+        _leave(str(stop), 128 + stop.signal_number, None)
+    except (typer.Abort, KeyboardInterrupt):
+        _leave("interrupted", 128 + signal.SIGINT, None)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -606,6 +607,16 @@ def _leave(message: str, code: int, error: BaseException | None) -> None:
     sys.exit(code)
 
 
+def _tell_what_was_not_printed(left: SystemExit) -> None:
+    """A command whose output was lost has failed, though nothing else is lost; who closed a pipe knows it."""
+    failure = failure_of_stdout()
+    if failure is None or left.code:
+        return
+    if failure.errno != errno.EPIPE:
+        print(f"sightline: the output could not be written: {failure.strerror or failure}", file=sys.stderr)
+    left.code = 1
+
+
 def main() -> None:
     """Carry out the `sightline` command of this process's command line.
 
@@ -618,14 +629,20 @@ def main() -> None:
     with _errors_in_one_line():
         code = app(prog_name="sightline", standalone_mode=False)  # Typer turns Ctrl-C into the code 130
         if code == 130:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt if Interruption.signal_number is None else GivenUp(Interruption.signal_number)
     sys.exit(code or 0)
 
 
 def command() -> None:
     """The process of a `sightline` command, which ends with it: a simulator's threads may go on for ever."""
+    steady_standard_streams()
+    Interruption.enable()
     try:
-        main()
+        try:
+            main()
+        except SystemExit as left:
+            _tell_what_was_not_printed(left)
+            raise
     except SystemExit as left:
         deadline = time.monotonic() + GRACE_SECONDS
         others = [each for each in threading.enumerate() if each is not threading.current_thread() and not each.daemon]

@@ -79,9 +79,6 @@ def run(
     from sightline.runs.progress import ProgressBar
 
     result = label_offline(path, overrides or [], questions, fresh, lambda count: ProgressBar(count, "asking"), trust)
-    if result.answers is None:
-        typer.echo(f"{result.recorded} of {len(result.questions)} answers are in {result.store}", err=True)
-        raise KeyboardInterrupt
     outcomes = Counter(answer.outcome.value for answer in result.answers.answers if answer is not None)
     remembered, over_budget = result.answers.remembered, result.answers.over_budget
     if as_json:

@@ -35,6 +35,7 @@ from sightline.control.state import acting_spaces, load_policy
 from sightline.envs.workers import kill_children
 from sightline.errors import BadInput, RunFailed, reason_of
 from sightline.models.device import available_cores
+from sightline.rewards.base import Interrupted
 from sightline.rewards.kept import as_learned
 from sightline.runs.folder import RunFolder
 from sightline.runs.stopping import give_up_if_overdue
@@ -53,22 +54,34 @@ def wants_process(recipe: ControlRecipe) -> bool:
     return wanted
 
 
-def evaluate_policy_in(setup: ControlSetup, folder: Path, panel: str, episodes: int, judged: bool) -> dict[str, Any]:
+def evaluate_policy_in(
+    setup: ControlSetup,
+    folder: Path,
+    panel: str,
+    episodes: int,
+    judged: bool,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
     """Play a panel by a saved policy, judged by what the reward model had learned when it was saved.
 
     Args:
         folder: written by `save_policy`.
         panel: name of the panel.
         judged: False leaves out the reward model.
+        stop: asked between steps; if it says so, the rest is not played.
 
     Returns:
         See `Episodes.summary`.
+
+    Raises:
+        Interrupted: `stop` said so.
     """
     policy = greedy(load_policy(setup.recipe, folder, acting_spaces(setup.make)))
     with as_learned(folder, setup.reward_model):
         judge = setup.judge if judged else None
-        played = setup.play(policy, setup.panel(panel, episodes), judge)
-    assert played is not None  # nothing stops it
+        played = setup.play(policy, setup.panel(panel, episodes), judge, stop)
+    if played is None:
+        raise Interrupted
     return played.summary()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from sightline.preferences.pool import whole_segments
 from sightline.preferences.sampling import PoolView, choose_pairs, choose_singles
 from sightline.runs.folder import RunFolder, check_plain
 from sightline.runs.progress import Progress
-from sightline.runs.stopping import StopRequests
+from sightline.runs.stopping import Stopped, StopRequests
 from sightline.runs.trust import check_trusted
 from sightline.teachers.base import TeacherContext, TeacherRunContext
 
@@ -48,21 +49,33 @@ class OfflineLabels:
 
     Attributes:
         questions: what was asked.
-        answers: None if it was interrupted; what was answered by then is in the store.
+        answers: to each of them.
         teacher: name of who was asked.
         fresh: whether the questions are about random play.
         run: under which name the answers are recorded.
-        recorded: how many answers that are.
-        store: its folder.
     """
 
     questions: list[Question]
-    answers: Answers | None
+    answers: Answers
     teacher: str
     fresh: bool
     run: str
-    recorded: int
-    store: Path
+
+
+class LabellingStopped(Stopped):
+    """Raised when asking has stopped on request; what was answered by then is in the store."""
+
+    def __init__(self, signal_number: int, recorded: int, asked: int, store: Path) -> None:
+        super().__init__(signal_number, None)
+        self._recorded, self._asked, self._store = recorded, asked, store
+
+    @property
+    def saved(self) -> str:
+        return f"{self._recorded} of {self._asked} answers are in {self._store}"
+
+    @property
+    def advice(self) -> str:
+        return "go on with the same command"
 
 
 @dataclass(frozen=True)
@@ -99,6 +112,7 @@ def label_offline(
         BadInput: there is no such store; words or levels that differ from those of the questions; the recipe, the
             environment or the teacher cannot be. A store that was not there is not made then.
         RunFailed: the teacher cannot be reached, the store not be written.
+        LabellingStopped: a signal asked for it.
     """
     if RunFolder(path).recipe_file.is_file():
         RunFolder(path).trusted_recipe(trust, sorted(_stated(overrides)))  # before anything of it is opened
@@ -131,7 +145,9 @@ def label_offline(
             finally:
                 labelling.close()
         recorded = len(store.labels(run))
-    return OfflineLabels(plan.questions, answers, teacher.name, plan.fresh, run, recorded, folder)
+    if answers is None:
+        raise LabellingStopped(stop.signal_number or signal.SIGINT, recorded, len(plan.questions), folder)
+    return OfflineLabels(plan.questions, answers, teacher.name, plan.fresh, run)
 
 
 # -- looking before a store is opened, for that makes one --------------------------------------------------------------

@@ -45,6 +45,7 @@ from sightline.models.device import random_states_kept
 from sightline.rewards.base import OnlineRewardModel, RewardStream, RewardUpdate
 from sightline.rewards.novelty import AMONG
 from sightline.runs.state import restoring
+from sightline.runs.stopping import awaited
 from sightline.session import Commit, RunSession
 
 PART = 64
@@ -117,7 +118,7 @@ class OnPolicyTrainer(ControlTrainer):
                 parts.append(self._worker.submit(self._stream.embed, self._env.newest(submitted)))
                 submitted = scored
             self.session.give_up_if_overdue()
-        return self._env.take_chunk(), np.concatenate([part.result() for part in parts]), cut_off
+        return self._env.take_chunk(), np.concatenate([awaited(part) for part in parts]), cut_off
 
     def _within_bounds(self, actions: np.ndarray) -> np.ndarray:
         """The actions that are carried out; what is learned from are those that the policy drew."""

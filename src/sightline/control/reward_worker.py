@@ -19,6 +19,7 @@ import numpy as np
 
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream
+from sightline.runs.stopping import awaited
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class RewardWorker:
         if self._pending is not None:
             pending = {
                 "rows": self._pending.rows,
-                "features": self._pending.features.result(),
+                "features": awaited(self._pending.features),
                 "clip": self._pending.clip.arrays(),
                 "captured": self._pending.captured,
             }
@@ -93,7 +94,7 @@ class RewardWorker:
             self._pending = _Pending(pending["rows"], Clip.of_arrays(pending["clip"]), done, dict(pending["captured"]))
 
     def _commit(self, chunk: _Pending) -> np.ndarray:
-        features = chunk.features.result()
+        features = awaited(chunk.features)
         if isinstance(self.model, OnlineRewardModel):
             self.model.collected(features, chunk.clip, chunk.captured)
         rewards = self._stream.score(features, chunk.clip)

@@ -211,7 +211,7 @@ class ControlTrainer:
             if self._process is not None:
                 self.session.warn(f"evaluation in the background failed ({reason}); it is made in between instead")
                 self._process = None
-            return evaluate_policy_in(self.setup, folder, panel, episodes, judged)
+            return evaluate_policy_in(self.setup, folder, panel, episodes, judged, self.session.stop.requested)
 
         def save(folder: Path) -> None:
             save_policy(folder, model, self.setup.reward_model)

@@ -28,7 +28,7 @@ def train(setup: ControlSetup, run: RunFolder, progress: Progress, resume: bool 
         The content of the run's `result.json`: the chosen checkpoint on the test panel, and the untrained policy.
 
     Raises:
-        Stopped: SIGINT or SIGTERM came; what can be resumed is saved.
+        Stopped: a signal asked for it; what can be resumed is saved.
         RunFailed: in one line; earlier checkpoints are whole.
     """
     with StopRequests() as stop:

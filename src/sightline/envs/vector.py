@@ -31,7 +31,7 @@ from sightline.envs.rendering import drawing_advice
 from sightline.envs.success import with_success
 from sightline.envs.workers import Worker, WorkerDied, end_all, opened_picture, shared_picture
 from sightline.errors import BadInput, RunFailed, reason_and_place
-from sightline.runs.stopping import asks_to_stop
+from sightline.runs.stopping import asks_to_stop, give_up_if_overdue
 
 DEATHS, WITHIN = 4, 1_000
 """So many deaths of processes within so many steps are too many."""
@@ -186,6 +186,7 @@ class FrameAndState:
         try:
             state = self.reset(seed)
             for action, draws in zip(actions, drawn, strict=True):
+                give_up_if_overdue()
                 step = self.step(action, draws)
                 if step.terminated or step.truncated:
                     return None
@@ -463,6 +464,7 @@ class FrameVectorEnv:
             actions: [N, …], one action per environment.
             frames: False renders only if an episode ends with this step, since its last state cannot be seen later.
         """
+        give_up_if_overdue()
         self._steps += 1
         first = np.array([not history for history in self.actions])
         draws = frames and self.has_frames

@@ -28,7 +28,8 @@ import psutil
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from sightline.errors import BadInput, RunFailed, reason_and_place, reason_of
-from sightline.runs.stopping import exit_now, give_up_if_overdue
+from sightline.runs.stopping import exit_now, give_up_if_overdue, stop_signals
+from sightline.runs.streams import steady_standard_streams
 
 WORKER = "sightline-worker"
 """Name of worker processes."""
@@ -225,12 +226,12 @@ def end_with_parent() -> None:
 
 
 def leave_stops_to_parent() -> None:
-    """Ignore SIGINT and SIGTERM in a worker process.
+    """Ignore requests to stop in a worker process.
 
-    Ctrl-C and a job scheduler's SIGTERM reach the whole process group. The parent process saves a checkpoint, for which
-    it needs its workers, and then ends them.
+    Ctrl-C, a job scheduler's SIGTERM and the end of a terminal reach the whole process group. The parent process saves
+    a checkpoint, for which it needs its workers, and then ends them.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in stop_signals():
         signal.signal(number, signal.SIG_IGN)
 
 
@@ -274,6 +275,7 @@ def _serve(pipe: Connection, packed: bytes) -> None:
     """Make the object and reply to calls until the pipe is closed."""
     end_with_parent()
     leave_stops_to_parent()
+    steady_standard_streams()
     try:
         made = pickle.loads(packed).fn()
     except BaseException as error:

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from sightline.runs.streams import steady
+
 
 class Progress(Protocol):
     """Progress display of a run."""
@@ -22,7 +24,8 @@ class Progress(Protocol):
 
 
 class ProgressBar:
-    """Progress bar on stderr; if stderr is not a terminal, only messages are written.
+    """Progress bar on stderr; if stderr is not a terminal, only messages are written. If it breaks, the run goes on
+    without a display.
 
     Args:
         total: transitions or turns of the whole run.
@@ -31,7 +34,7 @@ class ProgressBar:
     """
 
     def __init__(self, total: int, label: str, quiet: bool = False) -> None:
-        self._console = Console(file=sys.stderr, highlight=False, quiet=quiet)
+        self._console = Console(file=steady(sys.stderr), highlight=False, quiet=quiet)
         self._progress = RichProgress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=24),

@@ -1,4 +1,4 @@
-"""Stop requests by Ctrl-C and SIGTERM: recorded, then obeyed at the next point where the run can be saved.
+"""Stop requests by Ctrl-C, SIGTERM and SIGHUP: recorded, then obeyed at the next point where the run can be saved.
 
 first request     a flag ──► saved at the next pause ──► Stopped
 second request, or a wait that does not end ──► GivenUp: what was saved before counts
@@ -13,11 +13,21 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from types import FrameType, TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
+
+Result = TypeVar("Result")
 
 COPIES_SECONDS = 1.0
 """Time within which a second SIGTERM is a copy of the first: shells, schedulers and torchrun pass signals on."""
+
+
+def stop_signals() -> list[int]:
+    """Signals that ask to stop. That of a terminal that is gone is none where it is ignored, as under `nohup`."""
+    hangup = getattr(signal, "SIGHUP", None)
+    heeded = [] if hangup is None or signal.getsignal(hangup) == signal.SIG_IGN else [hangup]
+    return [signal.SIGINT, signal.SIGTERM, *heeded]
 
 
 class Stopped(Exception):
@@ -57,7 +67,9 @@ class GivenUp(KeyboardInterrupt):
 
 
 class StopRequests:
-    """Context in which SIGINT and SIGTERM only set a flag; a second one interrupts at once.
+    """Context in which SIGINT, SIGTERM and SIGHUP only set a flag; a second one interrupts at once.
+
+    A second SIGHUP does not: when a terminal ends, its shell sends one, too.
 
     Python allows signal handlers in the main thread only; in other threads the context does nothing.
     """
@@ -73,7 +85,7 @@ class StopRequests:
     def __enter__(self) -> StopRequests:
         if threading.current_thread() is not threading.main_thread():
             return self
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in stop_signals():
             self._previous[number] = signal.signal(number, self._note)
         StopRequests.active = self
         return self
@@ -83,8 +95,6 @@ class StopRequests:
             StopRequests.active = None
         for number, handler in self._previous.items():
             signal.signal(number, handler)
-        if isinstance(error, GivenUp):
-            raise Stopped(error.signal_number, None) from None
 
     def requested(self) -> bool:
         """True once a stop was requested."""
@@ -97,8 +107,30 @@ class StopRequests:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal_number is None:
             self.signal_number, self._asked_at = number, time.monotonic()
-        elif number == signal.SIGINT or self.overdue(COPIES_SECONDS):
+        elif number == signal.SIGINT or (number == signal.SIGTERM and self.overdue(COPIES_SECONDS)):
             raise GivenUp(number)
+
+
+class Interruption:
+    """The signal that has ended this process's command, outside of `StopRequests`.
+
+    Attributes:
+        signal_number: None if there was none.
+    """
+
+    signal_number: ClassVar[int | None] = None
+
+    @classmethod
+    def enable(cls) -> None:
+        """Have every signal that asks to stop raise `GivenUp`, so that everything is closed and removed as it should
+        be: by itself SIGTERM ends a process on the spot."""
+        for number in stop_signals():
+            signal.signal(number, cls._raise)
+
+    @classmethod
+    def _raise(cls, number: int, frame: FrameType | None) -> None:
+        cls.signal_number = number
+        raise GivenUp(number)
 
 
 def asks_to_stop(error: BaseException) -> bool:
@@ -115,6 +147,17 @@ def give_up_if_overdue() -> None:
     stop = StopRequests.active
     if stop is not None and stop.signal_number is not None and stop.overdue():
         raise GivenUp(stop.signal_number)
+
+
+def awaited(future: Future[Result]) -> Result:
+    """The result of work in another thread, as `give_up_if_overdue` allows."""
+    while True:
+        try:
+            return future.result(timeout=0.5)
+        except TimeoutError:
+            if future.done():  # the work itself raised it
+                raise
+            give_up_if_overdue()
 
 
 def exit_now(code: int) -> None:
