@@ -294,6 +294,10 @@ def _shown(body: dict[str, Any]) -> tuple[list[str], list[np.ndarray]]:
     return texts, pictures
 
 
+VERSION = "m-2026-11-28"
+"""What answers, as all providers say it beside a reply."""
+
+
 def _openai(asked: Asked, text: str, digits: dict[str, float] | None) -> dict[str, Any]:
     choice: dict[str, Any] = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     if asked.body.get("logprobs") and digits:
@@ -304,7 +308,7 @@ def _openai(asked: Asked, text: str, digits: dict[str, float] | None) -> dict[st
             ]
         }
     usage = {"prompt_tokens": asked.tokens, "completion_tokens": len(text.split())}
-    return {"id": "x", "object": "chat.completion", "choices": [choice], "usage": usage}
+    return {"id": "x", "object": "chat.completion", "model": VERSION, "choices": [choice], "usage": usage}
 
 
 def _gemini(asked: Asked, text: str, digits: dict[str, float] | None) -> dict[str, Any]:
@@ -318,7 +322,7 @@ def _gemini(asked: Asked, text: str, digits: dict[str, float] | None) -> dict[st
             ],
         }
     usage = {"promptTokenCount": asked.tokens, "candidatesTokenCount": len(text.split())}
-    return {"candidates": [candidate], "usageMetadata": usage}
+    return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": VERSION}
 
 
 def _anthropic(asked: Asked, text: str, digits: dict[str, float] | None) -> dict[str, Any]:
@@ -326,7 +330,7 @@ def _anthropic(asked: Asked, text: str, digits: dict[str, float] | None) -> dict
         "id": "m",
         "type": "message",
         "role": "assistant",
-        "model": "x",
+        "model": VERSION,
         "stop_reason": "end_turn",
         "content": [{"type": "text", "text": text}],
         "usage": {"input_tokens": asked.tokens, "output_tokens": len(text.split())},

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from fault_server import (
+    VERSION,
     Fault,
     FaultServer,
     Handler,
@@ -38,6 +39,7 @@ from fault_server import (
     thought_too_long,
     wrong_shape,
 )
+from sightline.config.loading import bundled_recipes, load_recipe
 from sightline.errors import BadInput, RunFailed
 from sightline.models.chat import calling
 from sightline.models.chat.anthropic import Anthropic
@@ -56,6 +58,7 @@ from sightline.models.chat.messages import (
     Transient,
 )
 from sightline.models.chat.openai_compatible import OpenAICompatible
+from sightline.models.chat.retiring import retirement_of
 from sightline.models.chat.streaming import stream_async
 from sightline.teachers.chat import ChatTeacherConfig
 
@@ -123,6 +126,39 @@ def test_pictures_text_and_settings_arrive(provider: str) -> None:
     assert attempt.error is None and attempt.reply is not None
     assert attempt.reply.text == '{"reason": "because", "answer": "second"}'
     assert (attempt.reply.input_tokens, attempt.reply.output_tokens) == (203, 4)
+    assert attempt.reply.model == VERSION
+
+
+@pytest.mark.parametrize(
+    ("model", "sent"), [("gemini-2.5-flash", True), ("gemini-3.5-flash-lite", False), ("models/gemini-10-pro", False)]
+)
+def test_newer_models_of_gemini_keep_their_own_temperature(model: str, sent: bool) -> None:
+    with FaultServer(answers("first")) as server:
+        ask(model_at(server, "gemini", model))
+    assert ("temperature" in server.asked[0].body["generationConfig"]) is sent
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "end"),
+    [
+        ("gemini", "gemini-2.5-flash", "gemini-2.5-flash ends on 01 December 2026, and requests are answered by "),
+        ("gemini", "models/gemini-2.5-flash-001", "gemini-2.5-flash ends"),
+        ("gemini", "gemini-2.5-flash-lite", None),
+        ("gemini", "gemini-3.5-flash-lite", None),
+        ("openai", "gemini-2.5-flash", None),
+    ],
+)
+def test_the_announced_end_of_a_model_is_known(provider: str, model: str, end: str | None) -> None:
+    retirement = retirement_of(provider, model)
+    assert (retirement is None) is (end is None)
+    assert str(retirement).startswith(end or "None")
+
+
+def test_no_recipe_of_ours_names_a_model_that_ends() -> None:
+    for name in bundled_recipes():
+        teacher = getattr(load_recipe(name).reward, "teacher", None)
+        if isinstance(teacher, ChatTeacherConfig):
+            assert retirement_of(teacher.provider, teacher.model) is None, name
 
 
 @pytest.mark.parametrize("provider", ["openai", "gemini"])

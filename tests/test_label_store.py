@@ -166,6 +166,29 @@ def test_retracted_answers_count_no_longer_but_were_paid_for(store: LabelStore) 
     assert store.spent("no run") == Spent()
 
 
+def test_versions_that_answered_are_kept(tmp_path: Path) -> None:
+    calls = [ModelCall("compare", swapped, "", "1", model="m-1") for swapped in (False, True)]
+    newer = ModelCall("compare", False, "", "1", model="m-2")
+    silent = ModelCall("compare", False, "", "1")
+    with LabelStore(tmp_path) as store:
+        for number, exchanges in enumerate((calls, (silent,), (newer,), (newer,))):
+            store.record(pair(number), Judge(), Answer(Outcome.SECOND, 1.0, exchanges=tuple(exchanges)), HERE)
+        assert store.models("judge v1") == {"m-1": 1, "m-2": 2}
+        assert store.models("another judge") == {}
+        versions = [[call.model for call in label.answer.exchanges] for label in store.labels()]
+    assert versions == [["m-1", "m-1"], [""], ["m-2"], ["m-2"]]
+
+
+def test_a_store_from_before_versions_were_kept_is_read(tmp_path: Path) -> None:
+    call = ModelCall("compare", False, "", "1")
+    with LabelStore(tmp_path) as store:
+        store.record(pair(1), Judge(), Answer(Outcome.SECOND, 1.0, exchanges=(call,)), HERE)
+        store._database.execute("DROP TABLE models")
+    with LabelStore(tmp_path, read_only=True) as store:
+        assert store.models("judge v1") == {}
+        assert store.labels()[0].answer.exchanges == (call,)
+
+
 def test_frames_are_kept_once(store: LabelStore) -> None:
     both = Segment(np.concatenate([segment(1).frames] * 2), np.zeros(2, np.float32))
     store.add_segment(both)

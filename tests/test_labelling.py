@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -84,6 +85,25 @@ def test_a_round(store: LabelStore, at_once: int) -> None:
     labels = store.labels("run")
     assert len(labels) == 7
     assert {(label.context.task, label.context.step, label.teacher) for label in labels} == {("task", 12, "fake")}
+
+
+def test_another_version_of_the_model_is_told(store: LabelStore) -> None:
+    """A provider may route a name to another model; the labels would be of both without a word."""
+
+    def by(model: str) -> Fake:
+        call = ModelCall("compare", False, "?", "!", model=model)
+        return Fake(lambda number: replace(preference(1.0), exchanges=(call,)))
+
+    told = []
+    for asked, model in ((2, "m-1"), (4, "m-1"), (6, "m-2"), (8, "m-2")):
+        labelling = labelling_of(by(model), store)
+        labelling.ask(questions(asked), step=0)
+        result = labelling.collect()
+        labelling.close()
+        assert result is not None
+        told.append(result.other_model)
+    assert told[0] == told[1] == told[3] == ""
+    assert told[2].startswith("answers come from the model 'm-2' now, and 'm-1' answered before: ")
 
 
 def test_an_answer_is_stored_before_the_next_is_taken(store: LabelStore) -> None:

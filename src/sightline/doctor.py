@@ -88,7 +88,7 @@ def examine(say: Callable[[str], None] = lambda what: None) -> list[Check]:
     say("the bundled encoders")
     checks += [_bundled_encoders(), _tried("model cache", _model_cache)]
     say("extras, plug-ins and keys")
-    return [*checks, *_extras(), *_plugins(), _keys()]
+    return [*checks, *_extras(), *_plugins(), _keys(), _retiring_models()]
 
 
 def _tried(name: str, check: Callable[[], Check]) -> Check:
@@ -300,3 +300,11 @@ def _keys() -> Check:
     found = [name for name in keys if name and os.environ.get(name)]
     fix = "only hosted chat models need one; every other teacher works without"
     return Check("keys", bool(found), ", ".join(found) or "none set", fix)
+
+
+def _retiring_models() -> Check:
+    """Chat models whose end was announced."""
+    from sightline.models.chat.retiring import AS_OF, RETIREMENTS
+
+    ends = ", ".join(f"{one.model} ({one.on:%d %B %Y})" for one in RETIREMENTS)
+    return Check("models that end", True, f"announced by {AS_OF:%d %B %Y}: {ends}")

@@ -83,7 +83,8 @@ def run(
     remembered, over_budget = result.answers.remembered, result.answers.over_budget
     if as_json:
         numbers = {"questions": len(result.questions), "fresh": result.fresh, "remembered": remembered}
-        spoken = {"outcomes": outcomes, "over_budget": over_budget, "run": result.run}
+        other_model = result.answers.other_model
+        spoken = {"outcomes": outcomes, "over_budget": over_budget, "other_model": other_model, "run": result.run}
         print_json({"teacher": result.teacher} | numbers | spoken)
         return
     typer.echo(f"teacher     {result.teacher}")
@@ -92,6 +93,8 @@ def run(
     typer.echo("answers     " + (", ".join(f"{count} {name}" for name, count in outcomes.most_common()) or "none"))
     if over_budget:
         typer.echo(f"budget      reached: {over_budget}")
+    if result.answers.other_model:
+        typer.echo(f"warning     {result.answers.other_model}")
     typer.echo(f"next        sightline label stats {path}")
 
 

@@ -33,7 +33,7 @@ _PICTURES = ("first_frames", "second_frames")
 
 _TEXT, _WHOLE, _DECIMAL, _YES_OR_NO = "string", "int64", "float64", "bool"
 _EXCHANGE = {
-    **dict.fromkeys(("stage", "prompt", "reply", "error"), _TEXT),
+    **dict.fromkeys(("stage", "prompt", "reply", "error", "model"), _TEXT),
     "swapped": _YES_OR_NO,
     "input_tokens": _WHOLE,
     "output_tokens": _WHOLE,
@@ -234,7 +234,7 @@ def _read_row(row: dict[str, Any], file: Path, number: int) -> LabelRow:
             _segment(row[f"{n}_frames"].values or (), row[f"{n}_rewards"], row.get(f"{n}_states"), where) for n in names
         )
         question = Question(kind, segments, _sentences(row["goal"]), int(row["levels"]))
-        exchanges = tuple(ModelCall(**{f.name: e[f.name] for f in fields(ModelCall)}) for e in row["exchanges"] or ())
+        exchanges = tuple(_read_call(e) for e in row["exchanges"] or ())
         answer = Answer(
             *(outcome, row["value"], _share(row["confidence"]), row["reason"] or "", exchanges),
             seconds=float(row["seconds"]),
@@ -247,6 +247,12 @@ def _read_row(row: dict[str, Any], file: Path, number: int) -> LabelRow:
         return LabelRow(question, teacher, signature, answer, Context(run, task, row["step"], origin), time)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"row {number} of '{file}' is no label: {' '.join(str(error).split())[:160]}") from error
+
+
+def _read_call(exchange: dict[str, Any]) -> ModelCall:
+    """A request to a model. Exports of before do not say which version answered."""
+    known = {"model": ""} | exchange
+    return ModelCall(**{field.name: known[field.name] for field in fields(ModelCall)})
 
 
 def _segment(pictures: Sequence[Any], rewards: list[float], states: list[list[float]] | None, where: str) -> Segment:

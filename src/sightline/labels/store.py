@@ -55,6 +55,9 @@ CREATE TABLE IF NOT EXISTS exchanges (
     output_tokens INTEGER NOT NULL, seconds REAL NOT NULL, cost REAL NOT NULL, error TEXT NOT NULL,
     PRIMARY KEY (label, position)
 );
+CREATE TABLE IF NOT EXISTS models (
+    label INTEGER NOT NULL, position INTEGER NOT NULL, model TEXT NOT NULL, PRIMARY KEY (label, position)
+);
 CREATE TABLE IF NOT EXISTS waiting (
     key TEXT PRIMARY KEY, position INTEGER NOT NULL, teacher TEXT NOT NULL, signature TEXT NOT NULL, run TEXT NOT NULL,
     task TEXT NOT NULL, step INTEGER, kind TEXT NOT NULL, goal TEXT NOT NULL, levels INTEGER NOT NULL,
@@ -261,8 +264,24 @@ class LabelStore:
                     for position, e in enumerate(answer.exchanges)
                 ],
             )
+            self._database.executemany(
+                "INSERT INTO models VALUES (?,?,?)",
+                [(label, position, e.model) for position, e in enumerate(answer.exchanges) if e.model],
+            )
             self._database.execute("DELETE FROM waiting WHERE key = ?", (question.key(teacher.signature),))
         return label
+
+    def models(self, signature: str) -> dict[str, int]:
+        """Versions of a model that have answered the teacher with this signature -> how many labels each gave."""
+        with self._reading():
+            if not self._has_table("models"):
+                return {}
+            rows = self._database.execute(
+                "SELECT model, COUNT(DISTINCT label) FROM models JOIN labels ON labels.id = models.label "
+                "WHERE signature = ? GROUP BY model ORDER BY MIN(label)",
+                (signature,),
+            )
+            return {row[0]: int(row[1]) for row in rows}
 
     def retract(self, label: int) -> None:
         """Retract an answer; it stays in the store, but no longer counts.
@@ -362,9 +381,7 @@ class LabelStore:
     def states(self, digest: str) -> np.ndarray | None:
         """States of a segment, see `Segment.states`; None where they are unknown."""
         with self._reading():
-            # A store from before there were any, opened for reading, has no such table.
-            has_table = "SELECT 1 FROM sqlite_master WHERE name = 'states'"
-            if self._database.execute(has_table).fetchone() is None:
+            if not self._has_table("states"):
                 return None
             row = self._database.execute("SELECT numbers FROM states WHERE digest = ?", (digest,)).fetchone()
         return None if row is None else np.array(json.loads(row["numbers"]), np.float32)
@@ -509,10 +526,19 @@ class LabelStore:
         if self._closed:
             raise BadInput(f"the label store '{self.folder}' is closed; open it again")
 
+    def _has_table(self, name: str) -> bool:
+        """Whether there is a table; a store from before there was one lacks it while it is open for reading."""
+        return self._database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone() is not None
+
     def _answer(self, row: sqlite3.Row) -> Answer:
         exchanges = self._database.execute(
             "SELECT * FROM exchanges WHERE label = ? ORDER BY position", (row["id"],)
         ).fetchall()
+        models: dict[int, str] = {}
+        if self._has_table("models"):
+            models = dict(
+                self._database.execute("SELECT position, model FROM models WHERE label = ?", (row["id"],)).fetchall()
+            )
         return Answer(
             Outcome(row["outcome"]),
             row["value"],
@@ -521,7 +547,7 @@ class LabelStore:
             tuple(
                 ModelCall(
                     *(e["stage"], bool(e["swapped"]), e["prompt"], e["reply"], e["input_tokens"], e["output_tokens"]),
-                    *(e["seconds"], e["cost"], e["error"]),
+                    *(e["seconds"], e["cost"], e["error"], models.get(e["position"], "")),
                 )
                 for e in exchanges
             ),

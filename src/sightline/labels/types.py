@@ -225,6 +225,7 @@ class ModelCall:
         seconds: from sending to the last byte.
         cost: in the currency of the teacher's prices.
         error: why there is no usable reply, in one line; empty if there is one.
+        model: the version that answered, as the provider calls it; empty if it does not say.
     """
 
     stage: str
@@ -236,6 +237,7 @@ class ModelCall:
     seconds: float = 0.0
     cost: float = 0.0
     error: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True)
@@ -285,7 +287,7 @@ class Signed(Protocol):
     """Protocol for the source of an answer: a name and a signature.
 
     Attributes:
-        name: display name, such as `chat gemini-3-flash` or `human`.
+        name: display name, such as `chat gemini-3.5-flash-lite` or `human`.
         signature: everything that its answers depend on (model, prompt version, parameters), in one line. The same
             question to the same signature is never asked twice.
     """

@@ -40,11 +40,13 @@ class Answers:
         answers: one for each question, None where it was not asked because the budget was reached.
         remembered: how many of them were in the store already, and cost nothing.
         over_budget: which limit was reached, in words; empty if none.
+        other_model: that another version of the model answers than before, in a line; empty if not.
     """
 
     answers: list[Answer | None]
     remembered: int
     over_budget: str = ""
+    other_model: str = ""
 
 
 class BackgroundLabeller:
@@ -106,7 +108,7 @@ class BackgroundLabeller:
         answers = [self._remembered(question) for question in questions]
         new = [i for i, answer in enumerate(answers) if answer is None]
         remembered = len(questions) - len(new)
-        why_ended = ""
+        before, why_ended = self.store.models(self.teacher.signature), ""
         if self._is_limited:
             self._spent = self.store.spent(self.run)
         while new and not why_ended:
@@ -115,7 +117,8 @@ class BackgroundLabeller:
             count = 1 if self._is_limited and self._spent.questions == 0 else len(new)
             why_ended = self._ask_while_affordable(new[:count], questions, answers, context)
             new = new[count:] if not self._given_up else []
-        return Answers(answers, remembered, why_ended if None in answers else "")
+        since = [name for name in self.store.models(self.teacher.signature) if name not in before]
+        return Answers(answers, remembered, why_ended if None in answers else "", _other_model([*before], since))
 
     def _ask_while_affordable(
         self, places: list[int], questions: list[Question], answers: list[Answer | None], context: Context
@@ -177,3 +180,14 @@ class BackgroundLabeller:
         if budget.money is not None and spent.money * share > budget.money:
             return f"{budget.money:g} in money"
         return ""
+
+
+def _other_model(before: Sequence[str], since: Sequence[str]) -> str:
+    """The line that says that other versions of a model answer than before; empty if none does."""
+    if not since or len(before) + len(since) == 1:
+        return ""
+    former = f"'{before[-1]}' answered before" if before else f"{len(since)} versions have answered"
+    return (
+        f"answers come from the model '{since[-1]}' now, and {former}: the labels are of both; name a version that "
+        "lasts (reward.teacher.model), or ask anew into another store (reward.label_store)"
+    )

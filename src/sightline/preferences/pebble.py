@@ -242,6 +242,8 @@ class Pebble(OnlineRewardModel):
         failed = [a.reason for a in answers.answers if a is not None and a.outcome is Outcome.FAILED]
         if failed:
             self._say(f"{len(failed)} of {len(answers.answers)} questions failed ({_most_frequent(failed)})")
+        if answers.other_model:
+            self._say(f"warning: {answers.other_model}")
         self._say(f"labels {numbers['labels/kept']:.0f} of {numbers['labels/asked']:.0f}{_how_good(numbers)}")
 
     def _end_asking(self, why: str) -> None:

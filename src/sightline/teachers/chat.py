@@ -25,6 +25,7 @@ from sightline.labels.types import PREFERENCES, Answer, ModelCall, Outcome, Ques
 from sightline.models.chat.calling import Attempt, RateLimitedClient, check
 from sightline.models.chat.config import ChatModelConfig
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Refused
+from sightline.models.chat.retiring import retirement_of
 from sightline.models.chat.streaming import CancelToken, stream_async
 from sightline.runs.trust import is_this_machine
 from sightline.teachers import prompts
@@ -102,6 +103,9 @@ class ChatTeacherConfig(TeacherConfig, ChatModelConfig):
         return f"chat, {self.model}"
 
     def build(self, context: TeacherContext) -> ChatTeacher:
+        end = retirement_of(self.provider, self.model)
+        if end is not None:
+            context.warn(str(end))
         teacher = ChatTeacher(**self.model_dump(exclude={"kind"}))
         teacher.check()
         return teacher
@@ -257,9 +261,10 @@ class ChatTeacher(Teacher):
             heard = attempt.reply or attempt.error
             read, wrote = (heard.input_tokens, heard.output_tokens) if heard else (0, 0)
             cost = (read * self.config.input_price + wrote * self.config.output_price) / 1e6
-            text, error = attempt.reply.text if attempt.reply else "", str(attempt.error or "")
+            text, model = (attempt.reply.text, attempt.reply.model) if attempt.reply else ("", "")
+            error = str(attempt.error or "")
             interview.exchanges.append(
-                ModelCall(stage, swapped, request.text, text, read, wrote, attempt.seconds, cost, error)
+                ModelCall(stage, swapped, request.text, text, read, wrote, attempt.seconds, cost, error, model)
             )
 
         last = (await self._calls.attempts(ask, request, note))[-1]

@@ -74,4 +74,4 @@ def _read(message: Any) -> ChatReply:
     if message.stop_reason == "refusal":
         raise Refused("the model declines to answer", *spent)
     text = "".join(block.text for block in message.content if block.type == "text")
-    return ChatReply(text, *spent, cut_off=message.stop_reason == "max_tokens")
+    return ChatReply(text, *spent, cut_off=message.stop_reason == "max_tokens", model=str(message.model or ""))

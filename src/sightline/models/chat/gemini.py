@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import ssl
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
@@ -71,7 +72,7 @@ class Gemini(HostedModel):
 
     def _fields(self, request: ChatRequest, supported: Capabilities) -> dict[str, Any]:
         fields: dict[str, Any] = {"max_output_tokens": request.max_tokens}
-        if supported.temperature:
+        if supported.temperature and not _samples_its_own_way(self._model):
             fields["temperature"] = request.temperature
         if request.schema is not None:
             fields |= {"response_mime_type": "application/json", "response_json_schema": request.schema}
@@ -83,6 +84,12 @@ class Gemini(HostedModel):
         headers = getattr(getattr(error, "response", None), "headers", None) or {}
         wait = headers.get("retry-after") or _retry_delay(error.details)
         return error_from_status(int(error.code), str(error.message or ""), self._key_env, wait)
+
+
+def _samples_its_own_way(model: str) -> bool:
+    """Whether a model is one of Gemini 3 or later, where Google advises against a temperature of the user's."""
+    generation = re.match(r"(?:models/)?gemini-(\d+)", model)
+    return generation is not None and int(generation[1]) >= 3
 
 
 def _retry_delay(body: Any) -> str | None:
@@ -109,7 +116,8 @@ def _read(response: Any) -> ChatReply:
         raise Refused(f"the provider blocked the reply: {ended}", read, wrote)
     parts = (candidate.content.parts if candidate.content else None) or []
     text = "".join(part.text or "" for part in parts if not part.thought)
-    return ChatReply(text, read, wrote, ended == "MAX_TOKENS", _tokens(candidate.logprobs_result))
+    tokens, version = _tokens(candidate.logprobs_result), str(response.model_version or "")
+    return ChatReply(text, read, wrote, ended == "MAX_TOKENS", tokens, version)
 
 
 def _name(reason: Any) -> str:

@@ -62,6 +62,8 @@ class ChatReply:
         input_tokens, output_tokens: as the provider counts them, 0 if it does not say.
         cut_off: whether the reply ended because `max_tokens` were written.
         tokens: the reply token by token, where log-probabilities were asked for and given.
+        model: the version that answered, as the provider calls it, in one line; empty if it does not say. Names of
+            models stay while what answers to them changes.
     """
 
     text: str
@@ -69,9 +71,11 @@ class ChatReply:
     output_tokens: int = 0
     cut_off: bool = False
     tokens: tuple[Token, ...] = ()
+    model: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", _whole(self.text))
+        object.__setattr__(self, "model", _whole(" ".join(self.model.split())[:200]))
         object.__setattr__(self, "input_tokens", _counted(self.input_tokens))
         object.__setattr__(self, "output_tokens", _counted(self.output_tokens))
 

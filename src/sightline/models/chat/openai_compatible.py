@@ -85,7 +85,11 @@ class OpenAICompatible(HostedModel):
             if message.get("refusal") or ended == "content_filter":
                 raise Refused(str(message.get("refusal") or "the provider's filter blocked the reply"), *spent)
             return ChatReply(
-                content, *spent, cut_off=ended in ("length", "max_tokens"), tokens=_tokens(choice.get("logprobs"))
+                content,
+                *spent,
+                cut_off=ended in ("length", "max_tokens"),
+                tokens=_tokens(choice.get("logprobs")),
+                model=str(body.get("model") or ""),
             )
         except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise self._nonsense("chat completion", repr(text[:80])) from error
