@@ -67,7 +67,9 @@ def test_kill_nine_ends_both_and_resuming_finds_the_same(
     sightline: Sightline, tmp_path: Path, in_between: Path
 ) -> None:
     run = tmp_path / "run"
-    process = start_sightline("train", *BACKGROUND, "--run-dir", run, cwd=tmp_path)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    process = start_sightline("train", *BACKGROUND, "--run-dir", run, cwd=tmp_path, TMPDIR=str(temporary))
     deadline = time.monotonic() + 120
     while len(list((run / "checkpoints").glob("step-*"))) < 2:
         assert process.poll() is None and time.monotonic() < deadline
@@ -76,6 +78,7 @@ def test_kill_nine_ends_both_and_resuming_finds_the_same(
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     other.wait(timeout=30)  # its standard input has come to an end
+    assert not list(temporary.glob("sightline-*")), "the policies that were evaluated"
     kept = Path(shutil.copytree(run, tmp_path / "kept"))
     done = sightline("train", *BACKGROUND, "--run-dir", kept, "--resume")
     assert done.code == 0, done.err

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
+import os
 import shutil
 import sqlite3
+import subprocess
 import sys
+import tempfile
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -17,16 +21,20 @@ import pytest
 import torch
 
 from conftest import TINY, Finished
-from sightline.config.loading import load_recipe
+from sightline.config.loading import for_control, load_recipe
 from sightline.control.resolving import resolve
-from sightline.errors import BadInput, Damaged
+from sightline.control.trainer import ControlTrainer
+from sightline.control.training import length_of_run
+from sightline.errors import BadInput, Damaged, RunFailed
 from sightline.labels.store import DATABASE, LabelStore
 from sightline.labels.types import Answer, Outcome, Question, Segment
 from sightline.reports import pages
 from sightline.runs.files import read_document
 from sightline.runs.folder import RunFolder, owned_run
 from sightline.runs.metrics import Metrics, read_metrics
+from sightline.runs.progress import ProgressBar
 from sightline.runs.stopping import Stopped
+from sightline.runs.temporary import TemporaryFolder
 from sightline.session import RunSession
 from stored import newest_checkpoint
 
@@ -403,6 +411,84 @@ def test_one_command_begins_goes_on_and_is_content_with_the_end(
     assert read_document(tmp_path / "mine" / "result.json") == result
     other = sightline(*command, "seed=1")
     assert other.code == 2 and "seed" in other.lines[-1]
+
+
+def test_what_a_kill_left_half_written_is_removed(run: Path, tmp_path: Path) -> None:
+    nobody = 2**22 + 1  # no process has such a number
+    left = [
+        run / "checkpoints" / ".writing-step-000000000777",
+        *(run / f".{name}.{nobody}-7.writing" for name in ("result.json", "recipe.yaml")),
+        run / "trajectories" / f".update-0001.json.{nobody}-7.writing",
+        run / f".lease.json.{nobody}.clock",
+        run / "videos" / ".step-000000064.part.mp4",
+    ]
+    kept = [run / f".report.html.{os.getpid()}-7.writing", run / "notes.writing", run / ".hidden"]
+    left[0].mkdir()
+    (left[0] / "policy.safetensors").write_bytes(b"half")
+    for file in (*left[1:], *kept):
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"half")
+    with owned_run(run, RunFolder(run).recipe(), resume=True):
+        assert not any(map(os.path.lexists, left))
+        assert all(map(os.path.lexists, kept)), "another process writes them at this moment, or they are not ours"
+
+
+def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed = (
+        "import os, pathlib; from sightline.runs.temporary import TemporaryFolder\n"
+        "folder = TemporaryFolder('policy'); (folder.path / 'model').write_bytes(b'large'); os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", killed], env=os.environ | {"TMPDIR": str(tmp_path)}, check=False)
+    (abandoned,) = tmp_path.iterdir()
+    assert abandoned.name.startswith("sightline-policy-") and (abandoned / "model").is_file()
+    mine = tmp_path / "sightline-policy-mine"
+    mine.mkdir()
+    (tmp_path / "sightline-weights-12345678.temporary").symlink_to(mine)
+    first, second = TemporaryFolder("weights"), TemporaryFolder("weights")
+    assert not abandoned.exists()
+    assert first.path.is_dir() and second.path.is_dir() and mine.is_dir(), "what others use stays"
+    first.remove()
+    first.remove()
+    del second
+    gc.collect()
+    assert {path.name for path in tmp_path.iterdir()} == {mine.name, "sightline-weights-12345678.temporary"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (
+            ("steps=512", "learner.chunk=100", "envs=32"),
+            "training for 3,200 steps (steps=512, in whole chunks of 3,200: ",
+        ),
+        (("steps=6400", "learner.chunk=100", "envs=32"), "training for 6,400 steps, evaluated every 640"),
+        (
+            ("steps=64", "envs=2", "learner.chunk=32", "evaluation.every=32"),
+            "training for 64 steps, evaluated every 32",
+        ),
+    ],
+)
+def test_a_run_says_how_long_it_is(overrides: tuple[str, ...], expected: str) -> None:
+    recipe = resolve(for_control(load_recipe("cartpole", ["evaluation.every=null", *overrides])))
+    assert length_of_run(recipe).startswith(expected)
+    assert length_of_run(recipe) == expected or "learner.chunk=100 of envs=32)" in length_of_run(recipe)
+
+
+def test_something_is_said_before_the_first_evaluation(
+    sightline: Sightline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(ProgressBar, "say", lambda self, line: said.append(line))
+    first: list[str] = []
+
+    def stop(self: ControlTrainer) -> None:
+        first.extend(said)
+        raise RunFailed("enough")
+
+    monkeypatch.setattr(ControlTrainer, "validate", stop)
+    assert sightline("train", "cartpole", *TINY, "--run-dir", tmp_path / "new").code == 1
+    assert any(line.startswith("training for 256 steps") for line in first)
 
 
 def test_resume_or_start_asks_for_a_folder(sightline: Sightline) -> None:

@@ -19,7 +19,6 @@ import queue
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +38,7 @@ from sightline.rewards.base import Interrupted
 from sightline.rewards.kept import as_learned
 from sightline.runs.folder import RunFolder
 from sightline.runs.stopping import give_up_if_overdue
+from sightline.runs.temporary import TemporaryFolder
 from sightline.session import Commit
 
 WORTH_IT = 10_000
@@ -160,9 +160,9 @@ class BackgroundValidation:
         instead: Callable[[Path, str], dict[str, Any]],
     ) -> None:
         self._process, self._instead = process, instead
-        self._folder = tempfile.TemporaryDirectory(prefix="sightline-policy-")
-        save(Path(self._folder.name))
-        process.submit(Path(self._folder.name), panel, episodes, judged)
+        self._folder = TemporaryFolder("policy")
+        save(self._folder.path)
+        process.submit(self._folder.path, panel, episodes, judged)
 
     def numbers(self, wait: bool) -> dict[str, Any] | None:
         """See `Validation`."""
@@ -172,13 +172,13 @@ class BackgroundValidation:
         if "summary" in reply:
             summary: dict[str, Any] = reply["summary"]
             return summary
-        return self._instead(Path(self._folder.name), str(reply.get("error")))
+        return self._instead(self._folder.path, str(reply.get("error")))
 
     def save(self, commit: Commit) -> None:
         """See `Validation`."""
 
         def copy(target: Path) -> None:
-            for file in Path(self._folder.name).iterdir():
+            for file in self._folder.path.iterdir():
                 shutil.copyfile(file, target / file.name)
 
         commit(copy)
@@ -186,7 +186,7 @@ class BackgroundValidation:
     def cancel(self) -> None:
         """See `Validation`."""
         self._process.close()
-        self._folder.cleanup()
+        self._folder.remove()
 
 
 def _setup(run: Path) -> ControlSetup:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from sightline.config.learners import OnPolicyLearner
+from sightline.config.recipe import ControlRecipe
 from sightline.control.building import ControlSetup
 from sightline.control.off_policy import OffPolicyTrainer
 from sightline.control.on_policy import OnPolicyTrainer
@@ -36,7 +38,17 @@ def train(setup: ControlSetup, run: RunFolder, progress: Progress, resume: bool 
         for warning in setup.warnings:
             session.warn(warning)
         session.write_json("warnings.json", {"warnings": session.state.warnings})
+        progress.say(length_of_run(setup.recipe))
         return session.carry_out(trainer_of(setup, session))
+
+
+def length_of_run(recipe: ControlRecipe) -> str:
+    """What is about to be done, in a line: whole chunks are collected, which may be more steps than the recipe says."""
+    chunk = recipe.learner.chunk * recipe.envs
+    steps = math.ceil(recipe.steps / chunk) * chunk
+    more = f" (steps={recipe.steps:,}, in whole chunks of {chunk:,}: learner.chunk={recipe.learner.chunk} of envs="
+    evaluations = f", evaluated every {recipe.evaluation.every:,}" if recipe.evaluation.every else ""
+    return f"training for {steps:,} steps{f'{more}{recipe.envs})' if steps != recipe.steps else ''}{evaluations}"
 
 
 def trainer_of(setup: ControlSetup, session: RunSession) -> ControlTrainer:

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import stat
 import sys
 import uuid
@@ -18,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 from pydantic import ValidationError
 
@@ -188,6 +190,7 @@ def owned_run(
     if resume:
         open_run(path)
     lease = take_lease(path) if resume else claim_folder(path)
+    _remove_half_written(path)
     run = RunFolder(path, lease)
 
     def begin() -> RunFolder:
@@ -248,6 +251,19 @@ def claim_folder(path: Path) -> Lease:
         _remove_empty(made)
         raise
     return lease
+
+
+def _remove_half_written(path: Path) -> None:
+    """Remove what processes that were killed had not written to the end."""
+    for folder in (path / "checkpoints").glob(".writing-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+    for pattern in (".*.writing", ".*.clock", "*/.*.writing", "videos/.*.part.mp4"):
+        for file in path.glob(pattern):
+            # Pages are written by anybody; labels by whoever asks. Those name their process.
+            process = re.search(r"\.(\d+)[-.]", file.name)
+            if process is None or not psutil.pid_exists(int(process[1])):
+                with contextlib.suppress(OSError):
+                    file.unlink()
 
 
 def _missing(path: Path) -> list[Path]:

@@ -23,7 +23,6 @@ import contextlib
 import copy
 import math
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -43,6 +42,7 @@ from sightline.models.chat.messages import NoReply
 from sightline.models.chat.openai_compatible import complaint, message_part
 from sightline.models.chat.streaming import stream_async
 from sightline.models.vlm.types import Prompt, Sample, TokenSequence
+from sightline.runs.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from sightline.models.vlm.model import VLM
@@ -77,8 +77,8 @@ class ServerSampler:
         )
         self._url, self._query = place.url, filled_in(place.query)
         self._key = None if place.key_env is None else read_key(place.key_env)
-        self._temporary = None if self._settings.weights else tempfile.TemporaryDirectory(prefix="sightline-weights-")
-        self._folder = Path(self._settings.weights or self._temporary.name)  # type: ignore[union-attr]
+        self._temporary = None if self._settings.weights else TemporaryFolder("weights")
+        self._folder = Path(self._settings.weights or self._temporary.path)  # type: ignore[union-attr]
         self._banned = {str(token): bias for token, bias in banned_biases(vlm).items()}
         self._loaded = _Loaded()
         self._model = self._served_model()

@@ -9,9 +9,7 @@ from __future__ import annotations
 import copy
 import importlib
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sightline.agents.samplers import Completion, Conversation, Key
@@ -19,6 +17,7 @@ from sightline.agents.samplers.served import banned_biases, check_prompt, comple
 from sightline.config.agents import VLLM
 from sightline.errors import BadInput, RunFailed
 from sightline.models.vlm.types import Prompt
+from sightline.runs.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     import torch
@@ -55,11 +54,11 @@ class VLLMSampler:
     ) -> None:
         self._vlm = vlm
         self._vllm = _import_vllm()
-        self._folder = tempfile.TemporaryDirectory(prefix="sightline-vllm-")
-        vlm.merge_and_save(self._folder.name)
+        self._folder = TemporaryFolder("vllm")
+        vlm.merge_and_save(self._folder.path)
         settings = settings or VLLM()
         self._llm: Any = self._vllm.LLM(
-            model=self._folder.name,
+            model=str(self._folder.path),
             logprobs_mode="processed_logprobs",
             generation_config="vllm",
             seed=0,
@@ -106,8 +105,8 @@ class VLLMSampler:
         from safetensors.torch import load_file
 
         # by way of files, because the names of weights in a checkpoint are those that vLLM knows
-        self._vlm.merge_and_save(self._folder.name)
-        for file in sorted(Path(self._folder.name).glob("*.safetensors")):
+        self._vlm.merge_and_save(self._folder.path)
+        for file in sorted(self._folder.path.glob("*.safetensors")):
             self.sync(load_file(file).items())
 
     def sync(self, named_parameters: Iterable[tuple[str, torch.Tensor]]) -> None:

@@ -1,0 +1,77 @@
+"""Temporary folders that outlive no process for long: who was killed removes nothing, so the next one does it.
+
+Each is locked (`flock`) as long as its process lives, whoever else sees the same disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+_SUFFIX = ".temporary"
+"""End of the folders' names, so that nothing else is ever taken for one."""
+_UNLOCKED = ".new"
+"""The same before a folder is locked."""
+
+
+class TemporaryFolder:
+    """Folder that is removed with this object, or at the end of the process; those of killed processes are removed now.
+
+    Args:
+        kind: what is in it, in a word; part of its name.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, kind: str) -> None:
+        _remove_abandoned()
+        made = Path(tempfile.mkdtemp(_UNLOCKED, f"sightline-{kind}-"))
+        descriptor = os.open(made, os.O_RDONLY)
+        _lock(descriptor)
+        self.path = made.rename(made.with_suffix(_SUFFIX))
+        self._end = weakref.finalize(self, _remove, self.path, descriptor)
+
+    def remove(self) -> None:
+        """Remove the folder with all that it holds; calling it again changes nothing."""
+        self._end()
+
+
+def _remove(path: Path, descriptor: int) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    os.close(descriptor)
+
+
+def _remove_abandoned() -> None:
+    for path in Path(tempfile.gettempdir()).glob(f"sightline-*{_SUFFIX}"):
+        with contextlib.suppress(OSError), _opened(path) as descriptor:
+            if os.fstat(descriptor).st_uid == os.getuid() and _lock(descriptor):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    try:
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise NotADirectoryError(path)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock a folder for as long as it is open; False where that cannot be, or somebody else has done it."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):  # Windows, or a file system without locks
+        return False
+    return True
