@@ -554,3 +554,51 @@ def test_a_blank_picture_says_nothing(bundled: Any, held_out: Any) -> None:
 def test_arguments_that_are_not_valid(arguments: dict[str, Any], expected: str) -> None:
     with pytest.raises(BadInput, match=expected):
         load_encoder(**({"name": "bundled", "device": "cpu"} | arguments))
+
+
+# -- sentences that are too long --------------------------------------------------------------------------------------
+
+LONG = "pole vertically upright on top of the cart and the cart in the middle of the track with a wall far"
+"""20 words; the bundled encoder reads them with nothing but the marks around."""
+
+
+def test_a_sentence_that_the_text_tower_would_cut_off_is_refused(bundled: Any) -> None:
+    """Two goals that differ only after the limit were paid alike, and nobody was told."""
+    words = LONG.split()
+    longest = max(count for count in range(1, 21) if bundled._reads_all(" ".join(words[:count])))
+    fits = " ".join(words[:longest])
+    whole = bundled._tokenizer([fits])
+    assert longest > 15 and not torch.equal(whole, bundled._tokenizer([" ".join(words[: longest - 1])]))
+    bundled.embed_texts([fits])
+    with pytest.raises(BadInput, match=r"reads 20 tokens of a sentence.* never see the end, 'left'; shorten it"):
+        bundled.embed_texts(["a pole", f"{fits} left"])
+    for make in (
+        lambda: ZeroShotReward(f"{fits} left", encoder=bundled),
+        lambda: ZeroShotReward("a pole", f"{fits} left", encoder=bundled),
+    ):
+        with pytest.raises(BadInput, match="never see the end, 'left'"):
+            make()
+
+
+@pytest.mark.parametrize("family", ["clip", "siglip"])
+def test_hugging_faces_encoders_refuse_what_they_would_cut_off(
+    hugging_face_folder: Callable[[str], Path], family: str
+) -> None:
+    encoder: Any = load_encoder(f"hf:{hugging_face_folder(family)}", device="cpu")
+    count = len(encoder._processor.tokenizer("a " * 400)["input_ids"])
+    assert count > encoder._context_length
+    with pytest.raises(
+        BadInput, match=rf"reads {encoder._context_length} tokens of a sentence.*never see the end, 'a a"
+    ):
+        encoder.embed_texts(["a " * 400])
+
+
+def test_open_clips_own_tokenizer_refuses_what_it_would_cut_off(bundled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of open_clip's models: 77 tokens, of a byte-level vocabulary."""
+    import open_clip
+
+    monkeypatch.setattr(bundled, "_tokenizer", open_clip.SimpleTokenizer())
+    monkeypatch.setattr(bundled, "_context_length", 77)
+    assert bundled._reads_all("cart " * 75) and not bundled._reads_all("cart " * 76)
+    with pytest.raises(BadInput, match=r"reads 77 tokens .* never see the end, '小车小车'"):
+        bundled.embed_texts(["cart " * 75 + "小车小车"])

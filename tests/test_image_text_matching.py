@@ -161,3 +161,11 @@ def test_models_without_a_matching_head(tmp_path: Path) -> None:
         ImageTextMatchingReward(GOAL, str(tmp_path))
     with pytest.raises(BadInput, match="goal"):
         ImageTextMatchingReward((), str(tmp_path))
+
+
+def test_a_sentence_that_the_model_would_cut_off_is_refused(folder: Path) -> None:
+    """The tokenizer reads 16 tokens, two of them special: what comes after was never seen, and nobody was told."""
+    fits = " ".join(["rope"] * 14)
+    ImageTextMatchingReward(fits, str(folder), device="cpu")
+    with pytest.raises(BadInput, match=r"reads 16 tokens of a sentence: .* never see the end, 'folded'"):
+        ImageTextMatchingReward(f"{fits} folded", str(folder), device="cpu")

@@ -726,6 +726,31 @@ def test_the_usual_stop_is_that_of_the_template(folder: Callable[[str], Path], t
     assert vlm._processor.tokenizer.eos_token_id == 0 and vlm.tokens.stops == {0, 2} and vlm.tokens.stop == 2
 
 
+def test_prompts_that_are_longer_than_the_model_reads_are_refused(
+    loaded: Callable[[str], VLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vlm = loaded("llava")
+    prompt = vlm.encode([ChatTurn("Which way do you go?", (picture(0),))])
+    monkeypatch.setattr(vlm, "_positions", len(prompt.ids) + 1)
+    vlm.generate([prompt], None, max_tokens=1)
+    monkeypatch.setattr(vlm, "_positions", len(prompt.ids))
+    with pytest.raises(BadInput, match=f"a prompt has {len(prompt.ids)} tokens, pictures included"):
+        vlm.generate([prompt], None, max_tokens=1)
+
+
+def test_a_prompt_that_the_processor_would_cut_is_refused(folder: Callable[[str], Path], monkeypatch: Any) -> None:
+    vlm = load_vlm(str(folder("llava")), device="cpu")
+    whole = vlm._processor.__class__.__call__
+
+    def cut(self: Any, *args: Any, **options: Any) -> Any:
+        made = whole(self, *args, **options)
+        return {name: tensor[:, :12] if tensor.ndim == 2 else tensor for name, tensor in made.items()}
+
+    monkeypatch.setattr(vlm._processor.__class__, "__call__", cut)
+    with pytest.raises(BadInput, match=r"cuts prompts at 12 tokens: this one would lose its end, '.*to the right"):
+        vlm.encode([ChatTurn("Which way do you go, to the left or to the right?", ())])
+
+
 @pytest.mark.parametrize("special", [True, False])
 def test_the_templates_own_end_ends_a_reply_whatever_the_configurations_say(
     folder: Callable[[str], Path], tmp_path: Path, special: bool

@@ -19,6 +19,7 @@ from sightline.config.blocks import Dtype
 from sightline.errors import BadInput, RunFailed, nearest
 from sightline.models.device import choose_device
 from sightline.models.hub import means_folder, quiet_hub
+from sightline.models.sentences import check_length
 from sightline.models.shrinking import Shrinker, equal_inputs, resized_by
 from sightline.requirements import keep_llvms_apart
 from sightline.runs.files import parse_json, read_bytes
@@ -50,7 +51,11 @@ class Encoder(Protocol):
         """Embed frames: uint8[N, H, W, 3] -> float32[N, D] of unit norm; N may be 0."""
 
     def embed_texts(self, sentences: Sequence[str]) -> np.ndarray:
-        """Embed N sentences: -> float32[N, D] of unit norm. Not available after `free_text_tower`."""
+        """Embed N sentences: -> float32[N, D] of unit norm. Not available after `free_text_tower`.
+
+        Raises:
+            BadInput: a sentence is longer than the text tower reads.
+        """
 
     def unknown_words(self, sentences: Sequence[str]) -> list[str]:
         """Words that the tokenizer maps to its unknown token; none for byte-level tokenizers."""
@@ -142,6 +147,8 @@ class _TowerPair:
     image_size: int
     aspect: Aspect
     _batch_size: int
+    _context_length: int
+    """Tokens of a sentence that the text tower reads, special ones included."""
     _resample: int
     """Pillow's number of the model's own interpolation."""
 
@@ -209,6 +216,7 @@ class _TowerPair:
     def embed_texts(self, sentences: Sequence[str]) -> np.ndarray:
         import torch
 
+        check_length(sentences, self._reads_all, self._context_length, f"encoder '{self.name}'")
         with torch.inference_mode():
             embedded = self._text_tower(list(sentences))
             return torch.nn.functional.normalize(embedded.float(), dim=-1).cpu().numpy()
@@ -227,6 +235,10 @@ class _TowerPair:
         raise NotImplementedError
 
     def _text_tower(self, sentences: list[str]) -> torch.Tensor:
+        raise NotImplementedError
+
+    def _reads_all(self, sentence: str) -> bool:
+        """Whether the text tower is given all tokens of a sentence."""
         raise NotImplementedError
 
     def _hf_tokenizer(self) -> Any:
@@ -256,6 +268,7 @@ class OpenClipEncoder(_TowerPair):
             self._tokenizer = open_clip.get_tokenizer(model_name, **plain)
         except Exception as error:
             raise cannot_load(name, error) from error
+        self._context_length = int(self._tokenizer.context_length)
         self._model = self._model.eval().requires_grad_(False)
         preprocessing = self._model.visual.preprocess_cfg
         self._model.visual = _folded(self._model.visual)
@@ -313,6 +326,13 @@ class OpenClipEncoder(_TowerPair):
             raise RuntimeError("the text tower was freed; load the encoder again to embed other words")
         features: torch.Tensor = self._model.encode_text(self._tokenizer(sentences).to(self._device))
         return features
+
+    def _reads_all(self, sentence: str) -> bool:
+        # open_clip's tokenizers have several ways to cut and to pad; all of them take another length.
+        length = self._context_length + 4 * len(sentence.encode()) + 8
+        padding = self._tokenizer([""], context_length=length)[0].mode().values
+        read, whole = self._tokenizer([sentence])[0], self._tokenizer([sentence], context_length=length)[0]
+        return bool((read != padding).sum() == (whole != padding).sum())
 
     def _hf_tokenizer(self) -> Any:
         return getattr(self._tokenizer, "tokenizer", None)
@@ -401,6 +421,9 @@ class HuggingFaceEncoder(_TowerPair):
         )
         accepted = {k: v for k, v in tokens.items() if k in ("input_ids", "attention_mask")}
         return _pooled(self._model.get_text_features(**{k: v.to(self._device) for k, v in accepted.items()}))
+
+    def _reads_all(self, sentence: str) -> bool:
+        return len(self._processor.tokenizer(sentence, verbose=False)["input_ids"]) <= self._context_length
 
     def _hf_tokenizer(self) -> Any:
         return self._processor.tokenizer

@@ -21,6 +21,7 @@ from sightline.errors import BadInput
 from sightline.models.device import choose_device
 from sightline.models.encoders import cannot_load, dtype_for, image_processor_size
 from sightline.models.hub import means_folder, quiet_hub
+from sightline.models.sentences import check_length, token_limit
 from sightline.models.shrinking import Shrinker, equal_inputs, resized_by
 from sightline.rewards.base import Clip, RewardModel, to_numpy
 from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
@@ -72,7 +73,7 @@ class ImageTextMatchingReward(RewardModel):
         image_size: side of the square picture that the model reads, in pixels.
 
     Raises:
-        BadInput: no goal, or a model without a matching head.
+        BadInput: no goal, one that is longer than the model reads, or a model without a matching head.
         RunFailed: the model cannot be downloaded, or its files are damaged.
     """
 
@@ -95,6 +96,15 @@ class ImageTextMatchingReward(RewardModel):
         with quiet_hub(offline=means_folder(model)):
             self._model, self._processor = _loaded(model, self._dtype)
         self._model.to(self._device).eval().requires_grad_(False)
+        tokenizer, config = self._processor.tokenizer, self._model.config
+        text = config.text_config if config.model_type == "blip" else config.qformer_config
+        limit = token_limit(tokenizer, getattr(text, "max_position_embeddings", None))
+        check_length(
+            self.goal,
+            lambda sentence: len(tokenizer(sentence, verbose=False)["input_ids"]) <= limit,
+            limit,
+            f"the matching model '{model}'",
+        )
         self.image_size = image_processor_size(self._processor.image_processor) or 224
 
     def reward(self, clip: Clip) -> np.ndarray:

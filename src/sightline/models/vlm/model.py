@@ -12,6 +12,7 @@ import numpy as np
 from sightline.config.agents import LoRA, TrainablePart, WeightType
 from sightline.errors import BadInput, Damaged, RunFailed
 from sightline.models.device import choose_device, fast_dtype
+from sightline.models.sentences import LONGEST
 from sightline.models.vlm import parts
 from sightline.models.vlm.batches import stack
 from sightline.models.vlm.loading import load_pretrained, read_weights, without_future_warnings
@@ -141,6 +142,7 @@ class VLM:
         self.shares_prompts = shares_prompts
         self.replies_at_once: int | None = None
         self._processor, self._weights = processor, weights
+        self._positions = int(getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or LONGEST)
         self._encoder = PromptEncoder(processor, tokens.stops)
         self._reference: dict[str, torch.Tensor] | None = None
 
@@ -189,6 +191,7 @@ class VLM:
             further: `alternatives`, `stop`, `options`, `truncation` and `of` of `sampling.sample`.
 
         Raises:
+            BadInput: a prompt is longer than the model reads.
             RunFailed: the model's probabilities are not finite.
         """
         from sightline.models.vlm.sampling import sample
@@ -196,6 +199,13 @@ class VLM:
         if not prompts:
             return []
         rows = [prompt.ids for prompt in prompts]
+        longest = max(map(len, rows))
+        if longest >= self._positions:
+            raise BadInput(
+                f"a prompt has {longest} tokens, pictures included, and the model reads {self._positions} with "
+                "its reply; show it smaller or fewer pictures, less text, or fewer earlier turns (rollouts.window, "
+                "rollouts.prompt_tokens)"
+            )
         inputs = stack(rows, prompts, self.tokens.pad, "left", self._encoder.nested)
         placed = {
             name: tensor.to(self.device, dtype=self._weights if tensor.is_floating_point() else None)

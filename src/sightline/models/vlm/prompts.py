@@ -37,6 +37,8 @@ replies."""
 MARK = "REPLY-{}-STANDS-HERE-{}"
 """Stand-in for a reply while the template is rendered: its turn, and a number that makes it unique."""
 CACHE_BYTES = 256 * 2**20
+TAIL = 16
+"""Tokens at the end of a prompt by which a cut is noticed."""
 TOKEN_CACHE_ENTRIES = 4096
 """Number of segments whose token ids are cached apart from their pictures."""
 
@@ -221,7 +223,24 @@ class PromptEncoder:
         except (ValueError, TypeError, KeyError, IndexError, RuntimeError, ImportError) as error:
             said = " ".join(str(error).split())[:200]
             raise BadInput(f"the model's processor cannot read {len(pictures)} pictures: {said}") from error
+        self._check_whole(text, made["input_ids"][0].tolist())
         return dict(made)
+
+    def _check_whole(self, text: str, ids: list[int]) -> None:
+        """Refuse a prompt that the processor has cut: a picture may take many tokens, but never less than its mark.
+
+        Raises:
+            BadInput: showing what would be cut off.
+        """
+        whole = self._processor.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        limit = getattr(self._processor.tokenizer, "model_max_length", None)
+        if len(ids) >= len(whole) and (len(ids) != limit or ids[-TAIL:] == whole[-TAIL:]):
+            return
+        last = self._processor.tokenizer.decode(whole[-TAIL:])
+        raise BadInput(
+            f"the model's processor cuts prompts at {len(ids)} tokens: this one would lose its end, '…{last}'; "
+            "shorten it, show fewer pictures, or raise model_max_length in the model's tokenizer_config.json"
+        )
 
     def _adds_bos(self, text: str, first: bool) -> bool:
         """True if the tokenizer has to add special tokens: at the start of a prompt whose template writes no BOS."""
