@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from sightline.agents.building import resolve as complete_agent
 from sightline.config.learners import DQNLearner, SACLearner
 from sightline.config.loading import bundled_recipes, for_agent, for_control, leaves, load_recipe, validate_recipe
 from sightline.config.recipe import AgentRecipe, ControlRecipe
-from sightline.config.yaml import read_yaml
+from sightline.config.yaml import read_yaml, write_yaml
 from sightline.control.resolving import resolve
 from sightline.envs import METAWORLD_ID
 from sightline.envs.tasks import find_task
@@ -431,14 +432,75 @@ def test_modest_aliases_and_merged_keys_are_read() -> None:
         "c": [{"x": 1, "y": 2}] * 2,
     }
     assert read_yaml("", "it") is None
-    assert read_yaml("- 杆\n- 1e3\n", "it") == ["杆", "1e3"]
+    assert read_yaml("- 杆\n- 1e3\n", "it") == ["杆", 1000.0]
 
 
 @settings(deadline=None)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=20))
 def test_what_was_dumped_is_read_as_yaml_reads_it(document: Any) -> None:
-    text = yaml.safe_dump(document, allow_unicode=True)
-    assert read_yaml(text, "it") == yaml.safe_load(text)
+    assert read_yaml(write_yaml(document), "it") == document
+
+
+NUMBERS: dict[str, Any] = {
+    "1e-3": 1e-3,
+    "1E4": 1e4,
+    "-1e+3": -1e3,
+    "1.e2": 100.0,
+    ".5": 0.5,
+    "5.": 5.0,
+    "+.5e1": 5.0,
+    "6.02e23": 6.02e23,
+    "010": 10,
+    "-007": -7,
+    "+12": 12,
+    "0": 0,
+    "09": 9,
+    "0o10": 8,
+    "0x1F": 31,
+    "08.5": 8.5,
+    "-.inf": -math.inf,
+    ".Inf": math.inf,
+    "1e400": math.inf,
+    "12:30": "12:30",
+    "1_000": "1_000",
+    "1_2.5": "1_2.5",
+    "0b11": "0b11",
+    "-0x1F": "-0x1F",
+    "1e": "1e",
+    "e1": "e1",
+    "1.2.3": "1.2.3",
+    "190:20:30": "190:20:30",
+    ".": ".",
+    "-": "-",
+    "0o8": "0o8",
+    "inf": "inf",
+    "1e-3m": "1e-3m",
+}
+
+
+@pytest.mark.parametrize("text", NUMBERS)
+def test_numbers_are_those_of_yaml_1_2_everywhere(text: str) -> None:
+    """In free maps 1e-3 reached environments as a text, and 010 was eight."""
+    expected = NUMBERS[text]
+    written = "{x: '-'}" if text == "-" else f"{{x: {text}}}"
+    read = read_yaml(written, "it")["x"]
+    assert read == expected and type(read) is type(expected)
+    recipe = load_recipe("cartpole", [f"env_options={written}", f"env_options.y={text}"])
+    assert recipe.env_options == {"x": expected, "y": expected}
+    # What is text stays text, and what is a number a number, when a run folder is written and read.
+    for value in (text, expected):
+        again = read_yaml(write_yaml({"x": value}), "it")["x"]
+        assert again == value and type(again) is type(value)
+
+
+def test_whole_numbers_may_be_written_as_others(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text("env: cartpole\ngoal: a pole\nbaseline: a cart\nsteps: 1e4\nseed: 010\nreward: {alpha: 5e-1}\n")
+    recipe: Any = load_recipe(str(file))
+    assert (recipe.steps, recipe.seed, recipe.reward.alpha) == (10_000, 10, 0.5)
+    assert load_recipe("cartpole", ["seed=010"]).seed == 10
+    with pytest.raises(BadInput, match="steps: must be a whole number"):
+        load_recipe("cartpole", ["steps=1e-3"])
 
 
 def test_a_folder_is_no_recipe(tmp_path: Path) -> None:

@@ -88,9 +88,8 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a policy from words: sightline train cartpole, or env=Pendulum-v1 goal="a rod standing upright"."""
-    import yaml
-
     from sightline import roles
+    from sightline.config.yaml import write_yaml
     from sightline.runs.folder import RunFolder, default_run_path
 
     arguments = recipe or []
@@ -109,7 +108,7 @@ def train(
         if as_json:
             print_json(document)
         else:
-            typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
+            typer.echo(write_yaml(document, ascii_only=True), nl=False)
         for line in (*roles.describe_spaces(completed), roles.describe_size(completed)):
             typer.echo(line, err=True)
         return
@@ -184,10 +183,9 @@ def convert(
     config: Annotated[str, typer.Argument(help="A configuration of vlmrm: a YAML or JSON file, or - for stdin.")],
 ) -> None:
     """Print a configuration of vlmrm as a recipe of ours: sightline convert theirs.yaml > ours.yaml."""
-    import yaml
-
     from sightline.config.loading import read_document, validate_recipe
     from sightline.config.vlmrm import convert, is_vlmrm
+    from sightline.config.yaml import write_yaml
 
     document = read_document(config)
     if not is_vlmrm(document):
@@ -196,7 +194,7 @@ def convert(
     validate_recipe(recipe)
     for note in notes:
         typer.echo(f"note: {note}", err=True)
-    typer.echo(yaml.safe_dump(recipe, sort_keys=False), nl=False)
+    typer.echo(write_yaml(recipe, ascii_only=True), nl=False)
 
 
 @app.command()

@@ -291,10 +291,6 @@ def _parse_value(key: str, text: str) -> Any:
     words = key in ("goal", "baseline", "description", "prompt")
     if words and not (quoted or (listed and key in ("goal", "baseline"))):
         return None if text.strip() in ("null", "Null", "NULL", "~") else text
-    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+", text.strip()):
-        return float(text)
-    if re.fullmatch(r"[\d:.+_-]+", text.strip()) and ":" in text:
-        return text  # YAML would take 12:30 for 750
     try:
         value = read_yaml(text, f"the value of {key}")
     except BadInput as error:
@@ -304,7 +300,8 @@ def _parse_value(key: str, text: str) -> Any:
             raise BadInput(f"{error}{hint}") from error
         return text
     is_text = not quoted and (isinstance(value, str | datetime.date) or not text.strip())
-    return text if is_text or (isinstance(value, dict) and not mapped) else value
+    is_block = isinstance(value, dict | list) and not (mapped or listed)  # `this: a pole`, or a dash alone
+    return text if is_text or is_block else value
 
 
 MAX_PROBLEMS = 5

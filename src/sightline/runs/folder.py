@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 from pydantic import ValidationError
 
 from sightline.config.loading import leaves, rename_outdated_keys, validate_recipe
 from sightline.config.recipe import Recipe
 from sightline.config.secrets import masked
-from sightline.config.yaml import read_yaml
+from sightline.config.yaml import read_yaml, write_yaml
 from sightline.errors import BadInput, Damaged
 from sightline.runs.files import FORMAT, check_format, read_document, read_text, write_atomically, write_document
 from sightline.runs.lease import LEASE, Lease, take_lease
@@ -281,7 +280,7 @@ def _remove_empty(folders: list[Path]) -> None:
 def write_recipe(run: RunFolder, recipe: Recipe) -> None:
     """Write the resolved recipe of a run."""
     document = {"format": FORMAT} | recipe.model_dump(mode="json")
-    run.write_text("recipe.yaml", yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+    run.write_text("recipe.yaml", write_yaml(document))
 
 
 def check_free(path: Path) -> None:
