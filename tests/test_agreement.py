@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -28,20 +29,35 @@ FIRST, SECOND, EQUAL = Outcome.FIRST, Outcome.SECOND, Outcome.EQUAL
 FLIP = {FIRST: SECOND, SECOND: FIRST}
 
 
+_KEYS = itertools.count()
+
+
 def label(
     outcome: Outcome,
     returns: tuple[float, ...] = (0.0, 1.0),
     segments: Sequence[str] = ("a", "b"),
     teacher: str = "t",
     origin: dict[str, Any] | None = None,
+    key: str = "",
     **of_answer: Any,
 ) -> StoredLabel:
-    """A stored answer; the segment `b` is better unless the returns say otherwise."""
+    """A stored answer to a question of its own; the segment `b` is better unless the returns say otherwise."""
     kind = "compare" if len(segments) == 2 else "rate"
     answer = Answer(outcome, **of_answer)
     context = Context("run", "task", None, origin or {})
     return StoredLabel(
-        1, "key", "time", context, teacher, f"{teacher} v1", kind, ("g",), 3, tuple(segments), returns, answer
+        1,
+        key or f"key {next(_KEYS)}",
+        "time",
+        context,
+        teacher,
+        f"{teacher} v1",
+        kind,
+        ("g",),
+        3,
+        tuple(segments),
+        returns,
+        answer,
     )  # type: ignore[arg-type]
 
 
@@ -51,7 +67,7 @@ def only(labels: list[StoredLabel], **options: Any) -> Any:
 
 
 def test_accuracy_counts_decided_pairs_that_differ() -> None:
-    labels = [label(SECOND)] * 6 + [label(FIRST)] * 2 + [label(FIRST, (3.0, 1.0))]
+    labels = [label(SECOND) for _ in range(6)] + [label(FIRST) for _ in range(2)] + [label(FIRST, (3.0, 1.0))]
     labels += [label(FIRST, (1.0, 1.0)), label(FIRST, (math.nan, 1.0)), label(EQUAL), label(Outcome.UNSURE)]
     teacher = only(labels)
     assert (teacher.accuracy.count, teacher.accuracy.of) == (7, 9)
@@ -59,6 +75,23 @@ def test_accuracy_counts_decided_pairs_that_differ() -> None:
     assert (teacher.equal.count, teacher.equal.of) == (1, 12)
     assert teacher.outcomes == {"second": 6, "first": 5, "equal": 1, "unsure": 1}
     assert teacher.labels == 13
+
+
+def test_a_question_that_was_bought_twice_counts_once() -> None:
+    call = ModelCall("compare", False, "", "", 10, 1, 1.0, 0.5)
+    labels = [label(SECOND, key=f"{n}", exchanges=(call,)) for n in range(8)]
+    labels += [label(SECOND if n else FIRST, key=f"{n}", exchanges=(call,)) for n in range(8)]  # 0: the latest counts
+    labels += [label(Outcome.FAILED, key="1"), label(Outcome.FAILED, key="8"), label(Outcome.FAILED, key="8")]
+    found = statistics(labels)
+    (teacher,) = found.teachers
+    assert (found.labels, teacher.labels) == (9, 9)
+    assert (teacher.accuracy.count, teacher.accuracy.of) == (7, 8)
+    assert (teacher.accuracy.low, teacher.accuracy.high) == (
+        share([True] * 7 + [False]).low,
+        share([True] * 7 + [False]).high,
+    )
+    assert teacher.outcomes == {"second": 7, "first": 1, "failed": 1}
+    assert (teacher.cost, teacher.requests, teacher.tokens) == (8.0, 16, 176)  # all of it was paid
 
 
 def test_nothing_known_is_nothing_claimed() -> None:
@@ -84,7 +117,7 @@ def test_accuracy_by_difference_has_ten_equal_bins() -> None:
 
 
 def test_bins_are_the_same_for_all_teachers_and_equal_differences_share_one() -> None:
-    labels = [label(SECOND, (0.0, 1.0)) for _ in range(50)] + [label(FIRST, (0.0, 5.0), teacher="u")] * 50
+    labels = [label(SECOND, (0.0, 1.0)) for _ in range(50)] + [label(FIRST, (0.0, 5.0), teacher="u") for _ in range(50)]
     one, other = statistics(labels).teachers
     assert [(found.low, found.high, found.accuracy.of) for found in one.bins] == [(1.0, 3.0, 50)]
     assert [(found.low, found.high, found.accuracy.of) for found in other.bins] == [(3.0, 5.0, 50)]
@@ -211,7 +244,11 @@ def test_people_who_share_a_teacher_are_told_apart() -> None:
     def by(who: Any, outcome: Outcome, segments: Sequence[str] = ("a", "b"), teacher: str = "human") -> StoredLabel:
         return label(outcome, segments=segments, teacher=teacher, origin={"who": who, "shown": "as asked"})
 
-    labels = [by("anna", SECOND)] * 3 + [by("ben", FIRST), by("human", SECOND), by(None, FIRST, teacher="machine")]
+    labels = [by("anna", SECOND) for _ in range(3)] + [
+        by("ben", FIRST),
+        by("human", SECOND),
+        by(None, FIRST, teacher="machine"),
+    ]
     found = {teacher.name: teacher for teacher in statistics(labels).teachers}
     assert list(found) == ["human anna", "human ben", "human", "machine"]
     assert [(t.labels, t.accuracy.rate) for t in found.values()] == [(3, 1.0), (1, 0.0), (1, 1.0), (1, 0.0)]

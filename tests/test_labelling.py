@@ -396,3 +396,75 @@ def test_a_teacher_that_only_fails_is_not_asked_for_ever(store: LabelStore) -> N
     labelling.close()
     assert result is not None
     assert len(result.answers) - result.answers.count(None) == DEAD
+
+
+def test_two_processes_on_one_store_pay_for_nothing_twice(tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    program = [sys.executable, str(Path(__file__).parent / "slow_teacher.py"), str(tmp_path / "labels"), str(asked)]
+    both = [
+        subprocess.Popen([*program, "0.02"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for process in both:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert [float(word) for word in out.split()[1:]] == [float(i % 2 == 0) for i in range(COUNT)]
+    assert sorted(int(number) for number in asked.read_text().split()) == list(range(COUNT))
+
+
+def test_claims_are_of_pairs_in_either_order_and_end_with_their_store(tmp_path: Path) -> None:
+    first, second = questions(2)
+    with LabelStore(tmp_path) as one, LabelStore(tmp_path) as other:
+        assert one.claim(first, "teacher")
+        assert not other.claim(first, "teacher") and not other.claim(first.mirrored(), "teacher")
+        assert not one.claim(first, "teacher")
+        assert other.claim(first, "another teacher") and other.claim(second, "teacher")
+        other.release(first, "teacher")  # not its own
+        assert not other.claim(first, "teacher")
+        one.release(first, "teacher")
+        assert other.claim(first.mirrored(), "teacher")
+        other.close()
+        assert one.claim(first, "teacher") and one.claim(second, "teacher")
+
+
+def test_claims_end_with_their_process(tmp_path: Path) -> None:
+    (question,) = questions(1)
+    program = """if True:
+        import os, sys
+        from slow_teacher import questions
+        from sightline.labels.store import LabelStore
+        assert LabelStore(sys.argv[1]).claim(*questions(1), "teacher")
+        print("claimed", flush=True)
+        sys.stdin.read()
+        """
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with (
+        LabelStore(tmp_path) as store,
+        subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, **pipes) as other,
+    ):
+        assert other.stdout is not None and other.stdout.readline() == "claimed\n"
+        assert not store.claim(question, "teacher")
+        other.kill()
+        other.wait()
+        assert store.claim(question, "teacher")
+
+
+def test_what_another_asks_in_vain_is_asked_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is waited for, without asking twice meanwhile."""
+    first, second = questions(2)
+    with LabelStore(tmp_path) as store, LabelStore(tmp_path) as other:
+        assert other.claim(first, Fake.signature) and other.claim(second, Fake.signature)
+        teacher = Fake()
+        labelling = labelling_of(teacher, store, Budget())
+        monkeypatch.setattr("sightline.preferences.labelling.POLL", 0.01)
+        labelling.ask([first, second], step=0)
+        assert labelling.collect(lambda: True) is None and teacher.asked == []
+        other.record(first, teacher, preference(1.0), Context("other", "task"))
+        other.release(first, Fake.signature)
+        other.record(second, teacher, Answer(Outcome.FAILED, reason="lost"), Context("other", "task"))
+        other.release(second, Fake.signature)
+        result = labelling.collect()
+        labelling.close()
+    assert result is not None and [answer and answer.value for answer in result.answers] == [1.0, 1.0]
+    assert teacher.asked == [1]

@@ -73,8 +73,8 @@ class TeacherStatistics:
 
     Attributes:
         name: the teacher's, with the person's behind it, or with a number if several share it.
-        labels: number of answers.
-        outcomes: number of answers of each outcome.
+        labels: number of questions; of several answers to one, the latest counts, and a failure only if it is all.
+        outcomes: number of these answers of each outcome.
         accuracy: share of correct answers on the decided pairs whose true returns differ.
         hardest, easiest: the same, on the third of all such pairs with the smallest and largest difference.
         bins: the same, by that difference; the edges are those of all teachers' pairs together.
@@ -167,12 +167,11 @@ def statistics(labels: Sequence[StoredLabel], read_reply: ReadReply | None = Non
             known only where an answer was asked for in one order.
     """
     names = teacher_names(labels)
-    differences = np.array([d for d, _ in map(_against_truth, labels) if d is not None])
-    teachers = tuple(
-        _teacher(names[judge], [label for label in labels if judge_of(label) == judge], differences, read_reply)
-        for judge in names
-    )
-    return Statistics(len(labels), teachers, tuple(_agreements(labels, names)))
+    of_judges = {judge: [label for label in labels if judge_of(label) == judge] for judge in names}
+    counted = [label for of_one in of_judges.values() for label in _latest(of_one)]
+    differences = np.array([d for d, _ in map(_against_truth, counted) if d is not None])
+    teachers = tuple(_teacher(names[judge], of_one, differences, read_reply) for judge, of_one in of_judges.items())
+    return Statistics(sum(teacher.labels for teacher in teachers), teachers, tuple(_agreements(labels, names)))
 
 
 def judge_of(label: StoredLabel) -> Judge:
@@ -235,13 +234,14 @@ def share(found: Iterable[bool]) -> Share:
 
 
 def _teacher(
-    name: str, labels: list[StoredLabel], all_differences: np.ndarray, read_reply: ReadReply | None
+    name: str, all_labels: list[StoredLabel], all_differences: np.ndarray, read_reply: ReadReply | None
 ) -> TeacherStatistics:
+    labels = _latest(all_labels)
     judged = [(d, right, label) for label in labels for d, right in [_against_truth(label)] if d is not None]
     differences = np.array([d for d, _, _ in judged])
     right = np.array([r for _, r, _ in judged], bool)
     hard, easy = np.quantile(all_differences, [1 / 3, 2 / 3]) if len(all_differences) else (0.0, 0.0)
-    cost = sum(label.answer.cost for label in labels)
+    cost = sum(label.answer.cost for label in all_labels)
     seconds = [label.answer.seconds for label in labels]
     compared = [label.answer.outcome for label in labels if label.kind == "compare"]
     return TeacherStatistics(
@@ -259,11 +259,21 @@ def _teacher(
         _graded(labels),
         _calibration([(label.answer.confidence, r) for _, r, label in judged]),
         cost,
-        sum(label.answer.tokens for label in labels),
-        sum(len(label.answer.exchanges) for label in labels),
+        sum(label.answer.tokens for label in all_labels),
+        sum(not call.reused for label in all_labels for call in label.answer.exchanges),
         cost / int(right.sum()) if cost and right.any() else None,
         float(np.median(seconds)) if any(seconds) else None,
     )
+
+
+def _latest(labels: Sequence[StoredLabel]) -> list[StoredLabel]:
+    """Each question of one judge once: an answer that was bought twice says no more than one."""
+    latest: dict[str, StoredLabel] = {}
+    for label in labels:
+        before = latest.get(label.key)
+        if before is None or label.answer.outcome is not Outcome.FAILED or before.answer.outcome is Outcome.FAILED:
+            latest[label.key] = label
+    return list(latest.values())
 
 
 def _against_truth(label: StoredLabel) -> tuple[float | None, bool]:

@@ -12,7 +12,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -181,7 +181,7 @@ def _row(store: LabelStore, label: StoredLabel, pictures: _Pictures) -> dict[str
         "reason": answer.reason,
         "seconds": answer.seconds,
         "origin": json.dumps(context.origin),
-        "exchanges": [asdict(exchange) for exchange in answer.exchanges],
+        "exchanges": [{name: getattr(exchange, name) for name in _EXCHANGE} for exchange in answer.exchanges],
         "first_frames": pictures.of(first),
         "second_frames": pictures.of(second) if second else [],
         "first_rewards": store.true_rewards(first).tolist(),
@@ -252,7 +252,7 @@ def _read_row(row: dict[str, Any], file: Path, number: int) -> LabelRow:
 def _read_call(exchange: dict[str, Any]) -> ModelCall:
     """A request to a model. Exports of before do not say which version answered."""
     known = {"model": ""} | exchange
-    return ModelCall(**{field.name: known[field.name] for field in fields(ModelCall)})
+    return ModelCall(**{name: known[name] for name in _EXCHANGE})
 
 
 def _segment(pictures: Sequence[Any], rewards: list[float], states: list[list[float]] | None, where: str) -> Segment:

@@ -4,6 +4,7 @@ Labels cost money and time. So every answer is on disk before it is used, with e
 that was answered once is never asked again; and what was answered is never deleted, only retracted.
 
     labels.sqlite          questions, answers, every exchange with a model, and who is being waited for
+    claims.lock            claims on questions that are being asked just now (`labels/claims.py`)
     labels.backup.sqlite   a copy, made whenever the store is opened and found whole
     frames/ab/abcd….png    each distinct frame once, named by the SHA-256 of its pixels
 """
@@ -16,7 +17,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ import numpy as np
 from sightline.config.loading import for_control
 from sightline.errors import BadInput, Damaged, RunFailed
 from sightline.images import PictureFiles, too_large
+from sightline.labels.claims import CLAIMS, Claims
 from sightline.labels.types import Answer, ModelCall, Outcome, Question, QuestionKind, Segment, Signed
 from sightline.runs.files import FORMAT, check_format
 from sightline.runs.folder import RunFolder, check_plain
@@ -138,10 +140,10 @@ class Spent:
         """Add what one more question cost."""
         return Spent(
             self.questions + bool(calls),
-            self.requests + len(calls),
+            self.requests + sum(not call.reused for call in calls),
             self.tokens + sum(call.input_tokens + call.output_tokens for call in calls),
             self.money + sum(call.cost for call in calls),
-            self.replies + sum(not call.error for call in calls),
+            self.replies + sum(not (call.error or call.reused) for call in calls),
         )
 
 
@@ -162,6 +164,7 @@ class LabelStore:
         self._lock = threading.RLock()
         self._closed = False
         self._frames = PictureFiles(folder / "frames")
+        self._claims = Claims(folder)
         self._refuse_to_begin_anew()
         try:
             if not read_only:
@@ -200,6 +203,7 @@ class LabelStore:
         """Close the database; nothing can be read or recorded any more."""
         with self._lock:
             self._closed = True
+            self._claims.release_all()
             self._database.close()
 
     def back_up(self) -> None:
@@ -225,6 +229,36 @@ class LabelStore:
                 (question.key(signature), Outcome.FAILED.value),
             ).fetchone()
             return None if row is None else self._answer(row)
+
+    def claim(self, question: Question, signature: str) -> bool:
+        """Claim a question before it is asked, in whichever order; False if somebody else is asking it just now.
+
+        Raises:
+            RunFailed: claims cannot be written.
+        """
+        return self._claims.take(_claimed(question, signature))
+
+    def release(self, question: Question, signature: str) -> None:
+        """Release a claim, once the answer is recorded or given up."""
+        self._claims.release(_claimed(question, signature))
+
+    def paid_replies(self, question: Question, signature: str) -> list[ModelCall]:
+        """Replies that came while the question, in whichever order, was asked in vain: they are paid for."""
+        orders = [(question, False)]
+        if question.kind == "compare":
+            orders.append((question.mirrored(), True))
+        replies = []
+        for asked, is_mirrored in orders:
+            with self._reading():
+                rows = self._database.execute(
+                    "SELECT exchanges.*, model FROM exchanges JOIN labels ON labels.id = exchanges.label "
+                    "LEFT JOIN models USING (label, position) WHERE key = ? AND outcome = ? AND retracted IS NULL AND error = '' AND position >= 0 "
+                    "ORDER BY labels.id, position",
+                    (asked.key(signature), Outcome.FAILED.value),
+                ).fetchall()
+            calls = [_call(row, row["model"] or "") for row in rows]
+            replies += [replace(call, swapped=call.swapped != is_mirrored) for call in calls]
+        return replies
 
     def record(
         self, question: Question, teacher: Signed, answer: Answer, context: Context, time: str | None = None
@@ -254,6 +288,7 @@ class LabelStore:
                 ),
             )
             label = int(cursor.lastrowid or 0)
+            positions = _positions(answer.exchanges)
             self._database.executemany(
                 "INSERT INTO exchanges VALUES (?,?,?,?,?,?,?,?,?,?,?)",
                 [
@@ -261,12 +296,12 @@ class LabelStore:
                         *(label, position, e.stage, e.swapped, e.prompt, e.reply, e.input_tokens, e.output_tokens),
                         *(e.seconds, e.cost, e.error),
                     )
-                    for position, e in enumerate(answer.exchanges)
+                    for position, e in positions
                 ],
             )
             self._database.executemany(
                 "INSERT INTO models VALUES (?,?,?)",
-                [(label, position, e.model) for position, e in enumerate(answer.exchanges) if e.model],
+                [(label, position, call.model) for position, call in positions if call.model],
             )
             self._database.execute("DELETE FROM waiting WHERE key = ?", (question.key(teacher.signature),))
         return label
@@ -321,8 +356,9 @@ class LabelStore:
         """Cost of a run, retracted answers included."""
         with self._reading():
             row = self._database.execute(
-                "SELECT COUNT(DISTINCT label), COUNT(*), COALESCE(SUM(input_tokens + output_tokens), 0), "
-                "COALESCE(SUM(cost), 0), COALESCE(SUM(error = ''), 0) "
+                "SELECT COUNT(DISTINCT label), COALESCE(SUM(position >= 0), 0), "
+                "COALESCE(SUM(input_tokens + output_tokens), 0), COALESCE(SUM(cost), 0), "
+                "COALESCE(SUM(error = '' AND position >= 0), 0) "
                 "FROM exchanges JOIN labels ON labels.id = exchanges.label WHERE run = ?",
                 (run,),
             ).fetchone()
@@ -460,7 +496,7 @@ class LabelStore:
         has_backup = (self.folder / BACKUP).is_file()  # asked first: another process makes it after the database
         database = self.folder / DATABASE
         journal = self.folder / f"{DATABASE}-journal"
-        ours = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", journal.name, BACKUP, "frames")
+        ours = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", journal.name, BACKUP, CLAIMS, "frames")
         for file in (self.folder / name for name in ours):
             if file.is_symlink():
                 raise BadInput(f"'{file}' is a link; a label store holds plain files: put the store where it leads to")
@@ -544,13 +580,7 @@ class LabelStore:
             row["value"],
             row["confidence"],
             row["reason"],
-            tuple(
-                ModelCall(
-                    *(e["stage"], bool(e["swapped"]), e["prompt"], e["reply"], e["input_tokens"], e["output_tokens"]),
-                    *(e["seconds"], e["cost"], e["error"], models.get(e["position"], "")),
-                )
-                for e in exchanges
-            ),
+            tuple(_call(call, models.get(call["position"], "")) for call in exchanges),
             row["seconds"],
         )
 
@@ -605,6 +635,25 @@ def _storing() -> Iterator[None]:
         yield
     except ValueError as error:
         raise BadInput(f"this cannot be stored: {error}") from error
+
+
+def _claimed(question: Question, signature: str) -> str:
+    """Key by which a question is claimed: that of either order of a pair, for one answer serves both."""
+    key = question.key(signature)
+    return min(key, question.mirrored().key(signature)) if question.kind == "compare" else key
+
+
+def _positions(calls: Sequence[ModelCall]) -> list[tuple[int, ModelCall]]:
+    """Position of each request of a label. A reply that is used again has one below 0, by which it is told from those
+    that were paid for now: so the tables are what they were before there were any."""
+    return [(place - len(calls) if call.reused else place, call) for place, call in enumerate(calls)]
+
+
+def _call(row: sqlite3.Row, model: str) -> ModelCall:
+    return ModelCall(
+        *(row["stage"], bool(row["swapped"]), row["prompt"], row["reply"], row["input_tokens"], row["output_tokens"]),
+        *(row["seconds"], row["cost"], row["error"], model, row["position"] < 0),
+    )
 
 
 def _me() -> str:

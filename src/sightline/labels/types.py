@@ -226,6 +226,8 @@ class ModelCall:
         cost: in the currency of the teacher's prices.
         error: why there is no usable reply, in one line; empty if there is one.
         model: the version that answered, as the provider calls it; empty if it does not say.
+        reused: whether it is the reply to an earlier request, made when the question was asked in vain; its cost was
+            counted then, and is 0 here.
     """
 
     stage: str
@@ -238,6 +240,7 @@ class ModelCall:
     cost: float = 0.0
     error: str = ""
     model: str = ""
+    reused: bool = False
 
 
 @dataclass(frozen=True)
@@ -332,6 +335,8 @@ class Teacher:
     signature: str
     records_itself: bool = False
     """True for a teacher whose answers are in the label store already when they arrive."""
+    recall: Callable[[Question], Sequence[ModelCall]] = staticmethod(lambda question: ())
+    """Gives the replies that were paid for when a question was asked in vain; set by whoever keeps them."""
 
     def compare(self, pairs: Iterable[tuple[np.ndarray, np.ndarray]], goal: str | Sequence[str]) -> list[Answer]:
         """Compare pairs: for each, which of the two is nearer to the goal.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt
@@ -49,6 +50,28 @@ class Answers:
     other_model: str = ""
 
 
+@dataclass
+class _Round:
+    """Questions that are being asked.
+
+    Attributes:
+        answers: those that there are by now, None for the others.
+        elsewhere: places of questions that somebody else on the same store is asking just now.
+        reached: limit of the budget that was reached, in words; empty while none is.
+        failed: failures in a row by now.
+    """
+
+    questions: list[Question]
+    context: Context
+    answers: list[Answer | None]
+    elsewhere: list[int] = field(default_factory=list)
+    reached: str = ""
+    failed: int = 0
+
+    def unanswered(self) -> list[int]:
+        return [i for i, answer in enumerate(self.answers) if answer is None]
+
+
 class BackgroundLabeller:
     """Labeller that asks one teacher in the background, one round at a time.
 
@@ -71,6 +94,7 @@ class BackgroundLabeller:
         origin: Mapping[str, Any] | None = None,
     ) -> None:
         self.teacher, self.store = teacher, store
+        teacher.recall = lambda question: store.paid_replies(question, teacher.signature)
         self._budget, self.run, self._task, self._arrived = budget, run, task, arrived
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="labelling")
         self._round: Future[Answers] | None = None
@@ -105,51 +129,67 @@ class BackgroundLabeller:
         self._worker.shutdown(wait=True, cancel_futures=True)
 
     def _answer(self, questions: list[Question], context: Context) -> Answers:
-        answers = [self._remembered(question) for question in questions]
-        new = [i for i, answer in enumerate(answers) if answer is None]
+        asking = _Round(questions, context, [self._remembered(question) for question in questions])
+        new = asking.unanswered()
         remembered = len(questions) - len(new)
-        before, why_ended = self.store.models(self.teacher.signature), ""
+        before = self.store.models(self.teacher.signature)
         if self._is_limited:
             self._spent = self.store.spent(self.run)
-        while new and not why_ended:
+        while new and not self._is_over(asking):
             # What a question costs is not known before one was asked: with a budget, questions are asked one by one
             # until then. (Some cost nothing: two equal pictures need no request.)
             count = 1 if self._is_limited and self._spent.questions == 0 else len(new)
-            why_ended = self._ask_while_affordable(new[:count], questions, answers, context)
-            new = new[count:] if not self._given_up else []
+            self._ask_while_affordable(new[:count], asking)
+            new = new[count:]
+            if not new and asking.elsewhere:
+                # What somebody else is asking is waited for, and asked here only if they fail.
+                time.sleep(POLL)
+                new, asking.elsewhere = asking.elsewhere, []
         since = [name for name in self.store.models(self.teacher.signature) if name not in before]
-        return Answers(answers, remembered, why_ended if None in answers else "", _other_model([*before], since))
+        over_budget = asking.reached if None in asking.answers else ""
+        return Answers(asking.answers, remembered, over_budget, _other_model([*before], since))
 
-    def _ask_while_affordable(
-        self, places: list[int], questions: list[Question], answers: list[Answer | None], context: Context
-    ) -> str:
-        """Ask the questions at these places and fill in their answers; gives the limit that was reached, in words."""
+    def _is_over(self, asking: _Round) -> bool:
+        """Whether no further question of a round is to be begun."""
+        return bool(asking.reached) or self._given_up or asking.failed >= DEAD
+
+    def _ask_while_affordable(self, places: list[int], asking: _Round) -> None:
+        """Ask the questions at these places of a round and fill in their answers."""
         taken: list[int] = []
-        reached, failed = "", 0
+        signature = self.teacher.signature
 
         def affordable() -> Iterator[Question]:
-            nonlocal reached
             for i in places:
-                under_way = sum(answers[j] is None for j in taken)
-                reached = reached or self._reached(under_way)
-                if reached or self._given_up or failed >= DEAD:
+                under_way = sum(asking.answers[j] is None for j in taken)
+                asking.reached = asking.reached or self._reached(under_way)
+                if self._is_over(asking):
                     return
+                question = asking.questions[i]
+                if not (self.teacher.records_itself or self.store.claim(question, signature)):
+                    asking.elsewhere.append(i)
+                    continue
                 # Another run on the same store may have asked meanwhile.
-                answers[i] = self._remembered(questions[i])
-                if answers[i] is None:
+                asking.answers[i] = self._remembered(question)
+                if asking.answers[i] is None:
                     taken.append(i)
-                    yield questions[i]
+                    yield question
+                else:
+                    self.store.release(question, signature)
 
-        with closing(self.teacher.answers(affordable())) as arriving:
-            for number, answer in arriving:
-                i = taken[number]
-                if not self.teacher.records_itself:
-                    self.store.record(questions[i], self.teacher, answer, context)
-                    self._spent = self._spent.with_calls(answer.exchanges)
-                answers[i] = answer
-                failed = failed + 1 if answer.outcome is Outcome.FAILED else 0
-                self._arrived(len(answers) - answers.count(None))
-        return reached
+        try:
+            with closing(self.teacher.answers(affordable())) as arriving:
+                for number, answer in arriving:
+                    i = taken[number]
+                    if not self.teacher.records_itself:
+                        self.store.record(asking.questions[i], self.teacher, answer, asking.context)
+                        self._spent = self._spent.with_calls(answer.exchanges)
+                        self.store.release(asking.questions[i], signature)
+                    asking.answers[i] = answer
+                    asking.failed = asking.failed + 1 if answer.outcome is Outcome.FAILED else 0
+                    self._arrived(len(asking.answers) - asking.answers.count(None))
+        finally:
+            for i in taken:
+                self.store.release(asking.questions[i], signature)
 
     def _remembered(self, question: Question) -> Answer | None:
         """This teacher's stored answer to the question, or to the same pair in the other order."""

@@ -36,6 +36,7 @@ _JUDGEMENTS = (Outcome.FIRST, Outcome.SECOND, Outcome.EQUAL, Outcome.VALUE)
 _OTHER_WAY_ROUND = {Outcome.FIRST: Outcome.SECOND, Outcome.SECOND: Outcome.FIRST}
 _ALTERNATIVES = {"compare": 5, "rate": 20, "score": 20}
 """Number of alternative tokens with log-probabilities to request: enough to hold every answer."""
+_FREE: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0, "seconds": 0.0, "cost": 0.0, "reused": True}
 LONGEST_FAREWELL = 20.0
 """Maximum seconds to wait for pending replies when the teacher is given up."""
 
@@ -62,6 +63,8 @@ class _Interview:
     question: Question
     shown: tuple[tuple[Picture, ...], ...]
     exchanges: list[ModelCall] = field(default_factory=list)
+    paid: list[ModelCall] = field(default_factory=list)
+    """Replies to it that were paid for before and were not used yet."""
 
 
 class ChatTeacherConfig(TeacherConfig, ChatModelConfig):
@@ -199,6 +202,7 @@ class ChatTeacher(Teacher):
         if question.kind == "compare" and np.array_equal(frames[0], frames[-1]):
             return Answer(Outcome.EQUAL, 0.5, reason="the frames are identical")
         interview = _Interview(question, tuple(tuple(map(Picture, of_one)) for of_one in frames))
+        interview.paid.extend(self.recall(question))
         try:
             opinion = await self._vote(ask, interview)
         except asyncio.CancelledError:
@@ -256,6 +260,10 @@ class ChatTeacher(Teacher):
     ) -> ChatReply | Opinion:
         """Send a prompt and record every attempt; returns the reply, or a failed opinion if there is none."""
         request = self._request(prompt, interview.question)
+        paid = _take_paid(interview, request.text, stage, swapped, prompt.decides)
+        if paid is not None:
+            interview.exchanges.append(replace(paid, **_FREE))
+            return ChatReply(paid.reply)
 
         def note(attempt: Attempt) -> None:
             heard = attempt.reply or attempt.error
@@ -279,6 +287,25 @@ class ChatTeacher(Teacher):
     def _request(self, prompt: prompts.TeacherPrompt, question: Question) -> ChatRequest:
         alternatives = _ALTERNATIVES[question.kind] if prompt.decides else 0
         return ChatRequest(prompt.parts, prompt.schema, self.config.temperature, self.config.max_tokens, alternatives)
+
+
+def _take_paid(interview: _Interview, prompt: str, stage: str, swapped: bool, decides: bool) -> ModelCall | None:
+    """Take a reply to the same prompt that was paid for when the question was asked before; None if there is none.
+
+    One that decided nothing is not taken: it may have been cut off, which is why it was asked in vain. Nor are scores,
+    which need the log-probabilities that are not kept.
+    """
+    if decides and interview.question.kind == "score":
+        return None
+    for reply in interview.paid:
+        is_same = (reply.stage, reply.swapped, reply.prompt) == (stage, swapped, prompt)
+        if not is_same or not reply.reply.strip():
+            continue
+        if decides and read_reply(interview.question, ChatReply(reply.reply)).outcome not in _JUDGEMENTS:
+            continue
+        interview.paid.remove(reply)
+        return reply
+    return None
 
 
 def pick_frames(segment: Segment, count: int) -> np.ndarray:
