@@ -43,7 +43,14 @@ from sightline.config.loading import bundled_recipes, load_recipe
 from sightline.errors import BadInput, RunFailed
 from sightline.models.chat import calling
 from sightline.models.chat.anthropic import Anthropic
-from sightline.models.chat.calling import Limits, RateLimitedClient, TokenBucket, check, seconds_to_wait
+from sightline.models.chat.calling import (
+    Limits,
+    RateLimitedClient,
+    TokenBucket,
+    check,
+    error_from_status,
+    seconds_to_wait,
+)
 from sightline.models.chat.gemini import Gemini
 from sightline.models.chat.messages import (
     MOST_TOKENS,
@@ -53,6 +60,7 @@ from sightline.models.chat.messages import (
     ChatRequest,
     NoReply,
     Picture,
+    QuotaReached,
     Refused,
     Rejected,
     Transient,
@@ -196,6 +204,60 @@ def test_a_reply_that_was_all_thinking_is_cut_off(provider: str) -> None:
     with FaultServer(faults=[thought_too_long[provider]]) as server:
         (attempt,) = ask(model_at(server, provider))
     assert attempt.reply is not None and (attempt.reply.text, attempt.reply.cut_off) == ("", True)
+
+
+def said_by(provider: str, *parts: dict[str, Any], ended: str) -> Fault:
+    """A reply of these parts, in the provider's own form."""
+    usage = {"prompt_tokens": 9, "completion_tokens": 5, "input_tokens": 9, "output_tokens": 5}
+    if provider == "openai":
+        return as_json({"choices": [{"message": parts[0], "finish_reason": ended}], "usage": usage})
+    if provider == "gemini":
+        counts = {"promptTokenCount": 9, "candidatesTokenCount": 5}
+        candidate = {"content": {"role": "model", "parts": list(parts)}, "finishReason": ended}
+        return as_json({"candidates": [candidate], "usageMetadata": counts})
+    message = {"id": "m", "type": "message", "role": "assistant", "model": "x", "content": list(parts)}
+    return as_json(message | {"stop_reason": ended, "usage": usage})
+
+
+@pytest.mark.parametrize(
+    ("provider", "part", "ended", "told"),
+    [
+        ("openai", {"content": None, "reasoning_content": "first?"}, "stop", r"only thoughts \(reasoning_content\)"),
+        ("openai", {"content": "", "reasoning": "first?"}, "stop", r"only thoughts \(reasoning\)"),
+        ("openai", {"tool_calls": [{"function": {"name": "look"}}]}, "tool_calls", r"calls a tool \('look'\)"),
+        ("openai", {"content": None, "function_call": {"name": "look"}}, "function_call", r"calls a tool \('look'\)"),
+        ("openai", {"content": " "}, "weary", r"is empty \(weary\)"),
+        ("openai", {"content": None}, "stop", "is empty$"),
+        ("gemini", {"text": "first?", "thought": True}, "STOP", r"only thoughts \(thought\)"),
+        ("gemini", {"functionCall": {"name": "look", "args": {}}}, "STOP", r"calls a tool \('look'\)"),
+        ("gemini", {"text": ""}, "MALFORMED_FUNCTION_CALL", r"is empty \(MALFORMED_FUNCTION_CALL\)"),
+        ("anthropic", {"type": "thinking", "thinking": "?", "signature": "s"}, "end_turn", r"only thoughts \(thinking"),
+        ("anthropic", {"type": "tool_use", "id": "t", "name": "look", "input": {}}, "tool_use", r"a tool \('look'\)"),
+        ("anthropic", {"type": "text", "text": ""}, "pause_turn", r"is empty \(pause_turn\)"),
+    ],
+)
+def test_it_is_told_why_a_reply_has_no_text(provider: str, part: dict[str, Any], ended: str, told: str) -> None:
+    with FaultServer(faults=[said_by(provider, part, ended=ended)]) as server:
+        (attempt,) = ask(model_at(server, provider), limits=Limits(retries=3))
+    assert type(attempt.error) is NoReply and re.search(told, str(attempt.error))
+    assert (attempt.error.input_tokens, attempt.error.output_tokens) == (9, 5)  # they are paid for
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        ({"code": 503, "message": "no worker is free"}, Transient, "503 .*no worker is free"),
+        ({"code": 402, "message": "no credits"}, Rejected, "paid first .*no credits"),
+        ({"message": "provider gone"}, Transient, "502 .*provider gone"),
+        (None, Transient, "502"),
+    ],
+)
+def test_errors_within_a_choice_are_errors(error: Any, kind: type[NoReply], told: str) -> None:
+    """As gateways report those of whoever is behind them; half a reply may stand beside one."""
+    choice = {"message": {"content": '{"answer": "fi'}, "finish_reason": "error", "error": error}
+    with FaultServer(faults=[as_json({"choices": [choice]})]) as server:
+        (attempt,) = ask(model_at(server, "openai"))
+    assert isinstance(attempt.error, kind) and re.search(told, str(attempt.error))
 
 
 # -- keys and addresses ------------------------------------------------------------------------------------------------
@@ -536,6 +598,48 @@ def test_strange_errors_of_gemini_are_errors(body: Any, waits: list[float]) -> N
     with FaultServer(answers("first"), faults=[fault]) as server:
         made = ask(model_at(server, "gemini"), limits=Limits(retries=1))
     assert [type(attempt.error) for attempt in made] == [Transient, type(None)]
+
+
+@pytest.mark.parametrize("provider", ["openai", "gemini"])
+def test_quotas_of_the_day_are_told_from_those_of_the_minute(provider: str, waits: list[float]) -> None:
+    """Also where the server asks for a pause of seconds, as Gemini does for both."""
+    with FaultServer(answers("first"), faults=[gemini_429("3s"), gemini_429("3s", per="Day")]) as server:
+        made = ask(model_at(server, provider), limits=Limits(retries=5))
+    assert [type(attempt.error) for attempt in made] == [Transient, QuotaReached]
+    assert "a quota is used up" in str(made[-1].error) and len(server.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "retry_after", "kind"),
+    [
+        ("Rate limit reached for requests per day (RPD): Limit 200, Used 200. Please try again in 7m12s", "432", "day"),
+        ("Rate limit reached for requests per day (RPD): Please try again in 8.64s", "8.64", "minute"),
+        ("Rate limit reached for tokens per minute (TPM): Limit 8000", None, "minute"),
+        ("Rate limit exceeded: free-models-per-day. Add 10 credits to unlock 1000", None, "day"),
+        ("Daily token limit exceeded", None, "day"),
+        ("You have used your monthly allowance", None, "day"),
+        ("You exceeded your current quota (insufficient_quota)", None, "day"),
+        ("Too many requests", "86400", "minute"),  # which is told by the pause
+        ("slow down today", None, "minute"),
+    ],
+)
+def test_words_of_quotas(message: str, retry_after: str | None, kind: str) -> None:
+    error = error_from_status(429, message, "KEY", retry_after)
+    assert type(error) is (QuotaReached if kind == "day" else Transient)
+
+
+def test_nothing_is_sent_after_a_quota_is_used_up() -> None:
+    """Of requests that wait for their turn, too."""
+    with FaultServer(faults=[status(429, "requests per day")] * 50) as server:
+        model, calls = model_at(server, "openai"), RateLimitedClient(Limits(retries=5))
+        made = dict(stream_async(model.connected, calls.attempts, [REQUEST] * 20, at_once=4))
+    assert len(server.asked) <= 4
+    assert all(isinstance(attempts[-1].error, QuotaReached) for attempts in made.values())
+
+
+def test_a_quota_that_is_used_up_is_no_bad_input() -> None:
+    with FaultServer(faults=[status(429, "requests per day")]) as server, pytest.raises(RunFailed, match="used up"):
+        check(model_at(server, "openai"), Limits(), REQUEST)
 
 
 def test_a_wish_to_be_left_alone_is_for_all_requests(waits: list[float]) -> None:

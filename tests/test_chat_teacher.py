@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -24,10 +25,12 @@ import tiny_vlm
 from fault_server import (
     Asked,
     FaultServer,
+    Handler,
     Reply,
     answers,
     as_json,
     brighter,
+    gemini_429,
     hangs_up,
     not_json,
     nothing_said,
@@ -45,6 +48,7 @@ from sightline.models.chat.local import LocalModel
 from sightline.models.chat.messages import ChatModel, ChatRequest, Picture
 from sightline.models.chat.openai_compatible import OpenAICompatible
 from sightline.models.chat.streaming import stream_async
+from sightline.preferences.labelling import BackgroundLabeller, Budget
 from sightline.teachers import chat, prompts
 from sightline.teachers.chat import ChatTeacher, ChatTeacherConfig, Opinion, both_orders, count_votes, pick_frames
 
@@ -460,6 +464,93 @@ def test_giving_up_keeps_what_was_paid_for(monkeypatch: pytest.MonkeyPatch) -> N
     (replied, cancelled), (alone,) = said[1].exchanges, said[2].exchanges
     assert (replied.swapped, replied.error, replied.input_tokens > 200) == (False, "", True) and replied.cost > 0
     assert cancelled.swapped and cancelled.error == alone.error == "given up before a reply came"
+
+
+def asked_twice(server: FaultServer, folder: Path, question: Question, **settings: Any) -> list[Answer]:
+    """Answers to a question that is asked again after it was asked in vain."""
+    told = []
+    settings = {"retries": 0, "input_price": 1.0, "output_price": 1.0} | settings
+    with LabelStore(folder) as store:
+        for asked in (question, question):
+            labelling = BackgroundLabeller(teacher_at(server, **settings), store, Budget(), "run", "task")
+            labelling.ask([asked], step=0)
+            result = labelling.collect()
+            labelling.close()
+            assert result is not None and result.answers[0] is not None
+            told.append(result.answers[0])
+        spent = store.spent("run")
+        assert spent.requests == len(server.asked)
+        assert spent.money == pytest.approx(sum(call.cost for said in told for call in said.exchanges))
+        assert [label.answer for label in store.labels()] == told
+    return told
+
+
+def test_a_reply_that_was_paid_for_is_used_when_the_other_order_failed(tmp_path: Path) -> None:
+    question = pair(10, 200)
+    with FaultServer(faults=[None, status(500)]) as server:
+        failed, said = asked_twice(server, tmp_path, question)
+        assert failed.outcome is Outcome.FAILED and failed.exchanges[0].cost > 0
+        assert said.outcome is Outcome.SECOND
+        assert [(call.swapped, call.reused, call.cost > 0) for call in said.exchanges] == [
+            (False, True, False),
+            (True, False, True),
+        ]
+        assert said.exchanges[0].reply == failed.exchanges[0].reply
+    assert [asked.pictures[0].mean() for asked in server.asked] == [10, 200, 200]
+
+
+def test_a_description_that_was_paid_for_is_used(tmp_path: Path) -> None:
+    reply = in_turn("the second is brighter", '{"answer": "second"}', "the first is brighter", '{"answer": "first"}')
+    with FaultServer(reply, faults=[None, status(500)]) as server:
+        failed, said = asked_twice(server, tmp_path, pair(10, 200), stages=2)
+    assert failed.outcome is Outcome.FAILED and said.outcome is Outcome.SECOND
+    assert [(call.stage, call.reused) for call in said.exchanges[:2]] == [("describe", True), ("label", False)]
+
+
+def test_a_reply_that_was_cut_off_is_not_used_again(tmp_path: Path) -> None:
+    cut = as_json({"choices": [{"message": {"content": '{"reason": "the sec'}, "finish_reason": "length"}]})
+    with FaultServer(faults=[cut]) as server:
+        failed, said = asked_twice(server, tmp_path, pair(10, 200))
+    assert failed.outcome is Outcome.FAILED and said.outcome is Outcome.SECOND
+    assert not any(call.reused for call in said.exchanges) and len(server.asked) == 3
+
+
+def quota_of_the_day(handler: Handler) -> None:
+    gemini_429("37s", per="Day")(handler)
+
+
+@pytest.mark.parametrize("fault", [quota_of_the_day, status(429, "Rate limit exceeded: free-models-per-day")])
+def test_a_quota_of_the_day_ends_a_round(fault: Any, tmp_path: Path) -> None:
+    """What is under way is lost; nobody is asked what nobody will answer, and later the rest is asked."""
+    questions = [pair(i, 200) for i in range(1, 9)]
+    with FaultServer(faults=[None] * 4 + [fault] * 100) as server, LabelStore(tmp_path) as store:
+        labelling = BackgroundLabeller(teacher_at(server, concurrency=2), store, Budget(), "run", "task")
+        labelling.ask(questions, step=0)
+        result = labelling.collect()
+        assert result is not None and "answers no more: a quota is used up" in result.exhausted
+        assert len(server.asked) <= 6 and result.over_budget == ""
+        known = [answer for answer in result.answers if answer is not None and answer.outcome is not Outcome.FAILED]
+        assert known and result.answers.count(None) >= 4
+        before, server.faults = len(server.asked), []
+        labelling.ask(questions, step=0)
+        result = labelling.collect()
+        labelling.close()
+    assert result is not None and result.exhausted == ""
+    assert [answer and answer.outcome for answer in result.answers] == [Outcome.SECOND] * 8
+    paid = sum(not call.error for answer in result.answers if answer for call in answer.exchanges)
+    assert len(server.asked) - before == paid - 4  # each order of each pair was bought once
+
+
+def test_a_quota_can_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calling, "LONGEST_WAIT", 0.01)
+    monkeypatch.setattr(calling, "QUOTA_PAUSE", 0.02)
+    lines: list[str] = []
+    with FaultServer(faults=[quota_of_the_day] * 12) as server:
+        teacher = teacher_at(server, quota="wait", retries=0)
+        teacher.say = lines.append
+        ((_, said),) = teacher.answers([pair(10, 200)])
+    assert said.outcome is Outcome.SECOND and len(server.asked) == 14
+    assert lines and all(re.match("waiting 0 minutes: a quota is used up", line) for line in lines)
 
 
 def test_giving_up_needs_nobody_who_takes_answers() -> None:

@@ -304,9 +304,15 @@ class RunSession:
         # Of several processes, another one may have got the signal.
         return Stopped(self.stop.signal_number or signal.SIGTERM, self.saved_step)
 
-    def save_and_stop(self) -> Stopped:
-        """Save in the middle of a pause, which is dealt with once more after resuming; what is to be raised then."""
+    def save_and_stop(self, reason: str = "") -> Stopped | RunFailed:
+        """Save in the middle of a pause, which is dealt with once more after resuming; what is to be raised then.
+
+        Args:
+            reason: why the run cannot go on for now; empty if it was asked to stop.
+        """
         self.save()
+        if reason:
+            return RunFailed(f"{reason}; saved at step {self.saved_step}, and --resume goes on from there")
         return self.stopped()
 
     def give_up_if_overdue(self) -> None:

@@ -178,8 +178,8 @@ class AgentTrainer:
             return
         try:
             update = self._online.learn(self._turns, self.session.stop.requested)
-        except Interrupted:
-            raise self.session.save_and_stop() from None
+        except Interrupted as reason:
+            raise self.session.save_and_stop(str(reason)) from None
         if update is not None:
             self.session.log(self._turns, update.metrics)
             self.session.forget_scores()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sightline.cli.output import AsJson, Trust, check_new_folder, check_target, print_json
-from sightline.errors import BadInput
+from sightline.errors import BadInput, RunFailed
 
 if TYPE_CHECKING:
     from sightline.labels.types import ModelCall, Outcome
@@ -86,6 +86,7 @@ def run(
         other_model = result.answers.other_model
         spoken = {"outcomes": outcomes, "over_budget": over_budget, "other_model": other_model, "run": result.run}
         print_json({"teacher": result.teacher} | numbers | spoken)
+        _fail_if_exhausted(result.answers.exhausted)
         return
     typer.echo(f"teacher     {result.teacher}")
     about = "of random play" if result.fresh else "asked before"
@@ -96,6 +97,12 @@ def run(
     if result.answers.other_model:
         typer.echo(f"warning     {result.answers.other_model}")
     typer.echo(f"next        sightline label stats {path}")
+    _fail_if_exhausted(result.answers.exhausted)
+
+
+def _fail_if_exhausted(reason: str) -> None:
+    if reason:
+        raise RunFailed(f"{reason}; what was answered is kept, and the same command asks the rest later")
 
 
 @label.command()

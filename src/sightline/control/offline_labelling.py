@@ -133,6 +133,7 @@ def label_offline(
         teacher = reached or plan.config.teacher.in_run(
             TeacherRunContext(store, lambda: labelling.context, progress.say)
         )
+        teacher.say = progress.say
         labelling = BackgroundLabeller(
             *(teacher, store, plan.config.budget, run, plan.recipe.env),
             arrived=lambda arrived: progress.update(arrived, {}),

@@ -122,14 +122,15 @@ class ControlTrainer:
 
         Raises:
             Stopped: after saving.
+            RunFailed: after saving, since the reward model cannot go on for now.
         """
         self._check_losses()
         # Equal after resuming: this pause was dealt with before it was saved, unless a stop interrupted that.
         if self.step > self.session.state.step:
             try:
                 self._learn_reward(self.step)
-            except Interrupted:
-                raise self.session.save_and_stop() from None
+            except Interrupted as reason:
+                raise self.session.save_and_stop(str(reason)) from None
         self.session.between_steps(last)
 
     def _learn_reward(self, step: int) -> None:

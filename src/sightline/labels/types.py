@@ -335,6 +335,8 @@ class Teacher:
     signature: str
     records_itself: bool = False
     """True for a teacher whose answers are in the label store already when they arrive."""
+    say: Callable[[str], None] = staticmethod(lambda line: None)
+    """Tells the user one line; set by whoever shows lines."""
     recall: Callable[[Question], Sequence[ModelCall]] = staticmethod(lambda question: ())
     """Gives the replies that were paid for when a question was asked in vain; set by whoever keeps them."""
 
@@ -373,6 +375,11 @@ class Teacher:
 
     def check_frames(self, shape: Sequence[int], warn: Callable[[str], None]) -> None:
         """Warn, in one line, of frames [H, W, 3] of a size that this teacher does not judge well."""
+
+    @property
+    def exhausted(self) -> str:
+        """Why no further question is answered for now, such as a quota of the day; empty while they are."""
+        return ""
 
     def use_scale(self, scale: Scale) -> None:
         """Answer relative to this scale from now on."""

@@ -42,12 +42,14 @@ class Answers:
         remembered: how many of them were in the store already, and cost nothing.
         over_budget: which limit was reached, in words; empty if none.
         other_model: that another version of the model answers than before, in a line; empty if not.
+        exhausted: why the teacher answers no more for now, though there are questions left; empty if it does.
     """
 
     answers: list[Answer | None]
     remembered: int
     over_budget: str = ""
     other_model: str = ""
+    exhausted: str = ""
 
 
 @dataclass
@@ -58,6 +60,7 @@ class _Round:
         answers: those that there are by now, None for the others.
         elsewhere: places of questions that somebody else on the same store is asking just now.
         reached: limit of the budget that was reached, in words; empty while none is.
+        exhausted: why the teacher answers no more for now; empty while it does.
         failed: failures in a row by now.
     """
 
@@ -66,6 +69,7 @@ class _Round:
     answers: list[Answer | None]
     elsewhere: list[int] = field(default_factory=list)
     reached: str = ""
+    exhausted: str = ""
     failed: int = 0
 
     def unanswered(self) -> list[int]:
@@ -146,12 +150,18 @@ class BackgroundLabeller:
                 time.sleep(POLL)
                 new, asking.elsewhere = asking.elsewhere, []
         since = [name for name in self.store.models(self.teacher.signature) if name not in before]
-        over_budget = asking.reached if None in asking.answers else ""
-        return Answers(asking.answers, remembered, over_budget, _other_model([*before], since))
+        is_whole = all(answer is not None and answer.outcome is not Outcome.FAILED for answer in asking.answers)
+        return Answers(
+            asking.answers,
+            remembered,
+            over_budget=asking.reached if None in asking.answers else "",
+            other_model=_other_model([*before], since),
+            exhausted="" if is_whole else asking.exhausted,
+        )
 
     def _is_over(self, asking: _Round) -> bool:
         """Whether no further question of a round is to be begun."""
-        return bool(asking.reached) or self._given_up or asking.failed >= DEAD
+        return bool(asking.reached or asking.exhausted) or self._given_up or asking.failed >= DEAD
 
     def _ask_while_affordable(self, places: list[int], asking: _Round) -> None:
         """Ask the questions at these places of a round and fill in their answers."""
@@ -162,6 +172,7 @@ class BackgroundLabeller:
             for i in places:
                 under_way = sum(asking.answers[j] is None for j in taken)
                 asking.reached = asking.reached or self._reached(under_way)
+                asking.exhausted = self.teacher.exhausted
                 if self._is_over(asking):
                     return
                 question = asking.questions[i]
@@ -180,6 +191,8 @@ class BackgroundLabeller:
             with closing(self.teacher.answers(affordable())) as arriving:
                 for number, answer in arriving:
                     i = taken[number]
+                    if self.teacher.exhausted and not answer.exchanges and answer.outcome is Outcome.FAILED:
+                        continue  # it was begun, and never asked
                     if not self.teacher.records_itself:
                         self.store.record(asking.questions[i], self.teacher, answer, asking.context)
                         self._spent = self._spent.with_calls(answer.exchanges)
@@ -187,6 +200,7 @@ class BackgroundLabeller:
                     asking.answers[i] = answer
                     asking.failed = asking.failed + 1 if answer.outcome is Outcome.FAILED else 0
                     self._arrived(len(asking.answers) - asking.answers.count(None))
+            asking.exhausted = self.teacher.exhausted
         finally:
             for i in taken:
                 self.store.release(asking.questions[i], signature)

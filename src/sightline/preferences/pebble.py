@@ -80,6 +80,7 @@ class Pebble(OnlineRewardModel):
         self._store = store
         people = TeacherRunContext(store, lambda: self._labelling.context, context.say)
         asked = (teacher or config.teacher.in_run(people)) if config.questions else Teacher()
+        asked.say = context.say
         self._labelling = BackgroundLabeller(asked, store, config.budget, RunFolder(context.folder).id, context.env)
 
     def close(self) -> None:
@@ -132,7 +133,7 @@ class Pebble(OnlineRewardModel):
         """Ask, and learn from what was answered, if it is time to.
 
         Raises:
-            Interrupted: told to stop while waiting for answers.
+            Interrupted: told to stop while waiting for answers, or the teacher answers no more for now.
             RunFailed: the teacher has given no usable answer at all, or no episode is as long as a segment.
         """
         if self._lessons and self._has_rewarded:
@@ -216,6 +217,9 @@ class Pebble(OnlineRewardModel):
         answers = self._labelling.collect(should_stop)
         if answers is None:
             raise Interrupted
+        if answers.exhausted:
+            # The round stays open: what was answered is in the store, and a resumed run asks the rest.
+            raise Interrupted(f"{answers.exhausted}; what was answered is kept")
         waited = time.monotonic() - waited
         first = not self.learned.ready
         numbers = self._learner.learn(asked, answers.answers)

@@ -232,7 +232,8 @@ class OnlineRewardModel(RewardModel):
 
 
 class Interrupted(Exception):
-    """A reward model was told to stop while it waited; what it has so far is in its state."""
+    """A reward model was told to stop while it waited, or the message says why it cannot go on for now; what it has so
+    far is in its state."""
 
 
 READERS = ("reward", "embed", "capture")

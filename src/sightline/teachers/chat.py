@@ -143,7 +143,7 @@ class ChatTeacher(Teacher):
         self.name = f"chat {config.model}"
         self._model = config.open()
         self._limits = config.limits(self._model)
-        self._calls = RateLimitedClient(self._limits)
+        self._calls = RateLimitedClient(self._limits, lambda line: self.say(line))
         self._cancel_token = CancelToken()
         # Not of `max_tokens`: a reply that is cut off fails.
         depends_on = ("stages", "swap", "votes", "structured", "frames", "temperature")
@@ -183,7 +183,13 @@ class ChatTeacher(Teacher):
             BadInput: package or key missing.
         """
         self._cancel_token = CancelToken()
+        self._calls.exhausted = None
         return stream_async(self._model.connected, self._answer, questions, self.config.concurrency, self._cancel_token)
+
+    @property
+    def exhausted(self) -> str:
+        quota = self._calls.exhausted
+        return "" if quota is None else f"{self._model.where} answers no more: {quota}"
 
     def give_up(self) -> None:
         """Begin no further question, wait a little for those under way, and fail the rest of them.

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from sightline.agents.samplers import Completion, Conversation, Key, only_text
-from sightline.errors import BadInput
+from sightline.errors import BadInput, RunFailed
 from sightline.images import Picture
 from sightline.models.chat.calling import Attempt, RateLimitedClient, check
 from sightline.models.chat.config import ChatModelConfig
-from sightline.models.chat.messages import Ask, ChatModel, ChatRequest, Part, Refused, Rejected
+from sightline.models.chat.messages import Ask, ChatModel, ChatRequest, Part, QuotaReached, Refused, Rejected
 from sightline.models.chat.streaming import stream_async
 
 
@@ -55,7 +55,7 @@ class ChatSampler:
         self._schema = schema if config.structured else None
         self._model: ChatModel = config.open()
         self._limits = config.limits(self._model)
-        self._calls = RateLimitedClient(self._limits)
+        self._calls = RateLimitedClient(self._limits, warn)
 
     def check(self) -> None:
         """Send a trivial request with a picture and all options that later requests have.
@@ -72,6 +72,7 @@ class ChatSampler:
 
         Raises:
             BadInput: package or key missing, or requests are rejected for good.
+            RunFailed: a quota of the day or the account is used up.
         """
         replies = [only_text("", finished=False) for _ in conversations]
         requests = [self._request(as_one_turn(conversation)) for conversation in conversations]
@@ -84,6 +85,8 @@ class ChatSampler:
 
     async def _reply(self, ask: Ask, request: ChatRequest) -> Attempt:
         last = (await self._calls.attempts(ask, request, self._count))[-1]
+        if isinstance(last.error, QuotaReached):
+            raise RunFailed(f"{self._model.where} answers no more: {last.error}; quota=wait waits for it")
         if isinstance(last.error, Rejected):
             raise BadInput(f"the chat model at {self._model.where} cannot be asked: {last.error}")
         return last

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from sightline.models.chat.calling import Capabilities, Post, error_from_status
 from sightline.models.chat.hosted import HostedModel
-from sightline.models.chat.messages import ChatReply, ChatRequest, Part, Refused
+from sightline.models.chat.messages import ChatReply, ChatRequest, NoReply, Part, Refused, silence
 
 
 class Anthropic(HostedModel):
@@ -74,4 +74,10 @@ def _read(message: Any) -> ChatReply:
     if message.stop_reason == "refusal":
         raise Refused("the model declines to answer", *spent)
     text = "".join(block.text for block in message.content if block.type == "text")
-    return ChatReply(text, *spent, cut_off=message.stop_reason == "max_tokens", model=str(message.model or ""))
+    is_cut_off = message.stop_reason in ("max_tokens", "model_context_window_exceeded")
+    if not (text.strip() or is_cut_off):
+        tool = next((block.name for block in message.content if block.type.endswith("tool_use")), "")
+        thoughts = next((block.type for block in message.content if "thinking" in block.type), "")
+        ended = "" if message.stop_reason == "end_turn" else str(message.stop_reason)
+        raise NoReply(silence(thoughts, tool, ended), *spent)
+    return ChatReply(text, *spent, cut_off=is_cut_off, model=str(message.model or ""))

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from sightline.errors import BadInput, RunFailed
 from sightline.models.chat.messages import (
@@ -20,6 +22,7 @@ from sightline.models.chat.messages import (
     ChatReply,
     ChatRequest,
     NoReply,
+    QuotaReached,
     Refused,
     Rejected,
     Transient,
@@ -27,12 +30,18 @@ from sightline.models.chat.messages import (
 from sightline.models.chat.streaming import stream_async
 
 LONGEST_WAIT = 120.0
-"""Seconds; a server that asks for more (a daily quota, say) is not waited for."""
+"""Seconds; a server that asks for more has a quota that is not one of the minute."""
+QUOTA_PAUSE = 3600.0
+"""Seconds between two requests while a quota is waited for that nobody says the end of."""
 _FIRST_GUESS = 1_000.0
 """Tokens of a request, until the first reply tells."""
 _RETRYABLE = {408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529}
 """HTTP statuses that may pass."""
 _UNPAID = ("insufficient_quota", "credit balance", "payment required")
+_LONG_QUOTA = re.compile(
+    r"per[\s_-]*(?:day|week|month)|(?:free|models)-per-day|\b(?:daily|weekly|monthly)\b|\b[RT]PD\b", re.IGNORECASE
+)
+"""Words of a complaint about a quota that is not one of the minute."""
 _FILTERED = ("content_filter", "content_policy", "content management policy", "safety system")
 _ABOUT_SCHEMAS = ("schema", "response_format", "json", "output_config", "response_mime_type", "structured", "grammar")
 """Words in a complaint about the form that a reply was to have."""
@@ -47,6 +56,7 @@ class Limits:
         timeout: seconds for one request, None for no limit.
         retries: further attempts after a failure that may pass.
         first_wait: seconds before the first of them; each further wait is twice as long.
+        waits_for_quota: whether a quota that is used up is waited for, be it until tomorrow.
     """
 
     requests_per_minute: float | None = None
@@ -54,6 +64,7 @@ class Limits:
     timeout: float | None = 60.0
     retries: int = 5
     first_wait: float = 1.0
+    waits_for_quota: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,10 +109,18 @@ class TokenBucket:
 
 
 class RateLimitedClient:
-    """Sends requests within the limits of one provider. Kept for a whole run: limits do not end with a round."""
+    """Sends requests within the limits of one provider. Kept for a whole run: limits do not end with a round.
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    Args:
+        say: told in one line when a quota is waited for.
+
+    Attributes:
+        exhausted: the quota that is used up, after which nothing is sent until this is None again.
+    """
+
+    def __init__(self, limits: Limits, say: Callable[[str], None] = lambda message: None) -> None:
+        self._limits, self._say = limits, say
+        self.exhausted: QuotaReached | None = None
         self._requests, self._tokens = TokenBucket(limits.requests_per_minute), TokenBucket(limits.tokens_per_minute)
         self._usual_tokens = _FIRST_GUESS
         self._not_before = 0.0
@@ -118,9 +137,17 @@ class RateLimitedClient:
         """
         made: list[Attempt] = []
         while True:
+            if self.exhausted is not None:  # nobody is asked what nobody will answer
+                return [*made, Attempt(None, self.exhausted, 0.0)]
             attempt = await self._attempt(ask, request, note)
             note(attempt)
             made.append(attempt)
+            if isinstance(attempt.error, QuotaReached) and self._limits.waits_for_quota:
+                made.clear()
+                self._wait_for_quota(attempt.error)
+                continue
+            if isinstance(attempt.error, QuotaReached):
+                self.exhausted = attempt.error
             if not isinstance(attempt.error, Transient) or len(made) > self._limits.retries:
                 return made
             await asyncio.sleep(self._wait_after(attempt.error, len(made)))
@@ -150,11 +177,18 @@ class RateLimitedClient:
             error, tokens = why, why.input_tokens + why.output_tokens
             wished = why.retry_after if isinstance(why, Transient) else None
             if wished is not None and wished > LONGEST_WAIT:
-                error = Rejected(f"{why}; it wants a pause of {wished:.0f} s")
+                error = QuotaReached(f"{why}; it wants a pause of {wished:.0f} s", wished)
             elif wished is not None:
                 self._not_before = max(self._not_before, time.monotonic() + wished)
         self._tokens.adjust(tokens - guess)
         return Attempt(reply, error, time.monotonic() - began)
+
+    def _wait_for_quota(self, reached: QuotaReached) -> None:
+        """Have all requests wait until a quota may be renewed."""
+        pause = max(reached.retry_after or QUOTA_PAUSE, LONGEST_WAIT)
+        if self._not_before < time.monotonic():  # the first to be told
+            self._say(f"waiting {pause / 60:.0f} minutes: {reached}")
+            self._not_before = time.monotonic() + pause
 
     def _wait_after(self, error: Transient, failures: int) -> float:
         """Exponential back-off with jitter; a little only, where the server said itself how long to pause."""
@@ -170,7 +204,7 @@ def check(model: ChatModel, limits: Limits, request: ChatRequest) -> ChatReply:
         BadInput: key missing or refused, model unknown, or it turns down such requests.
         RunFailed: the server does not answer, or nothing that is a reply.
     """
-    calls = RateLimitedClient(replace(limits, retries=min(limits.retries, 2)))
+    calls = RateLimitedClient(replace(limits, retries=min(limits.retries, 2), waits_for_quota=False))
 
     async def once(ask: Ask, asked: ChatRequest) -> Attempt:
         try:
@@ -182,20 +216,23 @@ def check(model: ChatModel, limits: Limits, request: ChatRequest) -> ChatReply:
     ((_, last),) = stream_async(model.connected, once, [request], at_once=1)
     if last.reply is not None:
         return last.reply
-    kind = RunFailed if isinstance(last.error, Transient) else BadInput
+    kind = RunFailed if isinstance(last.error, Transient | QuotaReached) else BadInput
     raise kind(f"the chat model at {model.where} cannot be asked: {last.error}")
 
 
 # -- HTTP statuses -----------------------------------------------------------------------------------------------------
 
 
-def error_from_status(status: int, message: str, key_variable: str | None, retry_after: str | None = None) -> NoReply:
+def error_from_status(
+    status: int, message: str, key_variable: str | None, retry_after: str | None = None, quota: str = ""
+) -> NoReply:
     """Make the exception for an HTTP status: retry, ask for less, or give up.
 
     Args:
         message: what the server says about it.
         key_variable: where the key came from, None if none was sent.
         retry_after: the server's header of that name, or what says the same.
+        quota: name of the quota that is used up, where the server tells it beside the message.
     """
     wait = seconds_to_wait(retry_after)
     # Gemini mentions billing whenever a limit of the minute is reached, and says then how long to wait.
@@ -207,8 +244,14 @@ def error_from_status(status: int, message: str, key_variable: str | None, retry
     if status in (401, 403) or (status == 400 and "api key" in lowered):
         about = f"the key in {key_variable}" if key_variable else "a request without a key; set key_env"
         return Rejected(f"the server refuses {about}{said}")
+    # Gemini asks for a pause of seconds whichever quota it is; others that do are served again by then.
+    is_long = bool(_LONG_QUOTA.search(quota)) or (
+        _LONG_QUOTA.search(message) is not None and (wait is None or wait > LONGEST_WAIT)
+    )
+    if status == 429 and is_long:
+        return QuotaReached(f"a quota is used up{said or f' ({quota})'}", None if quota else wait)
     if status == 402 or (status == 429 and any(word in lowered for word in unpaid)):
-        return Rejected(f"the provider wants to be paid first{said}")
+        return QuotaReached(f"the provider wants to be paid first{said}")
     if status == 404:
         return Rejected(f"the server knows no such model or address{said}")
     if status in (400, 422) and any(word in lowered for word in _FILTERED):
@@ -216,6 +259,33 @@ def error_from_status(status: int, message: str, key_variable: str | None, retry
     if status in _RETRYABLE or status >= 500:
         return Transient(f"the server answers {status}{said}", wait)
     return Rejected(f"the server answers {status}{said}", malformed=status in (400, 422))
+
+
+def retry_delay(body: Any) -> str | None:
+    """Seconds that the body of an error asks to wait, in digits: Google says so there, and not in a header."""
+    for detail in _details(body, "RetryInfo"):
+        return str(detail.get("retryDelay", "")).removesuffix("s")
+    return None
+
+
+def quotas(body: Any) -> str:
+    """Names of the quotas that the body of one of Google's errors says to be used up: `GenerateRequestsPerDay…`."""
+    names = []
+    for detail in _details(body, "QuotaFailure"):
+        violations = detail.get("violations")
+        listed = violations if isinstance(violations, list) else ()
+        names += [str(violation.get("quotaId", "")) for violation in listed if isinstance(violation, dict)]
+    return " ".join(names)
+
+
+def _details(body: Any, kind: str) -> Iterator[dict[str, Any]]:
+    """Details of a kind in the body of one of Google's errors, which may lie in a list."""
+    body = body[0] if isinstance(body, list) and body else body
+    inner = body.get("error") if isinstance(body, dict) else None
+    details = inner.get("details") if isinstance(inner, dict) else None
+    for detail in details if isinstance(details, list) else ():
+        if isinstance(detail, dict) and str(detail.get("@type", "")).endswith(f"google.rpc.{kind}"):
+            yield detail
 
 
 def seconds_to_wait(retry_after: str | None, now: float | None = None) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
@@ -57,6 +57,8 @@ class ChatModelConfig(Strict):
     """Seconds for one request."""
     retries: int = Field(default=5, ge=0)
     """Further attempts after a failure that may pass."""
+    quota: Literal["stop", "wait"] = "stop"
+    """What to do when a quota of the day or the account is used up: `stop`, to be resumed later, or `wait` for it."""
     options: dict[str, Any] = {}
     """Further fields of the request's body."""
 
@@ -74,7 +76,10 @@ class ChatModelConfig(Strict):
     def limits(self, model: ChatModel) -> Limits:
         """How often the model may be asked; one that answers in batches takes its own time."""
         timeout = None if model.batched else self.timeout
-        return Limits(self.requests_per_minute, self.tokens_per_minute, timeout, self.retries)
+        return Limits(
+            *(self.requests_per_minute, self.tokens_per_minute, timeout, self.retries),
+            waits_for_quota=self.quota == "wait",
+        )
 
     def reaches(self) -> Iterator[Reach]:
         """What lies outside of this machine."""

@@ -8,9 +8,9 @@ import ssl
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
-from sightline.models.chat.calling import Capabilities, Post, error_from_status
+from sightline.models.chat.calling import Capabilities, Post, error_from_status, quotas, retry_delay
 from sightline.models.chat.hosted import HostedModel
-from sightline.models.chat.messages import ChatReply, ChatRequest, Refused, Token, Transient
+from sightline.models.chat.messages import ChatReply, ChatRequest, NoReply, Refused, Token, Transient, silence
 
 BLOCKED = {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY", "MODEL_ARMOR"}
 """Reasons to end a reply that mean that it was declined."""
@@ -82,24 +82,14 @@ class Gemini(HostedModel):
 
     def _error(self, error: Any) -> Exception:
         headers = getattr(getattr(error, "response", None), "headers", None) or {}
-        wait = headers.get("retry-after") or _retry_delay(error.details)
-        return error_from_status(int(error.code), str(error.message or ""), self._key_env, wait)
+        wait = headers.get("retry-after") or retry_delay(error.details)
+        return error_from_status(int(error.code), str(error.message or ""), self._key_env, wait, quotas(error.details))
 
 
 def _samples_its_own_way(model: str) -> bool:
     """Whether a model is one of Gemini 3 or later, where Google advises against a temperature of the user's."""
     generation = re.match(r"(?:models/)?gemini-(\d+)", model)
     return generation is not None and int(generation[1]) >= 3
-
-
-def _retry_delay(body: Any) -> str | None:
-    """Seconds that the body of an error asks to wait, in digits: Google says so there, and not in a header."""
-    inner = body.get("error") if isinstance(body, dict) else None
-    details = inner.get("details") if isinstance(inner, dict) else None
-    for detail in details if isinstance(details, list) else ():
-        if isinstance(detail, dict) and str(detail.get("@type", "")).endswith("google.rpc.RetryInfo"):
-            return str(detail.get("retryDelay", "")).removesuffix("s")
-    return None
 
 
 def _read(response: Any) -> ChatReply:
@@ -116,6 +106,10 @@ def _read(response: Any) -> ChatReply:
         raise Refused(f"the provider blocked the reply: {ended}", read, wrote)
     parts = (candidate.content.parts if candidate.content else None) or []
     text = "".join(part.text or "" for part in parts if not part.thought)
+    if not (text.strip() or ended == "MAX_TOKENS"):
+        tool = next((part.function_call.name or "unnamed" for part in parts if part.function_call), "")
+        thoughts = "thought" if any(part.thought for part in parts) else ""
+        raise NoReply(silence(thoughts, tool, "" if ended == "STOP" else ended), read, wrote)
     tokens, version = _tokens(candidate.logprobs_result), str(response.model_version or "")
     return ChatReply(text, read, wrote, ended == "MAX_TOKENS", tokens, version)
 

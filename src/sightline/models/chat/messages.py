@@ -85,6 +85,24 @@ def _whole(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def silence(thoughts: str = "", tool: str = "", ended: str = "") -> str:
+    """Why a reply has no text, in words.
+
+    Args:
+        thoughts: the field with the model's thoughts, which are all there is; empty if there are none.
+        tool: name of the tool that is called instead; empty if none is.
+        ended: the provider's word for why the reply ended, where it is not an ordinary end.
+    """
+    if tool:
+        return f"the model calls a tool ('{tool[:40]}') in place of a reply; turn tools off at the server"
+    if thoughts:
+        return (
+            f"the reply holds only thoughts ({thoughts}) and no answer; turn thinking off by options, or the server's "
+            "reasoning parser"
+        )
+    return f"the reply is empty ({ended})" if ended else "the reply is empty"
+
+
 def _counted(tokens: int) -> int:
     return min(max(tokens, 0), MOST_TOKENS)
 
@@ -111,6 +129,18 @@ class Rejected(NoReply):
     def __init__(self, message: str, malformed: bool = False) -> None:
         super().__init__(message)
         self.malformed = malformed
+
+
+class QuotaReached(Rejected):
+    """A quota of the day, the month or the account is used up: no request will be answered for now.
+
+    Attributes:
+        retry_after: seconds after which the server wants to be asked again, if it says so.
+    """
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class Transient(NoReply):

@@ -12,9 +12,12 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
-from sightline.models.chat.calling import Capabilities, Post, error_from_status
+from sightline.models.chat.calling import Capabilities, Post, error_from_status, quotas, retry_delay
 from sightline.models.chat.hosted import HostedModel
-from sightline.models.chat.messages import ChatReply, ChatRequest, Part, Refused, Token, Transient
+from sightline.models.chat.messages import ChatReply, ChatRequest, NoReply, Part, Refused, Token, Transient, silence
+
+_THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking")
+"""Fields of a message in which servers put what a model thinks before it answers."""
 
 
 class OpenAICompatible(HostedModel):
@@ -44,12 +47,19 @@ class OpenAICompatible(HostedModel):
                 # JSON is UTF-8 (RFC 8259); the header may name any encoding, or none that there is.
                 text = response.content.decode("utf-8", errors="replace")
                 if response.status_code != 200:
-                    raise error_from_status(
-                        *(response.status_code, complaint(text), self._key_env), response.headers.get("retry-after")
-                    )
+                    raise self._error(response.status_code, text, response.headers.get("retry-after"))
                 return self._read(text)
 
             yield post
+
+    def _error(self, status: int, text: str, retry_after: str | None = None) -> NoReply:
+        """The error that a status and a body mean; Google's interface of this kind speaks as its own does."""
+        try:
+            body = json.loads(text)
+        except (ValueError, RecursionError):
+            body = None
+        wait = retry_after or retry_delay(body)
+        return error_from_status(status, complaint(text), self._key_env, wait, quotas(body))
 
     def _body(self, request: ChatRequest, supported: Capabilities) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -77,17 +87,24 @@ class OpenAICompatible(HostedModel):
             body = json.loads(text)
             if body.get("error"):
                 status = body["error"].get("code")
-                raise error_from_status(status if isinstance(status, int) else 500, complaint(text), self._key_env)
+                raise self._error(status if isinstance(status, int) else 500, text)
             choice, usage = body["choices"][0], body.get("usage") or {}
             message, ended = choice["message"], choice.get("finish_reason")
             spent = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
             content = _content(message.get("content"))
+            if choice.get("error") or ended == "error":  # of whoever is behind a gateway
+                inner = choice.get("error") or {}
+                status = inner.get("code") if isinstance(inner, dict) else None
+                raise self._error(status if isinstance(status, int) else 502, json.dumps({"error": inner}))
             if message.get("refusal") or ended == "content_filter":
                 raise Refused(str(message.get("refusal") or "the provider's filter blocked the reply"), *spent)
+            is_cut_off = ended in ("length", "max_tokens")
+            if not (content.strip() or is_cut_off):
+                raise NoReply(_silence(message, ended), *spent)
             return ChatReply(
                 content,
                 *spent,
-                cut_off=ended in ("length", "max_tokens"),
+                cut_off=is_cut_off,
                 tokens=_tokens(choice.get("logprobs")),
                 model=str(body.get("model") or ""),
             )
@@ -109,6 +126,15 @@ def _content(content: Any) -> str:
     return "" if content is None else str(content)
 
 
+def _silence(message: Any, ended: Any) -> str:
+    """Why a message has no text."""
+    thoughts = next((name for name in _THOUGHTS if message.get(name)), "")
+    calls = message.get("tool_calls") or [{"function": message.get("function_call")}]
+    function = calls[0].get("function") or {}
+    tool = str(function.get("name") or "") or ("unnamed" if message.get("tool_calls") else "")
+    return silence(thoughts, tool, "" if ended in (None, "stop") else str(ended)[:40])
+
+
 def _tokens(logprobs: Any) -> tuple[Token, ...]:
     return tuple(
         Token(
@@ -123,6 +149,7 @@ def complaint(text: str) -> str:
     """The error message in the body of an answer, in one line, wherever the server puts it."""
     try:
         body = json.loads(text)
+        body = body[0] if isinstance(body, list) and body else body
         error = body.get("error", body)
         if isinstance(error, dict):
             said = (error.get("message") or error.get("detail"), error.get("code"), error.get("param"))
