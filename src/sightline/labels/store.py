@@ -252,8 +252,8 @@ class LabelStore:
             with self._reading():
                 rows = self._database.execute(
                     "SELECT exchanges.*, model FROM exchanges JOIN labels ON labels.id = exchanges.label "
-                    "LEFT JOIN models USING (label, position) WHERE key = ? AND outcome = ? AND retracted IS NULL AND error = '' AND position >= 0 "
-                    "ORDER BY labels.id, position",
+                    "LEFT JOIN models USING (label, position) WHERE key = ? AND outcome = ? AND retracted IS NULL "
+                    "AND error = '' AND position >= 0 ORDER BY labels.id, position",
                     (asked.key(signature), Outcome.FAILED.value),
                 ).fetchall()
             calls = [_call(row, row["model"] or "") for row in rows]
