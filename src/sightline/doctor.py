@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from sightline import registry
 from sightline.errors import BadInput, reason_of
 from sightline.requirements import install_command, misfit, misfits, requirements
+from sightline.runs.children import SAFE
 
 if TYPE_CHECKING:
     from sightline.models.chat.messages import ChatModel
@@ -157,7 +158,7 @@ def _mujoco_back_end(name: str) -> Check:
     """Try rendering in a process of its own: a missing library can end it."""
     from sightline.envs.rendering import is_software  # needs Gymnasium, which may be what is missing
 
-    environment = os.environ | {"MUJOCO_GL": name}
+    environment = os.environ | SAFE | {"MUJOCO_GL": name}
     try:
         tried = subprocess.run(
             [sys.executable, "-c", _RENDER], env=environment, capture_output=True, text=True, timeout=60, check=False
@@ -188,7 +189,14 @@ def _pyglet() -> Check:
         return Check(
             "pyglet", False, "not installed", "only environments that draw by it need it; their packages bring it"
         )
-    tried = subprocess.run([sys.executable, "-c", _PYGLET], capture_output=True, text=True, timeout=60, check=False)
+    tried = subprocess.run(
+        [sys.executable, "-c", _PYGLET],
+        env=os.environ | SAFE,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     if tried.returncode == 0:
         return Check("pyglet", True, f"{version} draws without a display; set PYGLET_HEADLESS=1")
     reason = (tried.stderr.strip().splitlines() or [f"ended with code {tried.returncode}"])[-1][:90]

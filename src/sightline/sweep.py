@@ -38,6 +38,7 @@ from sightline.evaluation.episode_stats import describe
 from sightline.models.device import available_cores
 from sightline.reports.comparison import SWEEP
 from sightline.reports.pages import duration, read_mapping, read_text
+from sightline.runs.children import SAFE
 from sightline.runs.files import read_document, write_document
 from sightline.runs.folder import RunFolder
 from sightline.runs.lease import current_owner, take_lease
@@ -426,7 +427,9 @@ class _Sweeping:
             self.say(f"{cell.name}: waiting for {owner}, which is writing it")
             self.foreign[cell.name] = cell
             return
-        environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(cell.recipe.threads))}
+        environment = (
+            os.environ | SAFE | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(cell.recipe.threads))}
+        )
         with self._log(cell).open("wb") as log:
             # In a session of its own, so that Ctrl-C reaches this process alone, which passes it on once: the second
             # one would keep a run from saving.

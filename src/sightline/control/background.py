@@ -36,6 +36,7 @@ from sightline.errors import BadInput, RunFailed, reason_of
 from sightline.models.device import available_cores
 from sightline.rewards.base import Interrupted
 from sightline.rewards.kept import as_learned
+from sightline.runs.children import SAFE
 from sightline.runs.folder import RunFolder
 from sightline.runs.stopping import give_up_if_overdue
 from sightline.runs.temporary import TemporaryFolder
@@ -100,6 +101,7 @@ class EvaluationProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            env=os.environ | SAFE,
             start_new_session=True,  # Ctrl-C is for this process
         )
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -12,6 +13,7 @@ import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -169,13 +171,15 @@ def _packages_here() -> str:
 
 
 def _import(name: str) -> ModuleType:
-    """Import a module of the working folder, or one that is installed.
+    """Import a module that is installed, or one of the working folder.
 
     Raises:
         BadInput: there is none, it needs one that is missing, or it fails.
     """
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    with contextlib.suppress(OSError):  # the working folder was deleted
+        if os.getcwd() not in sys.path:
+            # Last: no file there may stand in for Python's own modules, or for those that are installed.
+            sys.path.append(os.getcwd())
     # Names of wheels have hyphens where those of modules have underscores.
     name = name.replace("-", "_")
     before = set(registry)
@@ -242,9 +246,20 @@ def _not_in_module(module: ModuleType, attribute: str) -> str:
     ]
     what = f"module '{module.__name__}' has no '{attribute}'"
     makers = [name for name, member in vars(module).items() if not name.startswith("_") and _returns_env(member)]
+    what += _hidden(module)
     if not (ids or makers):
         return f"{what}, nor any environment class, and it registers none with Gymnasium"
     return f"{what}{nearest(attribute, [*ids, *makers])}"
+
+
+def _hidden(module: ModuleType) -> str:
+    """Remark on a file of the working folder that has the name of another module; empty without one."""
+    root = module.__name__.split(".")[0]
+    imported = str(getattr(sys.modules.get(root), "__file__", None) or "")
+    for file in (Path(f"{root}.py"), Path(root, "__init__.py")):
+        if file.is_file() and file.resolve() != Path(imported).resolve():
+            return f" (the working folder's {file} has the name of another module, which comes first: rename it)"
+    return ""
 
 
 def _no_maker(build: Any, env_id: str) -> str:

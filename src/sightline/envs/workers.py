@@ -28,6 +28,7 @@ import psutil
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from sightline.errors import BadInput, RunFailed, reason_and_place, reason_of
+from sightline.runs.children import safe_children
 from sightline.runs.stopping import exit_now, give_up_if_overdue, stop_signals
 from sightline.runs.streams import steady_standard_streams
 
@@ -69,7 +70,8 @@ class Worker:
         self._replies: dict[int, tuple[bool, Any]] = {}
         self._died: WorkerDied | None = None
         self._answers, self._heard = 0, time.monotonic()
-        self._process.start()
+        with safe_children():
+            self._process.start()
         there.close()
         self.ready = self._result(0, None)
         """Waits until the object is made; raises what that raised."""
