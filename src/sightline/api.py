@@ -75,7 +75,7 @@ def train(
     if resume:
         if run_dir is None:
             raise BadInput("say which run to resume: run_dir=…")
-        run = open_run(Path(run_dir))
+        run = open_run(Path(run_dir).expanduser())
         if recipe is None and set(overrides) <= {"steps"}:
             wanted = load_recipe(run.document(), overrides)
             stated, own = list(overrides), True
@@ -87,7 +87,10 @@ def train(
     else:
         wanted = load_recipe(_said(recipe), overrides)
         name = recipe_name(None if isinstance(recipe, Mapping) or recipe is None else str(recipe), wanted)
-        completed, path = roles.complete(wanted), Path(run_dir) if run_dir is not None else default_run_path(name)
+        completed, path = (
+            roles.complete(wanted),
+            Path(run_dir).expanduser() if run_dir is not None else default_run_path(name),
+        )
     said = ", ".join([repr(recipe), *(f"{key}={value!r}" for key, value in overrides.items())])
     try:
         folder, _ = roles.train(completed, path, name, resume, f"sightline.train({said})", quiet=not progress)

@@ -213,7 +213,9 @@ def _videos() -> Check:
 
     try:
         return Check("videos", True, f"ffmpeg {imageio_ffmpeg.get_ffmpeg_version()}")
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
+        if named := os.environ.get("IMAGEIO_FFMPEG_EXE"):
+            return Check("videos", False, f"IMAGEIO_FFMPEG_EXE names '{named}', which does not run", "unset it")
         return Check("videos", False, str(error), "pip install --force-reinstall imageio-ffmpeg, or say videos=false")
 
 

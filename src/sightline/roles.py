@@ -226,21 +226,24 @@ def chat_config(
     return checked_block(ChatModelConfig, said)
 
 
-def write_report(run: RunFolder) -> Path:
+def write_report(run: RunFolder, target: Path | None = None) -> Path:
     """Write a run's report again.
+
+    Args:
+        target: where the page goes; then nothing is written into the folder. Default: the folder's `report.html`.
 
     Raises:
         Damaged: its files are readable, and do not hold what Sightline writes there.
     """
     with restoring(run.path):
-        return _write_report(run)
+        return _write_report(run, target)
 
 
-def _write_report(run: RunFolder) -> Path:
+def _write_report(run: RunFolder, target: Path | None) -> Path:
     from sightline.reports.run_page import write_report
     from sightline.reports.trajectories_page import write_trajectories
 
     # Not `recipe()`: a report needs no plug-in that the run had.
-    if run.document().get("role") == "agent":
+    if target is None and run.document().get("role") == "agent":
         write_trajectories(run.path)
-    return write_report(run.path)
+    return write_report(run.path, target)

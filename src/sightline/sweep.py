@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline import roles
-from sightline.config.loading import leaves, load_recipe, parse_override
+from sightline.config.loading import is_stream, leaves, load_recipe, parse_override
 from sightline.config.recipe import Recipe
 from sightline.errors import BadInput, Damaged
 from sightline.evaluation.episode_stats import describe
@@ -279,8 +279,8 @@ def plan_sweep(recipe: str | None, overrides: Sequence[str], path: Path) -> Plan
     Raises:
         BadInput: in one line; of a cell's recipe with the cell's name.
     """
-    if recipe == "-":
-        raise BadInput("a sweep reads its recipe once for each cell, so it cannot come on stdin; write it to a file")
+    if recipe is not None and (recipe == "-" or is_stream(recipe)):
+        raise BadInput("a sweep reads its recipe once for each cell, so it cannot come from a pipe; write it to a file")
     before = _read_sweep(path)
     grid = parse_grid(overrides, list(before["varied"]) if before else ())
     document = {

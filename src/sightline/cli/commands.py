@@ -18,7 +18,7 @@ import typer
 from sightline.cli.demos import demos
 from sightline.cli.games import check_env
 from sightline.cli.label import label
-from sightline.cli.output import AsJson, Trust, check_target, print_json, print_rows, write_target
+from sightline.cli.output import AsJson, Trust, check_target, in_home, print_json, print_rows, write_target
 from sightline.errors import BadInput, RunFailed, place_of, reason_and_place
 from sightline.requirements import advice, check_versions
 from sightline.runs.stopping import GivenUp, Interruption, exit_now
@@ -78,7 +78,9 @@ def train(
             help="A bundled name, a YAML file, - for stdin, or YAML itself; then overrides.",
         ),
     ] = None,
-    run_dir: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/<recipe>-<time>.")] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the run; default: runs/<recipe>-<time>.", callback=in_home)
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run; steps=… makes it longer.")] = False,
     resume_or_start: Annotated[
         bool, typer.Option("--resume-or-start", help="Go on with the run in --run-dir, or begin it: for schedulers.")
@@ -135,11 +137,11 @@ def _is_one_of_many() -> bool:
 
 def _recipe(arguments: list[str]) -> tuple[str, Recipe]:
     """Split `[RECIPE] key=value…`; gives the run's name and its recipe."""
-    from sightline.config.loading import is_yaml_text, load_recipe, recipe_name
+    from sightline.config.loading import is_stream, is_yaml_text, load_recipe, recipe_name
 
     recipe, overrides = _split(arguments)
     wanted = load_recipe(recipe, overrides)
-    is_text = recipe is None or recipe == "-" or is_yaml_text(recipe)
+    is_text = recipe is None or recipe == "-" or is_yaml_text(recipe) or is_stream(recipe)
     return recipe_name(None if is_text else recipe, wanted), wanted
 
 
@@ -222,11 +224,12 @@ def evaluate(
     """Play a panel of episodes with a run's chosen checkpoint, or a game's with any model."""
     from sightline import roles
     from sightline.config.basics import MAX_SEED
-    from sightline.runs.folder import RunFolder
+    from sightline.runs.folder import RunFolder, check_name
 
     if seed > MAX_SEED:
         raise BadInput(f"--seed {seed} is too large; at most {MAX_SEED}")
     if model is None and (folder := RunFolder(Path(run))).recipe_file.is_file():
+        check_name(folder.path)
         numbers = roles.evaluate(folder, episodes, seed, trust, overrides or [])
     elif model is None and provider is None:
         raise BadInput(f"'{run}' is not a run folder: it has no recipe.yaml; to evaluate a model on a game say --model")
@@ -258,7 +261,8 @@ def sweep(
         ),
     ] = None,
     run_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the sweep; given again, its unfinished cells go on.")
+        Path | None,
+        typer.Option(help="Folder of the sweep; given again, its unfinished cells go on.", callback=in_home),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Cells at a time; default: cores, divided by those that a run needs.")
@@ -321,7 +325,10 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="File of a comparison; default: report.html of a sweep, else comparison.html here."),
+        typer.Option(
+            help="File of the page; default: report.html of a run or a sweep, else comparison.html here.",
+            callback=in_home,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -330,10 +337,8 @@ def report(
 
     if len(runs) > 1 or is_sweep(runs[0]):
         _report_comparison(runs, out, as_json)
-    elif out is not None:
-        raise BadInput("--out is for comparisons; the report of one run is in its folder")
     else:
-        _report_run(runs[0], as_json)
+        _report_run(runs[0], out, as_json)
 
 
 def _report_comparison(runs: list[Path], out: Path | None, as_json: bool) -> None:
@@ -355,14 +360,15 @@ def _report_comparison(runs: list[Path], out: Path | None, as_json: bool) -> Non
         raise RunFailed(f"the page shows what can be read: {'; '.join(compared.damage)}")
 
 
-def _report_run(run: Path, as_json: bool) -> None:
+def _report_run(run: Path, out: Path | None, as_json: bool) -> None:
     from sightline import roles
     from sightline.reports.pages import damage, read_mapping, read_warnings
     from sightline.runs.folder import check_plain, open_run
 
     folder = open_run(run)
     check_plain(folder.path)
-    page, found = roles.write_report(folder), damage(folder.path)
+    check_target(out or folder.report_file, "--out")
+    page, found = roles.write_report(folder, out), damage(folder.path)
     if as_json:
         result = read_mapping(folder.path / "result.json") or None  # none before the end, or if it is damaged
         warnings = [line for line in read_warnings(folder.path) if line not in found]
@@ -383,7 +389,7 @@ def relabel(
     alpha: Annotated[float | None, typer.Option(help="Strength of the regularisation, 0 to 1.")] = None,
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="With --train.")] = None,
     train: Annotated[bool, typer.Option("--train", help="Learn a policy from them, in a new run.")] = False,
-    run_dir: Annotated[Path | None, typer.Option(help="Folder of the new run.")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Folder of the new run.", callback=in_home)] = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
@@ -440,8 +446,10 @@ def score(
     aspect: Annotated[
         str, typer.Option(help="Of pictures that are not square: crop (as the model does), pad (black bars) or squash.")
     ] = "crop",
-    csv: Annotated[Path | None, typer.Option(help="Write image,reward rows to this file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write the curve to this PNG (default: beside a video).")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write image,reward rows to this file.", callback=in_home)] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write the curve to this PNG (default: beside a video).", callback=in_home)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say how well pictures match words: sightline score photos/ --goal "a red car"."""
@@ -576,6 +584,8 @@ def _errors_in_one_line() -> Iterator[None]:
         sys.exit(1)
     except RunFailed as error:
         _leave(f"{error}{_versions_to_blame()}", 1, error)
+    except PermissionError as error:
+        _leave(f"'{error.filename}' cannot be opened by this user: {error.strerror}", 2, error)
     except MemoryError as error:
         reason = " ".join(str(error).split())
         _leave(f"there is not enough memory{f': {reason}' if reason else ''}", 1, error)
@@ -621,6 +631,11 @@ def main() -> None:
     Raises:
         SystemExit: always, with its exit code.
     """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        print("sightline: the working folder has been removed; change to another one first", file=sys.stderr)
+        sys.exit(2)
     if not os.environ.get("SIGHTLINE_DEBUG"):
         # Renderers that failed to start complain once more when they are collected.
         sys.unraisablehook = lambda unraisable: None

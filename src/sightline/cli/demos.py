@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sightline.cli.output import AsJson, print_json
+from sightline.cli.output import AsJson, in_home, print_json
 
 
 def demos(
@@ -19,7 +19,7 @@ def demos(
             help="An agent's recipe, whose replies are written; or a game or environment that knows its best play.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the demonstrations; new or empty.")],
+    out: Annotated[Path, typer.Option(help="Folder for the demonstrations; new or empty.", callback=in_home)],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sightline.cli.output import AsJson, Trust, check_new_folder, check_target, print_json
+from sightline.cli.output import AsJson, Trust, check_new_folder, check_target, in_home, print_json
 from sightline.errors import BadInput, RunFailed
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def import_(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILES...", help="Pickles, folders of them, or Parquet files.")
     ],
-    into: Annotated[Path, typer.Option(help="Folder of the label store; made if there is none.")],
+    into: Annotated[Path, typer.Option(help="Folder of the label store; made if there is none.", callback=in_home)],
     goal: Annotated[list[str] | None, typer.Option(help="What pickled pairs were asked about.")] = None,
     task: Annotated[str | None, typer.Option(help="What pickled pairs are of; default: their folder's name.")] = None,
     as_json: AsJson = False,
@@ -109,7 +110,9 @@ def _fail_if_exhausted(reason: str) -> None:
 def stats(
     path: StorePath,
     run: OfRun = None,
-    html: Annotated[Path | None, typer.Option(help="Where the page goes; default: labels.html there.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Where the page goes; default: labels.html there.", callback=in_home)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say how good each teacher is, and write a page with the pairs to look at."""
@@ -119,10 +122,10 @@ def stats(
     from sightline.labels.store import LabelStore, existing_store
     from sightline.reports.labels_page import table, write_labels_page
 
-    if html:
-        check_target(html, "--html")
     page = html or path / "labels.html"
-    with LabelStore(existing_store(path)) as store:
+    folder = existing_store(path)
+    check_target(page, "--html")
+    with LabelStore(folder, read_only=not _is_writable(folder)) as store:
         labels = store.labels(_run_id(run))
         if not labels:
             raise BadInput(f"there are no labels in '{store.folder}'" + (f" of run '{run}'" if run else ""))
@@ -139,6 +142,13 @@ def stats(
         kappa = "" if pair.kappa is None else f", kappa {pair.kappa:.2f}"
         typer.echo(f"{pair.first} and {pair.second}: {pair.same.count} of {pair.same.of} the same{kappa}")
     typer.echo(f"page                {page}")
+
+
+def _is_writable(store: Path) -> bool:
+    """Whether this user may write to a label store, which may be somebody else's, or on a disk that is read only."""
+    from sightline.labels.store import DATABASE
+
+    return all(os.access(place, os.W_OK) for place in (store, store / DATABASE))
 
 
 def _run_id(run: str | None) -> str | None:
@@ -164,7 +174,9 @@ def fit(
         list[str] | None,
         typer.Argument(metavar="[key.sub=value]...", help="Recipe keys: goal=… reward.model.kind=cnn …"),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="New folder for the fitted reward, for LearnedReward.load.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="New folder for the fitted reward, for LearnedReward.load.", callback=in_home)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit a reward to the labels of a store, without a simulator, and say how well it judges labels held out."""
@@ -214,7 +226,8 @@ def export(
     from sightline.labels.exporting import export_labels
     from sightline.labels.store import LabelStore, existing_store
 
-    with LabelStore(existing_store(path)) as store:
+    folder = existing_store(path)
+    with LabelStore(folder, read_only=not _is_writable(folder)) as store:
         exported = export_labels(store, target, _run_id(run))
     if as_json:
         print_json(vars(exported) | {"path": str(exported.path)})

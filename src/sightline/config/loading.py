@@ -174,7 +174,7 @@ def read_document(name_or_path: str) -> dict[str, Any]:
         name, text = "the recipe that was given as text", name_or_path
     elif name_or_path in bundled_recipes():
         text = (resources.files("sightline.recipes") / f"{name_or_path}.yaml").read_text(encoding="utf-8")
-    elif Path(name_or_path).is_file():
+    elif Path(name_or_path).is_file() or is_stream(name_or_path):
         try:
             with Path(name_or_path).open(encoding="utf-8") as file:
                 text = file.read(MAX_CHARACTERS + 1)
@@ -193,6 +193,12 @@ def read_document(name_or_path: str) -> dict[str, Any]:
         raise BadInput(f"{name} must be a YAML map of keys and values")
     document.pop("format", None)  # of a run folder's recipe
     return document
+
+
+def is_stream(name: str) -> bool:
+    """True for a pipe or device, such as that of a shell's `<(…)`, which can be read once."""
+    # A Path would raise if this is a long sentence.
+    return os.path.exists(name) and not os.path.isfile(name) and not os.path.isdir(name)
 
 
 def recipe_name(recipe: str | None, loaded: Recipe) -> str:

@@ -106,7 +106,7 @@ def write_scored_video(
     part = path.with_name(f".{path.stem}.part.mp4")
     try:
         writer: Any = imageio.get_writer(
-            part,
+            os.path.abspath(part),  # imageio takes a `~` at the beginning for the home folder
             format="FFMPEG",
             fps=fps,
             codec="libx264",

@@ -169,7 +169,10 @@ class LabelStore:
         try:
             if not read_only:
                 (folder / "frames").mkdir(parents=True, exist_ok=True)
-            place = f"file:{quote(str((folder / DATABASE).absolute()))}?mode={'ro' if read_only else 'rwc'}"
+            # Where nothing can be written, SQLite cannot even lock; without a log of changes nobody is changing it.
+            unchanging = read_only and not (folder / f"{DATABASE}-wal").exists() and not os.access(folder, os.W_OK)
+            mode = "ro&immutable=1" if unchanging else "ro" if read_only else "rwc"
+            place = f"file:{quote(str((folder / DATABASE).absolute()))}?mode={mode}"
             self._database = sqlite3.connect(place, timeout=60, check_same_thread=False, uri=True)
         except (FileExistsError, NotADirectoryError) as error:
             raise BadInput(f"'{folder}' is a file; a label store is a folder") from error

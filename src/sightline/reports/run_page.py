@@ -52,8 +52,8 @@ class Video:
     problem: str = ""
 
 
-def write_report(run: Path) -> Path:
-    """Write `report.html` into a run folder.
+def write_report(run: Path, target: Path | None = None) -> Path:
+    """Write the report of a run folder.
 
     Every file of the folder may be missing or unreadable; the page then names what is missing.
 
@@ -61,6 +61,7 @@ def write_report(run: Path) -> Path:
         run: the folder, with any of `recipe.yaml`, `metrics.jsonl`, `result.json`, `landscape.json`, `versions.json`,
             `warnings.json`, `model_card.md`, `command.txt`, `labels`, `labels.html`, `videos`, `trajectories` and
             `trajectories.html`.
+        target: the page; default: `report.html` in the folder.
 
     Returns:
         The page's path.
@@ -73,7 +74,7 @@ def write_report(run: Path) -> Path:
     wording, of_agent = reward.wording, recipe.get("role") == "agent"
     numbers = _numbers(result, wording.reward if reward.needs_frames or not of_agent else "")
     return write_page(
-        run / "report.html",
+        target or run / "report.html",
         "run.html",
         **report_values(run, recipe, result),
         of_agent=of_agent,
@@ -88,7 +89,7 @@ def write_report(run: Path) -> Path:
         next_steps=next_steps(recipe, result, metrics),
         rows=comparison_rows(result),
         strip=episode_strip(run),
-        episodes=PAGE if (run / PAGE).is_file() else "",
+        episodes=PAGE if target is None and (run / PAGE).is_file() else "",
         curves=plots.learning_curves(metrics, result.get("chosen_step"), wording.reward) if metrics else "",
         vitals=plots.agent_vitals(metrics) if metrics else "",
         kinds=kind_rows(result),

@@ -78,6 +78,14 @@ class RunFolder:
         return str((self.read_json("run.json") or {}).get("id") or self.path.resolve().name)
 
     @property
+    def created(self) -> float:
+        """When the run began, in seconds since 1970; names of folders hold times of some time zone."""
+        try:
+            return datetime.fromisoformat((self.read_json("run.json") or {})["created"]).timestamp()
+        except (BadInput, KeyError, TypeError, ValueError, OSError):
+            return 0.0
+
+    @property
     def report_file(self) -> Path:
         return self.path / "report.html"
 
@@ -147,7 +155,7 @@ class RunFolder:
     def write_text(self, name: str, text: str) -> None:
         """Write a text file of the run atomically."""
         with self.writing():
-            write_atomically(self.path / name, text.encode())
+            write_atomically(self.path / name, text.encode(errors="backslashreplace"))
 
     def write_json(self, name: str, document: dict[str, Any]) -> None:
         """Write a JSON object of the run atomically, with a format number."""
@@ -186,6 +194,7 @@ def owned_run(
         BadInput: another process owns the folder; it holds a run already (or none, to resume); or it is not writable.
     """
     made = _missing(path)
+    check_name(path)
     if resume:
         open_run(path)
     lease = take_lease(path) if resume else claim_folder(path)
@@ -216,7 +225,9 @@ def _write_initial_files(run: RunFolder, recipe: Recipe, command: str | None) ->
     """Write the first files of a new run: recipe, id, versions and command line."""
     run.checkpoints.mkdir(exist_ok=True)
     run.videos.mkdir(exist_ok=True)
-    run.write_json("run.json", {"id": uuid.uuid4().hex, "created": datetime.now(UTC).isoformat(timespec="seconds")})
+    run.write_json(
+        "run.json", {"id": uuid.uuid4().hex, "created": datetime.now(UTC).isoformat(timespec="milliseconds")}
+    )
     run.write_json("versions.json", versions())
     started = command or shlex.join(["sightline", *sys.argv[1:]])
     run.write_text("command.txt", masked(started) + "\n")
@@ -330,17 +341,39 @@ def open_run(path: Path) -> RunFolder:
     """Open an existing run for reading.
 
     Raises:
-        BadInput: the folder is not a run folder.
+        BadInput: the folder is not a run folder, or has a name that is no text.
     """
+    check_name(path)
     run = RunFolder(path)
     if not run.recipe_file.is_file():
         raise BadInput(f"'{path}' is not a run folder: it has no recipe.yaml")
     return run
 
 
+def check_name(path: Path) -> None:
+    """Refuse a folder whose name many libraries cannot spell.
+
+    Raises:
+        BadInput: it is not UTF-8, or this process's locale cannot read it.
+    """
+    spelt = os.path.abspath(path)
+    try:
+        spelt.encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(
+            f"the name of the folder {ascii(spelt)[:200]} is not text in {sys.getfilesystemencoding()}; rename it, or "
+            "set PYTHONUTF8=1 if it is UTF-8"
+        ) from error
+
+
 def default_run_path(name: str) -> Path:
-    """Default path of a new run: `runs/<name>-<date>-<time>` in the working directory."""
-    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    """Default path of a new run: `runs/<name>-<date>-<time>` in the working directory, with milliseconds, as several
+    may begin at the same time."""
+    now = datetime.now()
+    path = Path("runs") / f"{name}-{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03}"
+    while path.exists():
+        path = path.with_name(f"{path.name}-2")
+    return path
 
 
 def latest_runs(name: str) -> list[RunFolder]:
@@ -349,11 +382,11 @@ def latest_runs(name: str) -> list[RunFolder]:
     Raises:
         BadInput: there is none.
     """
-    made_by_us = re.compile(re.escape(name) + r"-\d{8}-\d{6}")
-    found = sorted(file for file in Path("runs").glob("*/recipe.yaml") if made_by_us.fullmatch(file.parent.name))
+    made_by_us = re.compile(re.escape(name) + r"-\d{8}-\d{6}(-\d{3})?(-2)*")
+    found = [file.parent for file in Path("runs").glob("*/recipe.yaml") if made_by_us.fullmatch(file.parent.name)]
     if not found:
         raise BadInput(f"there is no run of '{name}' under runs/ to resume; give its folder with --run-dir")
-    return [RunFolder(file.parent) for file in reversed(found)]
+    return sorted(map(RunFolder, found), key=lambda run: (run.created, run.path.name), reverse=True)
 
 
 def check_same_recipe(run: RunFolder, wanted: Recipe, keys: Sequence[str]) -> int | None:

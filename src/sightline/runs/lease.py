@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import platform
 import threading
@@ -35,14 +36,16 @@ from sightline.runs.files import read_document, write_document
 LEASE = "lease.json"
 
 
-def _timeout_from(text: str | None, default: float = 60.0) -> float:
+def timeout_from(text: str | None, default: float = 60.0) -> float:
+    """Seconds from a text, between one and a year; the default if it says nothing."""
     try:
-        return max(1.0, float(text or default))
+        seconds = float(text or default)
     except ValueError:
         return default
+    return default if math.isnan(seconds) else min(max(1.0, seconds), 365 * 24 * 3600.0)
 
 
-TIMEOUT = _timeout_from(os.environ.get("SIGHTLINE_LEASE_TIMEOUT"))
+TIMEOUT = timeout_from(os.environ.get("SIGHTLINE_LEASE_TIMEOUT"))
 """Seconds without a heartbeat after which a lease may be taken over."""
 _UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL, errno.EBADF)
 """Errors of file systems that cannot lock folders, as some network file systems."""
@@ -132,7 +135,7 @@ class Lease:
         )
 
     def _keep_alive(self) -> None:
-        while not self._released.wait(TIMEOUT / 6):
+        while not self._released.wait(min(TIMEOUT, 60.0) / 6):
             try:
                 with self.writing():
                     self._write()
