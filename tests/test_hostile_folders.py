@@ -362,6 +362,32 @@ def test_an_encoder_beside_the_run_runs_no_code_either(
         assert not evil.exists()
 
 
+@pytest.mark.parametrize("asks", ["tower", "tokenizer", "both"])
+def test_nobody_is_asked_to_run_code_of_an_encoder(
+    asks: str, tmp_path: Path, evil: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if somebody sits there who would say yes."""
+    from sightline.models.encoders import bundled_folder, load_encoder
+
+    encoder = Path(shutil.copytree(bundled_folder(), tmp_path / "encoder"))
+    shutil.copy(tmp_path / "evil_module.py", encoder)
+    strange = {"auto_map": {"AutoConfig": "evil_module.Learner", "AutoModel": "evil_module.Learner"}}
+    strange |= {"model_type": "strange"}
+    config = json.loads((encoder / "open_clip_config.json").read_text())
+    text = config["model_cfg"]["text_cfg"]
+    if asks != "tokenizer":
+        text |= {"hf_model_name": str(encoder), "hf_pooler_type": "mean_pooler", "hf_proj_type": "mlp"}
+        (encoder / "config.json").write_text(json.dumps(strange))
+    if asks != "tower":
+        tokenizer = {"auto_map": {"AutoTokenizer": ["evil_module.Learner", None]}, "tokenizer_class": "Learner"}
+        (encoder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    (encoder / "open_clip_config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("builtins.input", lambda prompt: pytest.fail(f"it asks: {prompt}"))
+    with pytest.raises(BadInput, match="needs code of its own to be run, which is never done"):
+        load_encoder(f"local-dir:{encoder}", "cpu")
+    assert not evil.exists()
+
+
 # -- files that are well-formed and say something else -----------------------------------------------------------------
 
 

@@ -5,8 +5,9 @@ Image size, mean and standard deviation, interpolation and tokenizer all come fr
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -258,14 +259,14 @@ class OpenClipEncoder(_TowerPair):
         self._device, self._dtype, self._batch_size = device, dtype, batch_size
         model_name, tag = _open_clip_name(name)
         try:
-            self._model, _, transform = open_clip.create_model_and_transforms(
-                model_name, pretrained=tag, device="cpu", require_pretrained=True
-            )
-            # A model's files may ask for code beside them to be run; that is never allowed.
             named = (_model_config(name) or {}).get("text_cfg")
             is_hugging_face = isinstance(named, dict) and bool(named.get("hf_tokenizer_name"))
             plain = {"trust_remote_code": False} if is_hugging_face else {}
-            self._tokenizer = open_clip.get_tokenizer(model_name, **plain)
+            with _without_code_of_models():
+                self._model, _, transform = open_clip.create_model_and_transforms(
+                    model_name, pretrained=tag, device="cpu", require_pretrained=True
+                )
+                self._tokenizer = open_clip.get_tokenizer(model_name, **plain)
         except Exception as error:
             raise cannot_load(name, error) from error
         self._context_length = int(self._tokenizer.context_length)
@@ -336,6 +337,22 @@ class OpenClipEncoder(_TowerPair):
 
     def _hf_tokenizer(self) -> Any:
         return getattr(self._tokenizer, "tokenizer", None)
+
+
+@contextlib.contextmanager
+def _without_code_of_models() -> Iterator[None]:
+    """Refuse code that a model's files ask to be run.
+
+    open_clip leaves it to transformers, which asks whoever sits at the terminal, unless there is no time to answer.
+    """
+    from transformers import dynamic_module_utils
+
+    before = dynamic_module_utils.TIME_OUT_REMOTE_CODE
+    dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
+    try:
+        yield
+    finally:
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = before
 
 
 def _folded(tower: torch.nn.Module) -> torch.nn.Module:
@@ -489,11 +506,17 @@ def _open_clip_name(name: str) -> tuple[str, str | None]:
 
 
 def cannot_load(name: str, error: Exception) -> Exception:
-    """Error for a failed load: missing folder (`BadInput`), damaged files or no network (`RunFailed`)."""
+    """Error for a failed load: missing folder or code of its own (`BadInput`), damaged files or no network
+    (`RunFailed`)."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     reason = " ".join(str(error).split())[:300] or type(error).__name__
     source = name.removeprefix("hf:").removeprefix("local-dir:")
+    if "trust_remote_code" in str(error):
+        return BadInput(
+            f"encoder '{name}' needs code of its own to be run, which is never done; take one that open_clip or "
+            "transformers knows"
+        )
     if name in BUNDLED or Path(source).expanduser().exists():
         return RunFailed(f"the files of encoder '{name}' cannot be read: {reason}")
     if name.startswith("hf:") and means_folder(source):
