@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from conftest import TINY, Finished
-from fault_server import Asked, FaultServer, brighter, not_json, status
+from fault_server import Asked, FaultServer, brighter, gemini_429, not_json, status
 from sightline.labels.store import DATABASE, LabelStore, StoredLabel
 from sightline.labels.types import Outcome, Segment
 from sightline.models.chat import calling
@@ -204,3 +205,29 @@ def test_interrupted_in_mid_labelling_and_resumed(
     assert not known & set(again)
     answered = [label for label in labels_of(run) if label.answer.outcome is not Outcome.FAILED]
     assert len(answered) == len({label.key for label in answered}) == 20
+
+
+def test_a_quota_of_the_day_stops_a_run_that_goes_on_when_it_is_renewed(sightline: Sightline, tmp_path: Path) -> None:
+    """The run saves, says why it stops, and buys no reply a second time."""
+    run = tmp_path / "run"
+    answered: list[tuple[bytes, ...]] = []
+
+    def reply(asked: Asked) -> str:
+        answered.append(tuple(picture.tobytes() for picture in asked.pictures))
+        return brighter(asked)
+
+    with FaultServer(reply, faults=[None] * 8 + [gemini_429("9s", per="Day")] * 100) as server:
+        done = sightline(*taught_by(server, "reward.teacher.concurrency=2"), "--run-dir", run)
+        assert done.code == 1 and "Traceback" not in done.err
+        assert "answers no more: a quota is used up" in done.lines[-1]
+        assert re.search(r"what was answered is kept; saved at step \d+, and --resume goes on", done.lines[-1])
+        assert len(server.asked) <= 8 + 2  # no more than were under way
+        again = sightline("train", "--run-dir", run, "--resume")
+        assert again.code == 1 and "a quota is used up" in again.lines[-1]
+        server.faults = []
+        done = sightline("train", "--run-dir", run, "--resume")
+    check_ended(done, run)
+    pairs = [shown for shown in answered if len(shown) == 2]
+    assert len(pairs) == len(set(pairs)), "bought twice"
+    labels = [label for label in labels_of(run) if label.answer.outcome is not Outcome.FAILED]
+    assert len(labels) == len({label.key for label in labels}) == 20

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fault_server import FaultServer, brighter
+from fault_server import FaultServer, brighter, status
 from sightline.config.loading import load_recipe
 from sightline.labels.store import Context, LabelStore, StoredLabel
 from sightline.labels.types import Answer, Outcome, Question, Segment, preference
@@ -215,6 +215,21 @@ def test_the_same_command_goes_on_after_a_kill(
         # Another number of questions is another command: a second opinion on those that were asked.
         done = sightline(*command[:-1], 3, "--json")
     assert json.loads(done.out)["remembered"] == json.loads(done.out)["questions"] == 3
+
+
+def test_a_quota_of_the_day_ends_the_asking_and_the_same_command_goes_on(
+    sightline: Callable[..., Any], tmp_path: Path
+) -> None:
+    quota = status(429, "Rate limit exceeded: free-models-per-day")
+    with FaultServer(brighter, faults=[None] * 4 + [quota] * 100) as server:
+        overrides = chat(server, "reward.teacher.concurrency=1", "reward.teacher.swap=false")
+        command = ("label", "run", tmp_path / "store", "env=cartpole", *overrides, "--questions", 8)
+        done = sightline(*command)
+        assert done.code == 1 and len(server.asked) == 5  # one of them checks the server
+        assert "answers no more: a quota is used up" in done.lines[-1] and "the same command" in done.lines[-1]
+        server.faults = []
+        done = sightline(*command)
+    assert done.code == 0 and "8 of random play, 3 of them answered by this teacher already" in done.out, done.err
 
 
 # -- words and levels --------------------------------------------------------------------------------------------------
