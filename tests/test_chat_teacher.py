@@ -42,7 +42,7 @@ from fault_server import (
 )
 from sightline.errors import BadInput, RunFailed
 from sightline.labels.store import Context, LabelStore
-from sightline.labels.types import Answer, Outcome, Question, Segment, true_preference
+from sightline.labels.types import Answer, ModelCall, Outcome, Question, Segment, true_preference
 from sightline.models.chat import calling
 from sightline.models.chat.local import LocalModel
 from sightline.models.chat.messages import ChatModel, ChatRequest, Picture
@@ -505,6 +505,35 @@ def test_a_description_that_was_paid_for_is_used(tmp_path: Path) -> None:
         failed, said = asked_twice(server, tmp_path, pair(10, 200), stages=2)
     assert failed.outcome is Outcome.FAILED and said.outcome is Outcome.SECOND
     assert [(call.stage, call.reused) for call in said.exchanges[:2]] == [("describe", True), ("label", False)]
+
+
+def test_a_reply_outlives_a_process_that_is_killed_before_the_next(tmp_path: Path) -> None:
+    """Its cost is counted once, with the answer."""
+    question = pair(10, 200)
+    prices = {"retries": 0, "input_price": 1.0, "output_price": 1.0}
+    with FaultServer() as server, LabelStore(tmp_path) as store:
+        teacher = teacher_at(server, **prices)
+
+        def keep(asked: Question, reply: ModelCall) -> None:
+            store.keep_reply(asked, teacher.signature, reply)
+            raise MemoryError("as if it were killed")
+
+        teacher.keep = keep
+        with pytest.raises(MemoryError):
+            list(teacher.answers([question]))
+        assert len(server.asked) == 1 and store.labels() == []
+        labelling = BackgroundLabeller(teacher_at(server, **prices), store, Budget(), "run", "task")
+        labelling.ask([question.mirrored()], step=0)
+        result = labelling.collect()
+        labelling.close()
+        assert result is not None and result.answers[0] is not None
+        said, spent = result.answers[0], store.spent("run")
+        assert said.outcome is Outcome.FIRST and len(server.asked) == 2
+        assert (spent.requests, spent.replies) == (2, 2)
+        assert spent.tokens == sum(asked.tokens for asked in server.asked) + sum(
+            len(c.reply.split()) for c in said.exchanges
+        )
+        assert store.paid_replies(question, teacher.signature) == []
 
 
 def test_a_reply_that_was_cut_off_is_not_used_again(tmp_path: Path) -> None:

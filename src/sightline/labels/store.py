@@ -3,7 +3,8 @@
 Labels cost money and time. So every answer is on disk before it is used, with everything that led to it; a question
 that was answered once is never asked again; and what was answered is never deleted, only retracted.
 
-    labels.sqlite          questions, answers, every exchange with a model, and who is being waited for
+    labels.sqlite          questions, answers, every exchange with a model, replies to questions that need further ones,
+                           and who is being waited for
     claims.lock            claims on questions that are being asked just now (`labels/claims.py`)
     labels.backup.sqlite   a copy, made whenever the store is opened and found whole
     frames/ab/abcd….png    each distinct frame once, named by the SHA-256 of its pixels
@@ -60,6 +61,12 @@ CREATE TABLE IF NOT EXISTS exchanges (
 CREATE TABLE IF NOT EXISTS models (
     label INTEGER NOT NULL, position INTEGER NOT NULL, model TEXT NOT NULL, PRIMARY KEY (label, position)
 );
+CREATE TABLE IF NOT EXISTS replies (
+    key TEXT NOT NULL, stage TEXT NOT NULL, swapped INTEGER NOT NULL, prompt TEXT NOT NULL, reply TEXT NOT NULL,
+    input_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL, seconds REAL NOT NULL, cost REAL NOT NULL,
+    model TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS replies_by_key ON replies (key);
 CREATE TABLE IF NOT EXISTS waiting (
     key TEXT PRIMARY KEY, position INTEGER NOT NULL, teacher TEXT NOT NULL, signature TEXT NOT NULL, run TEXT NOT NULL,
     task TEXT NOT NULL, step INTEGER, kind TEXT NOT NULL, goal TEXT NOT NULL, levels INTEGER NOT NULL,
@@ -68,6 +75,14 @@ CREATE TABLE IF NOT EXISTS waiting (
 """
 
 
+_COUNTED_BEFORE: dict[str, Any] = {
+    "input_tokens": 0,
+    "output_tokens": 0,
+    "seconds": 0.0,
+    "cost": 0.0,
+    "reused": True,
+}
+"""What is changed in a reply that is used again, since the label that it came with counts its cost."""
 _OBJECTS = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_stat%'"
 """Query for all objects of a database except the indices that SQLite makes by itself."""
 
@@ -245,8 +260,22 @@ class LabelStore:
         """Release a claim, once the answer is recorded or given up."""
         self._claims.release(_claimed(question, signature))
 
+    def keep_reply(self, question: Question, signature: str, reply: ModelCall) -> None:
+        """Keep a reply to a question that needs further ones, until the answer is recorded: it is paid for."""
+        with self._writing():
+            self._database.execute(
+                "INSERT INTO replies VALUES (?,?,?,?,?,?,?,?,?,?)",
+                (
+                    *(question.key(signature), reply.stage, reply.swapped, reply.prompt, reply.reply),
+                    *(reply.input_tokens, reply.output_tokens, reply.seconds, reply.cost, reply.model),
+                ),
+            )
+
     def paid_replies(self, question: Question, signature: str) -> list[ModelCall]:
-        """Replies that came while the question, in whichever order, was asked in vain: they are paid for."""
+        """Replies that came while the question, in whichever order, was asked in vain: they are paid for.
+
+        Those of a process that was killed carry their cost, which is counted nowhere yet.
+        """
         orders = [(question, False)]
         if question.kind == "compare":
             orders.append((question.mirrored(), True))
@@ -259,7 +288,12 @@ class LabelStore:
                     "AND error = '' AND position >= 0 ORDER BY labels.id, position",
                     (asked.key(signature), Outcome.FAILED.value),
                 ).fetchall()
-            calls = [_call(row, row["model"] or "") for row in rows]
+                kept = self._database.execute(
+                    "SELECT *, '' AS error, 0 AS position FROM replies WHERE key = ? ORDER BY rowid",
+                    (asked.key(signature),),
+                ).fetchall()
+            calls = [replace(_call(row, row["model"] or ""), **_COUNTED_BEFORE) for row in rows]
+            calls += [_call(row, row["model"]) for row in kept]
             replies += [replace(call, swapped=call.swapped != is_mirrored) for call in calls]
         return replies
 
@@ -306,7 +340,11 @@ class LabelStore:
                 "INSERT INTO models VALUES (?,?,?)",
                 [(label, position, call.model) for position, call in positions if call.model],
             )
-            self._database.execute("DELETE FROM waiting WHERE key = ?", (question.key(teacher.signature),))
+            keys = {question.key(teacher.signature)}
+            self._database.execute("DELETE FROM waiting WHERE key = ?", (*keys,))
+            if question.kind == "compare":
+                keys.add(question.mirrored().key(teacher.signature))
+            self._database.executemany("DELETE FROM replies WHERE key = ?", [(key,) for key in keys])
         return label
 
     def models(self, signature: str) -> dict[str, int]:

@@ -339,6 +339,8 @@ class Teacher:
     """Tells the user one line; set by whoever shows lines."""
     recall: Callable[[Question], Sequence[ModelCall]] = staticmethod(lambda question: ())
     """Gives the replies that were paid for when a question was asked in vain; set by whoever keeps them."""
+    keep: Callable[[Question, ModelCall], None] = staticmethod(lambda question, reply: None)
+    """Keeps a reply to a question that needs further ones, whatever happens before these come; set likewise."""
 
     def compare(self, pairs: Iterable[tuple[np.ndarray, np.ndarray]], goal: str | Sequence[str]) -> list[Answer]:
         """Compare pairs: for each, which of the two is nearer to the goal.

@@ -36,7 +36,6 @@ _JUDGEMENTS = (Outcome.FIRST, Outcome.SECOND, Outcome.EQUAL, Outcome.VALUE)
 _OTHER_WAY_ROUND = {Outcome.FIRST: Outcome.SECOND, Outcome.SECOND: Outcome.FIRST}
 _ALTERNATIVES = {"compare": 5, "rate": 20, "score": 20}
 """Number of alternative tokens with log-probabilities to request: enough to hold every answer."""
-_FREE: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0, "seconds": 0.0, "cost": 0.0, "reused": True}
 LONGEST_FAREWELL = 20.0
 """Maximum seconds to wait for pending replies when the teacher is given up."""
 
@@ -268,7 +267,7 @@ class ChatTeacher(Teacher):
         request = self._request(prompt, interview.question)
         paid = _take_paid(interview, request.text, stage, swapped, prompt.decides)
         if paid is not None:
-            interview.exchanges.append(replace(paid, **_FREE))
+            interview.exchanges.append(paid)
             return ChatReply(paid.reply)
 
         def note(attempt: Attempt) -> None:
@@ -283,9 +282,16 @@ class ChatTeacher(Teacher):
 
         last = (await self._calls.attempts(ask, request, note))[-1]
         if last.reply is not None:
+            if self._needs_several(interview.question):
+                self.keep(interview.question, interview.exchanges[-1])
             return last.reply
         outcome = Outcome.REFUSED if isinstance(last.error, Refused) else Outcome.FAILED
         return Opinion(outcome, reason=str(last.error))
+
+    def _needs_several(self, question: Question) -> bool:
+        """Whether an answer to a question takes several replies."""
+        config = self.config
+        return config.votes > 1 or config.stages > 1 or (config.swap and question.kind == "compare")
 
     def _cut_off(self) -> str:
         return f"it was cut off at the limit of {self.config.max_tokens} tokens; raise reward.teacher.max_tokens"
