@@ -200,13 +200,16 @@ def evaluate_model(
 ) -> tuple[AgentRecipe, dict[str, Any]]:
     """Play a game's panel with any model: one that is loaded here, or one that is hosted by a provider or at an
     address."""
+    from sightline.agents.building import with_form_of_model
     from sightline.agents.run_evaluation import evaluate_chat
     from sightline.agents.run_evaluation import evaluate_model as evaluate_loaded
 
     wanted = for_agent(load_recipe(recipe, overrides))
+    chosen = wanted.policy.model_copy(update={"model": model or wanted.policy.model})
+    wanted = wanted.model_copy(update={"policy": chosen})
+    if url is None:  # hosted models have no card on this machine
+        wanted = with_form_of_model(wanted)
     if provider is None and url is None:
-        chosen = wanted.policy.model_copy(update={"model": model or wanted.policy.model})
-        wanted = wanted.model_copy(update={"policy": chosen})
         return wanted, evaluate_loaded(wanted, episodes, seed)
     config = chat_config(model, provider, url, wanted.replies.max_tokens, insecure_http)
     return wanted, evaluate_chat(

@@ -29,6 +29,7 @@ from sightline.envs.tasks import find_task
 from sightline.envs.vector import close_env
 from sightline.errors import BadInput
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played
+from sightline.models.vlm.card import with_taught_form
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import EVERY_TOKEN, Truncation
 from sightline.rewards.base import OnlineRewardModel, RewardModel, frame_shrinker
@@ -56,6 +57,7 @@ def resolve(recipe: AgentRecipe) -> AgentRecipe:
             demonstrations of it.
         RunFailed: the environment cannot be built on this machine.
     """
+    recipe = with_form_of_model(recipe)
     for make in (game_maker(recipe), game_maker(recipe, training=True)):
         game = make()
         try:
@@ -72,6 +74,15 @@ def resolve(recipe: AgentRecipe) -> AgentRecipe:
     document["evaluation"]["every"] = recipe.evaluation.every or tenth
     document["checkpoints"]["every"] = recipe.checkpoints.every or tenth
     return for_agent(validate_recipe(document))
+
+
+def with_form_of_model(recipe: AgentRecipe) -> AgentRecipe:
+    """The recipe with the form of replies that its model was taught, where it leaves the form open.
+
+    Raises:
+        BadInput: the model's card states a form that there is not.
+    """
+    return recipe.model_copy(update={"replies": with_taught_form(recipe.replies, recipe.policy.model)})
 
 
 def _check_success(recipe: AgentRecipe) -> None:

@@ -42,6 +42,7 @@ from sightline.errors import RunFailed
 from sightline.evaluation.episode_stats import describe
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.evaluation.video import Film
+from sightline.models.vlm.card import write_form
 from sightline.rewards.base import Interrupted
 from sightline.rewards.kept import load_reward, save_reward
 from sightline.runs.archive import Archives
@@ -300,6 +301,7 @@ class AgentTrainer:
 
         def write(folder: Path) -> dict[str, str]:
             vlm.save(folder)
+            write_form(folder, self.setup.recipe.replies)
             if self._online is None:
                 write_state(folder / STATE, state)
                 return {}
@@ -568,6 +570,7 @@ class AgentTrainer:
     def _save_policy(self, commit: Commit) -> None:
         def write(folder: Path) -> None:
             self.setup.vlm.save(folder)
+            write_form(folder, self.setup.recipe.replies)
             if self.setup.reward is not None:
                 save_reward(folder, self.setup.reward.model)
 

@@ -81,7 +81,10 @@ class ModelConfig(Strict):
 
 
 class Replies(Strict):
-    """Format of the replies, and the handling of replies that cannot be parsed or are illegal."""
+    """Format of the replies, and the handling of replies that cannot be parsed or are illegal.
+
+    What is left open of the format follows the card of `policy.model`, if that states one (`models/vlm/card.py`).
+    """
 
     format: Literal["json", "tags"] = "json"
     """`json`: one object whose last key is `action`; `tags`: <name>…</name>, the last of them <action>."""

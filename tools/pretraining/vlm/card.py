@@ -25,6 +25,7 @@ from sightline.agents.parsing import read_reply
 from sightline.agents.rollouts import RolloutWorker
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import same_text
+from sightline.config.yaml import write_yaml
 from sightline.envs.tasks import find_task
 from sightline.evaluation.seeds import make_panel
 from sightline.evaluation.statistics import wilson
@@ -268,7 +269,11 @@ def write_card(
         seconds=seconds,
         commands="\n".join(f"      {command}" for command in commands),
     )
-    text = f"""{about}
+    header = write_yaml({"sightline": {"replies": {"format": REPLIES.format, "thoughts": REPLIES.thoughts}}})
+    text = f"""---
+{header}---
+
+{about}
 ## Held-out numbers
 
 {SAMPLES} states of each game, met with another seed, printed by `pretraining.vlm.card`. Replies are greedy;
