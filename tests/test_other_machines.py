@@ -21,6 +21,7 @@ from sightline.evaluation.video import write_scored_video
 from sightline.labels.store import LabelStore
 from sightline.runs import lease
 from sightline.runs.folder import RunFolder, default_run_path, latest_runs
+from sightline.runs.metrics import Metrics
 from test_label_run import fill, pairs
 
 Sightline = Callable[..., Finished]
@@ -161,6 +162,17 @@ def test_a_folder_that_this_user_may_not_enter(
 
     monkeypatch.setattr(Path, "is_file", refuse)
     check_one_line(sightline(command, finished), 2, f"{finished}", "Permission denied")
+
+
+def test_a_disk_that_is_full(sightline: Sightline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Metrics, step: int, values: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Metrics, "write", fail)
+    done = sightline("train", "cartpole", *TINY, "--run-dir", tmp_path / "run")
+    assert done.code == 1
+    expected = "sightline: No space left on device; what was saved before is whole, and --resume goes on from it"
+    assert done.lines[-1] == expected
 
 
 # -- shells and settings -----------------------------------------------------------------------------------------------

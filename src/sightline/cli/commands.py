@@ -592,6 +592,9 @@ def _errors_in_one_line() -> Iterator[None]:
     except Exception as error:
         if hasattr(error, "format_message"):  # every way of misusing the command line
             _leave(f"{' '.join(error.format_message().split())} ('sightline --help' lists what there is)", 2, error)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            place = f"'{error.filename}' cannot be written: " if error.filename else ""
+            _leave(f"{place}{error.strerror}; what was saved before is whole, and --resume goes on from it", 1, error)
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             _leave(f"'{str(error.filename)[:60]}…' is too long for the name of a file", 2, error)
         reason = " ".join(str(error).split())
