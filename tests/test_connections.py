@@ -93,6 +93,7 @@ def test_a_proxy_sees_no_key_and_no_question(provider: str, proxy: Any, monkeypa
     monkeypatch.setenv("HTTPS_PROXY", f"127.0.0.1:{proxy.server_port}")
     attempt = ask(PROVIDERS[provider]("m", "https://models.example/v1", "OWN_KEY", timeout=10))
     assert isinstance(attempt.error, Transient)
+    assert f"cannot be reached through the proxy http://127.0.0.1:{proxy.server_port}" in str(attempt.error)
     ((path, headers),) = proxy.asked
     assert path == "models.example:443" and "right-key" not in str(headers)
 

@@ -87,6 +87,7 @@ def test_teachers_and_models_of_the_api_hold_no_secrets_either() -> None:
         ("  api_key: hunter2\n  max_tokens: 64\n", "  api_key: …\n  max_tokens: 64\n"),
         ("options={api-key: 'hunter2', seed: 1}", "options={api-key: …, seed: 1}"),
         (f"Incorrect key {KEY} given", "Incorrect key … given"),
+        ("Authorization: Bearer hunter2.x\n", "Authorization: …\n"),
         ("headers.api-key=$AZURE_KEY", "headers.api-key=$AZURE_KEY"),
         ("max_tokens=64 tokens: 5 key_env=MY_KEY", "max_tokens=64 tokens: 5 key_env=MY_KEY"),
     ],

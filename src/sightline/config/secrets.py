@@ -31,7 +31,8 @@ _KEY = re.compile(
 _USER = re.compile(r"(?<=://)[^/\s@'\"]+@")
 _PARAMETER = re.compile(rf"(?<=[?&])({_SECRET_PARAMETER.pattern})=[^&\s'\"#]+", re.IGNORECASE)
 _ASSIGNMENT = re.compile(
-    rf"(?<![\w-])({_NAME})(['\"]?\s*[=:]\s*)(?!['\"]?\$)(?:'[^']*'|\"[^\"]*\"|[^\s'\",}}&]+)", re.IGNORECASE
+    rf"(?<![\w-])({_NAME})(['\"]?\s*[=:]\s*)(?!['\"]?\$)(?:(?:Bearer|Basic|Token)\s+)?(?:'[^']*'|\"[^\"]*\"|[^\s'\",}}&]+)",
+    re.IGNORECASE,
 )
 VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 """How a value names an environment variable: `$NAME` or `${NAME}`."""

@@ -138,7 +138,11 @@ class HostedModel:
             if isinstance(cause, NoReply):
                 return cause
             cause = cause.__cause__ or cause.__context__
-        return Transient(f"{self.where} cannot be reached: {error or type(error).__name__}")
+        from sightline.models.chat.connections import proxy_for
+
+        proxy = proxy_for(self._url)
+        through = "" if proxy is None else f" through the proxy {masked(proxy)}"
+        return Transient(f"{self.where} cannot be reached{through}: {error or type(error).__name__}")
 
     def _nonsense(self, expected: str, found: object) -> Transient:
         return Transient(f"{self.where} answers something that is no {expected}: {found}")
