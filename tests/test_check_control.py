@@ -16,7 +16,7 @@ from sightline.envs.checking import check_control, described
 from sightline.envs.games.checking import Finding, check_game, picture_trouble
 from sightline.envs.games.making import GameMaker
 from sightline.envs.making import EnvMaker
-from sightline.errors import BadInput
+from sightline.errors import BadInput, RunFailed
 
 HERE = __name__
 NAMES = [
@@ -104,6 +104,33 @@ class Same(Walk):
         return self._state(), self._info()
 
 
+class Drifting(Walk):
+    """Its chance is seeded by the constructor, so that copies begin alike, and goes on from reset to reset."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        self.chance = np.random.default_rng(0)
+
+    def reset(self, **options: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(**options)
+        self.start = self.place = self.shown = float(self.chance.uniform(-1, 1))
+        return self._state(), self._info()
+
+
+class Flagged(Walk):
+    """Its infos hold a truth value among numbers and texts."""
+
+    def _info(self) -> dict[str, Any]:
+        return {"at_goal": np.bool_(False), "lives": 3, "name": "walk"}
+
+
+class FailsFirst(Walk):
+    """It cannot be reset."""
+
+    def reset(self, **options: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        raise TypeError("bad level")
+
+
 def checked(env: str, in_processes: bool = False, **options: Any) -> dict[str, Finding]:
     module = "odd_pictures" if env == "Walk" else HERE
     return {f.name: f for f in check_control(EnvMaker(f"{module}:{env}", options), 3, in_processes=in_processes)}
@@ -116,7 +143,7 @@ def test_a_sound_environment_passes_every_check_with_its_numbers() -> None:
     assert found["actions"].detail == "float32[1] from -1 to 1"
     assert found["pictures"].detail.startswith("32x32; a random step changes ")
     assert found["success"].played == 3 and found["success"].won is not None
-    assert found["ends"].detail == "after 40 steps at the latest"
+    assert found["ends"].detail == "after 40 steps at the latest in random play"
     assert found["own reward"].detail.startswith("returns from ")
 
 
@@ -132,6 +159,7 @@ def test_a_sound_environment_passes_every_check_with_its_numbers() -> None:
         ("Sloppy", {}, "closes", "OSError: no such window (test_check_control.py:"),
         ("Nans", {}, "no exception", "'test_check_control:Nans' returned an observation with NaN in it (at step 3"),
         ("Frameless", {}, "pictures", "NotImplementedError: no renderer"),
+        ("Drifting", {}, "equal seeds", "two resets with seed 0 give other observations"),
     ],
 )
 def test_what_is_wrong_is_found_and_nothing_else(env: str, options: dict[str, Any], wrong: str, said: str) -> None:
@@ -147,8 +175,9 @@ def test_what_is_wrong_is_found_and_nothing_else(env: str, options: dict[str, An
         ("Walk", {"draws": "rarely"}, "pictures", "32x32; a random step changes"),
         ("Walk", {}, "success", "is not stated, so that runs report returns alone"),
         ("Walk", {"pays": "nothing"}, "own reward", "was 0 at every step of 3 random episodes; if it always is, pay"),
-        ("Walk", {"pays": "vector"}, "own reward", "mo_gymnasium.LinearReward"),
-        ("Walk", {"pays": "none"}, "own reward", "is no number but None"),
+        ("Walk", {"pays": "vector"}, "own reward", "mo_gymnasium.wrappers.LinearReward"),
+        ("Walk", {"pays": "none"}, "own reward", "cannot be learned from (reward.kind=ground_truth)"),
+        ("Flagged", {}, "success", "success_from=KEY if one of its infos does (at_goal)"),
         ("Same", {}, "other seeds", "a panel of many seeds is one episode"),
         ("Endless", {}, "ends", "after 1000 steps at the latest, which is our own limit"),
     ],
@@ -157,6 +186,29 @@ def test_what_is_odd_is_said_and_passes(env: str, options: dict[str, Any], name:
     found = checked(env, **options)
     assert all(finding.passed for finding in found.values())
     assert said in found[name].detail
+
+
+def test_a_reset_that_fails_is_named_with_its_place() -> None:
+    with pytest.raises(
+        RunFailed,
+        match=r"'test_check_control:FailsFirst' failed in reset\(\): TypeError: bad level \(test_check_control.py:",
+    ):
+        checked("FailsFirst")
+
+
+def test_a_close_that_fails_costs_no_other_finding() -> None:
+    found = CliRunner().invoke(app, ["check-env", f"{HERE}:Sloppy", "--episodes", "2"])
+    lines = found.stdout.splitlines()
+    assert [line for line in lines if line.startswith("-- ")] == [
+        line for line in lines if line.startswith("--  closes ") and "OSError: no such window (" in line
+    ]
+    assert found.exit_code == 1 and len(lines) == len(NAMES) + 1
+
+
+def test_without_pictures_or_a_reward_nothing_is_trained_with() -> None:
+    keys = ["env_options.draws=black", "env_options.pays=vector"]
+    found = CliRunner().invoke(app, ["check-env", "odd_pictures:Walk", *keys, "--episodes", "2"])
+    assert "cannot be learned from" in found.stdout and "train with" not in found.stdout
 
 
 def test_what_needs_a_process_of_its_own_passes_if_it_gets_one() -> None:

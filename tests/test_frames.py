@@ -52,6 +52,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "integers": (RGB.astype(np.int64), "int64[6, 5, 3]"),
     "truth values": (RGB > 9, "bool[6, 5, 3]"),
     "no pixels": (np.zeros((0, 5, 3), np.uint8), "uint8[0, 5, 3]"),
+    "a window": (True, "render() returned True, as if into a window; it must heed render_mode='rgb_array'"),
     "objects": (np.array([object()]), "rendered a ndarray"),
 }
 

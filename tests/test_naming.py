@@ -66,6 +66,13 @@ def test_an_id_without_a_version_is_the_newest_one_as_for_gymnasium() -> None:
         ("FetchReach-v4", "say env=gymnasium_robotics:FetchReach-v4"),
         ("dm_control/humanoid-stand-v0", "pip install 'shimmy[dm-control]'"),
         ("NetHackScore-v0", "env=sightline.adapters:nethack"),
+        ("./small_envs.py:Seen", "say its module, from the folder that holds it: env=small_envs:…"),
+        ("pkg/env.py:Rel", "env=pkg.env:…"),
+        ("/elsewhere/env.py:Rel", "env=env:…"),
+        (
+            "small_envs:CartPole-v1",
+            "module 'small_envs' registers no 'CartPole-v1' with Gymnasium, which has one of its own",
+        ),
         ("miniwob/click-test-v1", "say env=miniwob env_options.page=click-test"),
         ("miniwob:miniwob/click-shades", "say env=miniwob env_options.page=click-shades"),
         ("Crafter", "env=sightline.adapters:crafter"),

@@ -190,4 +190,4 @@ def test_what_cannot_be_learned_from_is_refused_in_a_line(name: str, train: Trai
 
 
 def test_a_vector_of_rewards_names_what_makes_one_number_of_it(train: Train) -> None:
-    check_refused(train("PaysVector"), 1, "mo_gymnasium.LinearReward makes one number of a vector")
+    check_refused(train("PaysVector"), 1, "mo_gymnasium.wrappers.LinearReward makes one number of a vector")

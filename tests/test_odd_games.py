@@ -192,7 +192,7 @@ def test_the_environments_own_reward_may_be_an_array_of_one() -> None:
 def test_a_reward_that_is_no_number_is_refused_where_it_is_learned_from(reward: str) -> None:
     game = coins(reward=reward)()
     game.reset(seed=0)
-    with pytest.raises(BadInput, match=r"which is no number; return one, let mo_gymnasium.LinearReward"):
+    with pytest.raises(BadInput, match=r"which is no number; return one, let mo_gymnasium.wrappers.LinearReward"):
         game.step("high")
     game = coins(reward=reward, ignores_reward=True)()
     game.reset(seed=0)

@@ -223,7 +223,7 @@ def test_own_rewards_that_are_no_number_matter_only_to_those_who_learn_from_them
             return
         with pytest.raises(RunFailed, match="returned a reward that is") as caught:
             reading.step(np.array([0]))
-        assert ("mo_gymnasium.LinearReward" in str(caught.value)) == (reward == [1.0, 2.0])
+        assert ("mo_gymnasium.wrappers.LinearReward" in str(caught.value)) == (reward == [1.0, 2.0])
     finally:
         reading.close()
 
@@ -235,7 +235,7 @@ def test_that_own_rewards_are_ignored_is_said_once(sightline: Sightline) -> None
     assert len([line for line in done.lines if "warning: the environment's own reward is not one" in line]) == 1
     done = sightline("train", *named, *QUICK, "--run-dir", "other")
     assert done.code == 1
-    assert "mo_gymnasium.LinearReward" in done.lines[-1]
+    assert "mo_gymnasium.wrappers.LinearReward" in done.lines[-1]
 
 
 @pytest.mark.parametrize("how", ["ends", "raises"])

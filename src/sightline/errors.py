@@ -60,6 +60,8 @@ def reason_and_place(error: BaseException) -> str:
     >>> ZeroDivisionError: division by zero (reacher.py:12)
     """
     place = place_of(error)
+    if isinstance(error, SyntaxError):
+        place = ""  # its message names the file and the line
     return f"{reason_of(error)} ({place})" if place else reason_of(error)
 
 

@@ -72,13 +72,14 @@ def _has_words(env: str, keys: Sequence[str]) -> bool:
     from sightline.config.loading import for_control, load_recipe
     from sightline.control.resolving import env_maker
     from sightline.envs.games.contract import Game
+    from sightline.envs.vector import close_env
 
     maker = env_maker(for_control(load_recipe(None, [f"env={env}", *keys])), frame_size=None, render=False)
     made = maker.as_it_is()
     try:
         return isinstance(made.unwrapped, Game) or isinstance(made.action_space, spaces.Text)
     finally:
-        made.close()
+        close_env(made)
 
 
 def _check_game(env: str, keys: Sequence[str], episodes: int) -> list[Finding]:
@@ -119,6 +120,8 @@ def _check_control(env: str, keys: Sequence[str], episodes: int) -> list[Finding
     pays = "" if has_goal else ' goal="what the picture should show"'
     if "pictures" in wrong:
         pays = " reward.kind=ground_truth"
+        if any(finding.name == "own reward" and "cannot be learned from" in finding.detail for finding in findings):
+            return findings  # neither its pictures nor its reward can be learned from
     command = f"sightline train {shlex.join([f'env={env}', *given])}{pays}"
     return [*findings, Finding("train with", True, command)]
 

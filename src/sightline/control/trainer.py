@@ -37,7 +37,7 @@ from sightline.session import Commit, Finished, RunSession, Validation
 
 OWN_REWARD = (
     "the environment's own reward is not one finite number, and counts as 0; nothing is learned from it. "
-    "mo_gymnasium.LinearReward makes one number of several"
+    "mo_gymnasium.wrappers.LinearReward makes one number of several"
 )
 
 

@@ -21,7 +21,7 @@ from sightline.envs.games.checking import Finding, limit_in_words
 from sightline.envs.making import EnvMaker
 from sightline.envs.probing import ROUNDING, random_actions
 from sightline.envs.spaces import is_picture
-from sightline.envs.vector import FrameAndState, close_env, scalar_reward
+from sightline.envs.vector import FrameAndState, close_env, reward_advice, scalar_reward
 from sightline.envs.watching import PictureWatch, equal
 from sightline.errors import BadInput, RunFailed, reason_and_place
 
@@ -57,21 +57,24 @@ class _Kept(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Attributes:
         reward: the own reward of the last step, as it is.
-        keys: of all infos.
+        truths: keys of all infos that are truth values.
     """
 
     reward: Any = 0.0
-    keys: frozenset[str] = frozenset()
+    truths: frozenset[str] = frozenset()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observed, info = self.env.reset(seed=seed, options=options)
-        self.keys |= frozenset(map(str, info))
+        self._note_truths(info)
         return observed, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observed, self.reward, terminated, truncated, info = self.env.step(action)
-        self.keys |= frozenset(map(str, info))
+        self._note_truths(info)
         return observed, self.reward, terminated, truncated, info
+
+    def _note_truths(self, info: dict[str, Any]) -> None:
+        self.truths |= {str(key) for key, value in info.items() if isinstance(value, bool | np.bool_)}
 
 
 class Player:
@@ -199,8 +202,10 @@ def _that_can_be_made(maker: EnvMaker) -> tuple[EnvMaker, list[Finding]]:
 def _spaces_of(maker: EnvMaker) -> tuple[spaces.Space[Any], spaces.Space[Any], spaces.Space[Any]]:
     """What an environment observes, what a policy reads of that, and what it does; it is made, reset and drawn once."""
     env = maker()
+    # Resets as in training, with errors in a line.
+    stepped = FrameAndState(env, False, f"'{maker.env_id}'", needs_reward=False)
     try:
-        env.reset(seed=0)
+        stepped.reset(0)
         if maker.render:
             rgb_frame(env)
         return env.unwrapped.observation_space, env.observation_space, env.action_space
@@ -241,9 +246,9 @@ def _checks_of_play(maker: EnvMaker, episodes: int, seed: int, in_processes: boo
         finally:
             closing = player.close()
         players.append(player)
-    yield _check_equal_seeds(records, seed)
     player = Player(maker, maker.render)
     try:
+        yield _check_equal_seeds(records, player, seed)
         yield _check_other_seeds(player, seed)
         if maker.render:
             yield _check_pictures(players[0])
@@ -261,8 +266,9 @@ def _checks_of_play(maker: EnvMaker, episodes: int, seed: int, in_processes: boo
     yield Finding("closes", closing is None, closing or "without an error")
 
 
-def _check_equal_seeds(records: Sequence[list[Moment]], seed: int) -> Finding:
+def _check_equal_seeds(records: Sequence[list[Moment]], player: Player, seed: int) -> Finding:
     name = "equal seeds"
+    advice = "draw all chance from self.np_random, after super().reset(seed=seed)"
     for step, (one, other) in enumerate(zip(*records, strict=False)):
         parts = (
             ("observation", equal(one.observed, other.observed, ROUNDING)),
@@ -273,9 +279,11 @@ def _check_equal_seeds(records: Sequence[list[Moment]], seed: int) -> Finding:
         for part, is_same in parts:
             if not is_same:
                 where = f"seed {seed}, step {step}: the {part} differs between two copies"
-                return Finding(
-                    name, False, f"{where}; draw all chance from self.np_random, after super().reset(seed=seed)"
-                )
+                return Finding(name, False, f"{where}; {advice}")
+    # Chance that a constructor seeds is the same in all copies, and goes on from reset to reset.
+    first = player.begin(seed).observed
+    if not equal(first, player.begin(seed).observed, ROUNDING):
+        return Finding(name, False, f"two resets with seed {seed} give other observations; {advice}")
     return Finding(name, True, f"{RECORDED} steps played twice, alike")
 
 
@@ -328,7 +336,7 @@ def _check_success(player: Player, played: Sequence[list[Moment]]) -> Finding:
     if any(stated):
         won = sum(map(any, stated))
         return Finding("success", True, f"is stated; random play had it in {won} of {len(played)}", won, len(played))
-    keys = ", ".join(sorted(player.env.keys))
+    keys = ", ".join(sorted(player.env.truths))
     info = f", success_from=KEY if one of its infos does ({keys:.80})" if keys else ""
     return Finding(
         "success",
@@ -344,7 +352,7 @@ def _check_own_reward(player: Player, played: Sequence[list[Moment]]) -> Finding
             name,
             True,
             f"is no number but {player.env.reward!r:.40}: it is ignored where words pay, and cannot be learned from "
-            "(reward.kind=ground_truth); mo_gymnasium.LinearReward makes a number of a vector",
+            f"(reward.kind=ground_truth){reward_advice(player.env.reward)}",
         )
     returns = [sum(filter(None, episode)) for episode in rewards]
     if not any(reward for episode in rewards for reward in episode):
@@ -392,6 +400,9 @@ def _check_copies(maker: EnvMaker, player: Player, in_processes: bool) -> Findin
         if maker.render:
             player.draw()
     except (Exception, SystemExit) as error:
-        reason = " ".join(str(error).split())[:150]
-        return Finding("copies", in_processes, f"one at a time in a process ({reason}); train with workers=processes")
+        reason = str(error) if isinstance(error, BadInput | RunFailed) else reason_and_place(error)
+        reason = " ".join(reason.split()).removesuffix("; fix its render()")
+        return Finding(
+            "copies", in_processes, f"one at a time in a process ({reason:.150}); train with workers=processes"
+        )
     return Finding("copies", True, "two in one process do not disturb each other")

@@ -65,6 +65,11 @@ def checked_frame(rendered: Any) -> np.ndarray:
         )
     if isinstance(rendered, str):
         raise RunFailed(f"the environment rendered the text {rendered!r:.40}; {FORM}")
+    if isinstance(rendered, bool | np.bool_):
+        raise RunFailed(
+            f"the environment's render() returned {rendered}, as if into a window; it must heed "
+            "render_mode='rgb_array', which its constructor was given, and return uint8[H, W, 3]"
+        )
     picture = to_array(rendered)
     if picture.dtype == object:
         raise RunFailed(f"the environment rendered {_described(rendered)}; {FORM}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -111,10 +111,17 @@ def check_reset_signature(env: gymnasium.Env[Any, Any], name: str) -> None:
         except ValueError:
             continue  # written in C, without a signature
         except TypeError as error:
+            missing = [argument for argument in ("seed", "options") if not _takes(layer.reset, argument)]
+            lacks = " and ".join(missing) or "keywords"
             raise BadInput(
-                f"reset() of '{name}' ({type(layer).__name__}) takes no seed and options; write it as "
+                f"reset() of '{name}' ({type(layer).__name__}) takes no {lacks}; write it as "
                 "reset(self, *, seed=None, options=None)"
             ) from error
+
+
+def _takes(method: Callable[..., Any], argument: str) -> bool:
+    """Whether a method has a parameter of this name."""
+    return argument in inspect.signature(method).parameters
 
 
 def _length(returned: Any) -> int:

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any
 
@@ -128,7 +128,17 @@ def find_environment(name: str, also_known: Iterable[str] = ()) -> EnvSpec | Bui
         spec = _newest(attribute)
     if spec is None:
         raise BadInput(_not_in_module(module, attribute))
+    if _is_gymnasiums(spec) and module.__name__.split(".")[0] != "gymnasium":
+        raise BadInput(
+            f"module '{module.__name__}' registers no '{attribute}' with Gymnasium, which has one of its own: "
+            f"env={spec.id}"
+        )
     return spec
+
+
+def _is_gymnasiums(spec: EnvSpec) -> bool:
+    """Whether an environment comes with Gymnasium itself."""
+    return str(spec.entry_point).startswith("gymnasium.envs.")
 
 
 def _registered(name: str, also_known: Iterable[str]) -> EnvSpec:
@@ -180,6 +190,8 @@ def _import(name: str) -> ModuleType:
         if os.getcwd() not in sys.path:
             # Last: no file there may stand in for Python's own modules, or for those that are installed.
             sys.path.append(os.getcwd())
+    if name.endswith(".py") or "/" in name:
+        raise BadInput(f"'{name}' is a file; say its module, from the folder that holds it: env={_module_of(name)}:…")
     # Names of wheels have hyphens where those of modules have underscores.
     name = name.replace("-", "_")
     before = set(registry)
@@ -196,6 +208,13 @@ def _import(name: str) -> ModuleType:
         raise BadInput(f"cannot import '{name}': {reason_and_place(error)}{drawing_advice(error)}") from error
     IDS_OF_MODULES.setdefault(name, set()).update(set(registry) - before)
     return module
+
+
+def _module_of(file: str) -> str:
+    """The name by which a file is imported: `pkg.env` for `./pkg/env.py`, `env` for a file of another folder."""
+    path = PurePath(file).with_suffix("")
+    is_elsewhere = path.is_absolute() or ".." in path.parts
+    return path.name if is_elsewhere else ".".join(path.parts)
 
 
 def _no_module(name: str) -> str:
@@ -276,8 +295,8 @@ def _no_maker(build: Any, env_id: str) -> str:
 
 
 OLD_API = (
-    "write a function that converts it, as by shimmy (pip install 'shimmy[gym-v21]'): "
-    "def make() -> gymnasium.Env: return shimmy.GymV21CompatibilityV0(env=…)"
+    "write a function that converts it, as by shimmy (pip install 'shimmy[gym-v21]'): def make(render_mode=None) -> "
+    "gymnasium.Env: return shimmy.GymV21CompatibilityV0(env_id='…', render_mode=render_mode), with its id in gym"
 )
 """What to do about an environment of gym, Gymnasium's predecessor."""
 

@@ -224,9 +224,7 @@ class FrameAndState:
         if not self._needs_reward:
             return None
         if number is None:
-            several = to_array(reward).size > 1
-            vector = "; mo_gymnasium.LinearReward makes one number of a vector" if several else ""
-            raise self._failure(f"returned a reward that is not a number: {reward!r:.60}", vector)
+            raise self._failure(f"returned a reward that is not a number: {reward!r:.60}", reward_advice(reward))
         raise self._failure(f"returned a reward that is {'NaN' if math.isnan(number) else 'infinite'}")
 
     def _check_observation(self, state: Any) -> None:
@@ -263,6 +261,13 @@ def scalar_reward(reward: Any) -> float | None:
         return float(numbers.reshape(-1)[0])
     except (TypeError, ValueError, OverflowError):  # an object of another kind, or a whole number beyond all floats
         return None
+
+
+def reward_advice(reward: Any) -> str:
+    """What to do about a reward that is no number, as `"; do this"`; empty but for vectors."""
+    several = to_array(reward)
+    is_vector = several.size > 1 and several.dtype.kind in "biuf"
+    return "; mo_gymnasium.wrappers.LinearReward makes one number of a vector" if is_vector else ""
 
 
 @dataclass(frozen=True)

@@ -562,7 +562,8 @@ def _failures_in_one_line() -> Iterator[None]:
         ):
             raise BadInput(
                 "the environment's own reward is not one number, which vector environments need; put sightline.wrap "
-                "around each environment, inside the vector, or a wrapper that makes it one (mo_gymnasium.LinearReward)"
+                "around each environment, inside the vector, or a wrapper that makes it one "
+                "(mo_gymnasium.wrappers.LinearReward)"
             ) from error
         raise
 

@@ -490,7 +490,7 @@ def limit_in_words(env: AnyEnv, longest: int) -> str:
     spec = None if made is None else gymnasium.registry.get(made.id)
     said = f"after {longest} steps at the latest"
     if longest != DEFAULT_EPISODE_STEPS or (spec is not None and spec.max_episode_steps is not None):
-        return said
+        return f"{said} in random play"
     return f"{said}, which is our own limit where an environment has none; episode_steps=N sets another"
 
 

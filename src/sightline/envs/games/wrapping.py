@@ -141,7 +141,7 @@ class PictureGame(gymnasium.Wrapper[Observation, np.int64, Any, Any]):
             return 0.0
         raise BadInput(
             f"the reward of '{self._name}' is {' '.join(repr(reward).split()):.60}, which is no number; return one, "
-            "let mo_gymnasium.LinearReward weigh a vector's parts, or learn from another reward (reward.kind)"
+            "let mo_gymnasium.wrappers.LinearReward weigh a vector's parts, or learn from another reward (reward.kind)"
         )
 
     def _note_mission(self, state: Any, info: Mapping[str, Any]) -> None:
