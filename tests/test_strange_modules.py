@@ -14,10 +14,11 @@ import pytest
 import sightline
 from sightline import doctor
 from sightline.control.background import EvaluationProcess
+from sightline.control.learners import algorithm_class
 from sightline.envs.making import EnvMaker
 from sightline.envs.workers import Worker
 from sightline.errors import BadInput
-from sightline.runs.children import safe_children
+from sightline.runs.working_folder import safe_children
 
 NAMES = ("numpy", "pickle", "statistics", "typing", "torch", "typer", "mujoco", "gymnasium", "multiprocessing")
 MARK = "strange-code-ran"
@@ -94,6 +95,21 @@ def test_environments_of_the_working_folder_are_found_behind_all_others(
         assert "site-packages" not in str(sys.modules[name].__file__)
         assert not str(sys.modules[name].__file__).startswith(str(tmp_path))
     assert sys.path[-1] == str(tmp_path)
+
+
+def test_learners_of_the_working_folder_are_found_and_stand_in_for_no_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sightline.config.learners import OtherLearner
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "own_learner.py").write_text("from stable_baselines3 import SAC\nclass Mine(SAC): pass\n")
+    monkeypatch.setitem(sys.modules, "sb3_contrib", None)  # as if it were not installed
+    with pytest.raises(BadInput):
+        algorithm_class(OtherLearner(algorithm="sb3_contrib.TQC"))
+    assert str(tmp_path) not in sys.path
+    assert algorithm_class(OtherLearner(algorithm="own_learner.Mine")).__name__ == "Mine"
 
 
 def test_the_environment_is_as_it_was_after_a_child_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from sightline import registry
 from sightline.errors import BadInput, reason_of
 from sightline.requirements import install_command, misfit, misfits, requirements
-from sightline.runs.children import SAFE
+from sightline.runs.working_folder import SAFE
 
 if TYPE_CHECKING:
     from sightline.models.chat.messages import ChatModel

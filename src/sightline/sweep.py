@@ -38,11 +38,11 @@ from sightline.evaluation.episode_stats import describe
 from sightline.models.device import available_cores
 from sightline.reports.comparison import SWEEP
 from sightline.reports.pages import duration, read_mapping, read_text
-from sightline.runs.children import SAFE
 from sightline.runs.files import read_document, write_document
 from sightline.runs.folder import RunFolder
 from sightline.runs.lease import current_owner, take_lease
 from sightline.runs.stopping import Stopped, StopRequests
+from sightline.runs.working_folder import SAFE
 
 LOGS = "logs"
 MAX_CELLS = 10_000

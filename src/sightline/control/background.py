@@ -36,10 +36,10 @@ from sightline.errors import BadInput, RunFailed, reason_of
 from sightline.models.device import available_cores
 from sightline.rewards.base import Interrupted
 from sightline.rewards.kept import as_learned
-from sightline.runs.children import SAFE
 from sightline.runs.folder import RunFolder
 from sightline.runs.stopping import give_up_if_overdue
 from sightline.runs.temporary import TemporaryFolder
+from sightline.runs.working_folder import SAFE
 from sightline.session import Commit
 
 WORTH_IT = 10_000

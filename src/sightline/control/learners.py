@@ -42,6 +42,8 @@ from sightline.errors import BadInput, nearest, reason_of
 from sightline.evaluation.episodes import Policy
 from sightline.models.device import choose_device
 from sightline.requirements import wheel_of
+from sightline.runs.trust import KNOWN_PACKAGES
+from sightline.runs.working_folder import search_it_last
 
 LARGE = 65_536
 """Pixels of a picture beyond which a policy that reads it learns slowly."""
@@ -336,6 +338,8 @@ def algorithm_class(learner: OffPolicyLearner | OnPolicyLearner) -> type[BaseAlg
     """
     name: str = getattr(learner, "algorithm", "")
     module_name, _, class_name = _KNOWN.get(name, name).rpartition(".")
+    if module_name.split(".")[0] not in KNOWN_PACKAGES:  # or a stranger's file could stand in for a missing package
+        search_it_last()
     try:
         found = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:

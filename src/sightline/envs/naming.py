@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import inspect
-import os
 import re
 import sys
 import typing
@@ -23,6 +21,7 @@ from gymnasium.envs.registration import EnvSpec, registry
 from sightline.envs.rendering import drawing_advice
 from sightline.errors import BadInput, nearest, reason_and_place
 from sightline.requirements import wheel_of
+from sightline.runs.working_folder import search_it_last
 
 Build = Callable[..., "gymnasium.Env[Any, Any]"]
 """A class or function that makes an environment."""
@@ -186,10 +185,7 @@ def _import(name: str) -> ModuleType:
     Raises:
         BadInput: there is none, it needs one that is missing, or it fails.
     """
-    with contextlib.suppress(OSError):  # the working folder was deleted
-        if os.getcwd() not in sys.path:
-            # Last: no file there may stand in for Python's own modules, or for those that are installed.
-            sys.path.append(os.getcwd())
+    search_it_last()
     if name.endswith(".py") or "/" in name:
         raise BadInput(f"'{name}' is a file; say its module, from the folder that holds it: env={_module_of(name)}:…")
     # Names of wheels have hyphens where those of modules have underscores.

@@ -28,9 +28,9 @@ import psutil
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from sightline.errors import BadInput, RunFailed, reason_and_place, reason_of
-from sightline.runs.children import safe_children
 from sightline.runs.stopping import exit_now, give_up_if_overdue, stop_signals
 from sightline.runs.streams import steady_standard_streams
+from sightline.runs.working_folder import safe_children
 
 WORKER = "sightline-worker"
 """Name of worker processes."""
