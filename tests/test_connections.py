@@ -203,6 +203,15 @@ def test_keys_in_headers_are_kept_as_keys_are(monkeypatch: pytest.MonkeyPatch) -
     assert ("headers.api-key", "$GATEWAY_KEY", "a key that would be used") in list(config.reaches())
 
 
+def test_headers_of_a_clients_own_environment_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "X-Gateway-Key: of-another\nX-Thing: 1")
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "of-another")
+    with FaultServer(answers("first")) as server:
+        assert ask(model_at(server, "anthropic", headers={"X-Thing": "2"})).error is None
+    (asked,) = server.asked
+    assert "of-another" not in str(asked.headers) and asked.headers["x-thing"] == "2"
+
+
 def test_what_servers_repeat_of_keys_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_KEY", "of-the-gateway")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, ClassVar
 
 from sightline.models.chat.calling import Capabilities, Post, error_from_status
@@ -23,12 +24,14 @@ class Anthropic(HostedModel):
     async def _posting(self) -> AsyncIterator[Post]:
         import anthropic
 
+        omitted: dict[str, Any] = dict.fromkeys(_headers_of_environment(), anthropic.Omit())
         async with anthropic.AsyncAnthropic(
             api_key=self._key(),
             base_url=self._url,
             timeout=self._timeout,
             max_retries=0,  # `calling` repeats
             http_client=self._client(),
+            default_headers=omitted,
         ) as client:
 
             async def post(request: ChatRequest, supported: Capabilities) -> ChatReply:
@@ -55,6 +58,14 @@ class Anthropic(HostedModel):
                     raise self._nonsense("message", error) from error
 
             yield post
+
+
+def _headers_of_environment() -> Iterator[str]:
+    """Names of headers that the client would take from the environment. Only what the recipe says is sent: such a
+    header may hold a key for another server."""
+    for line in os.environ.get("ANTHROPIC_CUSTOM_HEADERS", "").split("\n"):
+        if ":" in line:
+            yield line.partition(":")[0].strip()
 
 
 def _complaint(error: Any) -> str:
