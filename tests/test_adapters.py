@@ -34,7 +34,7 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, **members: Any) -> None:
     [
         ("crafter", "crafter", "pip install crafter"),
         ("robosuite", "robosuite", "pip install robosuite h5py 'mujoco<3.10'"),
-        ("nethack", "nle", "pip install nle"),
+        ("nethack", "nle", "pip install 'nle>=1.2'"),
     ],
 )
 def test_a_missing_package_is_named(
@@ -278,6 +278,12 @@ def _nle(monkeypatch: pytest.MonkeyPatch) -> Any:
     gymnasium.register("NetHackScore-v0", "nle.env:NLE")
     yield
     del gymnasium.registry["NetHackScore-v0"]
+
+
+def test_an_nle_of_the_old_gym_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    module(monkeypatch, "nle")
+    with pytest.raises(BadInput, match=r"this nle registers nothing with Gymnasium; pip install 'nle>=1.2'"):
+        adapters.nethack()
 
 
 @pytest.mark.usefixtures("_nle")

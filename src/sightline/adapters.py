@@ -103,7 +103,7 @@ def robosuite(
 
 
 def nethack(task: str = "NetHackScore-v0", render_mode: str | None = None, **options: Any) -> gymnasium.Env[Any, Any]:
-    """NetHack (Küttler et al., NeurIPS 2020); `pip install nle`.
+    """NetHack (Küttler et al., NeurIPS 2020); `pip install 'nle>=1.2'`.
 
     Observations are the map's characters and the bottom line's numbers; a frame is the terminal, uint8[264, 480, 3].
     Actions have names, for agents. Success is the task's own, or an ascension.
@@ -117,8 +117,10 @@ def nethack(task: str = "NetHackScore-v0", render_mode: str | None = None, **opt
         BadInput: there is no such task.
         gymnasium.error.DependencyNotInstalled: `nle` is missing.
     """
-    _package("nle", "nle")
+    _package("nle", "'nle>=1.2'")
     known = [name for name, spec in gymnasium.registry.items() if str(spec.entry_point).startswith("nle.env")]
+    if not known:  # before 1.1 it was one of the old gym
+        raise BadInput("this nle registers nothing with Gymnasium; pip install 'nle>=1.2'")
     if task not in known:
         raise BadInput(f"nle has no task '{task}', but {', '.join(sorted(known))}")
     keys = ("chars", "blstats", "tty_chars", "tty_colors", "tty_cursor")

@@ -118,7 +118,7 @@ SIMULATORS = (
         "sightline.adapters:robosuite",
         "a robot arm lifting a red cube",
     ),
-    Simulator("nle", ("nle", "setuptools<81"), "sightline.adapters:nethack", "an at sign beside a door"),
+    Simulator("nle", ("nle>=1.2",), "sightline.adapters:nethack", "an at sign beside a door"),
     Simulator(
         "textworld",
         ("textworld",),
