@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import math
 import re
 from pathlib import Path
@@ -491,6 +492,16 @@ def test_numbers_are_those_of_yaml_1_2_everywhere(text: str) -> None:
     for value in (text, expected):
         again = read_yaml(write_yaml({"x": value}), "it")["x"]
         assert again == value and type(again) is type(value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_recipes_of_windows_are_read(tmp_path: Path, encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "env: cartpole\r\ngoal: eine Stange, die längs steht\r\n"
+    file = tmp_path / "recipe.yaml"
+    file.write_bytes(text.encode(encoding))
+    assert load_recipe(str(file)).goal == ("eine Stange, die längs steht",)
+    monkeypatch.setattr("sys.stdin", io.StringIO("\ufeff" + text))
+    assert load_recipe("-").goal == ("eine Stange, die längs steht",)
 
 
 def test_whole_numbers_may_be_written_as_others(tmp_path: Path) -> None:

@@ -255,6 +255,9 @@ def test_demonstrations_in_the_form_of_llava_are_read(tmp_path: Path) -> None:
     assert [int(demo.pictures[0].pixels.max()) for demo in demos[:2]] == [0, 90]
     several = list(read_demos(conversations(tmp_path / "b", image=["0.png", "1.png"])))
     assert len(several[2].pictures) == 2, "images are found below 'images' as well"
+    marked = conversations(tmp_path / "d")
+    marked.write_bytes(b"\xef\xbb\xbf" + marked.read_bytes())
+    assert len(list(read_demos(marked))) == 4, "a mark of the byte order is no complaint"
     words = list(read_demos(conversations(tmp_path / "c", image=None)))
     assert words[2].pictures == ()
 

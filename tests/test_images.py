@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from sightline.errors import BadInput
-from sightline.images import Picture, PictureFiles, pixel_digest
+from sightline.images import Picture, PictureFiles, pixel_digest, read_image, read_png
 from sightline.labels.types import Segment
 
 PIXELS = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
@@ -58,3 +59,39 @@ def test_links_are_followed_in_flat_folders_only(tmp_path: Path) -> None:
         else:
             with pytest.raises(BadInput, match="no regular file"):
                 files.read(name)
+
+
+# -- pictures that are stored lying down ------------------------------------------------------------------------------
+
+UPRIGHT = np.arange(6 * 4 * 3, dtype=np.uint8).reshape(6, 4, 3) * 3
+STORED = {
+    1: UPRIGHT,
+    2: UPRIGHT[:, ::-1],
+    3: UPRIGHT[::-1, ::-1],
+    4: UPRIGHT[::-1],
+    5: UPRIGHT.transpose(1, 0, 2),
+    6: np.rot90(UPRIGHT, 1),
+    7: np.rot90(UPRIGHT, 2).transpose(1, 0, 2),
+    8: np.rot90(UPRIGHT, -1),
+}
+"""EXIF's number of an orientation -> what a camera stores of the same scene."""
+
+
+@pytest.mark.parametrize("orientation", STORED)
+@pytest.mark.parametrize("suffix", ["png", "tiff", "webp"])
+def test_pictures_are_read_upright(tmp_path: Path, orientation: int, suffix: str) -> None:
+    """A telephone's upright photo was read lying down."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = tmp_path / f"photo.{suffix}"
+    Image.fromarray(np.ascontiguousarray(STORED[orientation])).save(file, exif=exif, lossless=True)
+    assert np.array_equal(read_image(file), UPRIGHT)
+    if suffix == "png":
+        assert np.array_equal(read_png(file), UPRIGHT)
+
+
+def test_damaged_orientations_change_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "photo.png"
+    for damage in (b"Exif\x00\x00II*\x00", b"\xff" * 40, b""):
+        Image.fromarray(UPRIGHT).save(file, exif=damage)
+        assert np.array_equal(read_image(file), UPRIGHT)

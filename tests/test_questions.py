@@ -47,6 +47,15 @@ def test_a_question_is_asked_and_answered(photos: Path) -> None:
     assert game.step("no idea")[1] == 0.0
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_tables_of_excel_and_windows_are_read(photos: Path, encoding: str) -> None:
+    """They begin with a mark of their byte order, which nobody sees."""
+    table = (photos / "table.csv").read_text().replace("why?", "où?").replace("\n", "\r\n")
+    (photos / "table.csv").write_bytes(table.encode(encoding))
+    observation, _ = Questions(str(photos)).reset(seed=1)
+    assert observation.text == "How bright, and où?"
+
+
 def test_every_fifth_question_is_held_out(photos: Path) -> None:
     asked = {held: Questions(str(photos), held_out=held) for held in (False, True)}
     seen: dict[bool, set[int]] = {False: set(), True: set()}

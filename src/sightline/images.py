@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageSequence, UnidentifiedImageError
+from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
 
 from sightline.errors import BadInput
 from sightline.runs.files import write_atomically
@@ -217,7 +217,7 @@ def read_png(file: Path | io.BytesIO, name: str = "", room: int = MAX_PIXELS) ->
                 raise BadInput(f"{name} claims {size} pixels; that is no frame")
             if picture.width * picture.height > room:
                 raise BadInput(f"{name} claims {size} pixels; with those before it, that is no segment")
-            return np.asarray(picture.convert("RGB"))
+            return np.asarray(upright(picture).convert("RGB"))
     except MemoryError as error:
         raise BadInput(f"{name} does not fit into memory") from error
     except UnidentifiedImageError as error:
@@ -242,7 +242,8 @@ def read_image(file: Path) -> np.ndarray:
         BadInput: it cannot be read as a picture, or would take absurd amounts of memory.
     """
     try:
-        with Image.open(file) as image:
+        with Image.open(file) as opened:
+            image = upright(opened)
             if image.mode.startswith("I;16"):
                 eight_bits = (np.asarray(image) >> 8).astype(np.uint8)
                 return np.repeat(eight_bits[:, :, None], 3, axis=2)
@@ -253,6 +254,14 @@ def read_image(file: Path) -> np.ndarray:
             return np.asarray(image.convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise BadInput(f"'{file}' cannot be read as a picture: {' '.join(str(error).split())}") from error
+
+
+def upright(picture: Image.Image) -> Image.Image:
+    """A picture as it is meant to be seen: cameras store it lying down, and say so in its EXIF data."""
+    try:
+        return ImageOps.exif_transpose(picture)
+    except Exception:  # damaged EXIF data raise exceptions of any type; the picture itself may be sound
+        return picture
 
 
 def read_video(file: Path) -> Iterator[np.ndarray]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from sightline.agents.prompting import demonstration, prompt_text
 from sightline.config.agents import Replies, WarmStart
+from sightline.config.decoding import decoded
 from sightline.envs.games.wrapping import has_oracle, oracle, random_action, thoughts
 from sightline.envs.vector import close_env
 from sightline.errors import BadInput, RunFailed
@@ -200,7 +201,7 @@ def _read_conversations(file: Path) -> Iterator[Demo]:
     An image is a file below the JSON file's folder, or below its `images`; `image` may be a list, or missing.
     """
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(decoded(file.read_bytes()))
     except OSError as error:
         raise BadInput(f"'{file}' cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 
 from sightline import registry
 from sightline.config.blocks import Plugin, unknown_kind
+from sightline.config.decoding import decoded
 from sightline.config.recipe import AgentRecipe, CheckedRecipe, ControlRecipe, Recipe
 from sightline.config.secrets import refuse_secrets
 from sightline.config.vlmrm import is_vlmrm, translations
@@ -176,8 +177,8 @@ def read_document(name_or_path: str) -> dict[str, Any]:
         text = (resources.files("sightline.recipes") / f"{name_or_path}.yaml").read_text(encoding="utf-8")
     elif Path(name_or_path).is_file() or is_stream(name_or_path):
         try:
-            with Path(name_or_path).open(encoding="utf-8") as file:
-                text = file.read(MAX_CHARACTERS + 1)
+            with Path(name_or_path).open("rb") as file:
+                text = decoded(file.read(4 * (MAX_CHARACTERS + 1)))
         except OSError as error:
             raise BadInput(f"cannot read the recipe {name_or_path}: {error.strerror or error}") from error
         except UnicodeDecodeError as error:

@@ -36,7 +36,7 @@ def read_yaml(text: str, name: str) -> Any:
         raise BadInput(f"{name} is larger than the limit of {MAX_CHARACTERS // 1_000_000} MB")
     loader: _Loader | None = None
     try:
-        loader = _Loader(text)
+        loader = _Loader(text.removeprefix("\ufeff"))
         node = loader.get_single_node()
         if node is None:
             return None

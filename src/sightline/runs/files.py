@@ -84,7 +84,7 @@ def parse_json(text: str | bytes, name: str) -> Any:
         Damaged: it is not valid JSON, or nested too deeply.
     """
     try:
-        return json.loads(text)
+        return json.loads(text.removeprefix("\ufeff") if isinstance(text, str) else text)
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{name} is damaged: it is not valid JSON ({' '.join(str(error).split())[:100]})") from error
 

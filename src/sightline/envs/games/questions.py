@@ -8,6 +8,7 @@ questions/                       the same columns may come from a data set of Hu
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
+from sightline.config.decoding import decoded
 from sightline.envs.drawing import Size
 from sightline.envs.games.contract import ActionText, Game, Observation
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput, RunFailed, nearest
-from sightline.images import file_within, read_image
+from sightline.images import file_within, read_image, upright
 
 Pay = Callable[[str, Mapping[str, Any]], float]
 """(what was answered, the row of the table) -> reward; 1 and more counts as success."""
@@ -131,7 +133,7 @@ class Questions(Game):
                     f"a picture of the data set is a {type(found).__name__}; cast the column to datasets.Image()"
                 )
         size = (self.render_size[1], self.render_size[0])
-        return np.asarray(ImageOps.pad(found.convert("RGB"), size, Image.Resampling.BICUBIC, color=BORDER))
+        return np.asarray(ImageOps.pad(upright(found).convert("RGB"), size, Image.Resampling.BICUBIC, color=BORDER))
 
     def facts(self) -> dict[str, str]:
         return {}
@@ -161,8 +163,8 @@ def _rows(data: str, picture: str, question: str, split: str, others: Sequence[s
             names = ", ".join(table.name for table in tables)
             raise BadInput(f"'{data}' has several tables ({names}); leave one of them")
         try:
-            with tables[0].open(newline="", encoding="utf-8") as file:
-                columns = list(csv.DictReader(file))
+            # Excel and Windows begin their files with a byte order mark.
+            columns = list(csv.DictReader(io.StringIO(decoded(tables[0].read_bytes()), newline="")))
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise BadInput(f"'{tables[0]}' cannot be read as a table: {error}") from error
         _check_columns(columns[0] if columns else {}, [picture, question, *others], str(tables[0]))

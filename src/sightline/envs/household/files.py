@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from sightline.config.decoding import decoded
 from sightline.envs.household.goals import CHANGES, Goal
 from sightline.envs.household.world import Household, Place, Thing
 from sightline.errors import BadInput
@@ -51,7 +52,7 @@ def read_game(file: Path) -> tuple[Household, Goal]:
     try:
         if file.stat().st_size > MOST_BYTES:
             raise BadInput(f"'{file}' is larger than {MOST_BYTES // 1_000_000} MB, which no game of ALFWorld is")
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(decoded(file.read_bytes()))
         problem = document["pddl_problem"]
     except OSError as error:
         raise BadInput(f"'{file}' cannot be read: {error.strerror}") from error
