@@ -211,15 +211,16 @@ def summary(trajectories: Sequence[Trajectory], eval_seeds: EvalSeeds, rule: Suc
 
     Returns:
         What `summarise_episodes` gives, `length` in turns; `episodes`, those that the rates are of, and `errors`, those
-        that broke and are left out, with `error`, why the first of them did; `panel`, the evaluation seeds; `reward`,
-        the mean reward of a turn, by the reward model if there is one; perception accuracy as `truthful`, the share of
-        visible facts that were stated correctly, and `truthful_replies`, the share of turns in which all were; shares
-        of turns `illegal`, `unparsable`, and `replaced`, in which a random move was played in place of the reply's;
-        share of episodes `clean`: success, every reply naming a legal action, and no move that the environment counts
-        as a mistake. `kinds` has the episodes, `success_rate` and `clean` of each category of tasks, `kinds_mean` is
-        the mean over categories of `clean`; None if there are none. `score`, from 0 to 1, selects checkpoints:
-        `kinds_mean` (else `clean`) times `truthful_replies` (else 1); 0 if no episode was played to its end. What
-        cannot be measured is None: where the environment does not state success, so are all rates of it, and the score.
+        that broke and are left out (`error`, only if there are any, is why the first of them did); `panel`, the
+        evaluation seeds; `reward`, the mean reward of a turn, by the reward model if there is one; perception accuracy
+        as `truthful`, the share of visible facts that were stated correctly, and `truthful_replies`, the share of turns
+        in which all were; shares of turns `illegal`, `unparsable`, and `replaced`, in which a random move was played in
+        place of the reply's; share of episodes `clean`: success, every reply naming a legal action, and no move that
+        the environment counts as a mistake. `kinds` has the episodes, `success_rate` and `clean` of each category of
+        tasks, `kinds_mean` is the mean over categories of `clean`; None if there are none. `score`, from 0 to 1,
+        selects checkpoints: `kinds_mean` (else `clean`) times `truthful_replies` (else 1); 0 if no episode was played
+        to its end. What cannot be measured is None: where the environment does not state success, so are all rates of
+        it, and the score.
     """
     complete = [_outcome(trajectory, rule) for trajectory in trajectories if is_complete(trajectory)]
     broken = [trajectory.error or "it ended early" for trajectory in trajectories if not is_complete(trajectory)]
@@ -273,7 +274,7 @@ def _summary(
         ),
         "episodes": len(outcomes),
         "errors": len(broken),
-        "error": broken[0] if broken else None,
+        **({"error": broken[0]} if broken else {}),
         "panel": str(eval_seeds),
         "reward": _mean([outcome.reward for outcome in outcomes if outcome.reward is not None]),
         "truthful": _share(sum(correct for correct, _ in perception), sum(total for _, total in perception)),
