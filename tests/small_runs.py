@@ -24,6 +24,7 @@ from sightline.envs.games.number_line import NumberLine
 from sightline.evaluation.seeds import make_panel
 from sightline.images import Picture
 from sightline.models.vlm.types import ChatTurn, Prompt, Sample
+from sightline.replies import COMMON, Thinking
 from sightline.runs.folder import RunFolder, write_recipe
 
 EVIL = "</script><img src=x onerror=alert(1)>"
@@ -62,6 +63,7 @@ class Words:
     """As much of a model as tables and records need: its tokens are words and signs."""
 
     vocabulary: list[str] = field(default_factory=lambda: [""])
+    thinking: Thinking = COMMON
 
     @property
     def tokens(self) -> Words:
