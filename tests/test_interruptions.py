@@ -35,7 +35,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture
-def heeded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def hangups() -> Iterator[None]:
+    """SIGHUP is not ignored, though the tests may run under `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture
+def heeded(hangups: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Signals are handled as in a process of the command."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     monkeypatch.setattr(Interruption, "signal_number", None)
@@ -118,6 +126,7 @@ def test_a_hangup_is_heeded_unless_it_is_ignored(monkeypatch: pytest.MonkeyPatch
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.usefixtures("hangups")
 def test_a_terminal_and_its_shell_may_both_tell_of_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with StopRequests() as stop:
         monkeypatch.setattr(stop, "overdue", lambda seconds=0.0: True)
