@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -215,7 +216,9 @@ def sightline_process(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen
         started.append(start_sightline(*arguments, cwd=cwd, **environment))
         return started[-1]
 
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # children inherit that it is ignored, as under `nohup`
     yield start
+    signal.signal(signal.SIGHUP, before)
     for process in started:
         if process.poll() is None:
             process.kill()

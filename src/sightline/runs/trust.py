@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import psutil
-
 from sightline import registry
 from sightline.config.recipe import AgentRecipe, ControlRecipe, Recipe
 from sightline.config.secrets import masked
@@ -94,5 +92,7 @@ def is_this_machine(url: str) -> bool:
 
 def _is_own(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     """Whether an address is one of this machine's own in a network."""
+    import psutil
+
     own = (entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
     return str(address) in (name.partition("%")[0] for name in own)
