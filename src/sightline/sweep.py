@@ -280,7 +280,9 @@ def plan_sweep(recipe: str | None, overrides: Sequence[str], path: Path) -> Plan
         BadInput: in one line; of a cell's recipe with the cell's name.
     """
     if recipe is not None and (recipe == "-" or is_stream(recipe)):
-        raise BadInput("a sweep reads its recipe once for each cell, so it cannot come from a pipe; write it to a file")
+        raise BadInput(
+            "a sweep reads its recipe once for each cell, so it cannot come from stdin or a pipe; write it to a file"
+        )
     before = _read_sweep(path)
     grid = parse_grid(overrides, list(before["varied"]) if before else ())
     document = {
