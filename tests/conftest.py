@@ -228,10 +228,15 @@ def sightline_process(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen
 @pytest.fixture(scope="session")
 def opengl() -> None:
     """Skips where nothing can be rendered."""
+    import gymnasium
+
     from sightline.envs.cameras import View
     from sightline.envs.rendering import OffscreenRenderer, import_mujoco
 
-    mujoco = import_mujoco()
+    try:
+        mujoco = import_mujoco()
+    except gymnasium.error.DependencyNotInstalled as error:
+        pytest.skip(str(error))
     model = mujoco.MjModel.from_xml_string("<mujoco/>")
     renderer = OffscreenRenderer(model, (8, 8))
     try:

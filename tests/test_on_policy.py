@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -478,6 +479,7 @@ def test_observations_are_standardised_by_all_that_were_seen(train: Callable[...
     assert not any("features_extractor" in name for name in raw)
 
 
+@pytest.mark.skipif(importlib.util.find_spec("mujoco") is None, reason="pip install mujoco")
 def test_a_run_goes_on_in_the_look_that_it_began_with(train: Callable[..., Path], sightline: Sightline) -> None:
     """Another picture is another reward; so the resolved recipe says the task's own options."""
     run = train("env=humanoid-kneeling", "reward.kind=ground_truth", "learner.algorithm=PPO", "episode_steps=8")

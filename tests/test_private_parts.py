@@ -48,9 +48,9 @@ LEARNERS: dict[str, tuple[type[BaseAlgorithm], ...]] = {
 
 def missing(held_by: Any, names: set[str] | tuple[str, ...], library: str, user: str) -> list[str]:
     version = importlib.metadata.version(library)
-    kind = held_by if isinstance(held_by, type) else type(held_by)
+    holder = getattr(held_by, "__name__", type(held_by).__name__)
     return [
-        f"{kind.__name__} of {library} {version} has no '{name}', which {user} uses"
+        f"{holder} of {library} {version} has no '{name}', which {user} uses"
         for name in sorted(names)
         if not hasattr(held_by, name)
     ]
@@ -108,6 +108,13 @@ def test_layers_of_caches_have_what_ours_override_and_read() -> None:
     # Ours is called as the library calls its own.
     theirs = list(inspect.signature(DynamicLayer.update).parameters)[:3]
     assert theirs == list(inspect.signature(RoomyLayer.update).parameters)[:3]
+
+
+def test_trees_of_tensors_take_our_records() -> None:
+    """FSDP finds the tensors of a module's output through a private module of torch."""
+    from torch.utils import _pytree
+
+    assert not missing(_pytree, ("register_pytree_node", "tree_flatten"), "torch", "sightline/models/vlm/scoring.py")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("metaworld") is None, reason="pip install 'sightline[metaworld]'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from collections.abc import Callable
@@ -373,6 +374,7 @@ def test_preferences_are_learned_without_novelty(train: Callable[..., Path]) -> 
     assert any("labels/asked" in record for record in numbers(run))
 
 
+@pytest.mark.skipif(importlib.util.find_spec("sb3_contrib") is None, reason="pip install sb3-contrib")
 def test_a_learner_without_such_a_network_is_refused(sightline: Sightline, tmp_path: Path) -> None:
     arguments = (*TINY, *OWN, "env_options={observes: camera, acts: float32}", "learner.algorithm=sb3_contrib.CrossQ")
     done = sightline("train", *arguments, "learner.tau=null", "--run-dir", tmp_path / "run")

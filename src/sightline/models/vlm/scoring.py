@@ -46,7 +46,11 @@ ENTROPY_ROWS = 1024
 """Tokens whose entropies are computed at once; without gradient, smaller parts only save memory."""
 
 # FSDP hooks into the backward pass by the tensors of a module's output, which it finds through pytree
-_pytree.register_dataclass(TokenStats, field_names=[field.name for field in fields(TokenStats)])
+_pytree.register_pytree_node(
+    TokenStats,
+    lambda stats: ([getattr(stats, field.name) for field in fields(TokenStats)], None),
+    lambda values, _: TokenStats(*values),
+)
 
 
 @dataclass(frozen=True, eq=False)
