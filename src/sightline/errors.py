@@ -65,6 +65,11 @@ def reason_and_place(error: BaseException) -> str:
     return f"{reason_of(error)} ({place})" if place else reason_of(error)
 
 
+def line_of(error: BaseException) -> str:
+    """An exception in one line: our own says it all, other people's code is named with its place."""
+    return str(error) if isinstance(error, BadInput | RunFailed) else reason_and_place(error)
+
+
 def nearest(wanted: str, known: Iterable[str], count: int = 3) -> str:
     """Hint for an unknown name, such as `"; did you mean 'cartpole'?"`, or the first known names if none is similar."""
     known = list(known)

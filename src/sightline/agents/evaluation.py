@@ -30,7 +30,7 @@ from sightline.envs.games.contract import Observation
 from sightline.envs.games.wrapping import has_oracle, oracle, random_action
 from sightline.envs.success import stated_success
 from sightline.envs.tasks import SuccessRule
-from sightline.errors import BadInput, RunFailed, reason_and_place
+from sightline.errors import BadInput, line_of
 from sightline.evaluation.episode_stats import known_success, success_by_rule, summarise_episodes
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.evaluation.video import Film, Reel, at_video_size
@@ -395,7 +395,7 @@ def _play_without_model(
         raise  # no other episode would go better
     except Exception as error:
         worker.games.discard(0)
-        return str(error) if isinstance(error, RunFailed) else reason_and_place(error)
+        return line_of(error)
     success = success_by_rule(states, stated)
     won, faultless = success[worker.success], not illegal and not info.get("mistakes", 0)
     clean = None if won is None else won and faultless

@@ -104,7 +104,7 @@ def _check_control(env: str, keys: Sequence[str], episodes: int) -> list[Finding
 
     from sightline.config.loading import for_control, load_recipe
     from sightline.control.resolving import env_maker
-    from sightline.envs.checking import check_control
+    from sightline.envs.checking import UNLEARNABLE, check_control
     from sightline.envs.games.checking import Finding
     from sightline.envs.tasks import find_task
 
@@ -120,7 +120,7 @@ def _check_control(env: str, keys: Sequence[str], episodes: int) -> list[Finding
     pays = "" if has_goal else ' goal="what the picture should show"'
     if "pictures" in wrong:
         pays = " reward.kind=ground_truth"
-        if any(finding.name == "own reward" and "cannot be learned from" in finding.detail for finding in findings):
+        if any(finding.name == "own reward" and UNLEARNABLE in finding.detail for finding in findings):
             return findings  # neither its pictures nor its reward can be learned from
     command = f"sightline train {shlex.join([f'env={env}', *given])}{pays}"
     return [*findings, Finding("train with", True, command)]

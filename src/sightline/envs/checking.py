@@ -23,12 +23,14 @@ from sightline.envs.probing import ROUNDING, random_actions
 from sightline.envs.spaces import is_picture
 from sightline.envs.vector import FrameAndState, close_env, reward_advice, scalar_reward
 from sightline.envs.watching import PictureWatch, equal
-from sightline.errors import BadInput, RunFailed, reason_and_place
+from sightline.errors import BadInput, RunFailed, line_of, reason_and_place
 
 RECORDED = 64
 """Steps that are played twice, with a picture of each."""
 PATIENCE = 20.0
 """Seconds of random play, after which no further episode is begun, and none of many steps goes on."""
+UNLEARNABLE = "cannot be learned from"
+"""What the finding of an own reward says that is no number."""
 SEEDS = 5
 """Seeds whose episodes are compared."""
 
@@ -179,8 +181,7 @@ def check_control(maker: EnvMaker, episodes: int = 20, seed: int = 0, in_process
     try:
         findings += _checks_of_play(maker, episodes, seed, in_processes)
     except (Exception, SystemExit) as error:
-        said = str(error) if isinstance(error, BadInput | RunFailed) else reason_and_place(error)
-        findings.append(Finding("no exception", False, " ".join(said.split())[:300]))
+        findings.append(Finding("no exception", False, " ".join(line_of(error).split())[:300]))
     return findings
 
 
@@ -351,7 +352,7 @@ def _check_own_reward(player: Player, played: Sequence[list[Moment]]) -> Finding
         return Finding(
             name,
             True,
-            f"is no number but {player.env.reward!r:.40}: it is ignored where words pay, and cannot be learned from "
+            f"is no number but {player.env.reward!r:.40}: it is ignored where words pay, and {UNLEARNABLE} "
             f"(reward.kind=ground_truth){reward_advice(player.env.reward)}",
         )
     returns = [sum(filter(None, episode)) for episode in rewards]
@@ -400,8 +401,7 @@ def _check_copies(maker: EnvMaker, player: Player, in_processes: bool) -> Findin
         if maker.render:
             player.draw()
     except (Exception, SystemExit) as error:
-        reason = str(error) if isinstance(error, BadInput | RunFailed) else reason_and_place(error)
-        reason = " ".join(reason.split()).removesuffix("; fix its render()")
+        reason = " ".join(line_of(error).split()).removesuffix("; fix its render()")
         return Finding(
             "copies", in_processes, f"one at a time in a process ({reason:.150}); train with workers=processes"
         )
