@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from fault_server import SHAPES, Fault, FaultServer, Handler, answers
@@ -25,7 +26,6 @@ from sightline.models.chat.hosted import HostedModel
 from sightline.models.chat.messages import ChatRequest, NoReply, Transient
 from sightline.models.chat.openai_compatible import OpenAICompatible
 from sightline.models.chat.streaming import stream_async
-from sightline.runs import trust
 from sightline.runs.trust import is_this_machine
 
 PROVIDERS: dict[str, type[HostedModel]] = {"openai": OpenAICompatible, "gemini": Gemini, "anthropic": Anthropic}
@@ -106,7 +106,7 @@ def test_addresses_of_this_machine(url: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_addresses_that_this_machine_has_in_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [SimpleNamespace(address="10.1.2.3"), SimpleNamespace(address="fe80::1%eth0")]
-    monkeypatch.setattr(trust.psutil, "net_if_addrs", lambda: {"eth0": entries})
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": entries})
     own = ("10.1.2.3", "0.0.0.0", "[fe80::1]", "[::ffff:127.0.0.1]", "[::]")
     assert all(is_this_machine(f"http://{host}:8000/v1") for host in own)
     assert not any(is_this_machine(f"http://{host}") for host in ("10.1.2.4", "127.0.0.1.example", "[fe80::2]", "h:x"))

@@ -191,7 +191,7 @@ def test_a_recipe_through_a_pipe(sightline: Sightline, tmp_path: Path) -> None:
     done = with_recipe("train", pipe, "seed=3", "--dry-run")
     assert done.code == 0, done.err
     assert "steps: 320" in done.out and "seed: 3" in done.out
-    check_one_line(sightline("sweep", pipe, "seed=0..1", "--run-dir", "sweep"), 2, "cannot come from a pipe")
+    check_one_line(sightline("sweep", pipe, "seed=0..1", "--run-dir", "sweep"), 2, "cannot come from stdin or a pipe")
 
 
 def test_a_working_folder_that_is_gone(tmp_path: Path) -> None:

@@ -570,7 +570,7 @@ def _failures_in_one_line() -> Iterator[None]:
 
 def _warn(line: str) -> None:
     """Warn at the place of a script that called into this package."""
-    names = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_stack(None))
+    names = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_stack(inspect.currentframe()))
     depth = sum(1 for _ in takewhile(lambda name: name.startswith("sightline."), names))
     warnings.warn(f"sightline.wrap: {line}", UserWarning, stacklevel=depth + 1)
 
