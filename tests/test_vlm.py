@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.cache_utils import DynamicLayer
@@ -347,6 +348,8 @@ def test_replies_that_have_ended_are_left_behind(
 
     at_once, all_rows = written(1000)
     if way == "late":
+        if not hasattr(generation, "DeferredStopCheck"):
+            pytest.skip("Transformers 4 never checks late")
         check: Any = generation.DeferredStopCheck
         monkeypatch.setattr(check, "is_supported", staticmethod(lambda *_, **__: True))
         monkeypatch.setattr(torch, "Event", lambda **_: Mock())  # which a CPU does not need
@@ -626,8 +629,21 @@ def test_templates_that_fail_say_so(fresh: Callable[..., VLM]) -> None:
     vlm._processor.chat_template = "{{ messages[-1]['content'][-1]['text'] }}"
     with pytest.raises(BadInput, match="leaves earlier replies out"):
         vlm.encode([ChatTurn("a", (), (5, 2)), ChatTurn("b", ())])
+    if transformers.__version__.startswith("4."):
+        return  # its processors do not count pictures
     with pytest.raises(BadInput, match="cannot read 1 pictures"):
         vlm.encode([ChatTurn("<image><image>", (picture(0),))])
+
+
+def test_tokenizers_that_number_their_texts(folder: Callable[[str], Path], tmp_path: Path) -> None:
+    place = tmp_path / "model"
+    shutil.copytree(folder("llava"), place)
+    config = place / "tokenizer_config.json"
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"model_input_names": names}))
+    vlm = load_vlm(str(place), device="cpu")
+    (sample,) = vlm.generate([vlm.encode([ChatTurn("a", (picture(0),))])], None, max_tokens=2)
+    assert 1 <= len(sample.ids) <= 2
 
 
 # -- tokens and text ---------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Weights are drawn so that the models see and prefer (with the usual deviation of
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,14 @@ def build_family(name: str, folder: Path, seed: int = 0) -> None:
     processor.save_pretrained(folder)
 
 
-def byte_level(*special: str, **names: Any) -> Any:
-    """A byte-level BPE tokenizer (GPT-2, Llama 3, Qwen)."""
+def byte_level(*special: str, kind: str = "PreTrainedTokenizerFast", **names: Any) -> Any:
+    """A byte-level BPE tokenizer (GPT-2, Llama 3, Qwen).
+
+    Args:
+        kind: name of its class; Qwen's processors of Transformers 4 take no other than Qwen's.
+    """
+    import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -66,7 +71,7 @@ def byte_level(*special: str, **names: Any) -> Any:
         show_progress=False,
     )
     tokenizer.train_from_iterator(TEXTS, trainer)
-    return PreTrainedTokenizerFast(
+    return getattr(transformers, kind)(
         tokenizer_object=tokenizer,
         **({"pad_token": SPECIAL[0], "eos_token": SPECIAL[2], "additional_special_tokens": [*special]} | names),
     )
@@ -190,7 +195,8 @@ def _llava_next() -> tuple[Any, Any]:
 
 def _qwen_processor(image_processor: Any, processor_class: Any, video_processor: Any) -> Any:
     marks = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
-    tokenizer = byte_level(*marks)
+    kind = "Qwen2TokenizerFast" if _transformers_4() else "PreTrainedTokenizerFast"
+    tokenizer = byte_level(*marks, kind=kind)
     picture = "<|vision_start|><|image_pad|><|vision_end|>"
     return processor_class(
         image_processor=image_processor,
@@ -208,6 +214,18 @@ def _qwen_ids(tokenizer: Any) -> dict[str, int]:
             *(("vision_start", "vision_start"), ("vision_end", "vision_end")),
         )
     }
+
+
+def _rotations(**parameters: Any) -> dict[str, Any]:
+    """Settings of rotary position embeddings, as the version of the library names them."""
+    whole = {"rope_type": "default", **parameters}
+    if _transformers_4():
+        return {"rope_scaling": whole, "rope_theta": 10000.0}
+    return {"rope_parameters": whole | {"rope_theta": 10000.0}}
+
+
+def _transformers_4() -> bool:
+    return version("transformers").startswith("4.")
 
 
 def _qwen2_5_vl() -> tuple[Any, Any]:
@@ -238,7 +256,7 @@ def _qwen2_5_vl() -> tuple[Any, Any]:
             "num_key_value_heads": 2,
             "vocab_size": len(tokenizer),
             **IDS,
-            "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0},
+            **_rotations(mrope_section=[1, 1, 2]),
         },
         **_qwen_ids(tokenizer),
     )
@@ -274,12 +292,7 @@ def _qwen3_vl() -> tuple[Any, Any]:
             "head_dim": 8,
             "vocab_size": len(tokenizer),
             **IDS,
-            "rope_parameters": {
-                "rope_type": "default",
-                "mrope_section": [2, 1, 1],
-                "rope_theta": 10000.0,
-                "mrope_interleaved": True,
-            },
+            **_rotations(mrope_section=[2, 1, 1], mrope_interleaved=True),
         },
         tie_word_embeddings=True,
         **_qwen_ids(tokenizer),

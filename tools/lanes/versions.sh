@@ -19,10 +19,10 @@ uv venv -q --python "$python" "$VIRTUAL_ENV"
 # What only tests need stays new: their own lower bounds are nobody's concern.
 # The lowest that have a wheel for this Python: numpy 1.26 has none for 3.13.
 uv pip compile -q --python-version "$python" --resolution "$resolution" --only-binary :all: pyproject.toml \
-  -o "$folder/bounds.txt"
+  --extra lora -o "$folder/bounds.txt"
 uv pip install -q -r "$folder/bounds.txt"
 uv pip install -q --no-deps -e .
-uv pip install -q -c "$folder/bounds.txt" pytest pytest-xdist hypothesis scipy
+uv pip install -q -c "$folder/bounds.txt" pytest pytest-xdist hypothesis scipy num2words
 
 versions=$("$VIRTUAL_ENV/bin/python" - <<'PYTHON'
 import platform

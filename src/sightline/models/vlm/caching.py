@@ -35,10 +35,16 @@ class RoomyLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Add the keys and values of some tokens; returns those of all tokens."""
         if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
+            self._begin(key_states, value_states)
         self.keys = self._rooms[0].append(self.keys, key_states)
         self.values = self._rooms[1].append(self.values, value_states)
         return self.keys, self.values
+
+    def _begin(self, *states: torch.Tensor) -> None:
+        """Take over the dtype and device of the first tokens."""
+        # Transformers 4 asks for the keys only.
+        taken = inspect.signature(self.lazy_initialization).parameters
+        self.lazy_initialization(*states[: len(taken)])
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep some rows, or copies of them, and no longer the memory of all."""

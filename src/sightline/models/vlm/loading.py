@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 import warnings
 from collections.abc import Iterator
@@ -50,6 +51,7 @@ def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any
         BadInput: there is no such model, it is not an image-text-to-text model with a chat template, or a package is
             missing.
     """
+    import torch
     import transformers
 
     auto: Any = transformers  # its types change with its version
@@ -59,7 +61,8 @@ def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any
     if folder is not None and not folder.is_dir():
         raise BadInput(f"there is no folder '{place}'; use bundled, owner/name of the Hugging Face hub, or a folder")
     try:
-        with quiet_hub(offline=Path(place).exists()):
+        # Some versions of the library draw random numbers while they load.
+        with quiet_hub(offline=Path(place).exists()), torch.random.fork_rng(devices=[]):
             # Unless told, the library asks on the terminal whether it may run code that lies beside the weights.
             processor = auto.AutoProcessor.from_pretrained(place, trust_remote_code=False)
             choices = {"dtype": dtype, "trust_remote_code": False, **options}
@@ -79,7 +82,15 @@ def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any
     # Padding is always masked, so any token will do.
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
+    _leave_out_token_types(tokenizer, model)
     return processor, model
+
+
+def _leave_out_token_types(tokenizer: Any, model: Any) -> None:
+    """Let the tokenizer make no `token_type_ids` for a model that does not read them: `generate` would refuse them."""
+    read = inspect.signature(model.forward).parameters
+    if "token_type_ids" not in read:
+        tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
 
 
 def read_weights(like: Any, folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -39,7 +39,7 @@ from torch import nn
 from torch.utils import _pytree
 
 from sightline.models.vlm.batches import stack
-from sightline.models.vlm.shared_prompts import WORTH_SHARING, handed_on, shifted_modules
+from sightline.models.vlm.shared_prompts import WORTH_SHARING, handed_on, positions_after, positions_told
 from sightline.models.vlm.types import Prompt, TokenSequence, TokenStats
 
 ENTROPY_ROWS = 1024
@@ -260,14 +260,14 @@ class PolicyWithValueHead(nn.Module):
         def nothing(_: nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
             return (arguments[0][:, :0], *arguments[1:])  # no logits: nothing in a prompt is scored
 
-        with _pre_hook(self.model.get_output_embeddings(), nothing):
+        hook = _pre_hook(self.model.get_output_embeddings(), nothing)
+        with hook, positions_told(self.model) as told:
             read = self.model(**batch.inputs, use_cache=True)
         before = batch.inputs["attention_mask"][batch.of]
         tokens = batch.replies["attention_mask"]
         # Every position counts from the prompt's end, whatever it was padded with.
-        positions = before.sum(1, keepdim=True) + torch.arange(tokens.shape[1], device=tokens.device)
-        for module in shifted_modules(self.model):
-            positions = positions + module.rope_deltas[batch.of].to(positions)
+        first = positions_after(told, batch.inputs["attention_mask"])[batch.of]
+        positions = first + torch.arange(tokens.shape[1], device=tokens.device)
         changed = {"attention_mask": torch.cat([before, tokens], 1), "position_ids": positions}
         return batch.replies | changed | handed_on(self.model, read, batch.of)
 
