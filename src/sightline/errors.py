@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import sysconfig
 import traceback
+import warnings
 from collections.abc import Iterable
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
@@ -68,6 +71,13 @@ def reason_and_place(error: BaseException) -> str:
 def line_of(error: BaseException) -> str:
     """An exception in one line: our own says it all, other people's code is named with its place."""
     return str(error) if isinstance(error, BadInput | RunFailed) else reason_and_place(error)
+
+
+def warn(line: str) -> None:
+    """Give a Python warning at the place of a script that called into this package."""
+    names = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_stack(inspect.currentframe()))
+    depth = sum(1 for _ in takewhile(lambda name: name.startswith("sightline."), names))
+    warnings.warn(line, UserWarning, stacklevel=depth + 1)
 
 
 def nearest(wanted: str, known: Iterable[str], count: int = 3) -> str:

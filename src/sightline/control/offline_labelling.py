@@ -125,7 +125,7 @@ def label_offline(
     )
     reached = plan.config.teacher.build(wanted)
     if reached is not None and plan.questions:
-        reached.check_frames(plan.questions[0].segments[0].frames.shape[1:], warnings.append)
+        reached.check_frames(plan.questions[0].segments[0].frames[0], warnings.append)
     run = f"label run {datetime.now(UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}"
     with LabelStore(folder) as store, show(len(plan.questions)) as progress:
         for warning in warnings:

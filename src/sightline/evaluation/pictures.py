@@ -16,6 +16,7 @@ from sightline.config.basics import Aspect
 from sightline.errors import BadInput, RunFailed
 from sightline.images import read_image, read_video
 from sightline.models.encoders import warn_of_cropping
+from sightline.models.familiarity import warn_of_unfamiliar_pictures
 from sightline.rewards.zero_shot import ZeroShotReward, warn_of_unknown_words
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
@@ -45,23 +46,26 @@ def score_files(
         aspect: handling of pictures that are not square.
 
     Returns:
-        The rows; and warnings if the encoder does not know some of the words, or does not see all of some pictures.
+        The rows; and warnings if the encoder does not know some of the words, does not see all of some pictures, or was
+        taught other worlds than theirs.
 
     Raises:
         BadInput: a path that is missing, unreadable or no picture; an empty folder; words that make no reward.
         RunFailed: the encoder gives something else than a finite number.
     """
     files = list(itertools.chain.from_iterable(_files(path) for path in paths))
-    reward_model = ZeroShotReward(goal, baseline, alpha=alpha, encoder=model, aspect=aspect)
+    reward_model = ZeroShotReward(goal, baseline, alpha=alpha, encoder=model, aspect=aspect, warn=False)
     encoder = reward_model.encoder
     unknown = warn_of_unknown_words(encoder, (*reward_model.goal, *reward_model.baseline))
     warnings = [unknown] if unknown else []
     cropped: list[str] = []
+    unfamiliar: list[str] = []
     rows: list[ImageScore] = []
     pictures = itertools.chain.from_iterable(_pictures(file) for file in files)
     while batch := list(itertools.islice(pictures, FRAMES_AT_ONCE)):
         lines = (warn_of_cropping(encoder, frame.shape[0], frame.shape[1], "--aspect") for _, frame in batch)
         cropped += [line for line in lines if line]
+        unfamiliar += [line for _, frame in batch if (line := warn_of_unfamiliar_pictures(encoder, frame[None]))]
         rows += [ImageScore(name, value) for name, value in zip(*_score(reward_model, batch), strict=True)]
         for row in rows[-len(batch) :]:
             if not math.isfinite(row.reward):
@@ -71,6 +75,8 @@ def score_files(
                 )
     if cropped:  # a folder may hold many sizes: only the first is told
         warnings.append(cropped[0] + (f" ({len(cropped)} of {len(rows)} pictures are cut)" if len(rows) > 1 else ""))
+    if unfamiliar:
+        warnings.append(unfamiliar[0] + (f" ({len(unfamiliar)} of {len(rows)} pictures)" if len(rows) > 1 else ""))
     return rows, warnings
 
 

@@ -375,8 +375,8 @@ class Teacher:
         """Compute the scale of a round of questions, from them and from the true returns of recent segments."""
         return None, None
 
-    def check_frames(self, shape: Sequence[int], warn: Callable[[str], None]) -> None:
-        """Warn, in one line, of frames [H, W, 3] of a size that this teacher does not judge well."""
+    def check_frames(self, frame: np.ndarray, warn: Callable[[str], None]) -> None:
+        """Warn, in one line each, of what this teacher does not judge well in frames such as this, uint8[H, W, 3]."""
 
     @property
     def exhausted(self) -> str:

@@ -19,6 +19,7 @@ from sightline.config.basics import Aspect
 from sightline.config.blocks import Dtype
 from sightline.errors import BadInput, RunFailed, nearest
 from sightline.models.device import choose_device
+from sightline.models.familiarity import EARLY_LAYER, TaughtPictures
 from sightline.models.hub import means_folder, quiet_hub
 from sightline.models.sentences import check_length
 from sightline.models.shrinking import Shrinker, equal_inputs, resized_by
@@ -284,6 +285,31 @@ class OpenClipEncoder(_TowerPair):
         self._resample = int(Image.Resampling.BILINEAR if bilinear else Image.Resampling.BICUBIC)
         self._mean = _channels(preprocessing["mean"], device)
         self._std = _channels(preprocessing["std"], device)
+        has_folder = name in BUNDLED or name.startswith("local-dir:")
+        self._taught = TaughtPictures.load(_folder(name)) if has_folder else None
+
+    def unfamiliarity(self, frames: np.ndarray) -> np.ndarray | None:
+        """How far frames are from the pictures that the encoder was taught: uint8[N, H, W, 3] -> float64[N], where 1 is
+        farther than nearly all of those. None where its folder does not say."""
+        return None if self._taught is None else self._taught.distance(self.features(frames))
+
+    def features(self, frames: np.ndarray) -> np.ndarray:
+        """Features by which `TaughtPictures` knows frames: uint8[N, H, W, 3] -> float32[N, channels + D].
+
+        Raises:
+            AttributeError: the image tower has no such layer.
+        """
+        channels: list[np.ndarray] = []
+
+        def average(_: Any, __: Any, output: torch.Tensor) -> None:
+            channels.append(output.float().mean((2, 3)).cpu().numpy())
+
+        handle = self._visual.get_submodule(EARLY_LAYER).register_forward_hook(average)
+        try:
+            embeddings = self.embed_frames(frames)
+        finally:
+            handle.remove()
+        return np.concatenate([np.concatenate(channels), embeddings], axis=1)
 
     def preprocess(self, frames: np.ndarray) -> torch.Tensor:
         """uint8[N, H, W, 3] -> float32[N, 3, S, S] on the model's device, equal to open_clip's own transform of

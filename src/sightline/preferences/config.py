@@ -11,6 +11,7 @@ import numpy as np
 from sightline.labels.store import LabelStore
 from sightline.labels.types import Lesson
 from sightline.models.encoders import warn_of_cropping
+from sightline.models.familiarity import warn_of_unfamiliar_pictures
 from sightline.preferences.existing import lessons_of
 from sightline.preferences.settings import LearnedSettings
 from sightline.rewards.building import RewardContext, RewardSetup, RunContext
@@ -37,18 +38,17 @@ class LearnedConfig(LearnedSettings):
         size = self.shown_size(encoder)
         frame = context.first_seen(size, False)
         cropped = warn_of_cropping(encoder, frame.shape[0], frame.shape[1], "reward.model.aspect") if encoder else None
-        if cropped:
-            warnings.append(cropped)
+        unfamiliar = warn_of_unfamiliar_pictures(encoder, frame[None])
+        warnings += [line for line in (cropped, unfamiliar) if line]
         if teacher is not None:
-            teacher.check_frames(frame.shape, warnings.append)
+            teacher.check_frames(frame, warnings.append)
         seen = context.first_seen(size, True) if self.model.reads_states else frame
         model = self.make_reward(seen.shape, encoder, context.seed, seen.dtype)
         lessons: Sequence[Lesson] = ()
         if context.asks and self.labels_from:
             lessons = lessons_of(self.labels_from, self, model, context.goal, frame.shape, warnings.append)
-        return RewardSetup(
-            model, size, encoder=encoder, teacher=teacher, lessons=tuple(lessons), warnings=tuple(warnings)
-        )
+        told = tuple(dict.fromkeys(warnings))  # a teacher may say the same of its encoder
+        return RewardSetup(model, size, encoder=encoder, teacher=teacher, lessons=tuple(lessons), warnings=told)
 
     def make_reward(
         self, seen_shape: tuple[int, ...], encoder: Encoder | None, seed: int, seen_dtype: Any = np.float32

@@ -26,10 +26,8 @@ from __future__ import annotations
 import inspect
 import re
 import traceback
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import gymnasium
@@ -45,7 +43,7 @@ from sightline.envs.record_frame import RECORDS_FRAME, Camera, RecordFrame
 from sightline.envs.success import KEYS, stated_success, truth
 from sightline.envs.vector import scalar_reward
 from sightline.envs.watching import NOISE, PictureWatch
-from sightline.errors import BadInput, RunFailed
+from sightline.errors import BadInput, RunFailed, warn
 from sightline.requirements import keep_llvms_apart
 from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream, frame_shrinker, to_numpy
 
@@ -163,13 +161,9 @@ def _reward_model(
 ) -> RewardModel:
     """The reward model, made from words if it is one."""
     if isinstance(reward, str) or (isinstance(reward, list | tuple) and reward):
-        from sightline.rewards.zero_shot import ZeroShotReward, warn_of_unknown_words  # loads torch and the encoder
+        from sightline.rewards.zero_shot import ZeroShotReward  # loads torch and the encoder
 
-        model = ZeroShotReward(reward, baseline, alpha=alpha, encoder="bundled" if encoder is None else encoder)
-        unknown = warn_of_unknown_words(model.encoder, (*model.goal, *model.baseline))
-        if unknown:
-            _warn(unknown)
-        return model
+        return ZeroShotReward(reward, baseline, alpha=alpha, encoder="bundled" if encoder is None else encoder)
     if not isinstance(reward, RewardModel):
         raise BadInput(f"the reward must be a goal in words or a RewardModel, not {_kind(reward)}")
     for name, given in {"baseline": baseline or None, "alpha": alpha, "encoder": encoder}.items():
@@ -192,9 +186,9 @@ def _warn_of_actions(env: Any) -> None:
     """Warn of actions that do not count from 0. `wrap` leaves them as they are; no learner asks."""
     space = env.single_action_space if isinstance(env, VectorEnv) else env.action_space
     if np.any(getattr(space, "start", 0)):
-        _warn(
-            f"the environment counts its actions from another number than 0 ({space}), most learners from 0, and wrap "
-            "does not shift them; put gymnasium.wrappers.TransformAction around each environment"
+        warn(
+            f"sightline.wrap: the environment counts its actions from another number than 0 ({space}), most learners "
+            "from 0, and wrap does not shift them; put gymnasium.wrappers.TransformAction around each environment"
         )
 
 
@@ -300,7 +294,7 @@ class _Scorer:
                 "differ, so the model cannot tell them apart; try other words, a closer camera or a larger encoder"
             )
         if trouble is not None:
-            _warn(f"nothing can be learned from this reward: {trouble}")
+            warn(f"sightline.wrap: nothing can be learned from this reward: {trouble}")
         self._watch = None  # and the pictures that it holds
 
     def _warn_of_cropping(self, height: int, width: int) -> None:
@@ -309,7 +303,7 @@ class _Scorer:
 
         cropped = warn_of_cropping(self._encoder, height, width // self._views, "ZeroShotReward's aspect")
         if cropped is not None:
-            _warn(cropped)
+            warn(f"sightline.wrap: {cropped}")
 
     def check_free(self, info: Mapping[str, Any]) -> None:
         """Refuse infos that hold the key for the environment's own reward already."""
@@ -566,13 +560,6 @@ def _failures_in_one_line() -> Iterator[None]:
                 "(mo_gymnasium.wrappers.LinearReward)"
             ) from error
         raise
-
-
-def _warn(line: str) -> None:
-    """Warn at the place of a script that called into this package."""
-    names = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_stack(inspect.currentframe()))
-    depth = sum(1 for _ in takewhile(lambda name: name.startswith("sightline."), names))
-    warnings.warn(f"sightline.wrap: {line}", UserWarning, stacklevel=depth + 1)
 
 
 def _with_cameras(envs: Sequence[AnyEnv]) -> list[Any]:

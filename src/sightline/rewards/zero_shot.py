@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, PositiveInt
 
+from sightline import errors
 from sightline.config.basics import Aspect, check_words
 from sightline.config.blocks import Dtype, RewardWording, checked_block
 from sightline.errors import BadInput
 from sightline.models.encoders import Encoder, embedding_size, load_encoder, picture_side, warn_of_cropping
+from sightline.models.familiarity import warn_of_unfamiliar_pictures
 from sightline.rewards.base import Clip, RewardModel, to_numpy
 from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
 
@@ -95,14 +97,17 @@ class ZeroShotConfig(RewardConfig):
         if self.keep_embeddings:
             model.keeps_features, model.feature_dtype = True, np.float16
         size = (encoder.image_size, encoder.image_size)
-        height, width = context.first_seen(size, False).shape[:2]
-        check_views(self.views, width)
+        frame = context.first_seen(size, False)
+        height, width = frame.shape[:2]
+        views = split_views(frame, self.views)
         cropped = warn_of_cropping(encoder, height, width // self.views, "reward.aspect")
-        return RewardSetup(model, size, encoder=encoder, warnings=(*warnings, cropped) if cropped else warnings)
+        unfamiliar = warn_of_unfamiliar_pictures(encoder, views)
+        warnings += tuple(line for line in (cropped, unfamiliar) if line)
+        return RewardSetup(model, size, encoder=encoder, warnings=warnings)
 
     def reworded(self, goal: Sequence[str], baseline: Sequence[str], alpha: float | None) -> ZeroShotReward:
         encoder = load_encoder(self.encoder, self.device, self.dtype, self.batch_size, self.aspect)
-        return self.reward_class()(goal, baseline, alpha=alpha, encoder=encoder, **self.options())
+        return self.reward_class()(goal, baseline, alpha=alpha, encoder=encoder, warn=False, **self.options())
 
     def reward_class(self) -> type[ZeroShotReward]:
         """The reward model that the block stands for."""
@@ -161,6 +166,7 @@ class ZeroShotReward(RewardModel):
             that is loaded already. Its text tower can be freed afterwards (`encoder.free_text_tower()`).
         views, combine: of several cameras, side by side in each frame; see `ZeroShotConfig`.
         device, dtype, batch_size, aspect: of an encoder that is given by name; see `ZeroShotConfig`.
+        warn: give Python warnings of words, and of the first pictures, that the encoder was not taught.
 
     Raises:
         BadInput: no goal, goal and baseline that are equal or embedded at one point, an alpha outside [0, 1] or without
@@ -180,6 +186,7 @@ class ZeroShotReward(RewardModel):
         dtype: str = "auto",
         batch_size: int = 128,
         aspect: Aspect = "crop",
+        warn: bool = True,
     ) -> None:
         self.goal, self.baseline, self.alpha = _sentences(goal, "goal"), _sentences(baseline, "baseline"), alpha
         try:
@@ -199,6 +206,10 @@ class ZeroShotReward(RewardModel):
         embedded = self.encoder.embed_texts(self.goal).mean(axis=0)
         anyway = self.encoder.embed_texts(self.baseline).mean(axis=0) if self.baseline else None
         self.head = GoalBaselineHead(embedded, anyway, DEFAULT_ALPHA if alpha is None else alpha)
+        unknown = warn_of_unknown_words(self.encoder, (*self.goal, *self.baseline)) if warn else None
+        if unknown:
+            errors.warn(unknown)
+        self._looks_at_pictures = warn
 
     def embed(self, clip: Clip) -> np.ndarray:
         """float32[T, N, views x D] embeddings of the frames' views.
@@ -210,8 +221,18 @@ class ZeroShotReward(RewardModel):
         frames = to_numpy(clip.frames)
         if self.views > 1:
             frames = split_views(frames, self.views)
-        embeddings = self.encoder.embed_frames(frames.reshape(-1, *frames.shape[-3:]))
+        pictures = frames.reshape(-1, *frames.shape[-3:])
+        if self._looks_at_pictures and len(pictures):
+            self._look_at(pictures)
+        embeddings = self.encoder.embed_frames(pictures)
         return embeddings.reshape(*clip.shape, self.views * embeddings.shape[1])
+
+    def _look_at(self, pictures: np.ndarray) -> None:
+        """Warn of the first pictures, if they are of no world that the encoder was taught."""
+        self._looks_at_pictures = False
+        unfamiliar = warn_of_unfamiliar_pictures(self.encoder, pictures)
+        if unfamiliar:
+            errors.warn(unfamiliar)
 
     def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
         """Frames as small as the encoder makes each of their views."""
@@ -272,7 +293,7 @@ def from_words(
     **options: Any,
 ) -> tuple[ZeroShotReward, tuple[str, ...]]:
     """A reward from words with a loaded encoder, whose text tower is freed; and warnings about the words."""
-    model = reward(goal, baseline, encoder=encoder, **options)
+    model = reward(goal, baseline, encoder=encoder, warn=False, **options)
     warning = warn_of_unknown_words(encoder, (*goal, *baseline))
     encoder.free_text_tower()
     return model, (warning,) if warning else ()

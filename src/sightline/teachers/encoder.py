@@ -14,6 +14,7 @@ from sightline.config.basics import Aspect
 from sightline.errors import BadInput
 from sightline.labels.types import Answer, Outcome, Question, Scale, Segment, Teacher, preference, sentences_of
 from sightline.models.encoders import load_encoder, warn_of_cropping
+from sightline.models.familiarity import warn_of_unfamiliar_pictures
 from sightline.rewards.zero_shot import DEFAULT_ALPHA, ZeroShotReward, from_words
 from sightline.teachers.base import TeacherConfig, TeacherContext
 
@@ -113,10 +114,11 @@ class EncoderTeacher(Teacher):
         rewards = self._rewards({s.digest: s for question in questions for s in question.segments}).values()
         return None, (min(rewards), max(rewards))
 
-    def check_frames(self, shape: Sequence[int], warn: Callable[[str], None]) -> None:
-        cropped = warn_of_cropping(self.encoder, shape[0], shape[1], "reward.teacher.aspect")
-        if cropped:
-            warn(cropped)
+    def check_frames(self, frame: np.ndarray, warn: Callable[[str], None]) -> None:
+        cropped = warn_of_cropping(self.encoder, frame.shape[0], frame.shape[1], "reward.teacher.aspect")
+        for warning in (cropped, warn_of_unfamiliar_pictures(self.encoder, frame[None])):
+            if warning:
+                warn(warning)
 
     def use_scale(self, scale: Scale) -> None:
         _, self.reward_range = scale

@@ -162,6 +162,8 @@ goals' very words, and is not for science.**
   tasks' models, in all of their colours, from about their cameras; 60 % in the first look, from the first camera.
 - Sentences: made from the state, in many wordings; the truer, the nearer the state is to what they say.
 - Command: `{command}`; {seconds:.0f} s on one shared CPU core.
+- Statistics of its pictures, by which others are told apart: `PYTHONPATH=tools python -m pretraining.encoder.taught
+  --worlds deformables`.
 
 ## Held-out numbers
 

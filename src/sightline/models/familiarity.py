@@ -1,0 +1,108 @@
+"""How far pictures are from those that a small encoder was taught.
+
+An encoder gives every picture an embedding, also one of a world that it has never seen, whose similarity to a sentence
+means nothing. Statistics of the features of its training pictures, world by world, tell such pictures apart:
+
+    features    the means of the channels of an early layer, and the embedding
+    distance    Mahalanobis distance to the nearest world (Lee et al., NeurIPS 2018), where 1 is farther than 99 % of
+                pictures of its worlds that it was not trained on
+
+`tools/pretraining/encoder/taught.py` writes them into the folder of an encoder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sightline.errors import BadInput
+
+FILE = "taught.safetensors"
+"""Name of the statistics in an encoder's folder."""
+EARLY_LAYER = "layer2.0.act3"
+"""Module of the image tower whose channels are averaged."""
+LOOKED_AT = 16
+"""Pictures that are looked at, at most: it takes a pass of the encoder."""
+
+
+@dataclass(frozen=True)
+class TaughtPictures:
+    """Statistics of the features of K worlds.
+
+    Attributes:
+        means: float32[K, F].
+        whitenings: float32[K, F, F]; the distance is the length of their product with what differs from the mean.
+    """
+
+    means: np.ndarray
+    whitenings: np.ndarray
+
+    @classmethod
+    def fit(cls, features: np.ndarray, worlds: np.ndarray, held_out: np.ndarray) -> TaughtPictures:
+        """Statistics of features [N, F] of pictures of worlds int[N], scaled by further features [M, F]."""
+        means, whitenings = [], []
+        for world in np.unique(worlds):
+            of_world = features[worlds == world].astype(np.float64)
+            deviation = of_world.std(axis=0) + 1e-9
+            correlation = np.cov(((of_world - of_world.mean(axis=0)) / deviation).T)
+            # As much again of noise as makes the smallest directions harmless, in which pictures hardly differ.
+            steady = correlation + 0.02 * np.eye(len(correlation))
+            means.append(of_world.mean(axis=0))
+            whitenings.append(np.linalg.inv(np.linalg.cholesky(steady)) / deviation)
+        raw = cls(np.stack(means), np.stack(whitenings))
+        return cls(raw.means, raw.whitenings / np.quantile(raw.distance(held_out), 0.99))
+
+    def distance(self, features: np.ndarray) -> np.ndarray:
+        """float[N, F] -> float64[N], to the nearest world."""
+        apart = features[:, None].astype(np.float64) - self.means
+        return np.asarray(np.linalg.norm(np.einsum("kfg,nkg->nkf", self.whitenings, apart), axis=2).min(axis=1))
+
+    def save(self, folder: Path) -> None:
+        """Write `FILE` into an encoder's folder, in float16 where it is large."""
+        from safetensors.numpy import save_file
+
+        parts: dict[str, np.ndarray] = {
+            "means": self.means.astype(np.float32),
+            "whitenings": self.whitenings.astype(np.float16),
+        }
+        save_file(parts, folder / FILE)
+
+    @classmethod
+    def load(cls, folder: Path) -> TaughtPictures | None:
+        """The statistics in an encoder's folder; None if there are none.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        file = folder / FILE
+        if not file.is_file():
+            return None
+        try:
+            parts = load_file(file)
+            means, whitenings = parts["means"], parts["whitenings"]
+        except (SafetensorError, OSError, KeyError) as error:
+            raise BadInput(f"'{file}' is damaged; fetch the encoder again, or remove the file") from error
+        return cls(means, whitenings.astype(np.float32))
+
+
+def warn_of_unfamiliar_pictures(encoder: Any, frames: np.ndarray) -> str | None:
+    """One line if most of some frames uint8[N, H, W, 3] are of no world that an encoder was taught, else None.
+
+    Only small encoders of a few worlds say so, such as the bundled ones.
+    """
+    unfamiliarity = getattr(encoder, "unfamiliarity", None)  # encoders of other people may have none
+    if unfamiliarity is None or not len(frames):
+        return None
+    distances = unfamiliarity(frames[:: -(-len(frames) // LOOKED_AT)])
+    if distances is None or np.median(distances) <= 1:
+        return None
+    return (
+        f"these pictures are unlike those that encoder '{encoder.name}' was taught, a few small worlds of its own, so "
+        "expect nothing from its reward; take an encoder that knows more, such as ViT-B-32/laion2b_s34b_b79k"
+    )
