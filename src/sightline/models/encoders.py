@@ -318,8 +318,7 @@ class OpenClipEncoder(_TowerPair):
 
         frames = self._resized(frames)
         # A renderer's frames may be read-only, of which torch would warn; nothing here writes into them.
-        writable = frames if frames.flags.writeable else frames.copy()
-        pixels = torch.from_numpy(np.ascontiguousarray(writable)).to(self._device)
+        pixels = torch.from_numpy(np.require(frames, requirements=["C", "W"])).to(self._device)
         return pixels.permute(0, 3, 1, 2).float().div_(255).sub_(self._mean).div_(self._std)
 
     def _resized(self, frames: np.ndarray) -> np.ndarray:
