@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from conftest import TINY, Finished
+from odd_environments import Walk
 from sightline.doctor import examine
 from sightline.evaluation.video import write_scored_video
 from sightline.labels.store import LabelStore
@@ -42,6 +43,28 @@ def check_one_line(done: Finished, code: int, *expected: str) -> None:
     assert (done.code, len(done.lines)) == (code, 1), done.err
     assert all(part in done.err for part in expected), done.err
     assert "--debug" not in done.err
+
+
+# -- folders -----------------------------------------------------------------------------------------------------------
+
+
+class Wanderer(Walk):
+    """A simulator that looks for its files in a folder of its own, and stays there."""
+
+    def __init__(self, render_mode: str | None = None, home: str = "/") -> None:
+        super().__init__(render_mode)
+        os.chdir(home)
+
+
+def test_an_environment_that_changes_the_working_folder(sightline: Sightline, tmp_path: Path) -> None:
+    home = tmp_path / "assets"
+    home.mkdir()
+    keys = (f"env={__name__}:Wanderer", f"env_options.home={home}", "reward.kind=ground_truth", "episode_steps=20")
+    done = sightline("train", *keys, *TINY, "--run-dir", "mine")
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[-1] == f"report      {Path('mine', 'report.html')}"
+    assert (tmp_path / "work" / "mine" / "report.html").is_file()
+    assert not list(home.iterdir())
 
 
 # -- names -------------------------------------------------------------------------------------------------------------

@@ -87,10 +87,9 @@ def train(
     else:
         wanted = load_recipe(_said(recipe), overrides)
         name = recipe_name(None if isinstance(recipe, Mapping) or recipe is None else str(recipe), wanted)
-        completed, path = (
-            roles.complete(wanted),
-            Path(run_dir).expanduser() if run_dir is not None else default_run_path(name),
-        )
+        path = Path(run_dir).expanduser() if run_dir is not None else default_run_path(name)
+        path = path.absolute()  # some simulators change the working folder while they are built
+        completed = roles.complete(wanted)
     said = ", ".join([repr(recipe), *(f"{key}={value!r}" for key, value in overrides.items())])
     try:
         folder, _ = roles.train(completed, path, name, resume, f"sightline.train({said})", quiet=not progress)

@@ -99,12 +99,14 @@ def train(
         if run_dir is None:
             raise BadInput("--resume-or-start: say which folder, --run-dir DIR; it is the same in every attempt")
         resume = resume or RunFolder(run_dir).recipe_file.is_file()
+    here = Path.cwd()  # some simulators change the working folder while they are built
     if resume:
         run, name, completed = _run_to_resume(arguments, run_dir, trust)
         path = run.path
     else:
         name, wanted = _recipe(arguments)
-        completed, path = roles.complete(wanted), run_dir or default_run_path(name)
+        path = run_dir or default_run_path(name)
+        completed = roles.complete(wanted)
     if dry_run:
         document = completed.model_dump(mode="json")
         if as_json:
@@ -114,11 +116,11 @@ def train(
         for line in (*roles.describe_spaces(completed), roles.describe_size(completed)):
             typer.echo(line, err=True)
         return
-    folder, result = roles.train(completed, path, name, resume)
+    _, result = roles.train(completed, here / path, name, resume)
     if _is_one_of_many():
         return
     if as_json:
-        print_json(result | {"run": str(folder.path)})
+        print_json(result | {"run": str(path)})
         return
     from sightline.evaluation.episode_stats import describe
 
@@ -127,7 +129,7 @@ def train(
     for look in ("blank", "shuffled"):
         if result.get(look):
             typer.echo(f"  {look:<9} {describe(result[look])}")
-    typer.echo(f"report      {folder.report_file}")
+    typer.echo(f"report      {RunFolder(path).report_file}")
 
 
 def _is_one_of_many() -> bool:
