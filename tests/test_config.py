@@ -394,7 +394,7 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
         ("env: " + "[" * 100_000, "is nested too deep"),
         ("env:\n  " + "- " * 100_000, "is nested too deep"),
         ("env: cartpole\ngoal: " + "x" * 1_000_000, "is larger than the limit of 1 MB"),
-        ("env: cartpole\nsteps: 2026-99-99\n", "is not valid YAML: month must be"),
+        ("env: cartpole\nsteps: !!timestamp 2026-99-99\n", "is not valid YAML: month must be"),
         ("env: cartpole\nsteps: " + "9" * 5000, "is not valid YAML: Exceeds the limit"),
         ("env: cartpole\nsteps: !!bool maybe\n", "is not valid YAML"),
         ("env: cartpole\nsteps: !!python/object/apply:os.getpid []\n", "is not valid YAML: could not determine"),
@@ -476,6 +476,8 @@ NUMBERS: dict[str, Any] = {
     "0o8": "0o8",
     "inf": "inf",
     "1e-3m": "1e-3m",
+    "2026-11-28": "2026-11-28",
+    "2001-12-14t21:59:43.10-05:00": "2001-12-14t21:59:43.10-05:00",
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import datetime
 import os
 import re
 import sys
@@ -306,7 +305,7 @@ def _parse_value(key: str, text: str) -> Any:
             hint = "" if is_yaml else f"; if it is plain text, quote it within the quotes: \"{key}='…'\""
             raise BadInput(f"{error}{hint}") from error
         return text
-    is_text = not quoted and (isinstance(value, str | datetime.date) or not text.strip())
+    is_text = not quoted and (isinstance(value, str) or not text.strip())
     is_block = isinstance(value, dict | list) and not (mapped or listed)  # `this: a pole`, or a dash alone
     return text if is_text or is_block else value
 

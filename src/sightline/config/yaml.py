@@ -1,7 +1,8 @@
 """Read and write strict YAML: duplicate keys, cycles and oversized documents are refused with a one-line error.
 
 Numbers are those of YAML 1.2 (its core schema): `1e-3` and `1e4` are numbers, `010` is ten, `0o10` eight, and `12:30`
-and `1_2` are texts. PyYAML alone keeps to YAML 1.1, where they are a text, eight, a text, 750 and 12.
+and `1_2` are texts, as is the date 2026-11-28. PyYAML alone keeps to YAML 1.1, where they are a text, eight, a text,
+750 and 12, and a date of Python's, which no option means.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class _Invalid(Exception):
     """Raised for valid YAML that is refused; the message continues a sentence that begins with the document's name."""
 
 
-_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_INT, _FLOAT, _DATE = (f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp"))
 _WHOLE = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _BROKEN = re.compile(
     r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
@@ -77,9 +78,9 @@ _BROKEN = re.compile(
 
 
 def _resolvers(inherited: dict[str, list[tuple[str, Any]]]) -> dict[str, list[tuple[str, Any]]]:
-    """What plain scalars mean, by their first character: YAML 1.2's numbers, and PyYAML's other types."""
+    """What plain scalars mean, by their first character: YAML 1.2's numbers, no dates, and PyYAML's other types."""
     first = {
-        begin: [(tag, pattern) for tag, pattern in known if tag not in (_INT, _FLOAT)]
+        begin: [(tag, pattern) for tag, pattern in known if tag not in (_INT, _FLOAT, _DATE)]
         for begin, known in inherited.items()
     }
     numbers = ((_INT, re.compile(f"(?:{_WHOLE.pattern})$")), (_FLOAT, re.compile(f"(?:{_BROKEN.pattern})$")))
