@@ -620,6 +620,21 @@ def test_pictures_that_cannot_be_read(sightline: Sightline, pictures: Path, tmp_
     check_one_line(sightline("score", tmp_path / "bare", *GOAL), 2, "bare")
 
 
+def test_pictures_among_which_some_cannot_be_read(sightline: Sightline, pictures: Path, tmp_path: Path) -> None:
+    """The others are scored, and those are named; a pipe, which nobody writes into, is not waited for."""
+    whole = [row["reward"] for row in parsed(sightline("score", pictures, *GOAL, "--json"))]
+    (pictures / "b_text.png").write_bytes(b"this is text")
+    os.mkfifo(pictures / "c_pipe.png")
+    done = sightline("score", pictures, tmp_path / "none.png", *GOAL, "--csv", tmp_path / "scores.csv", "--json")
+    assert done.code == 2
+    assert [row["reward"] for row in json.loads(done.out)] == pytest.approx(whole, abs=1e-6)
+    assert len((tmp_path / "scores.csv").read_text().splitlines()) == 1 + len(whole)
+    missing, broken, pipe = done.lines
+    assert "there is no file" in missing and "b_text.png' cannot be read as a picture" in broken
+    assert "c_pipe.png' is no regular file" in pipe
+    assert pipe.endswith(f"(3 could not be scored; the other {len(whole)} pictures were)")
+
+
 @pytest.mark.parametrize("option", ["--csv", "--plot"])
 def test_places_where_no_file_can_be_written_are_refused_first(
     sightline: Sightline, pictures: Path, tmp_path: Path, option: str, monkeypatch: pytest.MonkeyPatch
@@ -681,6 +696,9 @@ def test_encoders_that_nobody_has(sightline: Sightline) -> None:
 def test_bad_words_to_score(sightline: Sightline, pictures: Path) -> None:
     for options, expected in (
         (("--goal", ""), "empty"),
+        (("--goal", '["a pole", "a cart"]'), "say --goal once for each sentence"),
+        (("--goal", "{left: pole}"), "--goal takes one sentence"),
+        (("--goal", "pole", "--baseline", "[cart]"), "--baseline takes one sentence"),
         (("--goal", "pole", "--baseline", "pole"), "same words"),
         (("--goal", "pole", "--baseline", "cart", "--alpha", "1.5"), "outside"),
         (("--goal", "pole", "--baseline", "cart", "--alpha", "x"), "alpha"),

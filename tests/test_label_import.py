@@ -201,6 +201,14 @@ def test_cached_labels_need_the_goals_words(tmp_path: Path, store: LabelStore) -
         import_labels([write(tmp_path / "x.pkl", arrays(1))], store)
 
 
+def test_a_goal_without_words_is_none(sightline: Callable[..., Any], tmp_path: Path, store: LabelStore) -> None:
+    with pytest.raises(BadInput, match="the goal is empty"):
+        import_labels([tmp_path], store, goal=["a door", " "])
+    for option, said in ((("--goal", ""), "--goal is empty"), (("--goal", "a door", "--task", ""), "--task is empty")):
+        done = sightline("label", "import", tmp_path, "--into", tmp_path / "store", *option)
+        assert (done.code, len(done.lines)) == (2, 1) and said in done.err
+
+
 def test_nothing_to_import_is_said(tmp_path: Path, store: LabelStore) -> None:
     with pytest.raises(BadInput, match="there is no file"):
         import_labels([tmp_path / "nothing"], store, GOAL)

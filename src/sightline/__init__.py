@@ -3,13 +3,16 @@
     import sightline as sl
 
     reward = sl.ZeroShotReward("pole vertically upright on top of the cart", "pole and cart")
-    env = sl.wrap(gymnasium.make("sightline.envs:sightline/CartPole-v0", render_mode="rgb_array"), reward)
+    env = sl.wrap(gymnasium.make("sightline/CartPole-v0", render_mode="rgb_array"), reward)
     run = sl.train("cartpole", steps=20_000)
 
-Everything is imported when it is first used, so `import sightline` is fast and needs nothing but Python.
+Everything is imported when it is first used, so `import sightline` is fast and needs nothing but Python. Our
+environments are registered with Gymnasium if it is imported, or as soon as it is.
 """
 
 from __future__ import annotations
+
+import sys
 
 TYPE_CHECKING = False  # type checkers take it for true; importing `typing` would take half of the time
 
@@ -91,6 +94,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
     from typing import Any
 
     from sightline.agents.algorithms.base import AlgorithmConfig
@@ -128,6 +133,34 @@ def __getattr__(name: str) -> Any:
         found = getattr(importlib.import_module(module), attribute)
     globals()[name] = found
     return found
+
+
+class _Registering:
+    """Finder that registers our environments once Gymnasium is imported; it finds nothing else, and leaves then."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != "gymnasium":
+            return None
+        import importlib.util
+
+        sys.meta_path.remove(cls)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                importlib.import_module("sightline.envs")
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+if "gymnasium" in sys.modules:
+    from sightline import envs as _envs  # noqa: F401
+else:
+    sys.meta_path.insert(0, _Registering)
 
 
 def __dir__() -> list[str]:

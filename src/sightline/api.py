@@ -16,6 +16,7 @@ import numpy as np
 from sightline import roles
 from sightline.config.basics import MAX_SEED
 from sightline.config.loading import for_control, load_recipe, recipe_name
+from sightline.config.named_code import stop_importing
 from sightline.config.recipe import ControlRecipe, Recipe
 from sightline.envs.workers import leave_unguarded_script
 from sightline.errors import BadInput
@@ -55,6 +56,7 @@ def train(
 
     >>> run = train("cartpole", steps=20_000, seed=1)
     >>> run = train({"env": "Pendulum-v1", "goal": "a rod standing upright"}, **{"reward.encoder": "bundled"})
+    >>> run = train(env=MyEnv, goal="a red square in the top left corner", episode_steps=100)
     >>> run = train(run_dir="runs/mine", resume=True, steps=40_000)
 
     Ctrl-C, SIGTERM and SIGHUP save the run, and then raise KeyboardInterrupt.
@@ -65,19 +67,22 @@ def train(
         resume: go on with the run in `run_dir`. What is stated must be as before, but for `steps`, which may grow.
         progress: show a progress bar.
         trust: when resuming, whether code that only the run folder's recipe names may be imported.
-        overrides: recipe keys; nested ones with dots in their names, `**{"reward.alpha": 0.3}`, or as mappings.
+        overrides: recipe keys; nested ones with dots in their names, `**{"reward.alpha": 0.3}`, or as mappings. `env`,
+            and the `kind` of a block, may be a class or a function of a file or module: the recipe says its name.
 
     Raises:
         BadInput, RunFailed: in one line.
         KeyboardInterrupt: the run was stopped and saved; its message says at which step.
     """
     leave_unguarded_script()
+    stop_importing()
     if resume:
         if run_dir is None:
             raise BadInput("say which run to resume: run_dir=…")
         run = open_run(Path(run_dir).expanduser())
         if recipe is None and set(overrides) <= {"steps"}:
-            wanted = load_recipe(run.document(), overrides)
+            run.trusted_recipe(trust)  # before anything that it names is imported
+            wanted = load_recipe(run.document(), overrides, own=False)
             stated, own = list(overrides), True
         else:
             wanted = load_recipe(_said(recipe), overrides)
@@ -200,7 +205,7 @@ class Run:
     @property
     def recipe(self) -> Recipe:
         """The resolved recipe."""
-        return self._folder.recipe()
+        return self._folder.trusted_recipe(True) if self._trust else self._folder.recipe()
 
     @property
     def result(self) -> dict[str, Any]:

@@ -241,6 +241,8 @@ def read_image(file: Path) -> np.ndarray:
     Raises:
         BadInput: it cannot be read as a picture, or would take absurd amounts of memory.
     """
+    if file.exists() and not file.is_file():
+        raise BadInput(f"'{file}' is no regular file, and cannot be read as a picture")  # a pipe would be waited for
     try:
         with Image.open(file) as opened:
             image = upright(opened)

@@ -177,7 +177,7 @@ def _train_agent(
 
 def evaluate(run: RunFolder, episodes: int, seed: int, trust: bool, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Play a panel with what a run has chosen; see `sightline.control.run_evaluation.evaluate_run`."""
-    if isinstance(run.recipe(), AgentRecipe):
+    if isinstance(run.trusted_recipe(trust, asks=False), AgentRecipe):
         from sightline.agents.run_evaluation import evaluate_run as evaluate_agent
 
         if overrides:

@@ -137,12 +137,12 @@ def _is_one_of_many() -> bool:
     return os.environ.get("RANK", "0") != "0"
 
 
-def _recipe(arguments: list[str]) -> tuple[str, Recipe]:
-    """Split `[RECIPE] key=value…`; gives the run's name and its recipe."""
+def _recipe(arguments: list[str], own: bool = True) -> tuple[str, Recipe]:
+    """Split `[RECIPE] key=value…`; gives the run's name and its recipe, which is the user's own or a run folder's."""
     from sightline.config.loading import is_stream, is_yaml_text, load_recipe, recipe_name
 
     recipe, overrides = _split(arguments)
-    wanted = load_recipe(recipe, overrides)
+    wanted = load_recipe(recipe, overrides, own)
     is_text = recipe is None or recipe == "-" or is_yaml_text(recipe) or is_stream(recipe)
     return recipe_name(None if is_text else recipe, wanted), wanted
 
@@ -173,12 +173,16 @@ def _run_to_resume(arguments: list[str], path: Path | None, trust: bool) -> tupl
         return run, path.name, roles.resumed_recipe(run, None, (), trust)
     if all(argument.partition("=")[0] == "steps" for argument in arguments) and path is not None:
         run = open_run(path)
-        return run, path.name, roles.resumed_recipe(run, load_recipe(run.document(), arguments), ["steps"], trust, True)
-    name, wanted = _recipe(arguments)
+        run.trusted_recipe(trust)  # before anything that it names is imported
+        wanted = load_recipe(run.document(), arguments, own=False)
+        return run, path.name, roles.resumed_recipe(run, wanted, ["steps"], trust, True)
+    # A recipe that the user names says what it says in the user's name, but not the run's own.
+    own = path is not None and os.path.realpath(arguments[0]) == os.path.realpath(path / "recipe.yaml")
+    if own and path is not None:
+        open_run(path).trusted_recipe(trust)
+    name, wanted = _recipe(arguments, own=not own)
     stated = [text.partition("=")[0] for text in arguments if "=" in text]
     run = open_run(path) if path is not None else roles.run_to_resume(name, wanted)
-    # A recipe that the user names says what it says in the user's name, but not the run's own.
-    own = Path(arguments[0]).resolve() == run.recipe_file.resolve()
     return run, name, roles.resumed_recipe(run, wanted, stated, trust, own)
 
 
@@ -399,9 +403,11 @@ def relabel(
     import numpy as np
 
     from sightline.api import Run
-    from sightline.config.loading import parse_override
+    from sightline.config.loading import check_sentences, parse_override
     from sightline.evaluation.statistics import spearman
 
+    check_sentences("--goal", goal)
+    check_sentences("--baseline", baseline or ())
     old = Run(run, trust=trust)
     if overrides and not train:
         raise BadInput("recipe keys are for the new run; add --train")
@@ -458,11 +464,14 @@ def score(
     import numpy as np
 
     from sightline.config.basics import Aspect
+    from sightline.config.loading import check_sentences
     from sightline.evaluation.pictures import IMAGE_SUFFIXES, csv_table, score_files
 
     if aspect not in get_args(Aspect):
         raise BadInput(f"--aspect cannot be '{aspect[:80]}', only {', '.join(get_args(Aspect))}")
     goals = (*goal, goal2) if goal2 is not None else tuple(goal)
+    check_sentences("--goal", goals)
+    check_sentences("--baseline", baseline or ())
     scored = {os.path.realpath(image) for image in images}
     for option, file in (("--csv", csv), ("--plot", plot)):
         if file:
@@ -473,8 +482,9 @@ def score(
                 raise BadInput(f"{option}: '{file}' is one of the pictures; name another file")
     if csv and plot and os.path.realpath(csv) == os.path.realpath(plot):
         raise BadInput(f"--csv and --plot are both '{csv}'; name two files")
-    rows, warnings = score_files(images, goals, baseline or (), alpha, model, cast(Aspect, aspect))
-    for warning in warnings:
+    scores = score_files(images, goals, baseline or (), alpha, model, cast(Aspect, aspect))
+    rows = scores.rows
+    for warning in scores.warnings:
         typer.echo(f"warning: {warning}", err=True)
     # The rewards are shown first: they are not lost if a file cannot be written.
     if as_json:
@@ -492,6 +502,11 @@ def score(
         target = plot or images[0].with_suffix(".reward.png")
         write_target(target, score_curve(np.array([row.reward for row in rows]), title="; ".join(goals)))
         typer.echo(f"plot: {target}", err=True)
+    if scores.unreadable:
+        *others, last = scores.unreadable
+        for line in others:
+            typer.echo(line, err=True)
+        raise BadInput(f"{last} ({len(scores.unreadable)} could not be scored; the other {len(rows)} pictures were)")
 
 
 @app.command()

@@ -7,15 +7,17 @@ keyword arguments and know nothing of recipes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import GetCoreSchemaHandler, ValidationError
+from pydantic import GetCoreSchemaHandler, ValidationError, create_model
 from pydantic_core import PydanticCustomError, core_schema
 
 from sightline import registry
 from sightline.config.basics import Strict
+from sightline.config.named_code import code_at, is_allowed, is_place
 from sightline.errors import BadInput, nearest
 
 B = TypeVar("B", bound=Strict)
@@ -24,7 +26,8 @@ Reach = tuple[str, str, str]
 
 
 class Plugin:
-    """Annotation of a recipe's field that holds the block of a plug-in; `kind` in the document says of which.
+    """Annotation of a recipe's field that holds the block of a plug-in; `kind` in the document says of which, by its
+    name or by `module:Class`.
 
     Args:
         kind: of plug-in.
@@ -40,8 +43,9 @@ class Plugin:
         Raises:
             BadInput: no plug-in has that name, or its package cannot be imported.
         """
-        name = value.get("kind", self.default) if isinstance(value, dict) else self.default
-        found = registry.find(self.kind, str(name))
+        name = str(value.get("kind", self.default) if isinstance(value, dict) else self.default)
+        is_named = name in registry.BUILT_IN[self.kind] or name in registry.names(self.kind) or not is_place(name)
+        found = registry.find(self.kind, name) if is_named else _block_of_code(name)
         if not (isinstance(found, type) and issubclass(found, Strict)):
             raise BadInput(f"the {self.kind} '{name}' is not a recipe block, a class of sightline.config.blocks")
         return found
@@ -52,12 +56,20 @@ class Plugin:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(
-            self.check,
+            functools.partial(self.check, base=source),
             serialization=core_schema.plain_serializer_function_ser_schema(_dump, info_arg=True),
         )
 
-    def check(self, value: Any) -> Strict:
+    def knows(self, name: str) -> bool:
+        """Whether there may be a block of that name: a plug-in, or code that is named by its place."""
+        return name in registry.BUILT_IN[self.kind] or is_place(name) or name in registry.names(self.kind)
+
+    def check(self, value: Any, base: type[Any] = Strict) -> Strict:
         """The checked block of a part of a document, or of a block that is one already.
+
+        Args:
+            value: the part, or the block.
+            base: class of all blocks of this kind.
 
         Raises:
             ValueError: it is none; pydantic's errors are of this class too.
@@ -67,14 +79,38 @@ class Plugin:
         if not isinstance(value, dict):
             raise PydanticCustomError("unknown_plugin", "must be a map of keys and values")
         name = str(value.get("kind", self.default))
-        known = registry.names(self.kind) if name not in registry.BUILT_IN[self.kind] else [name]
-        if name not in known:
-            raise PydanticCustomError("unknown_plugin", "{said}", {"said": unknown_kind(name, known)})
+        if not self.knows(name):
+            said = unknown_kind(name, registry.names(self.kind))
+            raise PydanticCustomError("unknown_plugin", "{said}", {"said": said})
         try:
             block = self.block(value)
         except BadInput as error:
             raise ValueError(str(error)) from error
+        if not issubclass(block, base):
+            raise ValueError(f"'{name}' is no {self.kind}, whose blocks are subclasses of {base.__name__}")
         return block.model_validate(value)
+
+
+def _block_of_code(place: str) -> type[Strict]:
+    """The block at `module:Class`, whose kind is that name: a block itself, or a class that gives one of its own.
+
+    Raises:
+        BadInput: nobody has allowed it to be imported, it cannot be, or it is no block.
+    """
+    if not is_allowed(place):
+        raise BadInput(f"'{place}' is code of a stranger's recipe; add --trust to have it imported")
+    return _imported_block(place)
+
+
+@functools.cache
+def _imported_block(place: str) -> type[Strict]:
+    code = code_at(place)
+    give = getattr(code, "recipe_block", None)
+    block = give() if isinstance(code, type) and give is not None else code
+    if not (isinstance(block, type) and issubclass(block, Strict)):
+        raise BadInput(f"'{place}' is neither a subclass of sl.RewardModel nor a recipe block, as of sl.RewardConfig")
+    fields: Any = {"kind": (Literal[place], place)}
+    return create_model(block.__name__, __base__=block, __module__=block.__module__, __doc__=block.__doc__, **fields)
 
 
 def _dump(block: Strict, info: core_schema.SerializationInfo) -> dict[str, Any]:

@@ -15,9 +15,9 @@ import yaml
 from pydantic import BaseModel, Tag, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from sightline import registry
 from sightline.config.blocks import Plugin, unknown_kind
 from sightline.config.decoding import decoded
+from sightline.config.named_code import allow, place_of, places_in, split_place
 from sightline.config.recipe import AgentRecipe, CheckedRecipe, ControlRecipe, Recipe
 from sightline.config.secrets import refuse_secrets
 from sightline.config.vlmrm import is_vlmrm, translations
@@ -31,22 +31,33 @@ def bundled_recipes() -> list[str]:
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
-def load_recipe(recipe: str | Mapping[str, Any] | None, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Recipe:
+def load_recipe(
+    recipe: str | Mapping[str, Any] | None, overrides: Sequence[str] | Mapping[str, Any] = (), own: bool = True
+) -> Recipe:
     """Read a recipe and apply overrides.
 
     Args:
         recipe: a bundled name, the path of a YAML file, `-` for YAML on stdin, YAML itself (a text that
             `is_yaml_text`), a mapping, or None to start from the defaults.
         overrides: `key.sub=value`, where values are read as YAML if they are numbers, booleans, null, lists or maps,
-            and as text otherwise; or a mapping of `key.sub` to values.
+            and as text otherwise; or a mapping of `key.sub` to values. A mapping's classes and functions are named by
+            `module:attribute` or `file.py:attribute`.
+        own: whether the recipe is the user's, as overrides always are: only then may blocks of it be imported from
+            code that it names.
 
     Raises:
         BadInput: in one line, with the nearest valid name where a name is unknown; or it holds a key or a password.
     """
-    document = copy.deepcopy(dict(recipe)) if isinstance(recipe, Mapping) else read_document(recipe) if recipe else {}
-    said = overrides.items() if isinstance(overrides, Mapping) else map(parse_override, overrides)
+    document: dict[str, Any] = {}
+    if isinstance(recipe, Mapping):
+        document = copy.deepcopy(_with_names(recipe))
+    elif recipe:
+        document = read_document(recipe)
+    said = _with_names(overrides) if isinstance(overrides, Mapping) else dict(map(parse_override, overrides))
+    allow(place for _, place in (*places_in(said), *(places_in(document) if own else ())))
+    _check_agreement(said)
     # What a block is comes first, for it decides which of its keys there are.
-    for key, value in sorted(said, key=lambda pair: _names_a_kind_last(pair[0])):
+    for key, value in sorted(said.items(), key=lambda pair: _names_a_kind_last(pair[0])):
         _apply(document, key, copy.deepcopy(value))
     refuse_secrets(document)
     if foreign := list(translations(document, lambda key: _has_key(document, key))):
@@ -57,6 +68,23 @@ def load_recipe(recipe: str | Mapping[str, Any] | None, overrides: Sequence[str]
     if "env" not in document:
         raise BadInput("no environment: name a recipe (see 'sightline recipes') or say env=… goal=…")
     return validate_recipe(document)
+
+
+def _with_names(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A document whose environment and kinds of blocks are named, where a class or a function was given for one.
+
+    Raises:
+        BadInput: it has no name by which it is found again.
+    """
+    named = {}
+    for key, value in document.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and not path.endswith("options"):
+            value = _with_names(value, f"{path}.")
+        elif (path == "env" or path.endswith(".kind")) and not isinstance(value, str | int | float | list | None):
+            value = place_of(value, path)
+        named[key] = value
+    return named
 
 
 RENAMED = {
@@ -206,7 +234,9 @@ def recipe_name(recipe: str | None, loaded: Recipe) -> str:
     # A Path would raise if this is a long sentence.
     if recipe is not None and recipe != "-" and not is_yaml_text(recipe):
         return Path(recipe).stem
-    return "".join(c if c.isalnum() else "-" for c in loaded.env.lower())
+    module, attribute = split_place(loaded.env)
+    name = f"{Path(module).stem}-{attribute}" if module.endswith(".py") else loaded.env
+    return "".join(c if c.isalnum() else "-" for c in name.lower())
 
 
 def parse_override(override: str) -> tuple[str, Any]:
@@ -220,11 +250,29 @@ def parse_override(override: str) -> tuple[str, Any]:
     return key, _parse_value(key, text)
 
 
+def _check_agreement(said: Mapping[str, Any]) -> None:
+    """Refuse overrides of which one would be lost, such as `learner=5 learner.chunk=16`.
+
+    Raises:
+        BadInput: naming the two.
+    """
+    for key, value in said.items():
+        inner = next((other for other in said if other.startswith(f"{key}.")), None)
+        if inner is not None and not isinstance(value, Mapping) and value is not None and value is not True:
+            raise BadInput(
+                f"{key}={str(value)[:80]} and {inner}={str(said[inner])[:80]} exclude each other; leave one out"
+            )
+
+
 def _apply(document: dict[str, Any], key: str, value: Any) -> None:
     *parents, last = key.split(".")
     place = document
-    for parent in parents:
+    for depth, parent in enumerate(parents, 1):
         if not isinstance(place.get(parent), dict):
+            # `videos: false` and `warm_start: null` give way to what is said of them; a name or a number does not.
+            if place.get(parent) is not None and not isinstance(place[parent], bool):
+                path = ".".join(parents[:depth])
+                raise BadInput(f"{key}: {path} is {str(place[parent])[:80]!r}, which has no keys of its own")
             place[parent] = {}
         place = place[parent]
     if last in ("kind", "algorithm") and place.get(last, value) != value:
@@ -250,8 +298,7 @@ def _kinds(document: dict[str, Any], parents: list[str]) -> Callable[[dict[str, 
         return lambda part: None
     plugin = _plugin(field)
     if plugin is not None:
-        known = registry.names(plugin.kind)
-        return lambda part: plugin.block(part) if str(part.get("kind", plugin.default)) in known else None
+        return lambda part: plugin.block(part) if plugin.knows(str(part.get("kind", plugin.default))) else None
     members = _members(field)
     return lambda part: _member(members, part)
 
@@ -296,6 +343,10 @@ def _parse_value(key: str, text: str) -> Any:
     quoted, listed, mapped = begin in ("'", '"'), begin == "[", begin == "{"
     words = key in ("goal", "baseline", "description", "prompt")
     if words and not (quoted or (listed and key in ("goal", "baseline"))):
+        if mapped and key in ("goal", "baseline") and is_map(text):
+            raise BadInput(
+                f"{key} must be a sentence, or a list of sentences, not a map of keys and values: {text[:80]}"
+            )
         return None if text.strip() in ("null", "Null", "NULL", "~") else text
     try:
         value = read_yaml(text, f"the value of {key}")
@@ -308,6 +359,31 @@ def _parse_value(key: str, text: str) -> Any:
     is_text = not quoted and (isinstance(value, str) or not text.strip())
     is_block = isinstance(value, dict | list) and not (mapped or listed)  # `this: a pole`, or a dash alone
     return text if is_text or is_block else value
+
+
+def is_map(text: str) -> bool:
+    """Whether a text is a map of keys and values in YAML, in braces."""
+    try:
+        return text.strip().startswith("{") and isinstance(read_yaml(text, "it"), dict)
+    except BadInput:
+        return False
+
+
+def check_sentences(option: str, sentences: Sequence[str]) -> None:
+    """Refuse options for sentences that are lists or maps in YAML, as a recipe has them.
+
+    Raises:
+        BadInput: saying how several sentences are given.
+    """
+    for text in sentences:
+        try:
+            is_list = text.strip().startswith("[") and isinstance(read_yaml(text, "it"), list)
+        except BadInput:
+            is_list = False
+        if is_list or is_map(text):
+            raise BadInput(f"{option} takes one sentence, not {text[:80]}; say {option} once for each sentence")
+        if not text.strip():
+            raise BadInput(f"{option} is empty; write a sentence")
 
 
 MAX_PROBLEMS = 5

@@ -31,6 +31,7 @@ from sightline.config.learners import (
     PPOLearner,
     SACLearner,
 )
+from sightline.config.named_code import search_it_last
 from sightline.config.recipe import ControlRecipe
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.sizes import transitions_kept
@@ -43,7 +44,6 @@ from sightline.evaluation.episodes import Policy
 from sightline.models.device import choose_device
 from sightline.requirements import wheel_of
 from sightline.runs.trust import KNOWN_PACKAGES
-from sightline.runs.working_folder import search_it_last
 
 LARGE = 65_536
 """Pixels of a picture beyond which a policy that reads it learns slowly."""

@@ -228,7 +228,7 @@ def _recipe(
     before = ["reward.lag=false", *overrides]
     if own is not None:
         known = overrides if own.reward.teaching is None else before
-        return for_control(load_recipe(RunFolder(path).document(), known))
+        return for_control(load_recipe(RunFolder(path).document(), known, own=False))
     tasks = sorted({label.context.task for label in labels})
     if "env" not in _stated(overrides):
         if len(tasks) != 1:

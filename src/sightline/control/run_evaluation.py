@@ -60,7 +60,7 @@ def chosen_setup(run: RunFolder, trust: bool = False, overrides: Sequence[str] =
         if key.partition(".")[0] not in EPISODES:
             raise BadInput(f"{key} is of the training; a run is evaluated with other {' and '.join(EPISODES)} alone")
     if overrides:
-        recipe = for_control(load_recipe(recipe.model_dump(mode="json"), overrides))
+        recipe = for_control(load_recipe(recipe.model_dump(mode="json"), overrides, own=False))
     chosen = chosen_checkpoint(run)
     setup = build(recipe, asks=False)
     if setup.reward_model.state_dict():

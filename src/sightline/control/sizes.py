@@ -16,7 +16,7 @@ from sightline.config.loading import for_control
 from sightline.config.recipe import ControlRecipe
 from sightline.envs.observations import bytes_of
 from sightline.evaluation.episodes import PARALLEL, SCORED_AT_ONCE, SCORED_BYTES
-from sightline.models.device import check_room, memory_for_use, readable_size
+from sightline.models.device import check_layers, check_room, memory_for_use, readable_size
 from sightline.runs.folder import open_run
 
 CHUNKS_OF_FRAMES = 2
@@ -61,6 +61,9 @@ def check_memory(recipe: ControlRecipe, seen: Seen) -> None:
     Raises:
         BadInput: naming the sizes, and what to lower.
     """
+    # Pictures are made small before they reach these layers.
+    read = math.prod(seen.states.shape) if seen.states.shape is not None and len(seen.states.shape) == 1 else 1
+    check_layers([read, *recipe.learner.hidden], 1, "learner.hidden")
     transition, _ = _bytes_of_transition(recipe, seen)
     learner = recipe.learner
     if isinstance(learner, OffPolicyLearner):

@@ -1,6 +1,7 @@
 """Our own Gymnasium environments, and how any environment is made, framed and stepped in numbers.
 
-Importing this registers them all: `gymnasium.make("sightline.envs:sightline/CartPole-v0", render_mode="rgb_array")`.
+Importing this registers them all, as `import sightline` does once Gymnasium is imported:
+`gymnasium.make("sightline/CartPole-v0", render_mode="rgb_array")`.
 """
 
 import gymnasium

@@ -1,4 +1,5 @@
-"""Finding an environment by its name: an id of Gymnasium's registry, `module:id`, or `module:attribute`."""
+"""Finding an environment by its name: an id of Gymnasium's registry, `module:id`, `module:attribute`, or
+`file.py:attribute`."""
 
 from __future__ import annotations
 
@@ -11,17 +12,16 @@ import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, registry
 
+from sightline.config.named_code import NoSuchModule, attribute_of, import_code, split_place
 from sightline.envs.rendering import drawing_advice
 from sightline.errors import BadInput, nearest, reason_and_place
-from sightline.requirements import wheel_of
-from sightline.runs.working_folder import search_it_last
 
 Build = Callable[..., "gymnasium.Env[Any, Any]"]
 """A class or function that makes an environment."""
@@ -98,7 +98,7 @@ def find_environment(name: str, also_known: Iterable[str] = ()) -> EnvSpec | Bui
 
     Args:
         name: an id, with or without its version, of which the newest is taken then; `module:id` of an id that the
-            import of a module registers; or `module:attribute` of a class or function.
+            import of a module registers; or `module:attribute` or `file.py:attribute` of a class or function.
         also_known: further names to suggest if it is unknown.
 
     Raises:
@@ -107,13 +107,15 @@ def find_environment(name: str, also_known: Iterable[str] = ()) -> EnvSpec | Bui
     for package in PACKAGES:
         if package.task and re.match(package.ids, name.rpartition(":")[2]):
             raise BadInput(f"'{name}' draws no pictures that rewards or agents could read{package.advice(name)}")
-    if name in registry or ":" not in name:
+    module_name, attribute = split_place(name)
+    if name in registry or not (":" in name or module_name.endswith(".py")):
         return _registered(name, also_known)
-    module_name, _, attribute = name.partition(":")
+    if module_name.endswith(".py") and not attribute:
+        raise BadInput(f"env='{name}' is a file; say which class or function of it: env={module_name}:Class")
     if not (module_name and attribute):
-        raise BadInput(f"env='{name}' names no environment; say an id, module:id, or module:attribute")
+        raise BadInput(f"env='{name}' names no environment; say an id, module:id, module:Class, or file.py:Class")
     module = _import(module_name)
-    build = getattr(module, attribute, None)
+    build = attribute_of(module, attribute)
     if build is not None and _returns_env(build):
         return typing.cast(Build, build)
     for package in PACKAGES:
@@ -126,7 +128,7 @@ def find_environment(name: str, also_known: Iterable[str] = ()) -> EnvSpec | Bui
         _call_what_registers(module)
         spec = _newest(attribute)
     if spec is None:
-        raise BadInput(_not_in_module(module, attribute))
+        raise BadInput(_not_in_module(module, module_name, attribute))
     if _is_gymnasiums(spec) and module.__name__.split(".")[0] != "gymnasium":
         raise BadInput(
             f"module '{module.__name__}' registers no '{attribute}' with Gymnasium, which has one of its own: "
@@ -185,39 +187,25 @@ def _import(name: str) -> ModuleType:
     Raises:
         BadInput: there is none, it needs one that is missing, or it fails.
     """
-    search_it_last()
-    if name.endswith(".py") or "/" in name:
-        raise BadInput(f"'{name}' is a file; say its module, from the folder that holds it: env={_module_of(name)}:…")
-    # Names of wheels have hyphens where those of modules have underscores.
-    name = name.replace("-", "_")
     before = set(registry)
     try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missing = error.name or name
-        if name == missing or name.startswith(f"{missing}."):
-            raise BadInput(_no_module(name)) from error
-        raise BadInput(
-            f"the module '{name}' needs '{missing}', which is not installed: pip install {wheel_of(missing)}"
-        ) from error
-    except (Exception, SystemExit) as error:
-        raise BadInput(f"cannot import '{name}': {reason_and_place(error)}{drawing_advice(error)}") from error
-    IDS_OF_MODULES.setdefault(name, set()).update(set(registry) - before)
+        module = import_code(name)
+    except NoSuchModule as error:
+        raise BadInput(_no_module(name.replace("-", "_")) or str(error)) from error
+    except BadInput as error:
+        cause = error.__cause__
+        advice = "" if cause is None or isinstance(cause, ModuleNotFoundError) else drawing_advice(cause)
+        raise BadInput(f"{error}{advice}") from error
+    IDS_OF_MODULES.setdefault(module.__name__, set()).update(set(registry) - before)
     return module
 
 
-def _module_of(file: str) -> str:
-    """The name by which a file is imported: `pkg.env` for `./pkg/env.py`, `env` for a file of another folder."""
-    path = PurePath(file).with_suffix("")
-    is_elsewhere = path.is_absolute() or ".." in path.parts
-    return path.name if is_elsewhere else ".".join(path.parts)
-
-
 def _no_module(name: str) -> str:
+    """The line for a module of one of the packages that is not there; empty for any other."""
     for package in PACKAGES:
         if package.module.split(".")[0] == name.split(".")[0]:
             return f"the package '{name}' is not installed: pip install '{package.wheel}'"
-    return f"cannot import '{name}': there is no such module, neither installed nor in the working folder"
+    return ""
 
 
 def _is_installed(module: str) -> bool:
@@ -252,14 +240,14 @@ def _call_what_registers(module: ModuleType) -> None:
             raise BadInput(f"{module.__name__}.{name}() failed: {reason_and_place(error)}") from error
 
 
-def _not_in_module(module: ModuleType, attribute: str) -> str:
-    """The line for a name that a module neither holds nor registers."""
+def _not_in_module(module: ModuleType, module_name: str, attribute: str) -> str:
+    """The line for a name that a module, or a file, neither holds nor registers."""
     root = module.__name__.split(".")[0]
     # Where something else imported it before, its ids are told by where their classes are.
     ids = sorted(IDS_OF_MODULES.get(module.__name__, ())) or [
         known for known, spec in registry.items() if str(spec.entry_point).startswith((f"{root}.", f"{root}:"))
     ]
-    what = f"module '{module.__name__}' has no '{attribute}'"
+    what = f"{'file' if module_name.endswith('.py') else 'module'} '{module_name}' has no '{attribute}'"
     makers = [name for name, member in vars(module).items() if not name.startswith("_") and _returns_env(member)]
     what += _hidden(module)
     if not (ids or makers):

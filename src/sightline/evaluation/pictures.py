@@ -25,6 +25,22 @@ FRAMES_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
+class Scores:
+    """Scores of all pictures that could be read.
+
+    Attributes:
+        rows: in the order given.
+        warnings: if the encoder does not know some of the words, does not see all of some pictures, or was taught other
+            worlds than theirs.
+        unreadable: one line for each file that is missing, broken, or no picture.
+    """
+
+    rows: list[ImageScore]
+    warnings: list[str]
+    unreadable: list[str]
+
+
+@dataclass(frozen=True)
 class ImageScore:
     """Reward of one picture; frames of a video are named `video.mp4#17`."""
 
@@ -39,21 +55,20 @@ def score_files(
     alpha: float | None,
     model: str,
     aspect: Aspect = "crop",
-) -> tuple[list[ImageScore], list[str]]:
+) -> Scores:
     """Score every picture, in the order given (folders by name).
 
     Args:
         aspect: handling of pictures that are not square.
 
-    Returns:
-        The rows; and warnings if the encoder does not know some of the words, does not see all of some pictures, or was
-        taught other worlds than theirs.
-
     Raises:
-        BadInput: a path that is missing, unreadable or no picture; an empty folder; words that make no reward.
+        BadInput: none of the pictures can be read, for the reason of the first; words that make no reward.
         RunFailed: the encoder gives something else than a finite number.
     """
-    files = list(itertools.chain.from_iterable(_files(path) for path in paths))
+    unreadable: list[str] = []
+    files = [file for path in paths for file in _files(path, unreadable)]
+    if not files:
+        raise BadInput(unreadable[0])
     reward_model = ZeroShotReward(goal, baseline, alpha=alpha, encoder=model, aspect=aspect, warn=False)
     encoder = reward_model.encoder
     unknown = warn_of_unknown_words(encoder, (*reward_model.goal, *reward_model.baseline))
@@ -61,7 +76,7 @@ def score_files(
     cropped: list[str] = []
     unfamiliar: list[str] = []
     rows: list[ImageScore] = []
-    pictures = itertools.chain.from_iterable(_pictures(file) for file in files)
+    pictures = itertools.chain.from_iterable(_pictures(file, unreadable) for file in files)
     while batch := list(itertools.islice(pictures, FRAMES_AT_ONCE)):
         lines = (warn_of_cropping(encoder, frame.shape[0], frame.shape[1], "--aspect") for _, frame in batch)
         cropped += [line for line in lines if line]
@@ -73,11 +88,13 @@ def score_files(
                     f"encoder '{encoder.name}' gives '{row.image}' the reward {row.reward}; its weights may "
                     "be damaged: fetch it again, or say another --model"
                 )
+    if not rows:
+        raise BadInput(unreadable[0])
     if cropped:  # a folder may hold many sizes: only the first is told
         warnings.append(cropped[0] + (f" ({len(cropped)} of {len(rows)} pictures are cut)" if len(rows) > 1 else ""))
     if unfamiliar:
         warnings.append(unfamiliar[0] + (f" ({len(unfamiliar)} of {len(rows)} pictures)" if len(rows) > 1 else ""))
-    return rows, warnings
+    return Scores(rows, warnings, unreadable)
 
 
 def csv_table(rows: Sequence[ImageScore]) -> bytes:
@@ -101,20 +118,26 @@ def _score(reward_model: ZeroShotReward, batch: list[tuple[str, np.ndarray]]) ->
     return [name for name, _ in batch], [float(reward) for reward in rewards]
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: Path, unreadable: list[str]) -> list[Path]:
+    """The pictures that a path names; a line for a path that names none."""
     if path.is_dir():
-        found = sorted(file for file in path.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
-        if not found:
-            raise BadInput(f"folder '{path}' holds no images ({', '.join(IMAGE_SUFFIXES)})")
-        return found
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
+        if not files:
+            unreadable.append(f"folder '{path}' holds no images ({', '.join(IMAGE_SUFFIXES)})")
+        return files
     if not path.is_file():
-        raise BadInput(f"there is no file '{path}'")
+        unreadable.append(f"'{path}' is no regular file" if path.exists() else f"there is no file '{path}'")
+        return []
     return [path]
 
 
-def _pictures(file: Path) -> Iterator[tuple[str, np.ndarray]]:
-    if file.suffix.lower() in VIDEO_SUFFIXES:
-        for i, frame in enumerate(read_video(file)):
-            yield f"{file}#{i}", frame
-    else:
-        yield str(file), read_image(file)
+def _pictures(file: Path, unreadable: list[str]) -> Iterator[tuple[str, np.ndarray]]:
+    """Pictures of a file with their names, as far as it can be read; a line for what cannot."""
+    try:
+        if file.suffix.lower() in VIDEO_SUFFIXES:
+            for i, frame in enumerate(read_video(file)):
+                yield f"{file}#{i}", frame
+        else:
+            yield str(file), read_image(file)
+    except BadInput as error:
+        unreadable.append(str(error))

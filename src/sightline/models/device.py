@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,27 @@ def check_room(needed: float, what: str, advice: str) -> None:
             f"{what} would take {readable_size(needed)}, and {readable_size(available_memory())} of memory are left "
             f"here: {advice}"
         )
+
+
+LEARNED_COPIES = 4
+"""Numbers in memory for each weight that is learned: itself, its gradient, and the two moments of Adam."""
+
+
+def check_layers(widths: Sequence[int], networks: int, key: str) -> None:
+    """Refuse networks that cannot be learned in this machine's memory.
+
+    Args:
+        widths: of the input and of all layers.
+        networks: number of networks of these widths.
+        key: the recipe's key that states the layers.
+
+    Raises:
+        BadInput: they do not fit.
+    """
+    weights = networks * sum((before + 1) * after for before, after in itertools.pairwise(widths))
+    check_room(
+        4.0 * LEARNED_COPIES * weights, f"learning {weights:,} weights ({key}={list(widths[1:])})", f"lower {key}"
+    )
 
 
 def readable_size(count: float) -> str:

@@ -33,6 +33,7 @@ from sightline.models.shrinking import Shrink, Shrinker
 if TYPE_CHECKING:
     import torch
 
+    from sightline.config.basics import Strict
     from sightline.runs.archive import Archives
 
     Array = np.ndarray | torch.Tensor
@@ -111,6 +112,13 @@ class RewardModel:
     keeps_features: bool = False
     feature_dtype: Any = None
     ready: bool = True
+
+    @classmethod
+    def recipe_block(cls) -> type[Strict]:
+        """The block of recipes that name this class, `reward.kind=my_module:MyReward reward.options.…`."""
+        from sightline.rewards.building import block_of_model  # which needs this module
+
+        return block_of_model(cls)
 
     def reward(self, clip: Clip) -> np.ndarray:
         """float32[T, N] rewards of a clip."""

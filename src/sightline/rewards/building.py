@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import model_validator
@@ -14,7 +15,7 @@ from sightline.config.basics import check_words
 from sightline.config.blocks import Reach
 from sightline.config.recipe import AgentRecipe, ControlRecipe, Recipe, RewardBlock
 from sightline.envs.tasks import Task
-from sightline.errors import BadInput
+from sightline.errors import BadInput, RunFailed, reason_and_place
 from sightline.models.shrinking import Shrink
 from sightline.rewards.base import OnlineRewardModel, RewardModel, frame_shrinker
 
@@ -129,6 +130,64 @@ def run_shrinker(block: RewardConfig, model: RewardModel) -> Shrink | None:
     the run shows them to its teacher."""
     learns = type(block).online is not RewardConfig.online
     return None if learns else frame_shrinker(model)
+
+
+class ModelClassConfig(RewardConfig):
+    """Base of the blocks of reward models that a recipe names by `module:Class`."""
+
+    options: dict[str, Any] = {}
+    """Keyword arguments of the class. The recipe's words are passed on to a class that takes `goal` and `baseline`."""
+    makes: ClassVar[type[RewardModel]]
+
+    @classmethod
+    def _words(cls) -> list[str]:
+        """Which of the recipe's words the class takes."""
+        return [name for name in ("goal", "baseline") if name in inspect.signature(cls.makes).parameters]
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> ModelClassConfig:
+        try:
+            inspect.signature(self.makes).bind(**(dict.fromkeys(self._words(), ()) | self.options))
+        except TypeError as error:
+            raise ValueError(f"options: {self.makes.__name__}: {error}") from error
+        return self
+
+    @property
+    def needs_words(self) -> bool:
+        return "goal" in self._words() and "goal" not in self.options
+
+    @property
+    def needs_frames(self) -> bool:
+        return "frames" in self.makes.needs
+
+    @property
+    def feature_bytes(self) -> float | None:
+        return None if self.makes.keeps_features else 0.0
+
+    def build(self, context: RewardContext) -> RewardSetup:
+        said = {name: getattr(context, name) for name in self._words()} | self.options
+        try:
+            model = self.makes(**said)
+        except (BadInput, RunFailed):
+            raise
+        except (Exception, SystemExit) as error:
+            raise RunFailed(f"reward.kind={self.kind} cannot be made: {reason_and_place(error)}") from error
+        return RewardSetup(model, frames=self.needs_frames)
+
+
+def block_of_model(model: type[RewardModel]) -> type[RewardConfig]:
+    """The recipe block of a class of reward models.
+
+    Raises:
+        BadInput: it learns in the run, which a block of its own has to begin.
+    """
+    if issubclass(model, OnlineRewardModel):
+        raise BadInput(
+            f"{model.__name__} learns in the run; name a subclass of sl.RewardConfig whose online() makes it"
+        )
+    block: type[ModelClassConfig] = type(model.__name__, (ModelClassConfig,), {"__module__": __name__})
+    block.makes = model
+    return block
 
 
 class CombinedConfig(RewardConfig):

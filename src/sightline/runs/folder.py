@@ -23,13 +23,14 @@ import psutil
 from pydantic import ValidationError
 
 from sightline.config.loading import leaves, rename_outdated_keys, validate_recipe
+from sightline.config.named_code import allow, places_in
 from sightline.config.recipe import Recipe
 from sightline.config.secrets import masked
 from sightline.config.yaml import read_yaml, write_yaml
 from sightline.errors import BadInput, Damaged
 from sightline.runs.files import FORMAT, check_format, read_document, read_text, write_atomically, write_document
 from sightline.runs.lease import LEASE, Lease, take_lease
-from sightline.runs.trust import check_trusted
+from sightline.runs.trust import check_code_of_blocks, check_trusted
 
 TRAJECTORIES, PICTURES = "trajectories", "pictures"
 """Folder of an agent's recorded episodes, and that of their pictures inside it."""
@@ -111,10 +112,11 @@ class RunFolder:
         """Resolved recipe of this run, for reading. To build what it names, use `trusted_recipe`.
 
         Raises:
-            BadInput: as `document`.
+            BadInput: as `document`; or it names code of its own for a block, which nobody has allowed.
             Damaged: the recipe is not valid.
         """
         document = self.document()
+        check_code_of_blocks(document, self.path)
         try:
             return validate_recipe(document)
         except BadInput as error:
@@ -138,6 +140,8 @@ class RunFolder:
         Raises:
             BadInput: as `recipe`; or the folder holds links, or its recipe names code or services of its own.
         """
+        if trust:
+            allow(place for _, place in places_in(self.document()))
         recipe = self.recipe()
         if not trust:
             check_plain(self.path)

@@ -11,9 +11,11 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from sightline import registry
+from sightline.config.named_code import is_allowed, places_in
 from sightline.config.recipe import AgentRecipe, ControlRecipe, Recipe
 from sightline.config.secrets import masked
 from sightline.errors import BadInput
@@ -36,10 +38,25 @@ def check_trusted(recipe: Recipe, folder: Path, stated: Sequence[str] = (), asks
     """
     for key, value, what in (*_code_keys(recipe), *(_external_keys(recipe) if asks else ())):
         if key not in stated:
-            raise BadInput(
-                f"'{folder}' names {what} ({key}={masked(value)[:200]}); if you trust whoever made this folder, add "
-                "--trust (in Python: Run(…, trust=True))"
-            )
+            raise _not_trusted(folder, key, value, what)
+
+
+def check_code_of_blocks(document: dict[str, Any], folder: Path) -> None:
+    """Refuse a run folder whose recipe has blocks from code that it names, before any of them is imported.
+
+    Raises:
+        BadInput: naming the first such key and its value.
+    """
+    for key, place in places_in(document):
+        if not is_allowed(place):
+            raise _not_trusted(folder, key, place, "code of its own")
+
+
+def _not_trusted(folder: Path, key: str, value: str, what: str) -> BadInput:
+    return BadInput(
+        f"'{folder}' names {what} ({key}={masked(value)[:200]}); if you trust whoever made this folder, add "
+        "--trust (in Python: Run(…, trust=True))"
+    )
 
 
 def _code_keys(recipe: Recipe) -> Iterator[tuple[str, str, str]]:

@@ -1,4 +1,4 @@
-"""Modules of the working folder: found where the user names one, and never in the place of another.
+"""Modules of the working folder: never found in the place of another by child processes.
 
 `python -m` and `python -c` look there first: a `numpy.py` in a run folder that somebody sent would be run, and a
 `statistics.py` of the user's own would fail every run. So child processes do not look there, and what the user names
@@ -9,18 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator
 
 SAFE = {"PYTHONSAFEPATH": "1"}
 """What a child's environment needs; its own children get it, too."""
-
-
-def search_it_last() -> None:
-    """Let modules be found in the working folder, behind Python's own and those that are installed."""
-    with contextlib.suppress(OSError):  # it was deleted
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())
 
 
 @contextlib.contextmanager

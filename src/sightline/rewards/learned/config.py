@@ -10,6 +10,7 @@ from pydantic import Discriminator, Field, PositiveInt, Tag
 
 from sightline.config.basics import Aspect, Strict, tag_of
 from sightline.config.blocks import Dtype
+from sightline.models.device import check_layers
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -100,6 +101,7 @@ class EmbeddingHeadConfig(RewardNetConfig):
     def build(self, feature_shape: tuple[int, ...], members: int) -> nn.Module:
         from sightline.rewards.learned.networks import MLPEnsemble
 
+        check_layers([math.prod(feature_shape), *self.hidden], members, "reward.model.hidden")
         return MLPEnsemble(math.prod(feature_shape), self.hidden, members)
 
 
@@ -164,6 +166,7 @@ class StatesConfig(RewardNetConfig):
     def build(self, feature_shape: tuple[int, ...], members: int) -> nn.Module:
         from sightline.rewards.learned.networks import MLPEnsemble
 
+        check_layers([math.prod(feature_shape), *self.hidden], members, "reward.model.hidden")
         return MLPEnsemble(math.prod(feature_shape), self.hidden, members)
 
 
