@@ -3,7 +3,8 @@
     with FaultServer(brighter, faults=[status(429, retry_after="1"), garbage], latency=1.0) as server:
         ...  # server.url, server.asked, server.most_at_once
 
-Each fault is spent on one request, in order; after them every request is answered.
+Each fault is spent on one request, in order; after them every request is answered. Or a function chooses the fault of
+each request. `fault_kinds.py` has all kinds by name.
 """
 
 from __future__ import annotations
@@ -26,6 +27,21 @@ from PIL import Image
 
 Fault = Callable[["Handler"], None]
 Reply = Callable[["Asked"], str]
+
+
+@dataclass(frozen=True)
+class Sale:
+    """An answer that went out whole, and that a provider would be paid for.
+
+    Attributes:
+        read, wrote: tokens, as the answer tells them; 0 where it tells none.
+        is_right: whether it holds the answer that was asked for.
+    """
+
+    asked: Asked
+    read: int
+    wrote: int
+    is_right: bool
 
 
 @dataclass(frozen=True)
@@ -163,7 +179,7 @@ class FaultServer(ThreadingHTTPServer):
 
     Args:
         reply: what is said to a request; called from several threads.
-        faults: what happens to the first requests instead; None for nothing.
+        faults: what happens to the first requests instead, None for nothing; or a function that chooses it.
         latency: seconds before each reply.
         key: what must come as a key, if anything.
         model: what must be asked for, if anything.
@@ -171,10 +187,12 @@ class FaultServer(ThreadingHTTPServer):
         unknown_fields: fields of the body that are turned down with a 400.
         complaint: what that says; `{}` is the field.
         lives: after so many requests it hangs up on everybody.
+        honours_keys: whether a request with the `Idempotency-Key` of one that was answered is answered for nothing.
 
     Attributes:
         asked: all requests, in the order of arrival.
         most_at_once: requests that were under way at the same time, at most.
+        sales: answers that went out whole, in order.
     """
 
     daemon_threads = True
@@ -183,7 +201,7 @@ class FaultServer(ThreadingHTTPServer):
     def __init__(
         self,
         reply: Reply = brighter,
-        faults: Iterable[Fault | None] = (),
+        faults: Iterable[Fault | None] | Callable[[Asked], Fault | None] = (),
         latency: float = 0.0,
         key: str | None = None,
         model: str | None = None,
@@ -191,11 +209,17 @@ class FaultServer(ThreadingHTTPServer):
         unknown_fields: Sequence[str] = (),
         complaint: str = "Unrecognized request argument supplied: {}",
         lives: float = math.inf,
+        honours_keys: bool = False,
     ) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.reply, self.faults, self.latency, self.key, self.model = reply, list(faults), latency, key, model
+        self.reply, self.latency, self.key, self.model = reply, latency, key, model
+        self.faults: list[Fault | None] = [] if callable(faults) else list(faults)
+        self._choose = faults if callable(faults) else self._next
         self.digits, self.unknown_fields, self.complaint, self.lives = digits, unknown_fields, complaint, lives
+        self.honours_keys = honours_keys
         self.asked: list[Asked] = []
+        self.sales: list[Sale] = []
+        self._sold: set[str] = set()
         self.most_at_once = self._now = 0
         self.lock, self.closing = threading.Lock(), threading.Event()
 
@@ -222,12 +246,30 @@ class FaultServer(ThreadingHTTPServer):
             self.asked.append(asked)
             self._now += 1
             self.most_at_once = max(self.most_at_once, self._now)
-            fault = self.faults.pop(0) if self.faults else hangs_up if len(self.asked) > self.lives else None
+            fault = None if self.has_sold(asked) else self._choose(asked)
         try:
             yield fault
         finally:
             with self.lock:
                 self._now -= 1
+
+    def _next(self, asked: Asked) -> Fault | None:
+        if self.faults:
+            return self.faults.pop(0)
+        return hangs_up if len(self.asked) > self.lives else None
+
+    def sell(self, asked: Asked, read: int, wrote: int, is_right: bool = True) -> None:
+        """Note that an answer went out whole, unless it is one that was sold before."""
+        with self.lock:
+            if self.has_sold(asked):
+                return
+            self._sold.add(asked.headers.get("idempotency-key", ""))
+            self.sales.append(Sale(asked, read, wrote, is_right))
+
+    def has_sold(self, asked: Asked) -> bool:
+        """Whether this very request was answered before, and may be answered again for nothing."""
+        key = asked.headers.get("idempotency-key", "")
+        return self.honours_keys and bool(key) and key in self._sold
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients that hang up are part of the game."""
@@ -235,13 +277,14 @@ class FaultServer(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     server: FaultServer
+    asked: Asked
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        asked = Asked(self.path, headers, body, *_shown(body))
+        asked = self.asked = Asked(self.path, headers, body, *_shown(body))
         with self.server.counted(asked) as fault:
             time.sleep(self.server.latency)
             if fault is not None:
@@ -250,7 +293,8 @@ class Handler(BaseHTTPRequestHandler):
                 return status(*complaint)(self)
             text = self.server.reply(asked)
             shape = _gemini if ":generateContent" in self.path else _anthropic if "/messages" in self.path else _openai
-            return self.send(200, json.dumps(shape(asked, text, self.server.digits)).encode())
+            self.send(200, json.dumps(shape(asked, text, self.server.digits)).encode())
+            return self.server.sell(asked, asked.tokens, len(text.split()))
 
     def _complaint(self, asked: Asked) -> tuple[int, str] | None:
         given = asked.headers.get("authorization", "").removeprefix("Bearer ") or asked.headers.get(

@@ -626,7 +626,7 @@ def test_giving_up_does_not_wait_for_ever_in_back_off(monkeypatch: pytest.Monkey
         teacher._calls = calling.RateLimitedClient(calling.Limits(first_wait=100.0))
         said = given_up_after(teacher, [pair(1, 2)], lambda: len(server.asked) >= 1)
     assert (said[0].outcome, said[0].reason) == (Outcome.FAILED, "given up")
-    assert ["cannot be reached" in exchange.error for exchange in said[0].exchanges] == [True]
+    assert ["breaks the connection off" in exchange.error for exchange in said[0].exchanges] == [True]
 
 
 def test_check_asks_for_everything_that_questions_ask_for() -> None:

@@ -14,6 +14,7 @@ from sightline.errors import BadInput, RunFailed
 
 if TYPE_CHECKING:
     from sightline.labels.types import ModelCall, Outcome
+    from sightline.preferences.labelling import Answers
 
 label = typer.Typer(
     help="Labels of a teacher: import, run, serve, stats, export.", no_args_is_help=True, rich_markup_mode=None
@@ -90,22 +91,29 @@ def run(
         numbers = {"questions": len(result.questions), "fresh": result.fresh, "remembered": remembered}
         other_model = result.answers.other_model
         spoken = {"outcomes": outcomes, "over_budget": over_budget, "other_model": other_model, "run": result.run}
+        spoken |= {"failures": Counter(result.answers.failures)}
         print_json({"teacher": result.teacher} | numbers | spoken)
-        _fail_if_exhausted(result.answers.exhausted)
+        _fail_if_unanswered(result.answers)
         return
     typer.echo(f"teacher     {result.teacher}")
     about = "of random play" if result.fresh else "asked before"
     typer.echo(f"questions   {len(result.questions)} {about}, {remembered} of them answered by this teacher already")
     typer.echo("answers     " + (", ".join(f"{count} {name}" for name, count in outcomes.most_common()) or "none"))
+    for reason, count in Counter(result.answers.failures).most_common(3):
+        typer.echo(f"failed      {count}: {reason}")
+    if result.answers.failures:
+        typer.echo("            the same command asks these again")
     if over_budget:
         typer.echo(f"budget      reached: {over_budget}")
     if result.answers.other_model:
         typer.echo(f"warning     {result.answers.other_model}")
     typer.echo(f"next        sightline label stats {path}")
-    _fail_if_exhausted(result.answers.exhausted)
+    _fail_if_unanswered(result.answers)
 
 
-def _fail_if_exhausted(reason: str) -> None:
+def _fail_if_unanswered(answers: Answers) -> None:
+    """Fail if the teacher answers no more, though there are questions left."""
+    reason = answers.exhausted or answers.failing
     if reason:
         raise RunFailed(f"{reason}; what was answered is kept, and the same command asks the rest later")
 

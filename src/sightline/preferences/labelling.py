@@ -43,6 +43,7 @@ class Answers:
         over_budget: which limit was reached, in words; empty if none.
         other_model: that another version of the model answers than before, in a line; empty if not.
         exhausted: why the teacher answers no more for now, though there are questions left; empty if it does.
+        failing: that questions were given up because so many in a row failed, and why; empty if not.
     """
 
     answers: list[Answer | None]
@@ -50,6 +51,12 @@ class Answers:
     over_budget: str = ""
     other_model: str = ""
     exhausted: str = ""
+    failing: str = ""
+
+    @property
+    def failures(self) -> list[str]:
+        """Reasons of the questions that failed."""
+        return [one.reason for one in self.answers if one is not None and one.outcome is Outcome.FAILED]
 
 
 @dataclass
@@ -61,7 +68,7 @@ class _Round:
         elsewhere: places of questions that somebody else on the same store is asking just now.
         reached: limit of the budget that was reached, in words; empty while none is.
         exhausted: why the teacher answers no more for now; empty while it does.
-        failed: failures in a row by now.
+        failures: reasons of the latest failures, in a row.
     """
 
     questions: list[Question]
@@ -70,7 +77,7 @@ class _Round:
     elsewhere: list[int] = field(default_factory=list)
     reached: str = ""
     exhausted: str = ""
-    failed: int = 0
+    failures: list[str] = field(default_factory=list)
 
     def unanswered(self) -> list[int]:
         return [i for i, answer in enumerate(self.answers) if answer is None]
@@ -158,11 +165,12 @@ class BackgroundLabeller:
             over_budget=asking.reached if None in asking.answers else "",
             other_model=_other_model([*before], since),
             exhausted="" if is_whole else asking.exhausted,
+            failing=_failing(asking),
         )
 
     def _is_over(self, asking: _Round) -> bool:
         """Whether no further question of a round is to be begun."""
-        return bool(asking.reached or asking.exhausted) or self._given_up or asking.failed >= DEAD
+        return bool(asking.reached or asking.exhausted) or self._given_up or len(asking.failures) >= DEAD
 
     def _ask_while_affordable(self, places: list[int], asking: _Round) -> None:
         """Ask the questions at these places of a round and fill in their answers."""
@@ -199,7 +207,8 @@ class BackgroundLabeller:
                         self._spent = self._spent.with_calls(answer.exchanges)
                         self.store.release(asking.questions[i], signature)
                     asking.answers[i] = answer
-                    asking.failed = asking.failed + 1 if answer.outcome is Outcome.FAILED else 0
+                    failed = answer.outcome is Outcome.FAILED
+                    asking.failures = [*asking.failures, answer.reason] if failed else []
                     self._arrived(len(asking.answers) - asking.answers.count(None))
             asking.exhausted = self.teacher.exhausted
         finally:
@@ -235,6 +244,14 @@ class BackgroundLabeller:
         if budget.money is not None and spent.money * share > budget.money:
             return f"{budget.money:g} in money"
         return ""
+
+
+def _failing(asking: _Round) -> str:
+    """The line that says that a round was given up; empty if it was not."""
+    count = len(asking.failures)
+    if count < DEAD:
+        return ""
+    return f"{count} questions in a row failed, the last because {asking.failures[-1]}"
 
 
 def _other_model(before: Sequence[str], since: Sequence[str]) -> str:

@@ -243,7 +243,7 @@ class Pebble(OnlineRewardModel):
         numbers |= {"labels/tokens": spent.tokens, "labels/cost": spent.money}
         if len(self._learner.examples) == 0:
             raise RunFailed(_nothing_usable(answers))
-        failed = [a.reason for a in answers.answers if a is not None and a.outcome is Outcome.FAILED]
+        failed = answers.failures
         if failed:
             self._say(f"{len(failed)} of {len(answers.answers)} questions failed ({_most_frequent(failed)})")
         if answers.other_model:

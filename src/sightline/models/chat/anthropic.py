@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from sightline.models.chat.calling import Capabilities, Post, error_from_status
 from sightline.models.chat.hosted import HostedModel
-from sightline.models.chat.messages import ChatReply, ChatRequest, NoReply, Part, Refused, silence
+from sightline.models.chat.messages import ChatReply, ChatRequest, NoReply, Part, Refused, silence, token_count
 
 
 class Anthropic(HostedModel):
@@ -81,7 +81,8 @@ def _part(part: Part) -> Any:
 
 
 def _read(message: Any) -> ChatReply:
-    spent = int(message.usage.input_tokens or 0), int(message.usage.output_tokens or 0)
+    usage = message.usage
+    spent = token_count(getattr(usage, "input_tokens", 0)), token_count(getattr(usage, "output_tokens", 0))
     if message.stop_reason == "refusal":
         raise Refused("the model declines to answer", *spent)
     text = "".join(block.text for block in message.content if block.type == "text")

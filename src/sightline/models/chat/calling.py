@@ -21,6 +21,7 @@ from sightline.models.chat.messages import (
     ChatModel,
     ChatReply,
     ChatRequest,
+    NoAccess,
     NoReply,
     QuotaReached,
     Refused,
@@ -35,14 +36,16 @@ QUOTA_PAUSE = 3600.0
 """Seconds between two requests while a quota is waited for that nobody says the end of."""
 _FIRST_GUESS = 1_000.0
 """Tokens of a request, until the first reply tells."""
-_RETRYABLE = {408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529}
-"""HTTP statuses that may pass."""
+_RETRYABLE = {408, 409, 425, 429}
+"""HTTP statuses below 500 that may pass."""
+_NOT_OFFERED = {501, 505}
+"""HTTP statuses from 500 that do not pass."""
 _UNPAID = ("insufficient_quota", "credit balance", "payment required")
 _LONG_QUOTA = re.compile(
     r"per[\s_-]*(?:day|week|month)|(?:free|models)-per-day|\b(?:daily|weekly|monthly)\b|\b[RT]PD\b", re.IGNORECASE
 )
 """Words of a complaint about a quota that is not one of the minute."""
-_FILTERED = ("content_filter", "content_policy", "content management policy", "safety system")
+_FILTERED = ("content_filter", "content_policy", "content management policy", "safety system", "moderation")
 _ABOUT_SCHEMAS = ("schema", "response_format", "json", "output_config", "response_mime_type", "structured", "grammar")
 """Words in a complaint about the form that a reply was to have."""
 
@@ -115,12 +118,12 @@ class RateLimitedClient:
         say: told in one line when a quota is waited for.
 
     Attributes:
-        exhausted: the quota that is used up, after which nothing is sent until this is None again.
+        exhausted: why no request is answered, after which nothing is sent until this is None again.
     """
 
     def __init__(self, limits: Limits, say: Callable[[str], None] = lambda message: None) -> None:
         self._limits, self._say = limits, say
-        self.exhausted: QuotaReached | None = None
+        self.exhausted: NoAccess | None = None
         self._requests, self._tokens = TokenBucket(limits.requests_per_minute), TokenBucket(limits.tokens_per_minute)
         self._usual_tokens = _FIRST_GUESS
         self._not_before = 0.0
@@ -146,7 +149,7 @@ class RateLimitedClient:
                 made.clear()
                 self._wait_for_quota(attempt.error)
                 continue
-            if isinstance(attempt.error, QuotaReached):
+            if isinstance(attempt.error, NoAccess):
                 self.exhausted = attempt.error
             if not isinstance(attempt.error, Transient) or len(made) > self._limits.retries:
                 return made
@@ -241,9 +244,16 @@ def error_from_status(
     lowered = message.lower()
     if status in (400, 403, 422) and "logprob" in lowered:  # reasoning models of OpenAI forbid them with a 403
         return Rejected(f"the server answers {status}{said}", malformed=True)
-    if status in (401, 403) or (status == 400 and "api key" in lowered):
+    if status in (400, 403, 422) and any(word in lowered for word in _FILTERED):
+        return Refused(f"the provider blocked the request{said}")
+    if status == 401 or (status in (400, 403) and "api key" in lowered):
         about = f"the key in {key_variable}" if key_variable else "a request without a key; set key_env"
-        return Rejected(f"the server refuses {about}{said}")
+        return NoAccess(f"the server refuses {about}{said}")
+    if status == 403:  # which may be about this request only
+        about = (
+            f"; may the key in {key_variable} use this model?" if key_variable else "; does it need a key (key_env)?"
+        )
+        return Rejected(f"the server refuses the request{said}{about}")
     # Gemini asks for a pause of seconds whichever quota it is; others that do are served again by then.
     is_long = bool(_LONG_QUOTA.search(quota)) or (
         _LONG_QUOTA.search(message) is not None and (wait is None or wait > LONGEST_WAIT)
@@ -253,10 +263,11 @@ def error_from_status(
     if status == 402 or (status == 429 and any(word in lowered for word in unpaid)):
         return QuotaReached(f"the provider wants to be paid first{said}")
     if status == 404:
-        return Rejected(f"the server knows no such model or address{said}")
-    if status in (400, 422) and any(word in lowered for word in _FILTERED):
-        return Refused(f"the provider blocked the request{said}")
-    if status in _RETRYABLE or status >= 500:
+        kind = NoAccess if "model" in lowered else Rejected
+        return kind(f"the server knows no such model or address{said}; correct model or url")
+    if status == 413:
+        return Rejected(f"the request is too large for the server{said}; show it fewer or smaller pictures")
+    if status in _RETRYABLE or (status >= 500 and status not in _NOT_OFFERED):
         return Transient(f"the server answers {status}{said}", wait)
     return Rejected(f"the server answers {status}{said}", malformed=status in (400, 422))
 

@@ -24,7 +24,8 @@ from sightline.runs.trust import is_this_machine
 MOST_BYTES = 16 * 2**20
 """Bytes of an answer, unpacked: some 7000 tokens with 20 alternatives each. Nothing larger is a reply."""
 _PROXIES = ("http", "https", "socks5", "socks5h")
-_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
+_GZIP_OR_ZLIB, _DEFLATE = 32 + zlib.MAX_WBITS, -zlib.MAX_WBITS
+"""Forms of packing; many servers send the last, without a head, for the second."""
 
 
 def connect(
@@ -142,7 +143,7 @@ class _Bounded(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await self._inner.handle_async_request(request)
         try:
-            body = await _body(response)
+            body = _unpacked(await _body(response), response.headers.get("content-encoding", ""))
         finally:
             await response.aclose()
         # What it said of its form is no longer true.
@@ -158,28 +159,46 @@ class _Bounded(httpx2.AsyncBaseTransport):
 
 
 async def _body(response: httpx2.Response) -> bytes:
-    """The body of an answer, unpacked.
+    """The body of an answer, as it was sent.
 
     Raises:
         NoReply: it is too large. It is paid for, and most likely would be as large again.
-        Transient: it is packed in a way that nobody asked for.
     """
-    packing = response.headers.get("content-encoding", "identity").strip().lower()
-    if packing not in ("", "identity", "gzip", "x-gzip", "deflate"):
-        raise Transient(f"the answer is packed as '{packing[:40]}', which was not asked for")
-    unpacker = zlib.decompressobj(_GZIP_OR_ZLIB) if packing not in ("", "identity") else None
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     body = bytearray()
     async for part in response.stream:
-        if unpacker is None:
-            body += part
-        else:
-            try:
-                body += unpacker.decompress(part, MOST_BYTES + 1 - len(body))
-            except zlib.error as error:
-                raise Transient("the answer is packed, and cannot be unpacked") from error
-        if len(body) > MOST_BYTES:
-            raise NoReply(f"the answer is larger than {MOST_BYTES // 2**20} MB; no reply is")
-    if unpacker is not None and not unpacker.eof:
-        raise httpx2.ReadError("it ends in the middle")
+        body += part
+        _refuse_too_large(body)
     return bytes(body)
+
+
+def _unpacked(body: bytes, packing: str) -> bytes:
+    """A body as it was before a server or a gateway packed it, which nobody asked for.
+
+    Raises:
+        NoReply: it is too large.
+        Transient: it is packed in a way that cannot be undone here, or ends in the middle.
+    """
+    packing = packing.strip().lower()
+    if packing in ("", "identity"):
+        return body
+    if packing not in ("gzip", "x-gzip", "deflate"):
+        raise Transient(f"the answer is packed as '{packing[:40]}', which was not asked for")
+    if body.lstrip()[:1] in (b"{", b"["):
+        return body  # a gateway has unpacked it, and left the header
+    for form in (_GZIP_OR_ZLIB, _DEFLATE):
+        unpacker = zlib.decompressobj(form)
+        try:
+            content = unpacker.decompress(body, MOST_BYTES + 1)
+        except zlib.error:
+            continue
+        _refuse_too_large(content)
+        if not unpacker.eof:
+            raise Transient("the answer is packed, and ends in the middle")
+        return content
+    raise Transient("the answer is packed, and cannot be unpacked")
+
+
+def _refuse_too_large(body: bytes | bytearray) -> None:
+    if len(body) > MOST_BYTES:
+        raise NoReply(f"the answer is larger than {MOST_BYTES // 2**20} MB; no reply is")

@@ -99,7 +99,7 @@ def _read(response: Any) -> ChatReply:
     if not response.candidates:
         if feedback is not None and feedback.block_reason:
             raise Refused(f"the provider blocked the request: {_name(feedback.block_reason)}", read, wrote)
-        raise Transient("the reply has no candidates")
+        raise Transient("the reply has no candidates", None, read, wrote)
     candidate = response.candidates[0]
     ended = _name(candidate.finish_reason)
     if ended in BLOCKED:

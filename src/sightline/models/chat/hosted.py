@@ -9,13 +9,14 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from sightline.config.secrets import masked
 from sightline.errors import BadInput
 from sightline.models.chat.calling import CapabilityFallback, Post
 from sightline.models.chat.endpoints import filled_in, read_key, resolve_endpoint, variables
-from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, NoReply, Transient
+from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, NoReply, Rejected, Transient
 
 if TYPE_CHECKING:
     import httpx2
@@ -93,10 +94,12 @@ class HostedModel:
 
             async def ask(request: ChatRequest) -> ChatReply:
                 try:
-                    return await self._fallback.send(request, post)
+                    reply = await self._fallback.send(request, post)
                 except NoReply as error:
-                    self._hide_keys(error)
+                    # Messages are stored with the answers, and shown.
+                    error.args = (masked(self._without_keys(str(error))),)
                     raise
+                return replace(reply, text=self._without_keys(reply.text))
 
             yield ask
 
@@ -124,25 +127,37 @@ class HostedModel:
         wanted = dict(headers or {}) | filled_in(self._headers)
         return connect(self._url, self._timeout, wanted, filled_in(self._query))
 
-    def _hide_keys(self, error: NoReply) -> None:
-        """Take out of a message what a server repeats of the key: messages are stored with the answers."""
-        message = str(error)
+    def _without_keys(self, text: str) -> str:
+        """A server's words with `…` in place of the keys that it repeats. Whole answers go through here before they
+        are cut: of a key that is cut, half would be left."""
         for variable in (self._key_env, *variables(self._headers), *variables(self._query)):
             key = os.environ.get(variable or "", "").strip()
-            message = message.replace(key, "…") if key else message
-        error.args = (masked(message),)
+            text = text.replace(key, "…") if key else text
+        return text
 
     def _unreachable(self, error: BaseException) -> NoReply:
+        import httpx2
+
+        from sightline.models.chat.connections import proxy_for
+
         cause: BaseException | None = error
         while cause is not None:  # clients wrap what the connection itself raises
             if isinstance(cause, NoReply):
                 return cause
+            error = cause if isinstance(cause, httpx2.TransportError) else error
             cause = cause.__cause__ or cause.__context__
-        from sightline.models.chat.connections import proxy_for
 
         proxy = proxy_for(self._url)
         through = "" if proxy is None else f" through the proxy {masked(proxy)}"
-        return Transient(f"{self.where} cannot be reached{through}: {error or type(error).__name__}")
+        broke_off = isinstance(error, httpx2.ReadError | httpx2.WriteError | httpx2.RemoteProtocolError)
+        happened = "breaks the connection off" if broke_off else "cannot be reached"
+        return Transient(f"{self.where} {happened}{through}: {str(error) or type(error).__name__}")
 
-    def _nonsense(self, expected: str, found: object) -> Transient:
-        return Transient(f"{self.where} answers something that is no {expected}: {found}")
+    def _sent_elsewhere(self, status: int, address: str) -> Rejected:
+        return Rejected(
+            f"the server answers {status} and sends the request on to {address[:200]}, which is not followed, for the "
+            "key would go with it; if you trust that address, say it in url"
+        )
+
+    def _nonsense(self, expected: str, found: object, spent: tuple[int, int] = (0, 0)) -> Transient:
+        return Transient(f"{self.where} answers something that is no {expected}: {found}", None, *spent)

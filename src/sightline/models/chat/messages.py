@@ -49,8 +49,8 @@ class Token:
     alternatives: tuple[tuple[str, float], ...]
 
 
-MOST_TOKENS = 2**40
-"""What a provider may count; more is nonsense, and would not fit into a database."""
+MOST_TOKENS = 10**8
+"""What a provider may count for one reply, ten times the longest context; more is nonsense."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ChatReply:
 
     Attributes:
         text: all of the reply; half characters (surrogates), which no file can hold, are replaced by "?".
-        input_tokens, output_tokens: as the provider counts them, 0 if it does not say.
+        input_tokens, output_tokens: as the provider counts them, 0 if it says nothing or nonsense.
         cut_off: whether the reply ended because `max_tokens` were written.
         tokens: the reply token by token, where log-probabilities were asked for and given.
         model: the version that answered, as the provider calls it, in one line; empty if it does not say. Names of
@@ -76,8 +76,8 @@ class ChatReply:
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", _whole(self.text))
         object.__setattr__(self, "model", _whole(" ".join(self.model.split())[:200]))
-        object.__setattr__(self, "input_tokens", _counted(self.input_tokens))
-        object.__setattr__(self, "output_tokens", _counted(self.output_tokens))
+        object.__setattr__(self, "input_tokens", token_count(self.input_tokens))
+        object.__setattr__(self, "output_tokens", token_count(self.output_tokens))
 
 
 def _whole(text: str) -> str:
@@ -103,8 +103,16 @@ def silence(thoughts: str = "", tool: str = "", ended: str = "") -> str:
     return f"the reply is empty ({ended})" if ended else "the reply is empty"
 
 
-def _counted(tokens: int) -> int:
-    return min(max(tokens, 0), MOST_TOKENS)
+def token_count(told: object) -> int:
+    """Number of tokens that a provider tells; 0 if that is no number that can be.
+
+    A reply is paid for and read, whatever is said of its length.
+    """
+    if isinstance(told, str) and told.strip().isascii() and told.strip().isdigit():
+        told = float(told)
+    if isinstance(told, bool) or not isinstance(told, int | float):
+        return 0
+    return int(told) if 0 <= told <= MOST_TOKENS else 0
 
 
 class NoReply(Exception):
@@ -112,7 +120,7 @@ class NoReply(Exception):
 
     def __init__(self, message: str, input_tokens: int = 0, output_tokens: int = 0) -> None:
         super().__init__(_whole(" ".join(message.split())[:500]))
-        self.input_tokens, self.output_tokens = _counted(input_tokens), _counted(output_tokens)
+        self.input_tokens, self.output_tokens = token_count(input_tokens), token_count(output_tokens)
 
 
 class Refused(NoReply):
@@ -120,7 +128,7 @@ class Refused(NoReply):
 
 
 class Rejected(NoReply):
-    """The request is turned down for good: key missing or refused, model unknown, quota used up, malformed.
+    """The request is turned down for good: malformed, too large, or none is answered at all (`NoAccess`).
 
     Attributes:
         malformed: the server does not understand the request; it may if less is asked of it.
@@ -131,7 +139,11 @@ class Rejected(NoReply):
         self.malformed = malformed
 
 
-class QuotaReached(Rejected):
+class NoAccess(Rejected):
+    """No request will be answered until somebody does something: the key is refused, or the model is unknown."""
+
+
+class QuotaReached(NoAccess):
     """A quota of the day, the month or the account is used up: no request will be answered for now.
 
     Attributes:
@@ -150,8 +162,10 @@ class Transient(NoReply):
         retry_after: seconds after which the server wants to be asked again, if it says so.
     """
 
-    def __init__(self, message: str, retry_after: float | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self, message: str, retry_after: float | None = None, input_tokens: int = 0, output_tokens: int = 0
+    ) -> None:
+        super().__init__(message, input_tokens, output_tokens)
         self.retry_after = retry_after
 
 

@@ -9,15 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
 from sightline.models.chat.calling import Capabilities, Post, error_from_status, quotas, retry_delay
 from sightline.models.chat.hosted import HostedModel
-from sightline.models.chat.messages import ChatReply, ChatRequest, NoReply, Part, Refused, Token, Transient, silence
+from sightline.models.chat.messages import (
+    ChatReply,
+    ChatRequest,
+    NoReply,
+    Part,
+    Refused,
+    Token,
+    Transient,
+    silence,
+    token_count,
+)
 
 _THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking")
 """Fields of a message in which servers put what a model thinks before it answers."""
+_PAGE = re.compile(r"\s*<(?:!doctype|html|head|body)\b", re.IGNORECASE)
+_MARKUP = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^>]*>", re.IGNORECASE | re.DOTALL)
 
 
 class OpenAICompatible(HostedModel):
@@ -44,9 +57,11 @@ class OpenAICompatible(HostedModel):
                     raise Transient(f"{self.where} does not answer in time") from error
                 except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                     raise self._unreachable(error) from error
-                # JSON is UTF-8 (RFC 8259); the header may name any encoding, or none that there is.
-                text = response.content.decode("utf-8", errors="replace")
-                if response.status_code != 200:
+                # JSON is UTF-8 (RFC 8259), with or without a mark; the header may name any encoding, or none there is.
+                text = self._without_keys(response.content.decode("utf-8-sig", errors="replace"))
+                if response.has_redirect_location:
+                    raise self._sent_elsewhere(response.status_code, response.headers["location"])
+                if not response.is_success:
                     raise self._error(response.status_code, text, response.headers.get("retry-after"))
                 return self._read(text)
 
@@ -83,19 +98,18 @@ class OpenAICompatible(HostedModel):
             Refused: the model or a filter declines.
             Transient: this is no chat completion.
         """
+        spent = 0, 0
         try:
             body = json.loads(text)
+            spent = _spent(body.get("usage"))
             if body.get("error"):
-                status = body["error"].get("code")
-                raise self._error(status if isinstance(status, int) else 500, text)
-            choice, usage = body["choices"][0], body.get("usage") or {}
+                raise _with_tokens(self._error(_code(body["error"], 500), text), *spent)
+            choice = body["choices"][0]
             message, ended = choice["message"], choice.get("finish_reason")
-            spent = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
             content = _content(message.get("content"))
             if choice.get("error") or ended == "error":  # of whoever is behind a gateway
                 inner = choice.get("error") or {}
-                status = inner.get("code") if isinstance(inner, dict) else None
-                raise self._error(status if isinstance(status, int) else 502, json.dumps({"error": inner}))
+                raise _with_tokens(self._error(_code(inner, 502), json.dumps({"error": inner})), *spent)
             if message.get("refusal") or ended == "content_filter":
                 raise Refused(str(message.get("refusal") or "the provider's filter blocked the reply"), *spent)
             is_cut_off = ended in ("length", "max_tokens")
@@ -109,7 +123,9 @@ class OpenAICompatible(HostedModel):
                 model=str(body.get("model") or ""),
             )
         except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise self._nonsense("chat completion", repr(text[:80])) from error
+            if _PAGE.match(text):
+                raise self._nonsense("chat completion", f"a web page ('{_words(text)[:80]}'); is url right?") from error
+            raise self._nonsense("chat completion", repr(text[:80]) if text else "nothing", spent) from error
 
 
 def message_part(part: Part) -> dict[str, Any]:
@@ -119,10 +135,32 @@ def message_part(part: Part) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{part.base64}"}}
 
 
+def _code(error: Any, otherwise: int) -> int:
+    """The status that an error says of itself within a 200."""
+    code = error.get("code") if isinstance(error, dict) else None
+    told = str(code)
+    return int(told) if len(told) == 3 and told.isascii() and told.isdigit() else otherwise
+
+
+def _with_tokens(error: NoReply, read: int, wrote: int) -> NoReply:
+    """An error that came with an answer, which is paid for."""
+    error.input_tokens, error.output_tokens = read, wrote
+    return error
+
+
+def _spent(usage: Any) -> tuple[int, int]:
+    """Tokens that were read and written, as far as a server tells."""
+    if not isinstance(usage, dict):
+        return 0, 0
+    return token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
+
+
 def _content(content: Any) -> str:
-    """The text of a message; some servers give it in parts."""
+    """The text of a message; some servers give it in parts, or read the JSON in it."""
     if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content)
+        return "".join(part if isinstance(part, str) else str(part.get("text", "")) for part in content)
+    if isinstance(content, dict):
+        return json.dumps(content, ensure_ascii=False)
     return "" if content is None else str(content)
 
 
@@ -136,13 +174,17 @@ def _silence(message: Any, ended: Any) -> str:
 
 
 def _tokens(logprobs: Any) -> tuple[Token, ...]:
-    return tuple(
-        Token(
-            str(token["token"]),
-            tuple((str(other["token"]), float(other["logprob"])) for other in token.get("top_logprobs") or ()),
+    """The tokens of a reply with their probabilities; none if a server gives none that can be read."""
+    try:
+        return tuple(
+            Token(
+                str(token["token"]),
+                tuple((str(other["token"]), float(other["logprob"])) for other in token.get("top_logprobs") or ()),
+            )
+            for token in (logprobs or {}).get("content") or ()
         )
-        for token in (logprobs or {}).get("content") or ()
-    )
+    except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError):
+        return ()  # the reply can be read without them
 
 
 def complaint(text: str) -> str:
@@ -156,4 +198,9 @@ def complaint(text: str) -> str:
             error = ", ".join(part for part in said if isinstance(part, str))
         return " ".join(str(error).split())[:300]
     except (ValueError, AttributeError, RecursionError):
-        return " ".join(text.split())[:80]
+        return _words(text)[:80]
+
+
+def _words(text: str) -> str:
+    """What a text or a web page says, in one line."""
+    return " ".join((_MARKUP.sub(" ", text) if _PAGE.match(text) else text).split())
