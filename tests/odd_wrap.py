@@ -77,10 +77,10 @@ class Uninformed(Clock):
 
 
 class Reused(Clock):
-    """Writes every observation into one array."""
+    """Writes every observation into one array. An episode has three steps."""
 
     def __init__(self) -> None:
-        super().__init__("rgb_array")
+        super().__init__("rgb_array", shortest=3, longest=3)
         self.state = np.zeros(3, np.float32)
 
     def _state(self) -> np.ndarray:

@@ -247,7 +247,7 @@ def test_nothing_else_reaches_stderr(
     (tmp_path / "big.png").write_bytes(png_header(12_000, 12_000))
     process = sightline_process(*arguments)
     out, err = process.communicate(timeout=120)
-    usual = ("warning: encoder 'bundled'", "training for ")
+    usual = ("warning: encoder 'bundled'", "warning: these pictures are unlike", "training for ")
     said = [line for line in err.splitlines() if not line.startswith(usual)]
     check_one_line(Finished(process.returncode, out, "\n".join(said)), code)
     (run,) = [*tmp_path.glob("runs/*"), None][:1]
@@ -754,7 +754,8 @@ def test_score_a_video_with_its_plot(sightline: Sightline, pictures: Path, tmp_p
     with Image.open(tmp_path / "plot.png") as plot:
         assert plot.format == "PNG"
         assert plot.width > 300
-    assert sightline("score", video, *GOAL, "--json").err == ""
+    # Small pictures that were packed as a film are no longer like those that the encoder was taught.
+    assert all("unlike those" in line for line in sightline("score", video, *GOAL, "--json").lines)
     assert not video.with_suffix(".reward.png").exists()
     assert sightline("score", video, *GOAL).code == 0
     assert video.with_suffix(".reward.png").is_file()

@@ -373,7 +373,8 @@ def test_observations_that_are_written_into_one_array() -> None:
             self.seen.append(clip.states)
             return np.asarray(clip.states, np.float32)[..., 0]
 
-    for inner in (Reused(), SyncVectorEnv([Reused], copy=False), DummyVecEnv([Reused])):
+    same_step = SyncVectorEnv([Reused], copy=False, autoreset_mode="SameStep")
+    for inner in (Reused(), SyncVectorEnv([Reused], copy=False), same_step, DummyVecEnv([Reused])):
         model = Keeping()
         env = wrap(inner, model)
         env.reset()

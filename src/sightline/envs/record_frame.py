@@ -5,6 +5,7 @@ This module imports little: it is what the worker processes of vector environmen
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import gymnasium
@@ -19,19 +20,29 @@ RECORDS_FRAME = "records_frame"
 class Camera(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Renders after every step and keeps the frame, for whoever steps the environment in the same process.
 
+    The last observation of an episode is a copy: some simulators write all of them into one array, and the vector's
+    reset would overwrite it.
+
+    Args:
+        renders: False only copies.
+
     Attributes:
         frame: a copy of what `render()` returned after the last step.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], renders: bool = True) -> None:
         RecordConstructorArgs.__init__(self)
         gymnasium.Wrapper.__init__(self, env)
         self.frame: Any = None
+        self._renders = renders
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        result = self.env.step(action)
-        self.frame = _rendered(self.env)
-        return result
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if self._renders:
+            self.frame = _rendered(self.env)
+        if terminated or truncated:
+            observation = copy.deepcopy(observation)
+        return observation, reward, terminated, truncated, info
 
 
 class RecordFrame(Camera):

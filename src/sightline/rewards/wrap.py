@@ -374,11 +374,13 @@ class ModelRewardVectorEnv(VectorWrapper):
         self._mode = _autoreset_mode(env)
         self._recorded = bool(env.metadata.get(RECORDS_FRAME))
         self._cameras: list[Camera] = []
+        base = env.unwrapped
+        if self._scorer.needs_states and not self._scorer.needs_frames and isinstance(base, SyncVectorEnv):
+            base.envs = self._cameras = _with_cameras(base.envs, renders=False)
         if not self._scorer.needs_frames or self._recorded:
             return
         self._scorer.check_render_mode(env.render_mode, "gymnasium.make_vec")
         if self._mode == AutoresetMode.SAME_STEP:
-            base = env.unwrapped
             if not isinstance(base, SyncVectorEnv):
                 raise BadInput(
                     "this vector environment resets where its frames cannot be taken before: make it with "
@@ -453,6 +455,8 @@ class ModelRewardVecEnv(VecEnvWrapper):
         self._scorer, self._keep = _Scorer(reward, venv.num_envs, venv.observation_space, keep), keep
         self._cameras: list[Camera] = []
         base = venv.unwrapped
+        if self._scorer.needs_states and not self._scorer.needs_frames and isinstance(base, DummyVecEnv):
+            base.envs = self._cameras = _with_cameras(base.envs, renders=False)
         if not self._scorer.needs_frames or not isinstance(base, DummyVecEnv | SubprocVecEnv):
             return
         self._scorer.check_render_mode(venv.render_mode, "gymnasium.make")
@@ -562,8 +566,8 @@ def _failures_in_one_line() -> Iterator[None]:
         raise
 
 
-def _with_cameras(envs: Sequence[AnyEnv]) -> list[Any]:
-    return [env if isinstance(env, Camera) else Camera(env) for env in envs]
+def _with_cameras(envs: Sequence[AnyEnv], renders: bool = True) -> list[Any]:
+    return [env if isinstance(env, Camera) else Camera(env, renders) for env in envs]
 
 
 def _autoreset_mode(env: AnyVectorEnv) -> AutoresetMode:
