@@ -131,15 +131,27 @@ def test_crafter_is_drawn_at_the_size_that_is_asked_for_and_names_its_actions(mo
 
 
 class Arm:
-    """The interface of a task of robosuite that the adapter uses: a camera that counts rows from below."""
+    """The interface of a task of robosuite that the adapter uses: a camera that counts rows from below, and an OpenGL
+    context that is current for one of them at a time."""
+
+    current: Any = None
 
     def __init__(self, horizon: int = 2, **options: Any) -> None:
         self.horizon, self.options, self.rng = horizon, options, np.random.default_rng()
         self.sampler_rng = self.rng  # of those who place objects: made once, and kept
-        self.sim = SimpleNamespace(model=SimpleNamespace(camera_names=("agentview",)), render=self.picture)
+        context = SimpleNamespace(gl_ctx=SimpleNamespace(make_current=self.make_current))
+        self.sim = SimpleNamespace(
+            model=SimpleNamespace(camera_names=("agentview",)),
+            render=self.picture,
+            _render_context_offscreen=context,
+        )
         self.place = 0.0
 
+    def make_current(self) -> None:
+        Arm.current = self
+
     def picture(self, camera_name: str, height: int, width: int) -> np.ndarray:
+        assert Arm.current is self, "OpenGL would draw nothing, and the picture be what stood in memory"
         picture = np.zeros((height, width, 3), np.uint8)
         picture[0] = 255
         return picture
@@ -181,6 +193,9 @@ def test_robosuite_has_pictures_that_stand_upright() -> None:
     frame: Any = env.render()
     assert frame.shape == (4, 6, 3)
     assert frame[-1].min() == 255 and frame[:-1].max() == 0
+    other = EnvMaker("sightline.adapters:robosuite", frame_size=(4, 6))()
+    other.reset(seed=0)
+    assert np.array_equal(other.render(), frame) and np.array_equal(env.render(), frame)
 
 
 @pytest.mark.usefixtures("_robosuite")

@@ -235,9 +235,17 @@ class Robosuite(gymnasium.Env[np.ndarray, np.ndarray]):
         number = int(self.np_random.integers(2**31))
         # Its samplers share this generator, so it stays the same object; older versions draw from numpy's own.
         self._task.rng.bit_generator.state = np.random.default_rng(number).bit_generator.state
+        old = getattr(self._task.sim, "_render_context_offscreen", None)
         with _numpy_seeded(number):
             observation, _ = self._env.reset()
-        # Each reset builds the simulation anew, and the old one, half a gigabyte in circles of references, would stay.
+        # Each reset builds the simulation anew. What the old one has in OpenGL is freed in its own context, or buffers
+        # of the same numbers would be freed in the new one's.
+        if old is not None and self._task.sim._render_context_offscreen is not old:
+            old.gl_ctx.make_current()
+            old.con.free()
+            old.gl_ctx.free()
+        # Half a gigabyte in circles of references would stay.
+        del old
         gc.collect()
         return self._in_space(observation), {"success": self._success()}
 
@@ -250,6 +258,9 @@ class Robosuite(gymnasium.Env[np.ndarray, np.ndarray]):
         if self.render_mode is None:
             return None
         height, width = self.render_size
+        # Its renderer takes it that its context is still the current one; another simulation's, made or freed since,
+        # ends that, and the picture would be whatever stood in memory.
+        self._task.sim._render_context_offscreen.gl_ctx.make_current()
         picture = self._task.sim.render(camera_name=self._camera, height=height, width=width)
         return np.ascontiguousarray(picture[::-1])  # OpenGL counts rows from below
 
