@@ -157,7 +157,7 @@ class _Registering:
         return spec
 
 
-if "gymnasium" in sys.modules:
+if sys.modules.get("gymnasium") is not None:  # None: it cannot be imported, which is said where it is needed
     from sightline import envs as _envs  # noqa: F401
 else:
     sys.meta_path.insert(0, _Registering)
