@@ -708,7 +708,7 @@ def test_switching_the_algorithm_of_an_agent_keeps_what_both_know() -> None:
         ("warm_start.samples=0", "warm_start.samples"),
         ("evaluation.stop_at=2", "evaluation.stop_at"),
         ("alarms.patients=3", "did you mean 'patience'"),
-        ("learner.gamma=0.5", "unknown key 'learner'"),
+        ("learner.gamma=0.5", "'learner' is a key of role=control"),
         ("reward.alpha=0.5", "unknown key 'reward.alpha'"),
         ("engine=dpp", "engine"),
     ],

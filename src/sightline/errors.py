@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 import sysconfig
 import traceback
 import warnings
@@ -37,6 +38,19 @@ OURS = Path(__file__).parent
 """Folder of this package."""
 LIBRARIES = tuple(Path(sysconfig.get_paths()[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 """Folders of Python's own modules and of installed packages."""
+
+
+LONGEST_WORD = 300
+"""Characters without a space between them that are shown of a message; a path may have some."""
+
+
+def printable(message: str) -> str:
+    """A message as one line of a terminal: control characters as escapes, and words of endless length cut short.
+
+    >>> there is no environment 'a\\nb'
+    """
+    shown = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in message)
+    return re.sub(rf"(\S{{60}})\S{{{LONGEST_WORD - 60},}}", r"\1…", shown)
 
 
 def place_of(error: BaseException) -> str:

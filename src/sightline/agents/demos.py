@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -161,11 +162,15 @@ def write_demos(folder: Path, demos: Iterable[Demo]) -> int:
                 name = file.relative_to(folder).as_posix()
                 if not (name == PICTURES and file.is_dir()) and not (_OURS.fullmatch(name) and file.is_file()):
                     raise BadInput(f"'{folder}' holds other things ('{name}'); say a folder that is new or empty")
+        # Before the folder is made: there may be no such game, or none that knows its best play.
+        first = list(islice(demos := iter(demos), 1))
         (folder / PICTURES).mkdir(parents=True, exist_ok=True)
-        for demo in demos:
+        for demo in chain(first, demos):
             document = vars(demo) | {"pictures": [files.add(picture.pixels) for picture in demo.pictures]}
             lines.append(json.dumps(document, ensure_ascii=False))
         write_atomically(target, "".join(f"{line}\n" for line in lines).encode())
+    except (FileExistsError, NotADirectoryError) as error:
+        raise BadInput(f"'{folder}' leads through a file; say a folder that is new or empty") from error
     except OSError as error:
         raise RunFailed(f"demonstrations cannot be written to '{folder}': {error.strerror or error}") from error
     return len(lines)

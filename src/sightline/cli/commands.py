@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import signal
 import sys
 import threading
@@ -19,7 +20,7 @@ from sightline.cli.demos import demos
 from sightline.cli.games import check_env
 from sightline.cli.label import label
 from sightline.cli.output import AsJson, Trust, check_target, in_home, print_json, print_rows, write_target
-from sightline.errors import BadInput, RunFailed, place_of, reason_and_place
+from sightline.errors import BadInput, RunFailed, place_of, printable, reason_and_place
 from sightline.requirements import advice, check_versions
 from sightline.runs.stopping import GivenUp, Interruption, exit_now
 from sightline.runs.streams import failure_of_stdout, steady_standard_streams
@@ -197,7 +198,8 @@ def convert(
 
     document = read_document(config)
     if not is_vlmrm(document):
-        raise BadInput(f"{config} is no configuration of vlmrm: those have env_name, reward, rl and logging")
+        name = "the text on stdin" if config == "-" else f"'{config}'"
+        raise BadInput(f"{name} is no configuration of vlmrm: those have env_name, reward, rl and logging")
     recipe, notes = convert(document)
     validate_recipe(recipe)
     for note in notes:
@@ -229,11 +231,13 @@ def evaluate(
 ) -> None:
     """Play a panel of episodes with a run's chosen checkpoint, or a game's with any model."""
     from sightline import roles
-    from sightline.config.basics import MAX_SEED
+    from sightline.config.basics import MAX_EPISODES, MAX_SEED
     from sightline.runs.folder import RunFolder, check_name
 
     if seed > MAX_SEED:
         raise BadInput(f"--seed {seed} is too large; at most {MAX_SEED}")
+    if episodes > MAX_EPISODES:
+        raise BadInput(f"--episodes {episodes} is too large; at most {MAX_EPISODES}")
     if model is None and (folder := RunFolder(Path(run))).recipe_file.is_file():
         check_name(folder.path)
         numbers = roles.evaluate(folder, episodes, seed, trust, overrides or [])
@@ -544,7 +548,7 @@ def models(
     as_json: AsJson = False,
 ) -> None:
     """List encoders by name, or fetch one into the cache."""
-    if fetch:
+    if fetch is not None:
         from sightline.models.encoders import load_encoder
 
         encoder = load_encoder(fetch)
@@ -608,7 +612,7 @@ def _errors_in_one_line() -> Iterator[None]:
         _leave(f"there is not enough memory{f': {reason}' if reason else ''}", 1, error)
     except Exception as error:
         if hasattr(error, "format_message"):  # every way of misusing the command line
-            _leave(f"{' '.join(error.format_message().split())} ('sightline --help' lists what there is)", 2, error)
+            _leave(_misuse(error), 2, error)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
             place = f"'{error.filename}' cannot be written: " if error.filename else ""
             _leave(f"{place}{error.strerror}; what was saved before is whole, and --resume goes on from it", 1, error)
@@ -622,6 +626,26 @@ def _errors_in_one_line() -> Iterator[None]:
         _leave(f"{reason_and_place(error)}: it must not end the program; let it raise an error instead", 1, error)
 
 
+_OPTION_WORDS = (
+    (r"(?:Input should be|'[^']*' is not) a valid int.*", "must be a whole number"),
+    (r"(?:Input should be|'[^']*' is not) a valid (?:number|float).*", "must be a number"),
+    (r"Input should be a finite number.*", "must be a finite number"),
+    (r"Input should be greater than or equal to (\S+)", r"must be at least \1"),
+    (r"Input should be less than or equal to (\S+)", r"must be at most \1"),
+    (r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"\1: there is no place for this"),
+)
+"""Our words for those of Typer, of its several versions: pattern -> words."""
+
+
+def _misuse(error: Any) -> str:
+    """A line for a command line that Typer refuses: what is wrong, and which help says more."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    for pattern, words in _OPTION_WORDS:
+        message = re.sub(pattern, words, message)
+    command = getattr(getattr(error, "ctx", None), "command_path", "sightline")
+    return f"{message} ('{command} --help' lists what there is)"
+
+
 def _versions_to_blame() -> str:
     """End of an error's line where libraries do not fit, whether it comes from that or not."""
     wrong = advice()
@@ -631,7 +655,7 @@ def _versions_to_blame() -> str:
 def _leave(message: str, code: int, error: BaseException | None) -> None:
     if error is not None and os.environ.get("SIGHTLINE_DEBUG"):
         raise error
-    print(f"sightline: {message}", file=sys.stderr)
+    print(f"sightline: {printable(message)}", file=sys.stderr)
     sys.exit(code)
 
 

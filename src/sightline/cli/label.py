@@ -38,13 +38,12 @@ def import_(
 ) -> None:
     """Import labels: cached ones of RL-VLM-F (pickles), or an export of another store (Parquet)."""
     from sightline.config.loading import check_sentences
-    from sightline.labels.importing import import_labels
-    from sightline.labels.store import LabelStore
+    from sightline.labels.importing import import_labels, store_to_fill
 
     check_sentences("--goal", goal or ())
     if task is not None and not task.strip():
         raise BadInput("--task is empty; leave it out, or name what the pairs are of")
-    with LabelStore(into) as store:
+    with store_to_fill(into) as store:
         imported = import_labels(files, store, goal or (), task)
     if as_json:
         print_json(vars(imported))

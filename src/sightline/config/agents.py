@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from sightline.config.basics import Fraction, Strict
+from sightline.config.basics import Episodes, Fraction, Strict
 
 TrainablePart = Literal["vision", "projector", "language"]
 WeightType = Literal["auto", "float32", "bfloat16"]
@@ -254,9 +254,9 @@ class AgentEvaluation(Strict):
 
     every: PositiveInt | None = None
     """Turns between evaluations on the validation panel; default: a tenth of the run."""
-    episodes: PositiveInt = 64
+    episodes: Episodes = 64
     """Episodes of the validation panel."""
-    test_episodes: PositiveInt = 200
+    test_episodes: Episodes = 200
     """Episodes of the test panel, played at the end by the chosen checkpoint with real, blank and shuffled pictures."""
     parallel: PositiveInt = 64
     """Episodes played at the same time; changes no result but rounding."""

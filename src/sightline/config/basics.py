@@ -14,7 +14,13 @@ takes minutes."""
 MAX_SEED = 2**32 - 1
 """Largest seed that NumPy, PyTorch and Gymnasium all accept."""
 
+LARGEST = 2**63 - 1
+"""Largest whole number of 64 bits."""
+MAX_EPISODES = 1_000_000
+"""Episodes of a panel, at most: more would take weeks, and their seeds all of the memory."""
+
 Workers = Literal["inline", "processes"]
+Episodes = Annotated[int, Field(ge=1, le=MAX_EPISODES)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Aspect = Literal["crop", "pad", "squash"]
 """Preprocessing of frames that are not square, before an encoder reads them: `crop` leaves them to the model's own
@@ -26,6 +32,15 @@ class Strict(BaseModel):
     """Base class of recipe blocks: unknown keys are errors, numbers are finite, instances are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_endless_number(cls, value: Any) -> Any:
+        """Refuse whole numbers that no library can count to."""
+        for number in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(number, int) and abs(number) > LARGEST:
+                raise ValueError("is too large")
+        return value
 
     @field_validator("*", mode="before")
     @classmethod

@@ -56,8 +56,8 @@ def load_recipe(
     said = _with_names(overrides) if isinstance(overrides, Mapping) else dict(map(parse_override, overrides))
     allow(place for _, place in (*places_in(said), *(places_in(document) if own else ())))
     _check_agreement(said)
-    # What a block is comes first, for it decides which of its keys there are.
-    for key, value in sorted(said.items(), key=lambda pair: _names_a_kind_last(pair[0])):
+    # Whole blocks come before their keys. What a block is comes first, for it decides which of its keys there are.
+    for key, value in sorted(said.items(), key=lambda pair: _outer_first(pair[0])):
         _apply(document, key, copy.deepcopy(value))
     refuse_secrets(document)
     if foreign := list(translations(document, lambda key: _has_key(document, key))):
@@ -214,9 +214,13 @@ def read_document(name_or_path: str) -> dict[str, Any]:
         inside = Path(name_or_path) / "recipe.yaml"
         hint = f"; the recipe of that run is {inside}, and --resume goes on with it" if inside.is_file() else ""
         raise BadInput(f"'{name_or_path}' is a folder; a recipe is a YAML file or a bundled name{hint}")
+    elif "/" in name_or_path or Path(name_or_path).suffix in (".yaml", ".yml", ".json"):
+        raise BadInput(f"there is no file '{name_or_path}'")
     else:
         raise BadInput(f"there is no recipe '{name_or_path}'{nearest(name_or_path, bundled_recipes())}")
     document = read_yaml(text, name)
+    if document is None:
+        raise BadInput(f"{name} is empty; a recipe says at least env=… and goal=…, as YAML: 'env: cartpole'")
     if not isinstance(document, dict):
         raise BadInput(f"{name} must be a YAML map of keys and values")
     document.pop("format", None)  # of a run folder's recipe
@@ -284,10 +288,10 @@ def _apply(document: dict[str, Any], key: str, value: Any) -> None:
     place[last] = value
 
 
-def _names_a_kind_last(key: str) -> tuple[bool, int, bool]:
-    """Sort key of overrides: the kind of a block comes before its other keys, outer blocks before inner ones."""
+def _outer_first(key: str) -> tuple[int, bool, bool]:
+    """Sort key of overrides: outer blocks come before inner ones, the kind of a block before its other keys."""
     names_it = key == "role" or key.endswith((".kind", ".algorithm", ".on_policy"))
-    return not names_it, key.count("."), not key.endswith(".on_policy")
+    return key.count("."), not names_it, not key.endswith(".on_policy")
 
 
 def _kinds(document: dict[str, Any], parents: list[str]) -> Callable[[dict[str, Any]], type[BaseModel] | None]:
@@ -397,6 +401,8 @@ _PLAIN = {
     "int_from_float": "must be a whole number",
     "int_parsing_size": "is too large",
     "string_type": "must be text; put it in quotes if that is meant",
+    "string_too_short": "is empty",
+    "too_short": "is empty",
     "tuple_type": "must be a list, such as [a, b]",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
@@ -412,25 +418,53 @@ def _in_one_line(error: ValidationError, document: dict[str, Any]) -> str:
         path = _path(item["loc"], document)
         if item["type"] != "extra_forbidden":  # which of several types did not fit is no key of the user's
             path = [part for part in path if part not in ("float", "str") and "[" not in part]
+        if len(path) == 2 and path[1] == "0" and isinstance(document.get(path[0]), str):
+            path.pop()  # one sentence is read as a list of it
         name = ".".join(path)
         if item["type"] == "extra_forbidden":
-            owner = _block_at(document, path[:-1])
-            problem = f"unknown key '{name}'{nearest(path[-1], owner.model_fields if owner else ())}"
+            problem = _unknown_key(document, path)
         elif item["type"] == "unknown_plugin":
-            problem = f"{name} {item['msg']}"
+            what = f"{name}.kind" if isinstance(item["input"], dict) else name
+            problem = f"{what} {item['msg']}"
         elif item["type"] == "union_tag_invalid" and path and not isinstance(item["input"], dict):
             problem = f"{name} {_PLAIN['dict_type']}"
         elif item["type"] == "union_tag_invalid":
             known = item["ctx"]["expected_tags"].replace("'", "").split(", ")
-            problem = f"{name or 'role'} {unknown_kind(item['ctx']['tag'], known)}"
+            what = f"{name}.kind" if name else "role"
+            problem = f"{what} {unknown_kind(item['ctx']['tag'], known)}"
+        elif item["type"] == "missing" and path[-1].isdigit():
+            name = ".".join(path[:-1])
+            problem = f"{name}: has too few values"
+        elif item["type"] == "too_long":
+            problem = f"{name}: must have {item['ctx']['max_length']} values, not {item['ctx']['actual_length']}"
         elif item["type"] == "missing":
             problem = f"{name} is missing; say {name}=…"
         else:
             message = _PLAIN.get(item["type"]) or item["msg"].removeprefix("Value error, ")
             message = re.sub(r"^(Input|String|Tuple|Dictionary) should ", "must ", message)
             problem = f"{name}: {message}" if name else message
-        problems.setdefault(name, problem)
+        # A list counts as too short if what it holds is wrong.
+        if not any(other.startswith(f"{name}.") for other in problems if item["type"] == "too_short"):
+            problems.setdefault(name, problem)
     return "; ".join(list(problems.values())[:MAX_PROBLEMS])
+
+
+def _unknown_key(document: dict[str, Any], path: list[str]) -> str:
+    """A line for a key that a recipe does not have; some have it for the other role, or in one of their blocks."""
+    name, last = ".".join(path), path[-1]
+    if not all(path):
+        return f"'{name}' is no key: a name is missing before or after its dots"
+    if len(path) > 1:
+        owner = _block_at(document, path[:-1])
+        return f"unknown key '{name}'{nearest(last, owner.model_fields if owner else ())}"
+    root = _root(document)
+    other = ControlRecipe if root is AgentRecipe else AgentRecipe
+    if last in other.model_fields:
+        ours, theirs = (recipe.model_fields["role"].default for recipe in (root, other))
+        return f"'{name}' is a key of role={theirs}, and this recipe has role={ours}"
+    within = [f"'{key}.{last}'" for key in root.model_fields if _has_key(document, f"{key}.{last}")]
+    hint = f"; did you mean {' or '.join(within)}?" if within else nearest(last, root.model_fields)
+    return f"unknown key '{name}'{hint}"
 
 
 def _path(location: tuple[int | str, ...], document: dict[str, Any]) -> list[str]:

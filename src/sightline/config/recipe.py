@@ -25,7 +25,7 @@ from sightline.config.agents import (
     Update,
     WarmStart,
 )
-from sightline.config.basics import MAX_SEED, Baseline, Goal, Strict, Workers, tag_of
+from sightline.config.basics import MAX_SEED, Baseline, Episodes, Goal, Strict, Workers, tag_of
 from sightline.config.blocks import AlgorithmBlock, Plugin, Reach, RewardWording
 from sightline.config.learners import AutoLearner, LearnerConfig, OffPolicyLearner, OnPolicyLearner, nearest_divisor
 
@@ -115,9 +115,9 @@ class Evaluation(Strict):
 
     every: PositiveInt | None = None
     """Steps between evaluations on the validation panel; default: a tenth of the run."""
-    episodes: PositiveInt = 16
+    episodes: Episodes = 16
     """Episodes of the validation panel."""
-    test_episodes: PositiveInt = 100
+    test_episodes: Episodes = 100
     """Episodes of the test panel, played once at the end by the chosen checkpoint."""
     background: bool | Literal["auto"] = "auto"
     """Evaluate in a process of its own while training goes on, which changes no number. `auto`: in runs of 10 000 steps
@@ -171,7 +171,7 @@ class RecipeBase(Strict):
     checkpoints: Checkpoints = Checkpoints()
     videos: Annotated[Videos, BeforeValidator(_video_settings)] = Videos()
     tensorboard: bool = True
-    wandb: str | None = None
+    wandb: Annotated[str, Field(min_length=1)] | None = None
     """Name of a Weights & Biases project to log to as well."""
     device: str = "auto"
     """Device on which the policy learns: `auto`, `cpu`, `cuda`, …."""

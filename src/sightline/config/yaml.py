@@ -46,6 +46,10 @@ def read_yaml(text: str, name: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f" (line {mark.line + 1})" if mark else ""
+        strange = re.search("could not determine a constructor for the tag '(.*)'", str(error.problem))
+        if strange is not None:
+            tag = strange[1].replace("tag:yaml.org,2002:", "!!")
+            raise BadInput(f"{name} has the tag {tag:.80}, which is not read; leave it out{where}") from error
         raise BadInput(f"{name} is not valid YAML: {' '.join(str(error.problem).split())}{where}") from error
     except _Invalid as error:
         raise BadInput(f"{name} {error}") from error

@@ -72,7 +72,8 @@ def check_learner(recipe: ControlRecipe) -> None:
     known = set(inspect.signature(algorithm).parameters)
     for name in _on_policy_arguments(learner) if isinstance(learner, OnPolicyLearner) else _arguments(learner):
         if name not in known:
-            hint = "; say learner.tau=null" if name == "tau" else nearest(name, known)
+            public = {parameter for parameter in known if not parameter.startswith("_")}
+            hint = "; say learner.tau=null" if name == "tau" else nearest(name, public)
             raise BadInput(f"{algorithm.__name__} takes no option '{name}'{hint}")
     if isinstance(learner, OnPolicyLearner):
         for name, key in _KEYS_OF_THEIR_OWN.items():
@@ -80,6 +81,10 @@ def check_learner(recipe: ControlRecipe) -> None:
                 raise BadInput(f"learner.options.{name} is a key of its own: say {key}")
     else:
         _check_off_policy(learner, algorithm, known)
+    for name in learner.options:
+        if name in type(learner).model_fields:
+            said = f"learner.algorithm={learner.algorithm} learner.{name}=…"
+            raise BadInput(f"learner.options.{name} is a key of its own: say {said}")
     choose_device(recipe.device)
 
 
@@ -347,7 +352,8 @@ def algorithm_class(learner: OffPolicyLearner | OnPolicyLearner) -> type[BaseAlg
         if missing is not None and missing == module_name.split(".")[0]:
             wheel = wheel_of(missing)
             raise BadInput(f"learner '{name}' needs a package that is not installed: pip install {wheel}") from error
-        message = f"there is no learner '{name}' ({error}); say DQN, SAC, PPO, or a class such as sb3_contrib.TQC"
+        reason = f" ({error})" if isinstance(error, ImportError) else f": '{module_name}' has no class '{class_name}'"
+        message = f"there is no learner '{name}'{reason}; say DQN, SAC, PPO, or a class such as sb3_contrib.TQC"
         raise BadInput(message) from error
     # Looked at before anything is called: a recipe can name any class.
     is_on_policy = isinstance(found, type) and issubclass(found, OnPolicyAlgorithm)

@@ -82,8 +82,11 @@ def resolve(recipe: ControlRecipe) -> ControlRecipe:
     env = env_maker(recipe, frame_size=None, render=frames)()
     try:
         seen = _seen(env, task.env, frames)
+        if recipe.success_from not in (None, "reward"):
+            _check_success(env)
     finally:
         close_env(env)
+    _check_training_options(recipe)
     # After the environment: there are no words for one that does not exist.
     document |= resolved_words(recipe, task)
     learner = _chosen(recipe.learner, seen.actions, recipe.envs)
@@ -94,6 +97,21 @@ def resolve(recipe: ControlRecipe) -> ControlRecipe:
     completed = for_control(validate_recipe(document))
     check_memory(completed, seen)
     return completed
+
+
+def _check_training_options(recipe: ControlRecipe) -> None:
+    """Make the environment once as a policy learns in it, if that differs from the one that it is evaluated in.
+
+    Raises:
+        BadInput: it does not take its options.
+    """
+    maker = env_maker(recipe, frame_size=None, render=False, training=True)
+    if maker.options == env_maker(recipe, frame_size=None, render=False).options:
+        return
+    try:
+        close_env(maker())
+    except BadInput as error:
+        raise BadInput(str(error).replace("env_options", "training_options")) from error
 
 
 def describe_spaces(recipe: ControlRecipe) -> list[str]:
@@ -168,6 +186,23 @@ def _seen(env: gymnasium.Env[Any, Any], name: str, frames: bool) -> Seen:
         raise BadInput(f"reset() of '{name}' gave an observation {wrong}; fix the environment")
     frame = rgb_frame(env).shape if frames else None
     return Seen(env.observation_space, env.action_space, frame)
+
+
+def _check_success(env: gymnasium.Env[Any, Any]) -> None:
+    """Take one step of an environment that was begun: it has to hold the info that `success_from` names.
+
+    Raises:
+        BadInput: it does not.
+    """
+    env.action_space.seed(0)
+    try:
+        env.step(env.action_space.sample())
+    except BadInput:
+        raise
+    except RunFailed as error:
+        raise BadInput(str(error)) from error
+    except Exception:  # whatever else is wrong with its steps is said when they are made
+        return
 
 
 def _chosen(learner: LearnerConfig, actions: spaces.Space[Any], envs: int) -> LearnerConfig:

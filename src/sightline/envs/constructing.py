@@ -54,6 +54,8 @@ def construct(
         RunFailed: anything else that is raised.
     """
     try:
+        if render and options.get("render_mode", "rgb_array") != "rgb_array":
+            raise BadInput("env_options.render_mode: Sightline asks for pictures by itself; leave it out")
         creator = creator_of(source)
         parameters = parameters_of(creator)
         asked = size_options(creator, size) if render else {}
@@ -66,7 +68,13 @@ def construct(
             if not re.search("unexpected keyword argument 'render_mode'", str(error)) or "render_mode" in options:
                 raise
             return _call(source, dict(options))
-    except (BadInput, RunFailed):
+    except BadInput as error:
+        # Our own constructors do not call an option as a recipe does.
+        named = [f"env_options.{option}" for option in options if re.search(rf"\b{re.escape(option)}\b", str(error))]
+        if not named or "env_options" in str(error):
+            raise
+        raise BadInput(f"{error} ({', '.join(named)})") from error
+    except RunFailed:
         raise
     except TypeError as error:
         raise _explained_type_error(error, name, options, parameters) from error

@@ -128,13 +128,13 @@ def choose_look(look: str | Look, looks: Mapping[str, Look]) -> Look:
     """Look up a colour scheme by its name; a scheme is returned as it is.
 
     Raises:
-        BadInput: there is no look of that name.
+        BadInput: there is no look of that name, or it is neither a name nor a scheme.
     """
-    if not isinstance(look, str):
+    if isinstance(look, str) and look in looks:
+        return looks[look]
+    if isinstance(look, tuple(map(type, looks.values()))):
         return look
-    if look not in looks:
-        raise BadInput(f"there is no look '{look}'{nearest(look, looks)}")
-    return looks[look]
+    raise BadInput(f"there is no look '{look}'{nearest(str(look), looks)}")
 
 
 def turn(points: list[Point], angle: float, about: Point, aspect: float = 1.0) -> list[Point]:

@@ -104,6 +104,8 @@ def find_environment(name: str, also_known: Iterable[str] = ()) -> EnvSpec | Bui
     Raises:
         BadInput: there is none of that name, or its module cannot be imported.
     """
+    if not name.strip():
+        raise BadInput("env is empty; say a task ('sightline tasks'), an id, or module:attribute")
     for package in PACKAGES:
         if package.task and re.match(package.ids, name.rpartition(":")[2]):
             raise BadInput(f"'{name}' draws no pictures that rewards or agents could read{package.advice(name)}")

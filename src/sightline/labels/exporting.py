@@ -50,7 +50,7 @@ def export_labels(store: LabelStore, target: Path, run: str | None = None) -> Ex
             missing.
         RunFailed: it could not be written.
     """
-    if target.exists() and (target.is_file() or any(target.iterdir())):
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise BadInput(f"'{target}' exists already; name another, or move it away")
     labels = store.labels(run)
     if not labels:

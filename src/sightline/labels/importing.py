@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -89,6 +91,22 @@ class _Count:
         return Imported(files, self.added, self.known, len(self.same), agreement)
 
 
+@contextlib.contextmanager
+def store_to_fill(folder: Path) -> Iterator[LabelStore]:
+    """A label store to import into; one that is made for that does not stay if nothing could be imported."""
+    is_new = is_empty = not folder.exists()
+    try:
+        with LabelStore(folder) as store:
+            try:
+                yield store
+            finally:
+                is_empty = is_new and not store.recorded()
+    except BadInput:
+        if is_empty:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
 def import_labels(
     paths: Sequence[Path], store: LabelStore, goal: Sequence[str] = (), task: str | None = None
 ) -> Imported:
@@ -105,6 +123,8 @@ def import_labels(
         BadInput: a file that is missing, damaged, hostile, or no file of labels; files before it stay imported.
         RunFailed: the store could not be written.
     """
+    if not all(sentence.strip() for sentence in goal):
+        raise BadInput("a sentence of the goal is empty; say what the pictures were to show")
     files = list(_files(paths))
     if not files:
         raise BadInput(f"no *.pkl under {', '.join(f'{str(path)!r}' for path in paths)}")

@@ -122,6 +122,8 @@ def write_parquet(file: Path, store: LabelStore, labels: Sequence[StoredLabel]) 
             temporary.replace(file)
         finally:
             temporary.unlink(missing_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise BadInput(f"'{file}' leads through a file that is no folder; name another") from error
     except OSError as error:
         raise RunFailed(f"'{file}' cannot be written: {error.strerror or error}") from error
     return Written(written, why_not)

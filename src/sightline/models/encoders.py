@@ -100,7 +100,10 @@ def load_encoder(
     torch_device = choose_device(device)
     torch_dtype = dtype_for(dtype, torch_device)
     if name.startswith("hf:"):
-        with quiet_hub(offline=means_folder(name.removeprefix("hf:"))):
+        source = name.removeprefix("hf:")
+        if not source or not (means_folder(source) or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source)):
+            raise BadInput(f"'{name}' names no model of Hugging Face's; say hf:owner/name, or hf:/folder")
+        with quiet_hub(offline=means_folder(source)):
             return HuggingFaceEncoder(name, torch_device, torch_dtype, batch_size, aspect)
     with quiet_hub(offline=name in BUNDLED or name.startswith("local-dir:")):
         return OpenClipEncoder(name, torch_device, torch_dtype, batch_size, aspect)
@@ -536,6 +539,10 @@ def cannot_load(name: str, error: Exception) -> Exception:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     reason = " ".join(str(error).split())[:300] or type(error).__name__
+    if isinstance(error, KeyError):
+        reason = f"{reason} is missing in its configuration"
+    elif isinstance(error, TypeError | AttributeError | IndexError):
+        reason = "its configuration has another form than those of its library"
     source = name.removeprefix("hf:").removeprefix("local-dir:")
     if "trust_remote_code" in str(error):
         return BadInput(

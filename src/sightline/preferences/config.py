@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from sightline.errors import BadInput
 from sightline.labels.store import LabelStore
 from sightline.labels.types import Lesson
 from sightline.models.encoders import warn_of_cropping
@@ -29,6 +30,8 @@ class LearnedConfig(LearnedSettings):
     kind: Literal["learned"] = "learned"
 
     def build(self, context: RewardContext) -> RewardSetup:
+        if context.asks and self.labels is not None and Path(self.labels).is_file():
+            raise BadInput(f"reward.labels: '{self.labels}' is a file; a label store is a folder")
         encoder = self.model.load_encoder(self.device)
         warnings: list[str] = []
         wanted = TeacherContext(context.goal, context.baseline, context.seed, self.device, encoder, warnings.append)

@@ -55,8 +55,10 @@ def serve(path: Path, who: str, port: int, say: Callable[[str], None]) -> None:
         say: tells the user one line.
 
     Raises:
-        BadInput: there is no such store, or the port is taken.
+        BadInput: there is no such store, the name is empty, or the port is taken.
     """
+    if not who.strip():
+        raise BadInput("--name is empty; say yours, for it is recorded with your answers")
     with LabelStore(existing_store(path)) as store, PageServer(store, who, port) as server:
         say(f"label page: {server.address} (Ctrl-C ends it)")
         try:

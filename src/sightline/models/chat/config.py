@@ -30,7 +30,7 @@ class ChatModelConfig(Strict):
     provider: Annotated[str, AfterValidator(_known)] = "openai"
     """`openai`: any OpenAI-compatible server; `gemini`, `anthropic`: their own clients (extras); `local`: a model of
     Hugging Face in this process."""
-    model: str
+    model: Annotated[str, Field(min_length=1)]
     """The model's name, as its provider calls it; for `local` a folder or `owner/name`."""
     url: str | None = None
     """Address of an OpenAI-compatible server, such as http://localhost:8000/v1; default: the hosted service. Other

@@ -109,7 +109,7 @@ class CNNConfig(RewardNetConfig):
     """The convolutional network of RL-VLM-F (Wang et al., ICML 2024), on frames."""
 
     kind: Literal["cnn"] = "cnn"
-    channels: tuple[PositiveInt, ...] = (16, 32, 64, 128)
+    channels: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (16, 32, 64, 128)
     size: tuple[PositiveInt, PositiveInt] = (84, 84)
     """Height and width at which frames are kept and read; what the teacher is shown may be larger."""
 
