@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sightline import registry
+from sightline.config.learners import DQNLearner, SACLearner
 from sightline.errors import BadInput
 
 _ENVS = {
@@ -95,7 +96,9 @@ COUNTERPARTS: dict[str, Counterpart] = {
     "rl.use_sde": Counterpart("learner.use_sde", "with learner.algorithm=SAC", _same),
     "rl.target_update_interval": Counterpart("learner.target_update_interval", "with learner.algorithm=DQN", _same),
     "rl.policy_kwargs": Counterpart("learner.hidden", "the widths; all else in learner.options.policy_kwargs", _layers),
-    "rl.rl_kwargs": Counterpart("learner.options", "DQN's exploration has keys of its own beside it"),
+    "rl.rl_kwargs": Counterpart(
+        "learner.options", "but for what has a key of its own there, such as learner.exploration_fraction"
+    ),
     "logging.checkpoint_freq": Counterpart("checkpoints.every", value=_same),
     "logging.video_freq": Counterpart("videos.every", value=_same),
     "logging.tensorboard_freq": Counterpart("tensorboard", "true or false"),
@@ -185,11 +188,10 @@ def _put(recipe: dict[str, Any], key: str, value: Any) -> None:
 
 def _take_over_options(recipe: dict[str, Any], flat: dict[str, Any]) -> None:
     """Arguments that vlmrm passes through to the algorithm and to its network."""
-    known = ("exploration_fraction", "exploration_final_eps", "target_update_interval")
     options = dict(flat.get("rl.rl_kwargs") or {})
-    for name in known:
-        if name in options and recipe["learner"]["algorithm"] == "DQN":
-            recipe["learner"][name] = options.pop(name)
+    learner = DQNLearner if recipe["learner"]["algorithm"] == "DQN" else SACLearner
+    for name in [name for name in options if name in learner.model_fields]:
+        recipe["learner"][name] = options.pop(name)  # a key of its own
     network = {name: value for name, value in (flat.get("rl.policy_kwargs") or {}).items() if name != "net_arch"}
     recipe["learner"]["options"] = options | ({"policy_kwargs": network} if network else {})
     if not recipe["learner"]["options"]:
