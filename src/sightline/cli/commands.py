@@ -632,6 +632,7 @@ _OPTION_WORDS = (
     (r"Input should be a finite number.*", "must be a finite number"),
     (r"Input should be greater than or equal to (\S+)", r"must be at least \1"),
     (r"Input should be less than or equal to (\S+)", r"must be at most \1"),
+    (r" \(Possible options: --help\)", ""),
     (r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"\1: there is no place for this"),
 )
 """Our words for those of Typer, of its several versions: pattern -> words."""
