@@ -75,7 +75,7 @@ def test_a_whole_block_comes_before_its_keys() -> None:
 
 def test_messages_are_one_line_of_a_terminal() -> None:
     assert printable("é – 'a\nb' \x1b[2J") == r"é – 'a\nb' \x1b[2J"
-    assert printable(f"'{'x' * 5000}' is long; no") == f"'{'x' * 59}… is long; no"
+    assert printable(f"'{'x' * 5000}' is long; no") == f"'{'x' * 59}…x' is long; no"
     path = f"/home/{'x' * 200}/run"
     assert printable(f"'{path}' is there") == f"'{path}' is there"
 

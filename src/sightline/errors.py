@@ -50,7 +50,7 @@ def printable(message: str) -> str:
     >>> there is no environment 'a\\nb'
     """
     shown = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in message)
-    return re.sub(rf"(\S{{60}})\S{{{LONGEST_WORD - 60},}}", r"\1…", shown)
+    return re.sub(rf"(\S{{60}})\S{{{LONGEST_WORD - 62},}}(\S{{2}})(?!\S)", r"\1…\2", shown)
 
 
 def place_of(error: BaseException) -> str:
