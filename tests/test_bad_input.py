@@ -41,8 +41,8 @@ def test_there_are_hundreds_and_all_differ() -> None:
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (["learner=5", "learner.chunk=16"], "learner=5 and learner.chunk=… exclude each other; leave one out"),
-        (["videos=false", "videos.every=64"], "videos=False and videos.every=… exclude each other; leave one out"),
+        (["learner=5", "learner.chunk=16"], "learner=5 and learner.chunk=16 exclude each other; leave one out"),
+        (["videos=false", "videos.every=64"], "videos=False and videos.every=64 exclude each other; leave one out"),
         (["reward.kind=learned", "reward.teacher={}", "reward.teacher.kind=nobody"], "reward.teacher.kind cannot be"),
         (["alpha=0.5"], "unknown key 'alpha'; did you mean 'reward.alpha'?"),
         (["gamma=0.9"], "unknown key 'gamma'; did you mean 'learner.gamma'?"),
