@@ -384,7 +384,7 @@ def training() -> Iterator[Line]:
         if "\0" not in value and value not in ("3", "{a: b}", "true"):  # which are sentences
             yield line("train", *WORDS, f"goal={value}", names="goal")
     yield line("train", *WORDS, "goal=pole and cart", names="same words")
-    yield line("train", *WORDS, "goal=" + "a pole very " * 40 + "upright", names="goal")
+    yield line("train", *WORDS, "goal=" + "a pole very " * 40 + "upright", names="shorten it")
     yield line("train", *WORDS, "baseline=[1, 2]", names="baseline")
     yield line("train", *WORDS, "baseline= ", names="baseline")
     for env in (
@@ -653,7 +653,7 @@ def scoring() -> Iterator[Line]:
     yield line("score", "photos", "--goal")
     yield line("score", "photos", "--goal", "", names="goal")
     yield line("score", "photos", "--goal", "x" * 20_000, names="goal")
-    yield line("score", "photos", "--goal", "a pole very " * 40, names="goal")
+    yield line("score", "photos", "--goal", "a pole very " * 40, names="shorten it")
     yield line("score", "photos", *goal, "--baseline", "", names="baseline")
     yield line("score", "photos", *goal, "--baseline", goal[1], names="same words")
     yield line("score", "photos", *goal, "--alpha", "0.5", names="baseline")

@@ -78,6 +78,10 @@ def construct(
         raise
     except TypeError as error:
         raise _explained_type_error(error, name, options, parameters) from error
+    except (ValueError, AttributeError, LookupError, ArithmeticError) as error:
+        if options and _is_ours(error):
+            raise _wrong_value(name, options) from error
+        raise RunFailed(_explained(error, name)) from error
     except (Exception, SystemExit) as error:
         raise RunFailed(_explained(error, name)) from error
 
@@ -197,7 +201,21 @@ def _explained_type_error(
         return BadInput(f"environment '{name}' needs options that are not given: {said}")
     if any(f"'{option}'" in message for option in options):
         return BadInput(f"environment '{name}' does not take these options: {message}")
+    if options and _is_ours(original):
+        return _wrong_value(name, options)
     return RunFailed(_explained(original, name))
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether the innermost line that raised an exception is of Sightline: of one of its own environments."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(OURS)
+
+
+def _wrong_value(name: str, options: Mapping[str, Any]) -> BadInput:
+    """A line for options of one of our own environments that it takes, but not with such a value."""
+    given = ", ".join(f"env_options.{option}={value!r:.60}" for option, value in options.items())
+    return BadInput(f"environment '{name}' cannot be built with {given}: that is no value of its kind")
 
 
 def _inside_constructor(error: BaseException) -> bool:

@@ -183,7 +183,7 @@ class LabelStore:
         self._refuse_to_begin_anew()
         try:
             if not read_only:
-                (folder / "frames").mkdir(parents=True, exist_ok=True)
+                folder.mkdir(parents=True, exist_ok=True)
             # Where nothing can be written, SQLite cannot even lock; without a log of changes nobody is changing it.
             unchanging = read_only and not (folder / f"{DATABASE}-wal").exists() and not os.access(folder, os.W_OK)
             mode = "ro&immutable=1" if unchanging else "ro" if read_only else "rwc"
@@ -199,6 +199,10 @@ class LabelStore:
             self._check()
             if read_only:
                 return
+            try:
+                (folder / "frames").mkdir(exist_ok=True)  # not beside a database that is damaged
+            except OSError as error:
+                raise RunFailed(f"the label store '{folder}' cannot be opened: {error}") from error
             with self._writing():
                 self._database.execute("PRAGMA journal_mode=WAL")
                 self._database.execute("PRAGMA synchronous=FULL")
@@ -558,7 +562,9 @@ class LabelStore:
             found = str(error)
         if found != "ok":
             reason = " ".join(str(found).split())
-            raise BadInput(f"the label database '{self.folder / DATABASE}' is damaged ({reason}); {_HOW_TO_RESTORE}")
+            has_backup = (self.folder / BACKUP).is_file()
+            advice = _HOW_TO_RESTORE if has_backup else f"there is no {BACKUP} to restore it from; name another store"
+            raise BadInput(f"the label database '{self.folder / DATABASE}' is damaged ({reason}); {advice}")
         number = int(self._database.execute("PRAGMA user_version").fetchone()[0])
         if number not in (0, FORMAT):
             check_format(number, f"the label store '{self.folder}'")
