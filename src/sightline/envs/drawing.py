@@ -130,9 +130,10 @@ def choose_look(look: str | Look, looks: Mapping[str, Look]) -> Look:
     Raises:
         BadInput: there is no look of that name, or it is neither a name nor a scheme.
     """
-    if isinstance(look, str) and look in looks:
-        return looks[look]
-    if isinstance(look, tuple(map(type, looks.values()))):
+    if isinstance(look, str):
+        if look in looks:
+            return looks[look]
+    elif isinstance(look, tuple(map(type, looks.values()))):
         return look
     raise BadInput(f"there is no look '{look}'{nearest(str(look), looks)}")
 
