@@ -391,7 +391,6 @@ def training() -> Iterator[Line]:
         "",
         "cartpol",
         "CartPole-v9",
-        "CartPole",
         "no_such:Env",
         "os:path",
         "os:nothing",
@@ -410,7 +409,14 @@ def training() -> Iterator[Line]:
         "empty.py:Env",
         "raises.py:Env",
     ):
-        yield line("train", f"env={env}", "goal=a pole", "baseline=null", theirs="raises" in env or "broken" in env)
+        yield line(
+            "train",
+            f"env={env}",
+            "goal=a pole",
+            "baseline=null",
+            theirs="raises" in env or "broken" in env,
+            codes=(1, 2),
+        )
     for env in ("3", "[cartpole]", "null", "{a: b}", "a\nb", "\x1b[2J", "../cartpole", "x" * 5000):
         yield line("train", *WORDS, f"env={env}", "goal=a pole")
     for options in ("{size: 3}", "{render_mode: human}", "{look: none}", "{1: 2}", "{look: {a: b}}", "{look: null}"):
@@ -443,7 +449,7 @@ def training() -> Iterator[Line]:
     yield line("train", *WORDS, "learner.action_noise={kind: pink, sigma: 1}", names="action_noise")
     yield line("train", *WORDS, "step_timeout=3", names="workers")
     for kind in ("zeroshot", "words", "learnt", "sum", "my_module:Reward", "sightline", ":", "none.py:Reward"):
-        yield line("train", "cartpole", f"reward.kind={kind}", names="reward")
+        yield line("train", "cartpole", f"reward.kind={kind}", names=kind.partition(":")[0])
     yield line("train", "cartpole", "reward.kind=sum", "reward.terms=[]", names="terms")
     yield line("train", "cartpole", "reward.kind=sum", "reward.terms=[{weight: much}]", names="weight")
     yield line("train", "cartpole", "reward.kind=sum", "reward.terms=[{reward: {kind: none}}]", names="kind")
@@ -459,7 +465,7 @@ def training() -> Iterator[Line]:
         yield line("train", *CHAT, f"reward.teacher.{key}={value}", names=key)
     for key, value in (("headers.x", "$NO_SUCH_VARIABLE"), ("key_env", "NO_SUCH_VARIABLE")):
         yield line("train", *CHAT, f"reward.teacher.{key}={value}", names="NO_SUCH_VARIABLE")
-    yield line("train", *TAUGHT, "reward.teacher={kind: chat}", names="model")
+    yield line("train", "cartpole-preferences", "reward.teacher={kind: chat}", names="model")
     yield line("train", *TAUGHT, "reward.teacher={}", "reward.teacher.kind=nobody", names="teacher")
     yield line("train", *TAUGHT, "reward.teacher=scripted", names="reward.teacher")
     yield line("train", *WORDS, "learner=5", names="learner=5")

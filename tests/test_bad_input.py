@@ -44,6 +44,10 @@ def test_there_are_hundreds_and_all_differ() -> None:
         (["learner=5", "learner.chunk=16"], "learner=5 and learner.chunk=16 exclude each other; leave one out"),
         (["videos=false", "videos.every=64"], "videos=False and videos.every=64 exclude each other; leave one out"),
         (["reward.kind=learned", "reward.teacher={}", "reward.teacher.kind=nobody"], "reward.teacher.kind cannot be"),
+        (
+            ["reward.kind=learned", "reward.teacher={kind: chat}", "reward.teacher.kind=scripted"],
+            "reward.teacher says kind: chat, and reward.teacher.kind says another; leave one out",
+        ),
         (["alpha=0.5"], "unknown key 'alpha'; did you mean 'reward.alpha'?"),
         (["gamma=0.9"], "unknown key 'gamma'; did you mean 'learner.gamma'?"),
         (["policy.model=x"], "'policy' is a key of role=agent, and this recipe has role=control"),

@@ -198,7 +198,7 @@ def test_unknown_keys_of_other_learners_name_the_nearest() -> None:
         (["learner=5", "learner.chunk=16"], "learner=5 and learner.chunk=16 exclude each other; leave one out"),
         (["videos.every=100", "videos=false"], "videos=False and videos.every=100 exclude each other"),
         (["goal=a pole", "goal.x=1"], "exclude each other"),
-        (["baseline.x=1"], "baseline.x: baseline is ['pole and cart'], which has no keys of its own"),
+        (["baseline.x=1"], "baseline.x: baseline is 'pole and cart', which has no keys of its own"),
         (["goal={left: pole}"], "goal must be a sentence, or a list of sentences, not a map of keys and values"),
         (["learner.hidden=[1000000000000]"], "learner.hidden=[1000000000000]) would take"),
         (["learner.hidden=[300000, 300000]"], "lower learner.hidden"),

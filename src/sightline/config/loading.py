@@ -266,6 +266,10 @@ def _check_agreement(said: Mapping[str, Any]) -> None:
             raise BadInput(
                 f"{key}={str(value)[:80]} and {inner}={str(said[inner])[:80]} exclude each other; leave one out"
             )
+        stated = flattened(value) if isinstance(value, Mapping) else {}
+        for part, other in ((part, f"{key}.{part}") for part in stated):
+            if said.get(other, stated[part]) != stated[part]:
+                raise BadInput(f"{key} says {part}: {str(stated[part])[:80]}, and {other} says another; leave one out")
 
 
 def _apply(document: dict[str, Any], key: str, value: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,6 @@ from sightline.evaluation.episodes import PARALLEL, SCORED_AT_ONCE, SCORED_BYTES
 from sightline.models.device import check_layers, check_room, memory_for_use, readable_size
 from sightline.runs.folder import open_run
 
-WEIGHT_BYTES = 4 * 4
-"""Bytes that a weight takes at least while it learns: itself, its gradient, and two moments of the optimiser."""
 CHUNKS_OF_FRAMES = 2
 """Chunks whose frames are kept: one is filled while the other is being embedded."""
 
@@ -69,11 +66,6 @@ def check_memory(recipe: ControlRecipe, seen: Seen) -> None:
     check_layers([read, *recipe.learner.hidden], 1, "learner.hidden")
     transition, _ = _bytes_of_transition(recipe, seen)
     learner = recipe.learner
-    check_room(
-        WEIGHT_BYTES * sum(first * second for first, second in pairwise((1, *learner.hidden))),
-        f"a network with hidden layers of {', '.join(map(str, learner.hidden))}",
-        "lower learner.hidden",
-    )
     if isinstance(learner, OffPolicyLearner):
         count = transitions_kept(recipe)
         fits = _rounded(math.floor(memory_for_use() / transition))
