@@ -70,14 +70,20 @@ def prepare_to_die(place: str, time: int, number: int) -> None:
 
 def run(job: dict[str, Any]) -> int:
     """Carry out a job in a child of its own; gives its exit code, or minus the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(start(job), 0)[1])
+
+
+def start(job: dict[str, Any], prepare: Callable[[], object] = lambda: None) -> int:
+    """Begin a job in a child of its own, which calls `prepare` first; gives the child's process id."""
     child = os.fork()
     if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return child
     code = 70
     try:
         with Path(job["log"]).open("w") as log:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
+        prepare()
         if job["die"] is not None:
             prepare_to_die(*job["die"])
         sys.argv = ["sightline", *job["arguments"]]

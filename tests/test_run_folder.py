@@ -455,6 +455,26 @@ def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path, monke
     assert {path.name for path in tmp_path.iterdir()} == {mine.name, "sightline-weights-12345678.temporary"}
 
 
+def test_shared_memory_of_a_killed_process_is_removed_by_the_next_run(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at the only moment at which the memory of a picture has a name: while its worker opens it."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    killed = (
+        "import os, pathlib, sys, types; from sightline.envs import workers\n"
+        "workers.SHARED_MEMORY = pathlib.Path(sys.argv[1])\n"
+        "workers.shared_picture(types.SimpleNamespace(begin=lambda method, file: os._exit(9)), (2, 2, 3))"
+    )
+    assert subprocess.run([sys.executable, "-c", killed, shared], check=False).returncode == 9
+    (abandoned,) = shared.iterdir()
+    monkeypatch.setattr("sightline.runs.temporary.SHARED_MEMORY", shared)
+    mine = TemporaryFolder("picture", shared)
+    with owned_run(run, RunFolder(run).recipe(), resume=True):
+        assert not abandoned.exists()
+    assert mine.path.is_dir(), "of a process that lives"
+
+
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [

@@ -16,11 +16,11 @@ import os
 import pickle
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from sightline.errors import BadInput, RunFailed, reason_and_place, reason_of
 from sightline.runs.stopping import exit_now, give_up_if_overdue, stop_signals
 from sightline.runs.streams import steady_standard_streams
+from sightline.runs.temporary import SHARED_MEMORY, TemporaryFolder
 from sightline.runs.working_folder import safe_children
 
 WORKER = "sightline-worker"
@@ -186,15 +187,25 @@ def shared_picture(worker: Worker, shape: tuple[int, ...]) -> np.ndarray | None:
     Returns:
         The picture; None if there is no room for it, so that pictures have to be sent.
     """
-    for folder in ("/dev/shm", tempfile.gettempdir()):
-        with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(prefix="sightline-", dir=folder) as file:
-            # All of it now: whoever writes into a file that finds no room dies.
-            reserve = getattr(os, "posix_fallocate", lambda number, start, size: os.truncate(number, size))
-            reserve(file.fileno(), 0, math.prod(shape))
-            picture = opened_picture(file.name, shape)
-            worker.begin("draw_into_file", file.name)()
-            return picture  # the memory stays when its file is removed
+    for within in (SHARED_MEMORY, None):
+        with contextlib.suppress(OSError):
+            # If this process is killed at this moment, the next run removes the folder.
+            folder = TemporaryFolder("picture", within)
+            try:
+                return _drawn_in(worker, folder.path / "pixels", shape)
+            finally:
+                folder.remove()  # the memory stays as long as it is mapped
     return None
+
+
+def _drawn_in(worker: Worker, file: Path, shape: tuple[int, ...]) -> np.ndarray:
+    with file.open("wb") as opened:
+        # All of it now: whoever writes into a file that finds no room dies.
+        reserve = getattr(os, "posix_fallocate", lambda number, start, size: os.truncate(number, size))
+        reserve(opened.fileno(), 0, math.prod(shape))
+    picture = opened_picture(str(file), shape)
+    worker.begin("draw_into_file", str(file))()
+    return picture
 
 
 def opened_picture(file: str, shape: tuple[int, ...]) -> np.ndarray:

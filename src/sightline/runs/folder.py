@@ -30,6 +30,7 @@ from sightline.config.yaml import read_yaml, write_yaml
 from sightline.errors import BadInput, Damaged
 from sightline.runs.files import FORMAT, check_format, read_document, read_text, write_atomically, write_document
 from sightline.runs.lease import LEASE, Lease, take_lease
+from sightline.runs.temporary import remove_abandoned
 from sightline.runs.trust import check_code_of_blocks, check_trusted
 
 TRAJECTORIES, PICTURES = "trajectories", "pictures"
@@ -203,6 +204,7 @@ def owned_run(
         open_run(path)
     lease = take_lease(path) if resume else claim_folder(path)
     _remove_half_written(path)
+    remove_abandoned()
     run = RunFolder(path, lease)
 
     def begin() -> RunFolder:

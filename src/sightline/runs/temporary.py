@@ -1,4 +1,4 @@
-"""Temporary folders that outlive no process for long: who was killed removes nothing, so the next one does it.
+"""Temporary folders that outlive no process for long: who was killed removes nothing, so the next run does it.
 
 Each is locked (`flock`) as long as its process lives, whoever else sees the same disk.
 """
@@ -14,6 +14,8 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
+SHARED_MEMORY = Path("/dev/shm")
+"""Folder whose files are memory, on Linux."""
 _SUFFIX = ".temporary"
 """End of the folders' names, so that nothing else is ever taken for one."""
 _UNLOCKED = ".new"
@@ -25,14 +27,18 @@ class TemporaryFolder:
 
     Args:
         kind: what is in it, in a word; part of its name.
+        within: where it is made; default: the system's folder for temporary files.
 
     Attributes:
         path: the folder.
+
+    Raises:
+        OSError: it cannot be made there.
     """
 
-    def __init__(self, kind: str) -> None:
-        _remove_abandoned()
-        made = Path(tempfile.mkdtemp(_UNLOCKED, f"sightline-{kind}-"))
+    def __init__(self, kind: str, within: Path | None = None) -> None:
+        remove_abandoned()
+        made = Path(tempfile.mkdtemp(_UNLOCKED, f"sightline-{kind}-", within))
         descriptor = os.open(made, os.O_RDONLY)
         _lock(descriptor)
         self.path = made.rename(made.with_suffix(_SUFFIX))
@@ -43,16 +49,23 @@ class TemporaryFolder:
         self._end()
 
 
-def _remove(path: Path, descriptor: int) -> None:
-    shutil.rmtree(path, ignore_errors=True)
-    os.close(descriptor)
-
-
-def _remove_abandoned() -> None:
-    for path in Path(tempfile.gettempdir()).glob(f"sightline-*{_SUFFIX}"):
+def remove_abandoned() -> None:
+    """Remove temporary folders whose process was killed; those of living processes are locked, and stay."""
+    for path in _everybodys():
         with contextlib.suppress(OSError), _opened(path) as descriptor:
             if os.fstat(descriptor).st_uid == os.getuid() and _lock(descriptor):
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _everybodys() -> Iterator[Path]:
+    yield from SHARED_MEMORY.glob(f"sightline-*{_SUFFIX}")
+    with contextlib.suppress(OSError):  # nobody can write anywhere
+        yield from Path(tempfile.gettempdir()).glob(f"sightline-*{_SUFFIX}")
+
+
+def _remove(path: Path, descriptor: int) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    os.close(descriptor)
 
 
 @contextlib.contextmanager
