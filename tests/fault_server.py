@@ -263,7 +263,8 @@ class FaultServer(ThreadingHTTPServer):
         with self.lock:
             if self.has_sold(asked):
                 return
-            self._sold.add(asked.headers.get("idempotency-key", ""))
+            if is_right:
+                self._sold.add(asked.headers.get("idempotency-key", ""))
             self.sales.append(Sale(asked, read, wrote, is_right))
 
     def has_sold(self, asked: Asked) -> bool:

@@ -810,3 +810,37 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(BadInput, match="cannot be loaded as an image-text-to-text model"):
         ChatTeacher(provider="local", model=str(tmp_path)).check()
+
+
+# -- idempotency keys --------------------------------------------------------------------------------------------------
+
+
+def keys_sent(server: FaultServer) -> list[str | None]:
+    return [asked.headers.get("idempotency-key") for asked in server.asked]
+
+
+def test_a_request_that_is_sent_again_has_the_same_key_and_no_other_has(tmp_path: Path) -> None:
+    """After a failure that may pass, and in a process that was started again: but what failed for good is asked anew,
+    and so is each vote."""
+    with LabelStore(tmp_path / "labels") as store, FaultServer(answers("unsure")) as server:
+        teacher = teacher_at(server, votes=2, temperature=1.0)
+        labelling = BackgroundLabeller(teacher, store, Budget(), "run", "task")
+        server.faults = [hangs_up, None, None, hangs_up]
+        questions = [pair(10, 200), pair(20, 200)]
+        dict(teacher.answers(questions[:1]))  # nobody records it: as if it were killed
+        dict(teacher.answers(questions[:1]))
+        first = keys_sent(server)
+        assert first[0] == first[1] == first[3] == first[4] and first[2] == first[5] != first[0]
+        dict(teacher.answers(questions[1:]))
+        assert not set(keys_sent(server)[6:]) & set(first)
+        store.record(questions[0], teacher, Answer(Outcome.FAILED), Context("run", "task"))
+        before = len(server.asked)
+        dict(teacher.answers(questions[:1]))
+        assert not set(keys_sent(server)[before:]) & set(first)
+        labelling.close()
+
+
+def test_no_key_is_sent_without_a_store() -> None:
+    with FaultServer(brighter) as server:
+        list(teacher_at(server).answers([pair(10, 200)]))
+    assert keys_sent(server) == [None, None]

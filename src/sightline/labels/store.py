@@ -301,6 +301,19 @@ class LabelStore:
             replies += [replace(call, swapped=call.swapped != is_mirrored) for call in calls]
         return replies
 
+    def occasion(self, question: Question, signature: str) -> str:
+        """Name of the occasion on which a question, in whichever order, is asked: this store, and how many labels it
+        has by now, so that what failed or was retracted is asked anew, and what was cut off by a kill is not."""
+        keys = [question.key(signature)]
+        if question.kind == "compare":
+            keys.append(question.mirrored().key(signature))
+        with self._reading():
+            count = sum(
+                int(self._database.execute("SELECT COUNT(*) FROM labels WHERE key = ?", (key,)).fetchone()[0])
+                for key in keys
+            )
+        return f"{self.folder.resolve()} {_claimed(question, signature)} {count}"
+
     def record(
         self, question: Question, teacher: Signed, answer: Answer, context: Context, time: str | None = None
     ) -> int:

@@ -339,6 +339,9 @@ class Teacher:
     """Tells the user one line; set by whoever shows lines."""
     recall: Callable[[Question], Sequence[ModelCall]] = staticmethod(lambda question: ())
     """Gives the replies that were paid for when a question was asked in vain; set by whoever keeps them."""
+    occasion: Callable[[Question], str] = staticmethod(lambda question: "")
+    """Names the occasion on which a question is asked: another one once it has a label, the same after a kill; set
+    likewise."""
     keep: Callable[[Question, ModelCall], None] = staticmethod(lambda question, reply: None)
     """Keeps a reply to a question that needs further ones, whatever happens before these come; set likewise."""
 

@@ -106,6 +106,7 @@ class BackgroundLabeller:
     ) -> None:
         self.teacher, self.store = teacher, store
         teacher.recall = lambda question: store.paid_replies(question, teacher.signature)
+        teacher.occasion = lambda question: store.occasion(question, teacher.signature)
         teacher.keep = lambda question, reply: store.keep_reply(question, teacher.signature, reply)
         self._budget, self.run, self._task, self._arrived = budget, run, task, arrived
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="labelling")

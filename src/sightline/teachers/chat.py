@@ -57,13 +57,20 @@ class Opinion:
 
 @dataclass
 class _Interview:
-    """State of a question while it is asked: all requests and replies so far."""
+    """State of a question while it is asked: all requests and replies so far.
+
+    Attributes:
+        occasion: see `Teacher.occasion`.
+    """
 
     question: Question
     shown: tuple[tuple[Picture, ...], ...]
+    occasion: str
     exchanges: list[ModelCall] = field(default_factory=list)
     paid: list[ModelCall] = field(default_factory=list)
     """Replies to it that were paid for before and were not used yet."""
+    said: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    """How often each stage has come, by whether the pictures were swapped."""
 
 
 class ChatTeacherConfig(TeacherConfig, ChatModelConfig):
@@ -206,7 +213,8 @@ class ChatTeacher(Teacher):
         frames = [pick_frames(segment, self.config.frames) for segment in question.segments]
         if question.kind == "compare" and np.array_equal(frames[0], frames[-1]):
             return Answer(Outcome.EQUAL, 0.5, reason="the frames are identical")
-        interview = _Interview(question, tuple(tuple(map(Picture, of_one)) for of_one in frames))
+        shown = tuple(tuple(map(Picture, of_one)) for of_one in frames)
+        interview = _Interview(question, shown, self.occasion(question))
         interview.paid.extend(self.recall(question))
         try:
             opinion = await self._vote(ask, interview)
@@ -265,6 +273,10 @@ class ChatTeacher(Teacher):
     ) -> ChatReply | Opinion:
         """Send a prompt and record every attempt; returns the reply, or a failed opinion if there is none."""
         request = self._request(prompt, interview.question)
+        if interview.occasion:  # each vote is one of its own
+            interview.said[stage, swapped] += 1
+            vote = interview.said[stage, swapped]
+            request = replace(request, occasion=f"{interview.occasion} {stage} {swapped} {vote}")
         paid = _take_paid(interview, request.text, stage, swapped, prompt.decides)
         if paid is not None:
             interview.exchanges.append(paid)

@@ -38,13 +38,16 @@ class Anthropic(HostedModel):
                 further: dict[str, Any] = {"temperature": request.temperature} if supported.temperature else {}
                 if request.schema is not None:
                     further |= {"output_config": {"format": {"type": "json_schema", "schema": request.schema}}}
+                content = [_part(part) for part in request.parts]
+                once = self._idempotency(request, [self._model, request.max_tokens, content, further | self._options])
                 try:
                     message = await client.messages.create(
                         model=self._model,
                         max_tokens=request.max_tokens,
-                        messages=[{"role": "user", "content": [_part(part) for part in request.parts]}],
+                        messages=[{"role": "user", "content": content}],
                         # Which fields the client's types know changes with its version, the service takes them all.
                         extra_body=further | self._options,
+                        extra_headers=once,
                     )
                     return _read(message)
                 except anthropic.APIStatusError as error:

@@ -6,6 +6,8 @@ Each client (`openai_compatible`, `gemini`, `anthropic`) says how a request is w
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -127,6 +129,18 @@ class HostedModel:
         wanted = dict(headers or {}) | filled_in(self._headers)
         return connect(self._url, self._timeout, wanted, filled_in(self._query))
 
+    @staticmethod
+    def _idempotency(request: ChatRequest, body: Any) -> dict[str, str]:
+        """The header by which a server that heeds it answers a request that is sent again, without a second charge.
+
+        It is derived, not drawn: a process that was killed sends the same one when it is started again. Of the body as
+        well, since one key must not stand for two bodies. (draft-ietf-httpapi-idempotency-key-header)
+        """
+        if not request.occasion:
+            return {}
+        whole = json.dumps([request.occasion, body], sort_keys=True, default=str)
+        return {"Idempotency-Key": hashlib.sha256(whole.encode()).hexdigest()}
+
     def _without_keys(self, text: str) -> str:
         """A server's words with `…` in place of the keys that it repeats. Whole answers go through here before they
         are cut: of a key that is cut, half would be left."""
@@ -151,12 +165,13 @@ class HostedModel:
         through = "" if proxy is None else f" through the proxy {masked(proxy)}"
         broke_off = isinstance(error, httpx2.ReadError | httpx2.WriteError | httpx2.RemoteProtocolError)
         happened = "breaks the connection off" if broke_off else "cannot be reached"
-        return Transient(f"{self.where} {happened}{through}: {str(error) or type(error).__name__}")
+        reason = f": {error}" if str(error) else ""
+        return Transient(f"{self.where} {happened}{through}{reason}")
 
     def _sent_elsewhere(self, status: int, address: str) -> Rejected:
         return Rejected(
-            f"the server answers {status} and sends the request on to {address[:200]}, which is not followed, for the "
-            "key would go with it; if you trust that address, say it in url"
+            f"the server answers {status} and sends the request on to '{address[:200]}', which is not followed, for "
+            "the key would go with it; if you trust that address, say it in url"
         )
 
     def _nonsense(self, expected: str, found: object, spent: tuple[int, int] = (0, 0)) -> Transient:

@@ -22,6 +22,8 @@ class ChatRequest:
         temperature: 0 for the most probable reply.
         max_tokens: tokens of the reply, at most.
         alternatives: for so many of the most probable tokens at each place the log-probability is wanted; 0 for none.
+        occasion: the same for two requests of which one answer serves both, such as one that is sent again after a
+            time-out or a kill; empty if every request is to have an answer of its own.
     """
 
     parts: tuple[Part, ...]
@@ -29,6 +31,7 @@ class ChatRequest:
     temperature: float = 0.0
     max_tokens: int = 512
     alternatives: int = 0
+    occasion: str = ""
 
     @property
     def text(self) -> str:

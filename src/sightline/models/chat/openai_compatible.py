@@ -51,8 +51,10 @@ class OpenAICompatible(HostedModel):
         async with self._client(headers) as client:
 
             async def post(request: ChatRequest, supported: Capabilities) -> ChatReply:
+                body = self._body(request, supported)
+                once = self._idempotency(request, body)
                 try:
-                    response = await client.post(f"{self._url}/chat/completions", json=self._body(request, supported))
+                    response = await client.post(f"{self._url}/chat/completions", json=body, headers=once)
                 except httpx2.TimeoutException as error:
                     raise Transient(f"{self.where} does not answer in time") from error
                 except (httpx2.HTTPError, httpx2.InvalidURL) as error:
