@@ -324,8 +324,8 @@ def test_doctor_names_what_an_extra_needs(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(doctor.metadata, "requires", lambda name: needed if name == "sightline" else None)
     monkeypatch.setattr(doctor, "_is_there", lambda module: False)
     fixes = {check.name: check.fix for check in doctor._extras()}
-    assert fixes["wandb"] == "pip install 'wandb>=0.19'"
-    assert fixes["metaworld"] == "pip install 'metaworld==3.1.1' 'packaging>=23'"
+    assert fixes["wandb"] == "pip install 'sightline[wandb]'"
+    assert fixes["metaworld"] == "pip install 'sightline[metaworld]'"
 
     def missing(name: str) -> list[str]:
         raise doctor.metadata.PackageNotFoundError(name)

@@ -271,10 +271,22 @@ def test_success_at_any_time_and_at_the_end_are_told_apart() -> None:
     assert clock is not None
     numbers = fallen.summary()
     assert [numbers[key] for key in ("success_rate", "success_any", "success_end")] == [0.0, 1.0, 0.0]
-    assert "at the end" not in describe(numbers)
+    assert describe(numbers).startswith("success 0 % [")
     numbers = clock.summary()
     assert [numbers[key] for key in ("success_rate", "success_any", "success_end")] == [0.0, 1.0, 1.0]
-    assert "at the end 100 %" in describe(numbers)
+    assert describe(numbers).startswith("success in every state 0 % [")
+    assert "in the last one 100 %" in describe(numbers)
+    assert "success in some state 100 %" in describe(numbers | {"success_rate": 1.0, "success_end": 0.0})
+
+
+def test_a_return_of_nothing_is_left_out_unless_nothing_else_is_known() -> None:
+    numbers = {"episodes": 4, "success_rate": None, "return": 0.0, "return_ci_low": 0.0, "return_ci_high": 0.0}
+    assert describe(numbers) == "return 0.00 [0.00, 0.00]"
+    assert describe(numbers | {"reward": 0.5}) == "reward 0.500"
+    won = {"success_rate": 0.5, "ci_low": 0.2, "ci_high": 0.8}
+    assert describe(numbers | won) == "success 50 % [20, 80]"
+    paid = {"return": 0.0, "return_ci_low": -1.0, "return_ci_high": 1.0}
+    assert describe(numbers | won | paid) == "success 50 % [20, 80], return 0.00 [-1.00, 1.00]"
 
 
 def test_episode_stats_are_kept_and_taken_per_slot() -> None:

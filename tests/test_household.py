@@ -332,7 +332,7 @@ def test_tasks_that_no_floor_plan_allows_are_refused(floor_plans_installed: Path
 def test_without_the_package_floor_plans_are_refused() -> None:
     if find_spec("alfworld") is not None:
         pytest.skip("the package is installed")
-    with pytest.raises(BadInput, match="pip install alfworld"):
+    with pytest.raises(BadInput, match=r"pip install 'sightline\[alfworld\]'"):
         HouseholdGame(layouts="alfworld")
 
 

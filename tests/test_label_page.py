@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import threading
 import time
@@ -845,3 +847,41 @@ def test_another_site_cannot_answer_in_a_browser(page: Page, browser: Browser) -
         Promise.all([plain, full]).then(done)"""
     found = browser.command("POST", "/execute/async", {"script": attack, "args": []})
     assert found[1] == "refused" and not page.store.labels()
+
+
+# -- long queues -------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_costs_the_same_however_many_questions_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in instructions of the database's own machine, which are the same on every computer."""
+    count = 0
+
+    def step() -> None:
+        nonlocal count
+        count += 1
+
+    connect = sqlite3.connect
+
+    def counting(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        database = connect(*arguments, **options)
+        database.set_progress_handler(step, 1)
+        return database
+
+    costs = []
+    for waiting in (10, 3000):
+        with LabelStore(tmp_path / str(waiting)) as store:
+            with contextlib.closing(connect(store.folder / "labels.sqlite")) as database, database:
+                rows = [
+                    (f"{i:04x}", i, "human", "human", "r", "t", None, "rate", "[]", 3, "[]") for i in range(waiting)
+                ]
+                database.executemany("INSERT INTO waiting VALUES (?,?,?,?,?,?,?,?,?,?,?)", rows)
+            with monkeypatch.context() as patch:
+                patch.setattr("sightline.teachers.queue.sqlite3.connect", counting)
+                tabs = queue.LabelQueue(store, "anna")
+                count = 0
+                shown = [tabs.next(tab) for tab in ("one", "two", "one")]
+                assert tabs.hold("two", "0001")["held"]
+                costs.append(count)
+        assert [one["question"]["key"] for one in shown] == ["0000", "0001", "0000"]
+        assert shown[0]["waiting"] == waiting
+    assert costs[0] > 0 and costs[1] == pytest.approx(costs[0], abs=20)

@@ -303,7 +303,7 @@ def test_new_weights_make_vllm_forget() -> None:
 def test_vllm_that_is_missing_or_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(BadInput, match="pip install vllm"):
+    with pytest.raises(BadInput, match=r"pip install 'sightline\[vllm\]'"):
         VLLMSampler(fake_vlm())
 
     class Old(FakeLLM):

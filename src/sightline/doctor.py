@@ -285,10 +285,11 @@ def _providers() -> list[type[ChatModel]]:
 
 
 def _install(extra: str) -> str:
-    """The command that installs what an extra needs, whether Sightline came from an index or from a checkout."""
-    needed = requirements(extra)
+    """The command that installs an extra, beside an installation from a checkout, too."""
     # Without an installation there is nothing but the checkout.
-    return install_command(needed) if needed else f"pip install -e '.[{extra}]' in Sightline's own folder"
+    if requirements():
+        return f"pip install 'sightline[{extra}]'"
+    return f"pip install -e '.[{extra}]' in Sightline's own folder"
 
 
 def _version(package: str) -> str | None:

@@ -284,6 +284,8 @@ def read_video(file: Path) -> Iterator[np.ndarray]:
         for frame in frames:
             yield frame
             count += 1
+    except ImportError as error:
+        raise BadInput(f"'{file}' cannot be read as a video: {error}; pip install imageio-ffmpeg") from error
     except (OSError, RuntimeError, ValueError, SyntaxError) as error:
         raise BadInput(f"'{file}' cannot be read as a video (after {count} frames)") from error
     if count == 0:

@@ -423,7 +423,7 @@ class RunSession:
             return
         self._validation, state.validating = None, False
         self.log(step, {f"evaluation/{name}": number for name, number in numbers.items() if _is_measured(number, name)})
-        self.progress.say(f"step {step:>6}  {describe(numbers)}")
+        self.progress.say(f"step {step:>6}  validation: {describe(numbers)}")
         score = self._trainer.score(numbers)
         # Of equal scores the later one: it has learned longer.
         if score is not None and (state.best_score is None or score >= state.best_score):

@@ -209,7 +209,7 @@ class AgentTrainer:
             numbers_before = summary(self._play(self._test, "before RL"), self._test, self._eval_worker.success)
             if self._is_main_process:
                 self.session.write_json("untrained.json", numbers_before)
-                self.session.progress.say(f"before RL   {describe(numbers_before)}")
+                self.session.progress.say(f"before RL    test: {describe(numbers_before)}")
                 self._tell_what_is_chosen_by(numbers_before)
         self.session.begin_choosing()  # saves too, so that a resumed run does not repeat the warm start
 

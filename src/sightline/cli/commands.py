@@ -125,8 +125,9 @@ def train(
         return
     from sightline.evaluation.episode_stats import describe
 
-    typer.echo(f"untrained   {describe(result['untrained'])}")
-    typer.echo(f"trained     {describe(result)}")
+    panel = f"({result['episodes']} episodes of the test panel)"
+    typer.echo(f"untrained   {describe(result['untrained'])} {panel}")
+    typer.echo(f"trained     {describe(result)} {panel}")
     for look in ("blank", "shuffled"):
         if result.get(look):
             typer.echo(f"  {look:<9} {describe(result[look])}")

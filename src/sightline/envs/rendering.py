@@ -32,7 +32,11 @@ ALONE = (
     "another environment of this process may have closed what it needs, or there can be one in a process only: "
     "workers=processes gives each a process of its own"
 )
+CONTRADICTION = (
+    "MUJOCO_GL and PYOPENGL_PLATFORM contradict each other: unset PYOPENGL_PLATFORM, or set both to egl or to osmesa"
+)
 DRAWING_TROUBLE = {
+    r"PYOPENGL_PLATFORM": CONTRADICTION,
     r"(system|font|mixer|pygame) not initialized|Surface quit|(per|one|same) process": ALONE,
     r"NoSuchDisplay|pyglet": "set PYGLET_HEADLESS=1 before it is imported (it needs EGL: apt-get install libegl1)",
     r"[Vv]ideo device|SDL|[Vv]ideo system": "set SDL_VIDEODRIVER=offscreen before it is imported",
@@ -72,7 +76,8 @@ def prepare_rendering(render: bool = True) -> None:
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # no simulator has to be heard, and most machines have no sound
     # Without these, they look for a display, and fail or complain where there is none although they could draw.
     if sys.platform == "linux" and not os.environ.get("DISPLAY"):
-        os.environ.setdefault("MUJOCO_GL", "egl")
+        asked = os.environ.get("PYOPENGL_PLATFORM", "")
+        os.environ.setdefault("MUJOCO_GL", asked if asked in ("egl", "osmesa") else "egl")
         os.environ.setdefault("PYGLET_HEADLESS", "1")
         if not os.environ.get("WAYLAND_DISPLAY"):
             os.environ.setdefault("SDL_VIDEODRIVER", "offscreen")
@@ -90,8 +95,10 @@ def import_mujoco() -> Any:
     prepare_rendering(render=False)
     try:
         import mujoco
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise gymnasium.error.DependencyNotInstalled(f"{error}; pip install 'sightline[mujoco]'") from error
+    except (ImportError, RuntimeError) as error:  # it is there, and cannot draw as the environment's variables say
+        raise RunFailed(f"MuJoCo cannot be loaded: {reason_of(error)}{drawing_advice(error)}") from error
     if mujoco.get_mju_user_warning() is None:
         # MuJoCo would write each into MUJOCO_LOG.TXT in the working directory. Whoever steps it looks at its counters.
         mujoco.set_mju_user_warning(lambda text: None)

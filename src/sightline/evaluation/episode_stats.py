@@ -166,20 +166,31 @@ def describe(numbers: Mapping[str, Any]) -> str:
     main = []
     if numbers["success_rate"] is not None:
         low, high = 100 * numbers["ci_low"], 100 * numbers["ci_high"]
-        main.append(f"success {_percent(numbers['success_rate'])} [{low:.0f}, {high:.0f}]")
-        if numbers.get("success_end", numbers["success_rate"]) != numbers["success_rate"]:
-            main.append(f"at the end {_percent(numbers['success_end'])}")
+        rate, at_end = numbers["success_rate"], numbers.get("success_end")
+        at_end = rate if at_end is None else at_end
+        # Where the two differ, what success means is told by which is less: in all states of an episode, or in any.
+        rule = "" if rate == at_end else " in every state" if rate < at_end else " in some state"
+        main.append(f"success{rule} {_percent(rate)} [{low:.0f}, {high:.0f}]")
+        if rate != at_end:
+            main.append(f"in the last one {_percent(at_end)}")
         if numbers.get("clean", numbers["success_rate"]) != numbers["success_rate"]:
             main.append(f"without mistakes {_percent(numbers['clean'])}")
     if numbers.get("truthful_replies") is not None:
         main.append(f"true replies {_percent(numbers['truthful_replies'])}")
-    main.append(f"return {numbers['return']:.2f} [{numbers['return_ci_low']:.2f}, {numbers['return_ci_high']:.2f}]")
+    # An environment that pays nothing has nothing to say there, unless nothing else is known.
+    if is_paid(numbers) or not (main or numbers.get("reward") is not None):
+        main.append(f"return {numbers['return']:.2f} [{numbers['return_ci_low']:.2f}, {numbers['return_ci_high']:.2f}]")
     if numbers.get("reward") is not None:
         main.append(f"reward {numbers['reward']:.3f}")
     if numbers.get("errors"):
         first = f" (the first: {numbers['error']})" if numbers.get("error") else ""
         main.append(f"{numbers['errors']} episodes broke{first}")
     return ", ".join([*parts, *main] if leading else [*main, *parts])
+
+
+def is_paid(numbers: Mapping[str, Any]) -> bool:
+    """Whether any episode of a summary had a return: the environments of many tasks pay nothing of their own."""
+    return any(numbers.get(key) for key in ("return", "return_ci_low", "return_ci_high"))
 
 
 def _percent(share: float) -> str:

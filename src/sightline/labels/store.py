@@ -72,6 +72,7 @@ CREATE TABLE IF NOT EXISTS waiting (
     task TEXT NOT NULL, step INTEGER, kind TEXT NOT NULL, goal TEXT NOT NULL, levels INTEGER NOT NULL,
     segments TEXT NOT NULL
 );
+CREATE INDEX IF NOT EXISTS waiting_by_position ON waiting (position);
 """
 
 

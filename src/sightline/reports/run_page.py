@@ -13,6 +13,7 @@ from typing import Any
 from sightline.config.blocks import AlgorithmBlock, Plugin
 from sightline.config.recipe import ALGORITHM, REWARD, RewardBlock
 from sightline.errors import BadInput
+from sightline.evaluation.episode_stats import is_paid
 from sightline.reports import plots
 from sightline.reports.agent_block import comparison_rows, episode_strip, kind_rows
 from sightline.reports.pages import (
@@ -104,6 +105,7 @@ def write_report(run: Path, target: Path | None = None) -> Path:
 def _numbers(result: Mapping[str, Any], reward_name: str) -> list[Number]:
     """Result numbers, most important first: success if it is known, otherwise the return."""
     rate = result.get("success_rate")
+    pays = is_paid(result) or is_paid(block(result, "untrained"))
 
     def where_it_differs(name: str, key: str) -> Number | None:
         return number(result, name, key, percent) if rate is not None and result.get(key) != rate else None
@@ -114,7 +116,8 @@ def _numbers(result: Mapping[str, Any], reward_name: str) -> list[Number]:
         where_it_differs("Success without mistakes", "clean"),
         number(result, "Mean over kinds", "kinds_mean", percent),
         number(result, "True replies", "truthful_replies", percent),
-        number(result, "Ground-truth return", "return", decimal, "return_"),
+        # Of an environment that pays nothing there is none, unless nothing else is known.
+        number(result, "Ground-truth return", "return", decimal, "return_") if pays or rate is None else None,
         number(result, reward_name, "reward", decimal) if reward_name else None,
     ]
     before = block(block(result, "untrained"), "measures")

@@ -131,7 +131,7 @@ def check_wandb() -> None:
         BadInput: wandb is not installed.
     """
     if importlib.util.find_spec("wandb") is None:
-        raise BadInput("wandb is not installed; run 'pip install wandb', or leave out the recipe key wandb")
+        raise BadInput("wandb is not installed: pip install 'sightline[wandb]', or leave out the recipe key wandb")
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

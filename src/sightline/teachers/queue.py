@@ -21,6 +21,10 @@ LEASE = 90.0
 LONGEST = 24 * 3600.0
 """Maximum plausible time for one answer, in seconds; longer times are cut to this."""
 
+_FIRST = "ORDER BY position, rowid"
+_LISTED = "(SELECT value FROM json_each(?))"
+"""Parts of queries: the order in which questions are asked, and keys that are given as one JSON list."""
+
 Said = Literal["left", "right", "equal", "unsure", "skip", "value"]
 
 
@@ -82,6 +86,8 @@ class LabelQueue:
         self._lock = threading.RLock()
         self._leases: dict[str, tuple[str, float]] = {}
         self._sittings: dict[str, TabSession] = {}
+        self._counted = self._total = 0
+        """The newest label that was counted, and the number of people's answers up to it."""
 
     @property
     def answered(self) -> int:
@@ -96,21 +102,19 @@ class LabelQueue:
         shown somewhere, the first.
         """
         with self._lock:
-            slips = self._slips()
-            chosen = self._choose(slips, tab)
-            self._forget_leases(slips, tab)
+            self._forget_leases(tab)
+            chosen = self._choose(tab)
             if chosen is not None:
                 self._leases[chosen.key] = (tab, time.monotonic() + LEASE)
-            return {"question": None if chosen is None else self._shown(chosen), **self._progress(tab, len(slips))}
+            return {"question": None if chosen is None else self._shown(chosen), **self._progress(tab)}
 
     def hold(self, tab: str, key: str) -> dict[str, Any]:
         """Renew a tab's lease; `held` says whether the question still waits."""
         with self._lock:
-            slips = self._slips()
-            held = any(slip.key == key for slip in slips)
+            held = bool(self._slips("WHERE key = ?", key))
             if held and self._leases.get(key, (tab, 0.0))[0] == tab:
                 self._leases[key] = (tab, time.monotonic() + LEASE)
-            return {"held": held, **self._progress(tab, len(slips))}
+            return {"held": held, **self._progress(tab)}
 
     def answer(self, tab: str, key: str, said: Said, value: float | None, seconds: float) -> dict[str, Any]:
         """Record an answer; returns the tab's next question.
@@ -125,7 +129,7 @@ class LabelQueue:
             RunFailed: it could not be written.
         """
         with self._lock:
-            slip = next((slip for slip in self._slips() if slip.key == key), None)
+            slip = next(iter(self._slips("WHERE key = ?", key)), None)
             if slip is None:
                 raise NotWaiting
             seconds = min(max(seconds, 0.0), LONGEST) if math.isfinite(seconds) else 0.0
@@ -154,6 +158,7 @@ class LabelQueue:
             # Queued first: if this process dies in between, the question is asked once more rather than lost.
             self.store.wait_for([self._question(slip)], _OnBehalf(slip.teacher, slip.signature), slip.context)
             self.store.retract(label)
+            self._total -= label <= self._counted
             sitting.labels.pop()
             sitting.seconds.pop()
             self._leases = {key: lease for key, lease in self._leases.items() if lease[0] != tab}
@@ -162,20 +167,31 @@ class LabelQueue:
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _choose(self, slips: list[PendingQuestion], tab: str) -> PendingQuestion | None:
-        now = time.monotonic()
-        holders = {key: holder for key, (holder, until) in self._leases.items() if until > now}
-        mine = [slip for slip in slips if holders.get(slip.key) == tab]
-        free = [slip for slip in slips if slip.key not in holders]
-        return next(iter(mine + free + slips), None)
+    def _choose(self, tab: str) -> PendingQuestion | None:
+        """The question that the tab has, else the first that no other has, else the first."""
+        mine = [key for key, (holder, _) in self._leases.items() if holder == tab]
+        others = [key for key, (holder, _) in self._leases.items() if holder != tab]
+        first = f"{_FIRST} LIMIT 1"
+        for condition, *values in (
+            (f"WHERE key IN {_LISTED}", json.dumps(mine)),
+            (f"WHERE key NOT IN {_LISTED} {first}", json.dumps(others)),
+            (first,),
+        ):
+            slips = self._slips(condition, *values)
+            if slips:
+                return slips[0]
+        return None
 
-    def _forget_leases(self, slips: list[PendingQuestion], tab: str) -> None:
-        now, waiting = time.monotonic(), {slip.key for slip in slips}
+    def _forget_leases(self, tab: str) -> None:
+        """Forget leases that are over, or whose questions wait no more."""
+        leased = self._slips(f"WHERE key IN {_LISTED}", json.dumps(list(self._leases)))
+        now, waiting = time.monotonic(), {slip.key for slip in leased}
         self._leases = {
-            key: (holder, until)
-            for key, (holder, until) in self._leases.items()
-            if key in waiting and until > now and holder != tab
+            key: (holder, until) for key, (holder, until) in self._leases.items() if key in waiting and until > now
         }
+        mine = [key for key, (holder, _) in self._leases.items() if holder == tab]
+        for key in mine[1:]:
+            del self._leases[key]
 
     def _shown(self, slip: PendingQuestion) -> dict[str, Any]:
         frames = [[f"/frames/{file.name}" for file in self.store.frame_files(digest)] for digest in slip.segments]
@@ -187,21 +203,24 @@ class LabelQueue:
             "segments": frames[::-1] if slip.swapped else frames,
         }
 
-    def _progress(self, tab: str, waiting: int) -> dict[str, Any]:
+    def _progress(self, tab: str) -> dict[str, Any]:
         sitting = self._sittings.get(tab, TabSession())
         seconds = sum(sitting.seconds) / len(sitting.seconds) if sitting.seconds else None
         done = len(sitting.labels)
-        return {"done": done, "waiting": waiting, "total": self._count(), "seconds": seconds, "who": self.who}
+        waiting, total = self._counts()
+        return {"done": done, "waiting": waiting, "total": total, "seconds": seconds, "who": self.who}
 
     def _question(self, slip: PendingQuestion) -> Question:
         segments = tuple(self.store.segment(digest) for digest in slip.segments)
         return Question(slip.kind, segments, slip.goal, slip.levels)
 
-    # `LabelStore.waiting` reads every frame of every question; a page that is polled wants the questions only.
+    # `LabelStore.waiting` reads every frame of every question, and a queue may hold thousands: a page that is polled
+    # wants the questions that it asks for only.
 
-    def _slips(self) -> list[PendingQuestion]:
+    def _slips(self, condition: str, *values: str) -> list[PendingQuestion]:
+        """The waiting questions that satisfy the rest of a query."""
         with self._reading() as database:
-            rows = database.execute("SELECT * FROM waiting ORDER BY position, rowid").fetchall()
+            rows = database.execute(f"SELECT * FROM waiting {condition}", values).fetchall()
         return [
             PendingQuestion(
                 *(row["key"], row["teacher"], row["signature"], Context(row["run"], row["task"], row["step"])),
@@ -210,15 +229,20 @@ class LabelQueue:
             for row in rows
         ]
 
-    def _count(self) -> int:
-        """Number of people's answers in the store."""
+    def _counts(self) -> tuple[int, int]:
+        """Number of waiting questions, and of people's answers in the store.
+
+        Answers are counted once, and then those that are new; others that are undone elsewhere meanwhile stay counted.
+        """
         with self._reading() as database:
-            (count,) = database.execute(
-                "SELECT COUNT(*) FROM labels WHERE retracted IS NULL AND outcome != ? "
-                "AND (teacher = 'human' OR teacher LIKE 'human %')",
-                (Outcome.FAILED.value,),
+            (waiting,) = database.execute("SELECT COUNT(*) FROM waiting").fetchone()
+            (newest, total) = database.execute(
+                "SELECT COALESCE(MAX(id), 0), COALESCE(SUM(retracted IS NULL AND outcome != ? "
+                "AND (teacher = 'human' OR teacher LIKE 'human %')), 0) FROM labels WHERE id > ?",
+                (Outcome.FAILED.value, self._counted),
             ).fetchone()
-        return int(count)
+        self._counted, self._total = max(self._counted, newest), self._total + total
+        return int(waiting), self._total
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

@@ -153,5 +153,5 @@ def _import_vllm() -> Any:
         return importlib.import_module("vllm")
     except ImportError as error:
         raise BadInput(
-            f"policy.sampler=vllm needs vLLM and a GPU ({error}); pip install vllm, or take transformers"
+            f"policy.sampler=vllm needs vLLM and a GPU ({error}); pip install 'sightline[vllm]', or take transformers"
         ) from error

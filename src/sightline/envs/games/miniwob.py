@@ -22,6 +22,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import gymnasium
 import numpy as np
@@ -109,6 +110,11 @@ class MiniWoB(Game):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
+        if not self._browser.is_alive():  # killed from outside, perhaps since memory ran out
+            self._browser.close(self._page)
+            self._browser = _Browser.of_this_process(_pages())
+            self._url = f"{self._browser.address}{urlsplit(self._url).path}"
+            self._page = self._browser.open(self._url)
         said = self._browser.ask(self._begin, str(int(self.np_random.integers(2**31))))
         self._utterance = " ".join(str(said["utterance"] if isinstance(said, dict) else said).split())
         if not self._utterance:
@@ -226,6 +232,7 @@ class _Browser:
         threading.Thread(target=self._server.serve_forever, name="miniwob pages", daemon=True).start()
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._pages: list[Any] = []
+        self._closed = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="miniwob browser")
         self.ask(self._start)
 
@@ -238,11 +245,20 @@ class _Browser:
 
     def is_alive(self) -> bool:
         """Tell whether the browser still runs."""
-        return bool(self.ask(self._browser.is_connected))
+        return not self._closed and bool(self._thread.submit(self._browser.is_connected).result())
 
     def ask(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """The result of work that is done in the browser's thread."""
-        return self._thread.submit(work, *arguments).result()
+        """The result of work that is done in the browser's thread.
+
+        Raises:
+            RunFailed: the browser has ended.
+        """
+        try:
+            return self._thread.submit(work, *arguments).result()
+        except Exception as error:
+            if not type(error).__module__.startswith("playwright") or self.is_alive():
+                raise
+            raise RunFailed("the browser of the pages was ended from outside, perhaps since memory ran out") from error
 
     def _start(self) -> None:
         from playwright.sync_api import Error, sync_playwright
@@ -267,7 +283,9 @@ class _Browser:
     def _opened(self, url: str) -> Any:
         context = self._browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=1)
         # Whatever a page asks for beyond the loopback server is refused.
-        context.route(re.compile(rf"^(?!{re.escape(self.address)})"), lambda route: route.abort())
+        # The slash matters: in `http://127.0.0.1:80@elsewhere/` the host is elsewhere.
+        context.route(re.compile(rf"^(?!{re.escape(self.address)}/)"), lambda route: route.abort())
+        context.route_web_socket(re.compile(""), lambda socket: socket.close())
         page = context.new_page()
         page.set_default_timeout(PATIENCE)
         page.on("dialog", lambda dialog: dialog.dismiss())
@@ -282,14 +300,15 @@ class _Browser:
         from playwright.sync_api import Error
 
         self._pages.remove(page)
-        with contextlib.suppress(Error):  # of a browser that has died
+        with contextlib.suppress(Error, RunFailed):  # of a browser that has died
             self.ask(page.context.close)
         if self._pages:
             return
         if _Browser._known is self:
             _Browser._known = None
-        with contextlib.suppress(Error):
+        with contextlib.suppress(Error, RunFailed):
             self.ask(self._browser.close)
+        self._closed = True
         self.ask(self._playwright.stop)
         self._thread.shutdown()
         self._server.shutdown()

@@ -45,7 +45,7 @@ def floor_plans(places: frozenset[str], things: frozenset[str]) -> dict[tuple[st
     """
     package = find_spec("alfworld")
     if package is None or not package.submodule_search_locations:
-        raise BadInput("layouts=alfworld reads the files of its package; pip install alfworld")
+        raise BadInput("layouts=alfworld reads the files of its package: pip install 'sightline[alfworld]'")
     folder = Path(package.submodule_search_locations[0], "gen", "layouts")
     return {
         (room, number): _floor_plan(folder, 100 * hundreds + number, places, things)

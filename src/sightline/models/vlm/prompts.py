@@ -222,9 +222,18 @@ class PromptEncoder:
             )
         except (ValueError, TypeError, KeyError, IndexError, RuntimeError, ImportError) as error:
             said = " ".join(str(error).split())[:200]
-            raise BadInput(f"the model's processor cannot read {len(pictures)} pictures: {said}") from error
+            raise BadInput(
+                f"the model's processor cannot read {len(pictures)} pictures: {said}{self._marks_in(text, pictures)}"
+            ) from error
         self._check_whole(text, made["input_ids"][0].tolist())
         return dict(made)
+
+    def _marks_in(self, text: str, pictures: tuple[Picture, ...]) -> str:
+        """Advice where a prompt's own words hold what the model reads as a picture's place; empty where they do not."""
+        mark = getattr(self._processor, "image_token", None) or "<image>"
+        if not isinstance(mark, str) or text.count(mark) <= len(pictures):
+            return ""
+        return f"; the prompt holds '{mark}', which stands for a picture: leave it out, pictures are put in front"
 
     def _check_whole(self, text: str, ids: list[int]) -> None:
         """Refuse a prompt that the processor has cut: a picture may take many tokens, but never less than its mark.
