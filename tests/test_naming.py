@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -451,3 +453,13 @@ def test_infos_of_none_are_empty_and_ends_become_truth_values() -> None:
 )
 def test_what_is_no_single_environment_with_spaces_is_refused(build: Any, said: str) -> None:
     assert said in line(EnvMaker("it", build=build))
+
+
+@pytest.mark.parametrize("env", ["Humanoid-v5", "sightline/Humanoid-v0"])
+def test_variables_that_contradict_each_other_are_no_missing_package(env: str) -> None:
+    pytest.importorskip("mujoco")
+    program = f"from sightline.envs.making import EnvMaker; EnvMaker({env!r})()"
+    variables = os.environ | {"MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "osmesa"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=variables, check=False)
+    said = done.stderr.splitlines()[-1]
+    assert "MUJOCO_GL and PYOPENGL_PLATFORM contradict each other" in said and "not installed" not in said

@@ -16,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from sightline.envs.drawing import Size
 from sightline.envs.naming import Build
-from sightline.envs.rendering import CONTRADICTION, drawing_advice
+from sightline.envs.rendering import CONTRADICTION, drawing_advice, variables_contradict
 from sightline.errors import OURS, BadInput, RunFailed, nearest, reason_and_place, reason_of
 from sightline.requirements import wheel_of
 
@@ -227,7 +227,8 @@ def _inside_constructor(error: BaseException) -> bool:
 
 def _explained(error: BaseException, name: str) -> str:
     """A line for any other exception of a constructor."""
-    if "PYOPENGL_PLATFORM" in str(error):  # which Gymnasium takes for a missing package
+    # Gymnasium and others take that for a missing package.
+    if variables_contradict() and re.search("mujoco|PYOPENGL", str(error), re.IGNORECASE):
         return f"environment '{name}' cannot be built: {CONTRADICTION}"
     if isinstance(error, gymnasium.error.DependencyNotInstalled):
         return f"environment '{name}' needs a package that is not installed: {' '.join(str(error).split())}"

@@ -45,6 +45,12 @@ DRAWING_TROUBLE = {
 """Words of an error (a regular expression) -> what to do about it; the first that fits counts."""
 
 
+def variables_contradict() -> bool:
+    """Whether MuJoCo cannot be loaded since PyOpenGL was told of another renderer than MuJoCo."""
+    chosen, of_pyopengl = os.environ.get("MUJOCO_GL", "").lower(), os.environ.get("PYOPENGL_PLATFORM", "").lower()
+    return chosen in ("egl", "osmesa") and of_pyopengl not in ("", chosen)
+
+
 def drawing_advice(error: BaseException) -> str:
     """Advice on an exception of a renderer, as `"; do this"`; empty if it is not about displays or OpenGL.
 
@@ -98,6 +104,8 @@ def import_mujoco() -> Any:
     except ModuleNotFoundError as error:
         raise gymnasium.error.DependencyNotInstalled(f"{error}; pip install 'sightline[mujoco]'") from error
     except (ImportError, RuntimeError) as error:  # it is there, and cannot draw as the environment's variables say
+        if variables_contradict():
+            raise RunFailed(f"MuJoCo cannot be loaded: {CONTRADICTION}") from error
         raise RunFailed(f"MuJoCo cannot be loaded: {reason_of(error)}{drawing_advice(error)}") from error
     if mujoco.get_mju_user_warning() is None:
         # MuJoCo would write each into MUJOCO_LOG.TXT in the working directory. Whoever steps it looks at its counters.
