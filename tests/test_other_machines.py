@@ -10,16 +10,21 @@ import threading
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from PIL import Image
 
+import sightline as sl
 from conftest import TINY, Finished
 from odd_environments import Walk
 from sightline.doctor import examine
+from sightline.envs.workers import Worker, shared_picture
+from sightline.errors import BadInput
 from sightline.evaluation.video import write_scored_video
 from sightline.labels.store import LabelStore
+from sightline.models.vlm.loading import folder_of
 from sightline.runs import lease
 from sightline.runs.folder import RunFolder, default_run_path, latest_runs
 from sightline.runs.metrics import Metrics
@@ -77,6 +82,17 @@ def test_the_home_folder_by_its_sign(sightline: Sightline, tmp_path: Path, monke
     assert (tmp_path / "mine" / "result.json").is_file() and not Path("~").exists()
     assert sightline("report", tmp_path / "mine", "--out=~/page.html").code == 0
     assert (tmp_path / "page.html").is_file()
+
+
+def test_a_home_that_nobody_knows(sightline: Sightline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a user who is not known on this machine, or in a container whose user has neither `HOME` nor a name."""
+    Image.new("RGB", (8, 8)).save(tmp_path / "picture.png")
+    done = sightline("score", tmp_path / "picture.png", "--goal", "a pole", "--model", "~nobody-of-that-name/encoder")
+    check_one_line(done, 2, "~nobody-of-that-name")
+    assert "RuntimeError" not in done.err
+    assert folder_of("~nobody-of-that-name/model") == Path("~nobody-of-that-name/model")
+    with pytest.raises(BadInput, match="is not a run folder"):
+        sl.train(run_dir="~nobody-of-that-name/run", resume=True)
 
 
 def test_a_film_goes_where_its_path_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,6 +240,67 @@ def test_a_working_folder_that_is_gone(tmp_path: Path) -> None:
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "sightline: the working folder has been removed; change to another one first\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError(24, "Too many open files"), "ulimit -n"),
+        (BlockingIOError(11, "Resource temporarily unavailable"), "ulimit -u"),
+        (RuntimeError("can't start new thread"), "ulimit -u"),
+        (OSError(12, "Cannot allocate memory"), "ulimit -v"),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "ulimit -v"),
+        (FileNotFoundError(2, "No usable temporary directory found in ['/tmp']"), "TMPDIR"),
+    ],
+)
+def test_limits_of_an_account(
+    sightline: Sightline, monkeypatch: pytest.MonkeyPatch, error: Exception, expected: str
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr("sightline.cli.commands.print_rows", fail)
+    done = sightline("recipes")
+    check_one_line(done, 1, expected)
+    assert type(error).__name__ not in done.err
+
+
+def test_an_account_that_may_start_no_thread(sightline: Sightline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries would send SIGINT to this process when they are loaded, as if the user had interrupted it."""
+
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    done = sightline("score", "picture.png", "--goal", "a pole")
+    check_one_line(done, 1, "no more processes or threads", "ulimit -u")
+
+
+def test_threads_are_tried_all_at_a_time_and_end(sightline: Sightline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    alive: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def note(self: threading.Thread) -> None:
+        start(self)
+        alive.append(self)
+        assert all(thread.is_alive() for thread in alive)
+
+    monkeypatch.setattr(threading.Thread, "start", note)
+    assert sightline("recipes").code == 0
+    assert len(alive) == 3
+    for thread in alive:
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def test_pictures_are_sent_where_no_folder_can_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**named: Any) -> Any:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/var/tmp']")
+
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", refuse)
+    monkeypatch.setattr("tempfile.gettempdir", refuse)
+    assert shared_picture(cast(Worker, None), (4, 4, 3)) is None
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ def train(
     if resume:
         if run_dir is None:
             raise BadInput("say which run to resume: run_dir=…")
-        run = open_run(Path(run_dir).expanduser())
+        run = open_run(Path(os.path.expanduser(run_dir)))
         if recipe is None and set(overrides) <= {"steps"}:
             run.trusted_recipe(trust)  # before anything that it names is imported
             wanted = load_recipe(run.document(), overrides, own=False)
@@ -92,7 +93,7 @@ def train(
     else:
         wanted = load_recipe(_said(recipe), overrides)
         name = recipe_name(None if isinstance(recipe, Mapping) or recipe is None else str(recipe), wanted)
-        path = Path(run_dir).expanduser() if run_dir is not None else default_run_path(name)
+        path = Path(os.path.expanduser(run_dir)) if run_dir is not None else default_run_path(name)
         path = path.absolute()  # some simulators change the working folder while they are built
         completed = roles.complete(wanted)
     said = ", ".join([repr(recipe), *(f"{key}={value!r}" for key, value in overrides.items())])

@@ -619,6 +619,8 @@ def _errors_in_one_line() -> Iterator[None]:
             _leave(f"{place}{error.strerror}; what was saved before is whole, and --resume goes on from it", 1, error)
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             _leave(f"'{str(error.filename)[:60]}…' is too long for the name of a file", 2, error)
+        if (limit := _limit_of(error)) is not None:
+            _leave(limit, 1, error)
         reason = " ".join(str(error).split())
         _leave(f"{type(error).__name__}: {reason} (sightline --debug … shows where){_versions_to_blame()}", 1, error)
     except BaseException as error:  # SystemExit and the like, of an environment, a reward or a plug-in
@@ -646,6 +648,45 @@ def _misuse(error: Any) -> str:
         message = re.sub(pattern, words, message)
     command = getattr(getattr(error, "ctx", None), "command_path", "sightline")
     return f"{message} ('{command} --help' lists what there is)"
+
+
+def _limit_of(error: Exception) -> str | None:
+    """What to do about a limit of this machine or account that an exception comes from; None if it comes from none."""
+    message = str(error)
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.EMFILE, errno.ENFILE):
+        return (
+            "no more files can be opened; raise the limit, for example by 'ulimit -n 4096', or say fewer envs; what "
+            "was saved before is whole"
+        )
+    if number == errno.EAGAIN or "can't start new thread" in message:
+        return (
+            "no more processes or threads can be started; end some, or raise the limit ('ulimit -u' shows that of "
+            "processes, 'ulimit -v' that of memory)"
+        )
+    if number == errno.ENOMEM or "failed to map segment" in message or "annot allocate memory" in message:
+        return "there is not enough memory; end other programs, or raise the limit ('ulimit -v' shows it)"
+    if isinstance(error, FileNotFoundError) and "No usable temporary directory" in message:
+        return "no folder for temporary files can be written to; make one, and name it by TMPDIR=DIR"
+    return None
+
+
+def _check_threads() -> None:
+    """Start as many threads as libraries start when they are loaded, all at a time.
+
+    Where they cannot, they do not raise: some send SIGINT to their own process, some end it.
+
+    Raises:
+        RuntimeError: Python's own, if one cannot be started.
+    """
+    stated = os.environ.get("OMP_NUM_THREADS", "")
+    count = int(stated) if stated.isdecimal() else os.cpu_count() or 1
+    end = threading.Event()
+    try:
+        for _ in range(min(count, 64)):
+            threading.Thread(target=end.wait, name="limits", daemon=True).start()
+    finally:
+        end.set()
 
 
 def _versions_to_blame() -> str:
@@ -686,6 +727,7 @@ def main() -> None:
         # Renderers that failed to start complain once more when they are collected.
         sys.unraisablehook = lambda unraisable: None
     with _errors_in_one_line():
+        _check_threads()
         code = app(prog_name="sightline", standalone_mode=False)  # Typer turns Ctrl-C into the code 130
         if code == 130:
             raise KeyboardInterrupt if Interruption.signal_number is None else GivenUp(Interruption.signal_number)

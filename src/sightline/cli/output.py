@@ -50,10 +50,7 @@ def _reserve_stdout(context: typer.Context, as_json: bool) -> bool:
 
 def in_home(path: Path | None) -> Path | None:
     """A path whose `~` is the home folder; most shells leave it as it is in `--run-dir=~/runs`."""
-    try:
-        return None if path is None else path.expanduser()
-    except RuntimeError:  # nobody knows where that is
-        return path
+    return None if path is None else Path(os.path.expanduser(path))
 
 
 AsJson = Annotated[

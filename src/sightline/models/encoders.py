@@ -6,6 +6,7 @@ Image size, mean and standard deviation, interpolation and tokenizer all come fr
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -549,7 +550,7 @@ def cannot_load(name: str, error: Exception) -> Exception:
             f"encoder '{name}' needs code of its own to be run, which is never done; take one that open_clip or "
             "transformers knows"
         )
-    if name in BUNDLED or Path(source).expanduser().exists():
+    if name in BUNDLED or os.path.exists(os.path.expanduser(source)):
         return RunFailed(f"the files of encoder '{name}' cannot be read: {reason}")
     if name.startswith("hf:") and means_folder(source):
         return BadInput(f"there is no folder '{source}'")
@@ -587,7 +588,8 @@ def warn_of_cropping(encoder: Encoder, height: int, width: int, key: str) -> str
 
 def _folder(name: str) -> Path:
     """Folder of an encoder that is one."""
-    return bundled_folder(name) if name in BUNDLED else Path(re.sub("^(local-dir|hf):", "", name)).expanduser()
+    # Not `Path.expanduser`, which raises where nobody knows the home of a user who is named.
+    return bundled_folder(name) if name in BUNDLED else Path(os.path.expanduser(re.sub("^(local-dir|hf):", "", name)))
 
 
 def model_card(name: str) -> str | None:

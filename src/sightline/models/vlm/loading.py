@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import re
 import warnings
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ def folder_of(name: str) -> Path | None:
     if name in BUNDLED:
         return bundled_vlm_folder(name)
     # Whether a folder is meant is asked of the name as it was written: a `Path` drops the `./` that says so.
-    return Path(name).expanduser() if means_folder(name) else None
+    return Path(os.path.expanduser(name)) if means_folder(name) else None
 
 
 def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any) -> tuple[Any, Any]:
