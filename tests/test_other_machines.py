@@ -294,6 +294,17 @@ def test_threads_are_tried_all_at_a_time_and_end(sightline: Sightline, monkeypat
         assert not thread.is_alive()
 
 
+def test_doctor_without_a_folder_for_temporary_files(sightline: Sightline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is loaded: torch, left half loaded, ends its process by a fault."""
+
+    def refuse() -> Any:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/var/tmp']")
+
+    monkeypatch.setattr("tempfile.gettempdir", refuse)
+    monkeypatch.setattr("sightline.doctor._processor", lambda: pytest.fail("nothing is loaded"))
+    check_one_line(sightline("doctor"), 1, "TMPDIR=DIR")
+
+
 def test_pictures_are_sent_where_no_folder_can_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**named: Any) -> Any:
         raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/var/tmp']")

@@ -9,6 +9,7 @@ import platform
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -67,7 +68,11 @@ def examine(say: Callable[[str], None] = lambda what: None) -> list[Check]:
 
     Args:
         say: is told what is looked at next; some of it takes seconds.
+
+    Raises:
+        FileNotFoundError: no folder for temporary files can be written to.
     """
+    tempfile.gettempdir()  # torch cannot be loaded without; left half loaded, it would end this process as it leaves
     checks = [Check("python", True, f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
     say("versions of packages")
     checks += _packages()

@@ -120,7 +120,7 @@ def import_code(name: str) -> ModuleType:
 
 def _import_file(name: str) -> ModuleType:
     """Import a file under a name of its own, which no other module has; once, however often it is asked for."""
-    file = Path(name).expanduser()
+    file = Path(os.path.expanduser(name))
     if not file.is_file():
         raise BadInput(f"there is no file '{name}'")
     place = os.path.realpath(file)
