@@ -150,7 +150,8 @@ class Attempt:
 
     def _own(self, process: psutil.Process) -> bool:
         with contextlib.suppress(psutil.Error):
-            return process.environ().get("TMPDIR") == str(self.temporary) and process.status() != psutil.STATUS_ZOMBIE
+            is_alive = process.status() != psutil.STATUS_ZOMBIE
+            return is_alive and process.environ().get("TMPDIR") == str(self.temporary)
         return False
 
 
