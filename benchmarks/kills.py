@@ -151,7 +151,7 @@ class Attempt:
     def _own(self, process: psutil.Process) -> bool:
         with contextlib.suppress(psutil.Error):
             is_alive = process.status() != psutil.STATUS_ZOMBIE
-            return is_alive and process.environ().get("TMPDIR") == str(self.temporary)
+            return bool(is_alive and process.environ().get("TMPDIR") == str(self.temporary))
         return False
 
 
