@@ -80,7 +80,7 @@ def test_an_id_without_a_version_is_the_newest_one_as_for_gymnasium() -> None:
         ("Zzyzx-v0", "an id that a package registers is named with its module: env=module:Zzyzx-v0"),
         ("Pendulm-v1", "did you mean 'Pendulum-v1'"),
         (":", "env=':' names no environment; say an id, module:id, module:Class, or file.py:Class"),
-        ("", "there is no environment ''"),
+        ("", "env is empty; say a task"),
     ],
 )
 def test_an_unknown_id_is_answered_by_what_to_say(name: str, said: str) -> None:

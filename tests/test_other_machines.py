@@ -306,10 +306,10 @@ def test_doctor_without_a_folder_for_temporary_files(sightline: Sightline, monke
 
 
 def test_pictures_are_sent_where_no_folder_can_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**named: Any) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
         raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/var/tmp']")
 
-    monkeypatch.setattr("tempfile.NamedTemporaryFile", refuse)
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
     monkeypatch.setattr("tempfile.gettempdir", refuse)
     assert shared_picture(cast(Worker, None), (4, 4, 3)) is None
 
