@@ -181,6 +181,15 @@ def _forbid_writing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", allowed)
 
 
+def test_a_new_label_store_where_nothing_can_be_written(sightline: Sightline, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, *_: Any, **named: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    done = sightline("label", "import", "labels.parquet", "--into", "store")
+    check_one_line(done, 2, "the label store 'store' cannot be opened: Permission denied")
+
+
 def test_the_report_of_a_run_that_cannot_be_written(
     sightline: Sightline, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,7 +192,9 @@ class LabelStore:
             self._database = sqlite3.connect(place, timeout=60, check_same_thread=False, uri=True)
         except (FileExistsError, NotADirectoryError) as error:
             raise BadInput(f"'{folder}' is a file; a label store is a folder") from error
-        except (OSError, sqlite3.Error) as error:
+        except OSError as error:
+            raise BadInput(f"the label store '{folder}' cannot be opened: {error.strerror or error}") from error
+        except sqlite3.Error as error:
             raise RunFailed(f"the label store '{folder}' cannot be opened: {error}") from error
         self._database.row_factory = sqlite3.Row
         self._database.execute("PRAGMA trusted_schema=OFF")
