@@ -150,8 +150,8 @@ class Attempt:
 
     def _own(self, process: psutil.Process) -> bool:
         with contextlib.suppress(psutil.Error):
-            is_alive = process.status() != psutil.STATUS_ZOMBIE
-            return bool(is_alive and process.environ().get("TMPDIR") == str(self.temporary))
+            mine: bool = process.environ().get("TMPDIR") == str(self.temporary)
+            return mine and bool(process.status() != psutil.STATUS_ZOMBIE)
         return False
 
 
@@ -296,7 +296,7 @@ def whole(name: str) -> Tally:
     """The run that is left alone."""
     began = time.monotonic()
     attempt = Attempt(name, f"{name}-whole")
-    code = attempt.ended_by(began + 600)
+    code = attempt.ended_by(began + 3600)
     seconds = time.monotonic() - began
     if code != 0:
         raise SystemExit(f"{name} ended with {code}: {attempt.log.read_text()[-1000:]}")
