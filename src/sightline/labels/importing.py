@@ -128,8 +128,6 @@ def import_labels(
     files = list(_files(paths))
     if not files:
         raise BadInput(f"no *.pkl under {', '.join(f'{str(path)!r}' for path in paths)}")
-    if not all(sentence.strip() for sentence in goal):
-        raise BadInput("the goal is empty; write what the pictures were to show")
     if not goal and any(file.suffix != ".parquet" for file in files):
         raise BadInput('cached labels do not say what was asked; add --goal "…" with the goal\'s words')
     count, ranges = _Count.of(store), _ScoreRanges()
