@@ -97,6 +97,7 @@ class Machine:
         refused: command -> the line that is expected in place of an answer.
         user: as a user who is not root, and owns `$PLACE` unless the script gives it away.
         namespaces: flags of `unshare`; mounts are lost with the command.
+        within: command that carries out ours, as the user.
         python: flags of Python.
         recipe: what `train` is given.
         keys: further recipe keys of `train`.
@@ -113,6 +114,7 @@ class Machine:
     refused: Mapping[str, Refusal] = field(default_factory=dict)
     user: bool = False
     namespaces: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
     python: tuple[str, ...] = ()
     recipe: str = "cartpole"
     keys: tuple[str, ...] = ()
@@ -150,9 +152,6 @@ time.time = lambda: real() - shift()
 time.time_ns = lambda: int(time.time() * 1e9)
 datetime.datetime = Back
 """
-
-LIMITED_USER = 'exec prlimit --nproc=1 "$@"'
-"""Root has no such limit; it counts from when the command becomes the user's."""
 
 MACHINES = (
     Machine("ordinary"),
@@ -198,7 +197,7 @@ MACHINES = (
         environment={"HOME": "/nonexistent"},
         refused=refusing(("report", "label stats"), "cannot be written to")
         | refusing(("train", "resume", "evaluate", "score", "doctor"), "TMPDIR", 1)
-        | {"label run": Refusal("Read-only file system", 1)},
+        | {"label run": Refusal("Read-only file system")},
     ),
     # -- letters and streams
     Machine(
@@ -218,7 +217,8 @@ MACHINES = (
         "a working folder that is read-only",
         'chown 0 .; chmod 555 .; exec "$@"',
         user=True,
-        refused=refusing(("train", "report", "label run", "label stats"), "cannot be written to"),
+        refused=refusing(("report", "label stats"), "cannot be written to")
+        | refusing(("train", "label run"), "Permission denied"),
     ),
     Machine(
         "a working folder that was deleted",
@@ -264,7 +264,12 @@ MACHINES = (
     # -- limits
     Machine("64 open files", 'ulimit -n 64; exec "$@"'),
     Machine("4 GB of address space", 'ulimit -v 4194304; exec "$@"'),
-    Machine("one process", LIMITED_USER, user=True, refused=refusing(EVERY, "no more processes or threads", 1)),
+    Machine(
+        "one process",
+        user=True,
+        within=("prlimit", "--nproc=1"),  # root has no such limit
+        refused=refusing(EVERY, "no more processes or threads", 1),
+    ),
     Machine("one core", 'exec taskset -c 0 "$@"'),
     Machine("one core, 64 threads", 'exec taskset -c 0 "$@"', environment={"OMP_NUM_THREADS": "64"}),
     Machine("64 threads", environment={"OMP_NUM_THREADS": "64", "MKL_NUM_THREADS": "64"}),
@@ -433,7 +438,7 @@ class Workshop:
         arguments = [part.format(**names) for part in COMMANDS[command]]
         if command == "train":
             arguments += machine.keys
-        line = [sys.executable, *machine.python, "-m", "sightline", *arguments]
+        line = [*machine.within, sys.executable, *machine.python, "-m", "sightline", *arguments]
         script, namespaces = machine.script, machine.namespaces
         if machine.user:
             # The script is root's, who makes the machine; its command is the user's.
