@@ -632,7 +632,7 @@ def test_templates_that_fail_say_so(fresh: Callable[..., VLM]) -> None:
     if transformers.__version__.startswith("4."):
         return  # its processors do not count pictures
     with pytest.raises(
-        BadInput, match="cannot read 1 pictures.*holds .<image>., which stands for a picture: leave it out"
+        BadInput, match=r"cannot read 1 pictures.*holds .<image>., which stands for a picture: leave it out"
     ):
         vlm.encode([ChatTurn("<image><image>", (picture(0),))])
 
