@@ -448,8 +448,9 @@ def training() -> Iterator[Line]:
     yield line("train", *WORDS, "learner.action_noise=much", names="action_noise")
     yield line("train", *WORDS, "learner.action_noise={kind: pink, sigma: 1}", names="action_noise")
     yield line("train", *WORDS, "step_timeout=3", names="workers")
-    for kind in ("zeroshot", "words", "learnt", "sum", "my_module:Reward", "sightline", ":", "none.py:Reward"):
+    for kind in ("zeroshot", "words", "learnt", "my_module:Reward", "sightline", ":", "none.py:Reward"):
         yield line("train", "cartpole", f"reward.kind={kind}", names=kind.partition(":")[0])
+    yield line("train", "cartpole", "reward.kind=sum", names="reward.terms")
     yield line("train", "cartpole", "reward.kind=sum", "reward.terms=[]", names="terms")
     yield line("train", "cartpole", "reward.kind=sum", "reward.terms=[{weight: much}]", names="weight")
     yield line("train", "cartpole", "reward.kind=sum", "reward.terms=[{reward: {kind: none}}]", names="kind")
