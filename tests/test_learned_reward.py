@@ -23,6 +23,7 @@ from sightline.preferences.feedback.pairs import PairsConfig
 from sightline.preferences.feedback.ratings import RatingsConfig
 from sightline.preferences.feedback.scores import ScoresConfig
 from sightline.preferences.pool import SegmentPool, whole_segments
+from sightline.rewards.kept import as_learned, save_reward
 from sightline.rewards.learned import fitting
 from sightline.rewards.learned.config import CNNConfig, EmbeddingHeadConfig, FittingConfig, ResNetConfig, StatesConfig
 from sightline.rewards.learned.fitting import Examples, Fit
@@ -349,6 +350,23 @@ def test_a_restored_reward_pays_the_same(kind: str, tmp_path: Path) -> None:
     second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
     np.testing.assert_array_equal(first(seen), second(seen))
     assert second.ready
+
+
+def test_a_reward_that_was_an_earlier_one_for_a_while_is_itself_again(tmp_path: Path) -> None:
+    """As where an evaluation that the other process began is made in this one, after the reward has learned more."""
+    reward, states = reward_on_states(), np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
+    reward.fit_normalizer(states)
+    save_reward(tmp_path, reward)
+    before = reward(states)
+    with torch.no_grad():
+        for weights in reward.ensemble.parameters():
+            weights.mul_(-2)
+    reward.fit_normalizer(states)
+    after = reward(states)
+    with as_learned(tmp_path, reward):
+        np.testing.assert_array_equal(reward(states), before)
+    np.testing.assert_array_equal(reward(states), after)
+    assert not np.array_equal(before, after)
 
 
 def test_a_reward_is_saved_as_a_folder(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ def load_reward(folder: Path, model: RewardModel) -> None:
 @contextlib.contextmanager
 def as_learned(folder: Path, model: RewardModel) -> Iterator[None]:
     """Context in which a reward model is what it was when `save_reward` wrote the folder."""
-    now = model.state_dict()
+    # A copy: networks give their weights themselves, into which others are loaded below.
+    now = copy.deepcopy(model.state_dict())
     load_reward(folder, model)
     try:
         yield
