@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -63,26 +65,56 @@ def test_the_numbers_are_the_same(sightline: Sightline, tmp_path: Path, in_betwe
     assert learners[0]["num_timesteps"] == learners[1]["num_timesteps"] == 256
 
 
-def test_kill_nine_ends_both_and_resuming_finds_the_same(
-    sightline: Sightline, tmp_path: Path, in_between: Path
+@pytest.mark.parametrize(("victim", "overrides"), [("parent", ()), ("group", ("workers=processes",))])
+def test_kill_nine_ends_all_and_resuming_finds_the_same(
+    sightline: Sightline, tmp_path: Path, in_between: Path, victim: str, overrides: tuple[str, ...]
 ) -> None:
     run = tmp_path / "run"
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    process = start_sightline("train", *BACKGROUND, "--run-dir", run, cwd=tmp_path, TMPDIR=str(temporary))
+    command = ("train", *BACKGROUND, *overrides, "--run-dir", run)
+    process = start_sightline(*command, cwd=tmp_path, TMPDIR=str(temporary))
     deadline = time.monotonic() + 120
     while len(list((run / "checkpoints").glob("step-*"))) < 2:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
-    (other,) = psutil.Process(process.pid).children()
-    os.kill(process.pid, signal.SIGKILL)
+    others = psutil.Process(process.pid).children(recursive=True)
+    assert others, "the one that evaluates, at least"
+    # The process that evaluates is in a group of its own, and is not killed with the others.
+    process.kill() if victim == "parent" else os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    other.wait(timeout=30)  # its standard input has come to an end
+    _, alive = psutil.wait_procs(others, timeout=30)
+    assert not alive, "its standard input has come to an end"
     assert not list(temporary.glob("sightline-*")), "the policies that were evaluated"
     kept = Path(shutil.copytree(run, tmp_path / "kept"))
-    done = sightline("train", *BACKGROUND, "--run-dir", kept, "--resume")
+    done = sightline("train", *BACKGROUND, *overrides, "--run-dir", kept, "--resume")
     assert done.code == 0, done.err
     check_same(kept, in_between)
+
+
+def test_the_other_process_is_killed_in_the_middle_of_a_job(
+    sightline: Sightline, tmp_path: Path, in_between: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    submit = EvaluationProcess.submit
+
+    def fatal(self: EvaluationProcess, *job: Any) -> None:
+        submit(self, *job)
+        for child in psutil.Process().children():
+            if {"sightline.control.background", str(run)} <= set(child.cmdline()):
+                child.kill()
+
+    monkeypatch.setattr(EvaluationProcess, "submit", fatal)
+    done = sightline("train", *BACKGROUND, "--run-dir", run)
+    assert done.code == 0, done.err
+    (warning,) = [line for line in done.lines if line.startswith("warning")]
+    assert "evaluation in the background failed (its process has ended)" in warning
+    check_same(run, in_between)
+    gc.collect()
+    assert not list(temporary.glob("sightline-*"))
 
 
 def test_without_the_other_process_evaluations_are_made_in_between(
