@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -174,8 +175,17 @@ def _entries(folder: Path) -> set[str]:
     return {str(path) for path in folder.iterdir()} if folder.is_dir() else set()
 
 
+def _chosen(run: Path) -> Path:
+    result = json.loads((run / "result.json").read_text())
+    return run / "checkpoints" / f"best-{result['chosen_step']:012d}"
+
+
 def _files(run: Path) -> set[str]:
-    return {str(path.relative_to(run)) for path in run.rglob("*")}
+    """Names of all files; of best checkpoints only the chosen one's, as those that the last checkpoints refer to beside
+    it depend on when evaluations in the background have ended."""
+    best = str(run / "checkpoints" / "best-")
+    paths = [path for path in run.rglob("*") if not str(path).startswith(best) or path.is_relative_to(_chosen(run))]
+    return {str(path.relative_to(run)) for path in paths}
 
 
 def _outcome(run: Path) -> dict[str, Any]:
@@ -186,8 +196,8 @@ def _outcome(run: Path) -> dict[str, Any]:
 
 
 def chosen_weights(run: Path) -> list[bytes]:
-    """The files of weights of the best checkpoints, in order of their names."""
-    return [file.read_bytes() for file in sorted((run / "checkpoints").glob("best-*/*.safetensors"))]
+    """The files of weights of the chosen checkpoint, in order of their names."""
+    return [file.read_bytes() for file in sorted(_chosen(run).glob("*.safetensors"))]
 
 
 def unlike(name: str, run: Path, whole: Path) -> list[str]:
