@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sightline.errors import BadInput, RunFailed
+from sightline.errors import BadInput
 from sightline.labels.exporting import DATA, export_labels
 from sightline.labels.importing import import_labels
 from sightline.labels.parquet import read_parquet
@@ -174,7 +174,7 @@ def test_what_is_there_is_not_overwritten(store: LabelStore, tmp_path: Path) -> 
 
 def test_an_export_that_fails_leaves_nothing(store: LabelStore, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFailed, match="cannot be written"):
+    with pytest.raises(BadInput, match="leads through a file that is no folder"):
         export_labels(store, tmp_path / "file" / "a.parquet")
     for file in (store.folder / "frames").rglob("*.png"):
         file.unlink()
