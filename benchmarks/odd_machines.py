@@ -137,7 +137,8 @@ def with_recipe(name: str, script: str, refusal: Refusal | None = None) -> Machi
 
 MOUNTS = ("--mount",)
 READ_ONLY = "mount --bind {0} {0}; mount -o remount,ro,bind {0}; "
-RECIPE = "env: cartpole\\nsteps: 64\\ngoal: a pole upright\\n"
+RECIPE = shlex.quote(str(ROOT / "src" / "sightline" / "recipes" / "cartpole.yaml"))
+"""The recipe of the ordinary machine."""
 
 BACK = """
 import datetime, time
@@ -292,12 +293,14 @@ MACHINES = (
     Machine("a DISPLAY that is dead", environment={"DISPLAY": ":99"}),
     Machine("CUDA_VISIBLE_DEVICES without a GPU", environment={"CUDA_VISIBLE_DEVICES": "3"}),
     # -- configuration files
-    with_recipe("a recipe with CRLF", rf"printf '{RECIPE}' | sed 's/$/\r/' >r.yaml"),
-    with_recipe("a recipe with a byte order mark", rf"printf '\xef\xbb\xbf{RECIPE}' >r.yaml"),
+    with_recipe("a recipe with CRLF", rf"sed 's/$/\r/' {RECIPE} >r.yaml"),
+    with_recipe("a recipe with a byte order mark", rf"(printf '\xef\xbb\xbf'; cat {RECIPE}) >r.yaml"),
     with_recipe("a recipe with nothing in it", "touch r.yaml", Refusal("r.yaml")),
-    with_recipe("a recipe through a pipe", f"mkfifo r.yaml; printf '{RECIPE}' >r.yaml &"),
+    with_recipe("a recipe through a pipe", f"mkfifo r.yaml; cat {RECIPE} >r.yaml &"),
     with_recipe("a recipe that is a folder", "mkdir r.yaml", Refusal("r.yaml")),
-    with_recipe("a recipe of 10 MB", f"(printf '{RECIPE}'; yes '# a comment' | head -c 10M) >r.yaml"),
+    with_recipe(
+        "a recipe of 10 MB", f"(cat {RECIPE}; yes '# a comment' | head -c 10M) >r.yaml", Refusal("larger than")
+    ),
     # -- networks
     Machine("no network", namespaces=("--net",)),
     Machine(
@@ -310,7 +313,7 @@ MACHINES = (
         commands=("train",),
         keys=("reward.encoder=ViT-B-32/laion2b_s34b_b79k",),
         environment={"HF_HOME": "{place}/hub"},
-        refused={"train": Refusal("ViT-B-32")},
+        refused={"train": Refusal("could not be downloaded", 1)},
     ),
 )
 
@@ -409,6 +412,7 @@ class Workshop:
         leftovers += [f"$TMPDIR/{path.name}" for path in (place / "tmp").iterdir() if not _stays(path.name)]
         products = (machine.new, "asked", "page.html", "labels.html")
         made = [name for name in products if name != "." and os.path.lexists(work / name)]
+        err = err.replace(f"{place}/", "…/")
         done = Done(code, out, err, tuple(leftovers), tuple(made), round(seconds, 1))
         if keep_at is None:
             shutil.rmtree(place)
