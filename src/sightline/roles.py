@@ -181,7 +181,7 @@ def evaluate(run: RunFolder, episodes: int, seed: int, trust: bool, overrides: S
         from sightline.agents.run_evaluation import evaluate_run as evaluate_agent
 
         if overrides:
-            raise BadInput("an agent's run is evaluated as its recipe says; leave out the overrides")
+            raise BadInput(f"an agent's run is evaluated as its recipe says; leave out {' '.join(overrides)}")
         return evaluate_agent(run, episodes, seed, trust)
     from sightline.control.run_evaluation import evaluate_run as evaluate_control
 

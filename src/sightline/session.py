@@ -32,7 +32,7 @@ from sightline.rewards.base import Interrupted
 from sightline.runs.checkpoints import Checkpoint, CheckpointStore
 from sightline.runs.files import read_document, write_document
 from sightline.runs.folder import RunFolder
-from sightline.runs.metrics import Metrics
+from sightline.runs.metrics import Metrics, check_metrics
 from sightline.runs.progress import Progress
 from sightline.runs.stopping import GivenUp, Stopped, StopRequests
 
@@ -532,12 +532,14 @@ def last_saved_step(run: RunFolder) -> int | None:
 
 
 def check_resumable(run: RunFolder) -> None:
-    """Refuse to resume a run that would begin again and so replace what it has chosen.
+    """Refuse to resume a run that would begin again and so replace what it has chosen, or whose metrics are none.
 
     Raises:
+        Damaged: its metrics file is damaged.
         BadInput: all checkpoints that it could go on from were removed; or they are damaged, which takes longer to find
             out and is looked at here only if the run has ended.
     """
+    check_metrics(run.metrics_file)
     store = CheckpointStore(run, "step", keep=1)
     ended = (run.path / "result.json").is_file()
     found = store.latest() if ended else next(store.all(), None)

@@ -13,7 +13,7 @@ import numpy as np
 from sightline.agents.algorithms.base import AlgorithmConfig
 from sightline.agents.demos import Demo, demonstrations, read_demos
 from sightline.agents.engines.engine import Engine
-from sightline.agents.prompting import BLANK, demonstration
+from sightline.agents.prompting import BLANK, demonstration, prompt_text
 from sightline.agents.rewards import TurnRewards
 from sightline.agents.rollouts import RolloutWorker
 from sightline.agents.samplers import Sampler
@@ -29,9 +29,10 @@ from sightline.envs.tasks import find_task
 from sightline.envs.vector import close_env
 from sightline.errors import BadInput
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played
+from sightline.images import Picture
 from sightline.models.vlm.card import with_taught_form
 from sightline.models.vlm.model import VLM
-from sightline.models.vlm.types import EVERY_TOKEN, Truncation
+from sightline.models.vlm.types import EVERY_TOKEN, ChatTurn, Truncation
 from sightline.rewards.base import OnlineRewardModel, RewardModel, frame_shrinker
 from sightline.rewards.building import (
     RewardContext,
@@ -301,15 +302,22 @@ def evaluation_worker(recipe: AgentRecipe, vlm: VLM | None = None, judge: Reward
     )
 
 
-def _check_length(recipe: AgentRecipe, vlm: VLM) -> None:
-    """Refuse a token limit below the shortest complete reply.
+def _check_texts(recipe: AgentRecipe, vlm: VLM) -> None:
+    """Refuse a prompt that the model's processor cannot read, and a token limit below the shortest complete reply.
 
     Raises:
-        BadInput: naming the minimum.
+        BadInput: as the processor says; or naming the minimum.
     """
     game = game_maker(recipe)()
-    names, queried_facts = game.get_wrapper_attr("action_names"), game.get_wrapper_attr("asked")
-    close_env(game)
+    try:
+        names, queried_facts = game.get_wrapper_attr("action_names"), game.get_wrapper_attr("asked")
+        observation, info = begin_once(game, recipe.env)
+        shown = names or tuple(info.get("legal_actions", ()))
+        text = prompt_text(observation.text, recipe.replies, queried_facts, shown)
+        vlm.encode([ChatTurn(text, tuple(Picture(np.array(image)) for image in observation.images))])
+    finally:
+        close_env(game)
+
     thoughts = BLANK * 8
     facts = dict.fromkeys(queried_facts, BLANK)
     shortest = (demonstration(recipe.replies, facts, thoughts, name) for name in names or (BLANK,))
@@ -384,7 +392,7 @@ def build(recipe: AgentRecipe) -> AgentSetup:
     vlm = load_model(recipe)
     if not any(parameter.requires_grad for parameter in vlm.model.parameters()):
         raise BadInput("nothing is left to learn: policy.freeze names all parts; take one out")
-    _check_length(recipe, vlm)
+    _check_texts(recipe, vlm)
     server: VLLMSampler | ServerSampler | None = None
     if recipe.policy.sampler == "vllm":
         from sightline.agents.samplers.vllm import VLLMSampler

@@ -173,17 +173,17 @@ def _run_to_resume(arguments: list[str], path: Path | None, trust: bool) -> tupl
             raise BadInput("say which run to resume: the same command as before, or --run-dir")
         run = open_run(path)
         return run, path.name, roles.resumed_recipe(run, None, (), trust)
-    if all(argument.partition("=")[0] == "steps" for argument in arguments) and path is not None:
+    stated = [text.partition("=")[0] for text in arguments if "=" in text]
+    if path is not None and _split(arguments)[0] is None and "env" not in stated:  # keys of the run's own recipe
         run = open_run(path)
-        run.trusted_recipe(trust)  # before anything that it names is imported
+        run.trusted_recipe(trust, stated)  # before anything that it names is imported
         wanted = load_recipe(run.document(), arguments, own=False)
-        return run, path.name, roles.resumed_recipe(run, wanted, ["steps"], trust, True)
+        return run, path.name, roles.resumed_recipe(run, wanted, stated, trust, True)
     # A recipe that the user names says what it says in the user's name, but not the run's own.
     own = path is not None and os.path.realpath(arguments[0]) == os.path.realpath(path / "recipe.yaml")
     if own and path is not None:
         open_run(path).trusted_recipe(trust)
     name, wanted = _recipe(arguments, own=not own)
-    stated = [text.partition("=")[0] for text in arguments if "=" in text]
     run = open_run(path) if path is not None else roles.run_to_resume(name, wanted)
     return run, name, roles.resumed_recipe(run, wanted, stated, trust, own)
 

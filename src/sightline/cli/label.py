@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -136,7 +135,7 @@ def stats(
     page = html or path / "labels.html"
     folder = existing_store(path)
     check_target(page, "--html")
-    with LabelStore(folder, read_only=not _is_writable(folder)) as store:
+    with LabelStore(folder, read_only=True) as store:
         labels = store.labels(_run_id(run))
         if not labels:
             raise BadInput(f"there are no labels in '{store.folder}'" + (f" of run '{run}'" if run else ""))
@@ -153,13 +152,6 @@ def stats(
         kappa = "" if pair.kappa is None else f", kappa {pair.kappa:.2f}"
         typer.echo(f"{pair.first} and {pair.second}: {pair.same.count} of {pair.same.of} the same{kappa}")
     typer.echo(f"page                {page}")
-
-
-def _is_writable(store: Path) -> bool:
-    """Whether this user may write to a label store, which may be somebody else's, or on a disk that is read only."""
-    from sightline.labels.store import DATABASE
-
-    return all(os.access(place, os.W_OK) for place in (store, store / DATABASE))
 
 
 def _run_id(run: str | None) -> str | None:
@@ -238,7 +230,7 @@ def export(
     from sightline.labels.store import LabelStore, existing_store
 
     folder = existing_store(path)
-    with LabelStore(folder, read_only=not _is_writable(folder)) as store:
+    with LabelStore(folder, read_only=True) as store:
         exported = export_labels(store, target, _run_id(run))
     if as_json:
         print_json(vars(exported) | {"path": str(exported.path)})

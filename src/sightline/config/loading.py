@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, Tag, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from sightline.config.basics import MAX_SENTENCE
 from sightline.config.blocks import Plugin, unknown_kind
 from sightline.config.decoding import decoded
 from sightline.config.named_code import allow, place_of, places_in, split_place
@@ -392,6 +393,8 @@ def check_sentences(option: str, sentences: Sequence[str]) -> None:
             raise BadInput(f"{option} takes one sentence, not {text[:80]}; say {option} once for each sentence")
         if not text.strip():
             raise BadInput(f"{option} is empty; write a sentence")
+        if len(text) > MAX_SENTENCE:
+            raise BadInput(f"{option} has {len(text)} characters; at most {MAX_SENTENCE} are read")
 
 
 MAX_PROBLEMS = 5

@@ -343,6 +343,9 @@ def algorithm_class(learner: OffPolicyLearner | OnPolicyLearner) -> type[BaseAlg
     """
     name: str = getattr(learner, "algorithm", "")
     module_name, _, class_name = _KNOWN.get(name, name).rpartition(".")
+    if not module_name:
+        stated = f"is '{name}'" if name else "is not stated"
+        raise BadInput(f"learner.algorithm {stated}; say DQN, SAC, PPO, or a class such as sb3_contrib.TQC")
     if module_name.split(".")[0] not in KNOWN_PACKAGES:  # or a stranger's file could stand in for a missing package
         search_it_last()
     try:

@@ -166,7 +166,7 @@ def _folder(path: Path, overrides: Sequence[str]) -> Path:
 def _labels(folder: Path) -> list[StoredLabel]:
     if not folder.exists() or not any(folder.iterdir()):
         return []
-    with LabelStore(folder) as store:
+    with LabelStore(folder, read_only=True) as store:
         return store.labels()
 
 
@@ -207,7 +207,7 @@ def _plan(
         return _Plan(recipe, config, fresh_questions(recipe, config, count), True, origin)
     chosen = _asked_before(labels, recipe, config, own, stated, folder)
     recipe = _with_the_words_of(chosen[0], recipe, config, own, stated)
-    with LabelStore(folder) as store:
+    with LabelStore(folder, read_only=True) as store:
         questions = _distinct(chosen, store, count)
     return _Plan(recipe, config, questions, False, {})
 
@@ -224,8 +224,10 @@ def _recipe(
     path: Path, own: ControlRecipe | None, overrides: Sequence[str], labels: list[StoredLabel]
 ) -> ControlRecipe:
     """The run's own recipe, or one for the environment that a store's labels are of; with what the user says."""
-    # How answers would come in during training says nothing here, nor may it be refused.
-    before = ["reward.lag=false", *overrides]
+    before = list(overrides)
+    if "reward.kind" not in _stated(overrides):
+        # How answers would come in during training says nothing here, nor may it be refused.
+        before = ["reward.lag=false", *before]
     if own is not None:
         known = overrides if own.reward.teaching is None else before
         return for_control(load_recipe(RunFolder(path).document(), known, own=False))

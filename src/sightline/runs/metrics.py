@@ -134,6 +134,16 @@ def check_wandb() -> None:
         raise BadInput("wandb is not installed: pip install 'sightline[wandb]', or leave out the recipe key wandb")
 
 
+def check_metrics(path: Path) -> None:
+    """Check that a run's metrics file, if there is one, can be gone on with, before anything of the run is changed.
+
+    Raises:
+        Damaged: it is no metrics file.
+        BadInput: it has another format number.
+    """
+    next(iterate_metrics(path), None)
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Read the records of a metrics file; see `iterate_metrics`."""
     return list(iterate_metrics(path))

@@ -316,7 +316,7 @@ class ServerSampler:
             except (TimeoutError, httpx2.TimeoutException):
                 trouble = f"no whole answer within {self._settings.timeout:g} s (policy.server.timeout)"
             except httpx2.HTTPError as error:
-                trouble = f"{type(error).__name__}: {error}"
+                trouble = str(error) or "the connection breaks off"
             except NoReply as error:  # the connection has read enough
                 trouble = str(error)
             except ValueError:
