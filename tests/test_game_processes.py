@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -110,10 +112,64 @@ def test_a_process_that_dies_takes_its_own_episodes_and_no_other(monkeypatch: py
     finally:
         worker.close()
     assert "the process of an environment died" in str(played[FATAL].error)
-    # Slots 0 and 2 share the process that died.
-    assert played[2_000_002].error == played[FATAL].error
-    others = [played[seed] for seed in seeds if seed not in (FATAL, 2_000_002)]
+    # Slots 0 and 2 share the processes that died.
+    assert played[2_000_002].restarts >= 1 and played[FATAL].restarts == 2
+    others = [one for seed, one in played.items() if seed != FATAL]
     assert all(one.error is None and one.success for one in others)
+
+
+class Killed(NumberLine):
+    """Its process is killed once, by somebody else, as the system does it for its memory."""
+
+    def __init__(self, mark: str, when: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.mark, self.when, self.steps = Path(mark), when, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.steps = 0
+        self.die("reset")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: np.int64) -> Any:
+        self.steps += 1
+        self.die(f"step {self.steps}")
+        return super().step(action)
+
+    def die(self, moment: str) -> None:
+        if moment == self.when and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Unrepeatable(Killed):
+    """Begins elsewhere each time."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=(seed or 0) + self.mark.exists(), options=options)
+
+
+@pytest.mark.parametrize("when", ["reset", "step 1", "step 2"])
+def test_an_episode_whose_process_is_killed_is_repeated(when: str, tmp_path: Path) -> None:
+    def play(env: str, **options: Any) -> list[Any]:
+        worker = RolloutWorker(GameMaker(env, options), Replies(), parallel=2, workers="processes")
+        try:
+            played = worker.play(Scripted(looks), [EpisodeTask(seed) for seed in range(2_000_000, 2_000_003)])
+        finally:
+            worker.close()
+        assert sum(one.restarts for one in played) == (env != "numberline")
+        return trajectory_log(played)[0]
+
+    assert play(f"{HERE}:Killed", mark=str(tmp_path / "mark"), when=when) == play("numberline")
+
+
+def test_one_that_does_not_repeat_itself_is_broken(tmp_path: Path) -> None:
+    options = {"mark": str(tmp_path / "mark"), "when": "step 1"}
+    worker = RolloutWorker(GameMaker(f"{HERE}:Unrepeatable", options), Replies(), parallel=1, workers="processes")
+    try:
+        (played,) = worker.play(Scripted(looks), [EpisodeTask(2_000_000)])
+    finally:
+        worker.close()
+    assert "died" in str(played.error) and "does not repeat itself" in str(played.error)
 
 
 def test_an_error_that_cannot_be_sent_says_the_same() -> None:

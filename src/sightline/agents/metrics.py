@@ -28,7 +28,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> MetricValues:
     `truthful_replies` (all facts stated correctly), `illegal`, `unparsable` and `unparsable_*` (for each `Failure`),
     `cut_off`; of all visible facts: `truthful`, the perception accuracy. `return` and `return_std` are over episodes,
     `reward` and `reward_std` over turns, `length` in turns and `reply_tokens` in tokens are means, `entropy` is the
-    mean of -log p of the sampled tokens in nats, `states` and `errors` are counts.
+    mean of -log p of the sampled tokens in nats, `states`, `errors` and `restarts` (None for none) are counts.
 
     `zero_variance` is the share of groups (episodes with the same seed) with equal returns; None without groups of two.
     `repeated_thoughts` and `informative`: see the functions of that name, `informativeness` for the latter.
@@ -64,6 +64,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> MetricValues:
         "informative": informativeness(turns),
         "zero_variance": _mean([all_equal(np.array(group)) for group in groups.values() if len(group) > 1]),
         "errors": float(sum(episode.error is not None for episode in trajectories)),
+        "restarts": float(sum(episode.restarts for episode in trajectories)) or None,
     }
     for failure in Failure:
         values[f"unparsable_{failure.name.lower()}"] = _mean([turn.reply.failure is failure for turn in turns])

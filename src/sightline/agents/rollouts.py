@@ -18,10 +18,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from sightline.agents.parsing import action_tokens, choice_tokens, read_reply
@@ -35,6 +34,7 @@ from sightline.envs.games.contract import Observation
 from sightline.envs.games.processes import GamePool, MakeGame, begin
 from sightline.envs.success import stated_success
 from sightline.envs.tasks import SuccessRule
+from sightline.envs.workers import WorkerDied
 from sightline.errors import BadInput, RunFailed, reason_and_place
 from sightline.evaluation.episode_stats import success_by_rule
 from sightline.images import Picture
@@ -48,6 +48,8 @@ PictureFilter = Callable[[Picture, "EpisodeTask", int], Picture]
 """(picture, task, turn) -> the picture that is shown in its place."""
 CHANCE_OF_MOVES = 2
 """First number of the PRNG keys of random actions, so that they differ from those of sampling."""
+RESTARTS = 2
+"""Times that an episode is repeated because the process of its environment has died; then it counts as broken."""
 CACHE_SIZE = 4096
 """Prompt texts and parsed replies that are kept: many turns of a rollout have the same ones."""
 
@@ -189,7 +191,7 @@ class RolloutWorker:
             while waiting and free:
                 index, task = waiting.popleft()
                 slot = free.pop(0)
-                active.append(_Episode(self._rules, self.games[slot], slot, index, task, key, picture_filter))
+                active.append(_Episode(self._rules, self.games, slot, index, task, key, picture_filter))
             for episode in active:
                 episode.observe()
             playing = [episode for episode in active if not episode.over]
@@ -222,7 +224,7 @@ class RolloutWorker:
         playing = list[_Episode]()
         for task in tasks:
             # One environment serves all: what an episode keeps of its start does not change with the next reset.
-            episode = _Episode(self._rules, self.games[0], 0, 0, task)
+            episode = _Episode(self._rules, self.games, 0, 0, task)
             episode.observe()
             if episode.over:
                 self.games.discard(0)
@@ -241,11 +243,17 @@ def _copied(observation: Observation) -> Observation:
     return Observation(observation.text, tuple(np.array(image) for image in observation.images))
 
 
+def _same(one: Observation, other: Observation) -> bool:
+    if one.text != other.text or len(one.images) != len(other.images):
+        return False
+    return all(np.array_equal(first, second) for first, second in zip(one.images, other.images, strict=True))
+
+
 class _Episode:
     """Running episode in a slot of a worker.
 
     Args:
-        game: environment, of this episode alone until it is over.
+        games: of the worker; that of the slot is this episode's alone until it is over.
         index: of the task in the worker's list.
         key: prefix of the PRNG keys.
         picture_filter: see `RolloutWorker.play`.
@@ -254,14 +262,15 @@ class _Episode:
     def __init__(
         self,
         rules: _Rules,
-        game: gymnasium.Env[Any, Any],
+        games: GamePool,
         slot: int,
         index: int,
         task: EpisodeTask,
         key: Key = (),
         picture_filter: PictureFilter | None = None,
     ) -> None:
-        self._rules, self._game, self.slot, self.index, self._task = rules, game, slot, index, task
+        self._rules, self._games, self.slot, self.index, self._task = rules, games, slot, index, task
+        self._game = game = games[slot]
         self._key, self._picture_filter = key, picture_filter
         self.trajectory = Trajectory(task.seed, task.member)
         self.over = False
@@ -273,6 +282,8 @@ class _Episode:
         """Whether the state that the episode began with says if it is a success."""
         self._led_to: Callable[[], Any] | None = None
         """Result of the reset or step that was begun last, until it is observed."""
+        self._observation: Observation | None = None
+        """What the environment showed last."""
         self._begin("reset", seed=task.seed)
 
     def key(self) -> Key:
@@ -310,14 +321,14 @@ class _Episode:
             return
         try:
             if not self.trajectory.turns:
-                observation, self._info = led_to()
+                observation, self._info = self._outcome(led_to, self._repeat)
                 observation = _copied(observation)
                 self.trajectory.kind = str(self._info.get("kind", ""))
                 self._states_success = stated_success(self._info) is not None
                 self.trajectory.success = self._success()
                 self._show(observation)
                 return
-            observation, reward, terminated, truncated, self._info = led_to()
+            observation, reward, terminated, truncated, self._info = self._outcome(led_to, self._repeat)
             observation = _copied(observation)
             turn = self.trajectory.turns[-1]
             if not math.isfinite(reward):
@@ -327,7 +338,7 @@ class _Episode:
             turn.reward += turn.env_reward  # it holds the penalty already
             turn.success = stated_success(self._info)
             if self._rules.keeps_frames:
-                frame = observation.images[-1] if observation.images else rgb_frame(self._game)
+                frame = observation.images[-1] if observation.images else self._drawn()
                 turn.frame = frame if self._rules.shrink is None else self._rules.shrink(frame[None])[0]
             self.trajectory.success = self._success()
             self.trajectory.mistakes = int(self._info.get("mistakes", 0))
@@ -344,6 +355,16 @@ class _Episode:
             if self._rules.texts.vlm is not None and turn.prompt is not None:
                 self.trajectory.end = self._rules.texts.vlm.encode(self.conversation())
 
+    def _drawn(self) -> np.ndarray:
+        """uint8[H, W, 3], the frame of the present state."""
+
+        def repeat(error: WorkerDied) -> np.ndarray:
+            self._repeat(error)
+            return rgb_frame(self._game)
+
+        frame: np.ndarray = self._outcome(lambda: rgb_frame(self._game), repeat)
+        return frame
+
     def _success(self, forfeited: bool = False) -> bool | None:
         """Success of the episode so far; None if the environment does not say."""
         states = [turn.success for turn in self.trajectory.turns]
@@ -355,8 +376,38 @@ class _Episode:
         except (Exception, SystemExit) as error:
             self._break_down(error)
 
+    def _outcome(self, led_to: Callable[[], Any], repeat: Callable[[WorkerDied], Any]) -> Any:
+        """The result of a call of the game; if the game's process has died, the episode is repeated in a new one."""
+        while True:
+            try:
+                return led_to()
+            except WorkerDied as error:
+                if self.trajectory.restarts == RESTARTS:
+                    raise
+                self.trajectory.restarts += 1
+                led_to = partial(repeat, error)
+
+    def _repeat(self, error: WorkerDied) -> Any:
+        """Begin a new game, play the episode as far as it was, and then the call that was cut off.
+
+        Raises:
+            RunFailed: the environment does not repeat itself from its seed.
+        """
+        self._game = self._games[self.slot]
+        beginning = self._game.reset(seed=self._task.seed)
+        if not self.trajectory.turns:
+            return beginning
+        observation: Observation = beginning[0]
+        *played, cut_off = [turn.played for turn in self.trajectory.turns]
+        for action in played:
+            observation = self._game.step(action)[0]
+        if self._observation is None or not _same(observation, self._observation):
+            raise RunFailed(f"{error}, and the environment does not repeat itself from its seed") from error
+        return self._game.step(cut_off)
+
     def _show(self, observation: Observation) -> None:
         """Append an observation to the conversation."""
+        self._observation = observation
         pictures = tuple(Picture(image) for image in observation.images)
         if self._picture_filter is not None:
             turn = len(self.trajectory.turns)

@@ -368,12 +368,20 @@ class AgentTrainer:
             # loss.
             group = setup.recipe.algorithm.episodes_per_task
             batch.played += gather_episodes(engine, local, group, pictured=LOGGED_EPISODES)
+            self._tell_of_restarts(batch.played)
             if not any(is_complete(episode) for episode in batch.played):
                 reasons = sorted({episode.error for episode in batch.played if episode.error})
                 raise RunFailed(f"no episode could be played to its end: {'; '.join(reasons[:2])}")
             batch.advantages = self._learner.compute_advantages(batch.played)
         batch.mismatch = merge_sums(mismatches)
         return batch
+
+    def _tell_of_restarts(self, played: Sequence[Trajectory]) -> None:
+        if any(episode.restarts for episode in played):
+            self.session.warn(
+                "the process of an environment died; its episodes were repeated as far as they had been, and "
+                "rollout/restarts counts them"
+            )
 
     def _hand_on_weights(self, version: int) -> None:
         """Let whatever has a copy of the weights have the new ones, or have them where it will ask for them."""

@@ -136,6 +136,7 @@ class Trajectory:
         last_value: bootstrap value of that state, else 0.
         kind: the environment's category of the task, for results by category; may be empty.
         mistakes: moves that the environment itself counts as wrong.
+        restarts: times that the environment's process died, and the episode was repeated as far as it was.
         error: exception of the environment, None if there was none; such an episode is not trained on.
         elsewhere: another process has played it and learns from it; here its prompts are empty, and most of its
             pictures are references (`agents/sharing.py`).
@@ -150,6 +151,7 @@ class Trajectory:
     last_value: float = 0.0
     kind: str = ""
     mistakes: int = 0
+    restarts: int = 0
     error: str | None = None
     elsewhere: bool = False
 
