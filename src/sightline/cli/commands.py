@@ -239,8 +239,13 @@ def evaluate(
         raise BadInput(f"--seed {seed} is too large; at most {MAX_SEED}")
     if episodes > MAX_EPISODES:
         raise BadInput(f"--episodes {episodes} is too large; at most {MAX_EPISODES}")
+    if model is not None and not model.strip():
+        raise BadInput("--model is empty; name a model, or leave it out for that of a run")
     if model is None and (folder := RunFolder(Path(run))).recipe_file.is_file():
         check_name(folder.path)
+        of_hosted = {"--provider": provider, "--url": url, "--insecure-http": insecure_http}
+        if stated := [option for option, value in of_hosted.items() if value]:
+            raise BadInput(f"{stated[0]} is for a hosted model, and the run '{run}' has its own; leave it out")
         numbers = roles.evaluate(folder, episodes, seed, trust, overrides or [])
     elif model is None and provider is None:
         raise BadInput(f"'{run}' is not a run folder: it has no recipe.yaml; to evaluate a model on a game say --model")
