@@ -241,7 +241,8 @@ MACHINES = (
         'chmod 700 run store; chown -R 0 run store; exec "$@"',
         user=True,
         commands=OF_RUNS,
-        refused=refusing(("resume", *READERS), "Permission denied"),
+        refused=refusing(("resume", "report", "label stats"), "is not readable")
+        | refusing(("evaluate",), "Permission denied"),
     ),
     Machine(
         "a run on a read-only mount",
@@ -252,7 +253,7 @@ MACHINES = (
     ),
     Machine("a run named -x", 'mv run ./-x; exec "$@"', run="-x", new="-y", commands=OF_RUNS),
     Machine("a run named a=b", 'mv run a=b; exec "$@"', run="a=b", new="c=d", commands=OF_RUNS),
-    Machine("a run named .", 'cd run; exec "$@"', run=".", commands=("resume", *READERS)),
+    Machine("a run named .", 'cd run; exec "$@"', run=".", commands=("resume", "evaluate", "report")),
     Machine("a new run named .", 'mkdir empty; cd empty; exec "$@"', new=".", commands=("train",)),
     Machine("a run of 250 letters", f'mv run {"r" * 250}; exec "$@"', run="r" * 250, new="n" * 250, commands=OF_RUNS),
     Machine(

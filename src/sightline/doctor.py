@@ -174,11 +174,16 @@ def _mujoco_back_end(name: str) -> Check:
         renderer = tried.stdout.strip()
         how = "renders in software, which is slow," if is_software(renderer) else "renders"
         return Check(f"mujoco with {name}", True, f"{how} by {renderer}; chosen by MUJOCO_GL={name}")
-    reason = (tried.stderr.strip().splitlines() or [f"ended with code {tried.returncode}"])[-1][:90]
+    # What is ignored came later, while what had failed was cleared away.
+    said = tried.stderr.partition("Exception ignored in")[0].strip().splitlines()
+    error, _, message = (said[-1] if said else f"ended with code {tried.returncode}").partition(": ")
+    reason = (message or error)[:90]
     if name == "osmesa" and "NoneType" in reason:  # PyOpenGL finds no library, and goes on with nothing
         reason = "the library OSMesa is missing"
     elif name == "glfw" and sys.platform == "linux" and not os.environ.get("DISPLAY"):
         reason = "there is no display"
+    elif "Failed to open display" in tried.stderr:
+        reason = f"the display {os.environ.get('DISPLAY', '')} cannot be opened"
     return Check(f"mujoco with {name}", False, reason, f"on Debian or Ubuntu: apt-get install {_GL_PACKAGES[name]}")
 
 
