@@ -419,6 +419,8 @@ def test_what_a_kill_left_half_written_is_removed(run: Path, tmp_path: Path) -> 
         run / "checkpoints" / ".writing-step-000000000777",
         *(run / f".{name}.{nobody}-7.writing" for name in ("result.json", "recipe.yaml")),
         run / "trajectories" / f".update-0001.json.{nobody}-7.writing",
+        run / "trajectories" / "pictures" / f".1234567890123456.png.{nobody}-7.writing",
+        run / "labels" / "frames" / "e7" / f".e7b8.png.{nobody}-7.writing",
         run / f".lease.json.{nobody}.clock",
         run / "videos" / ".step-000000064.part.mp4",
     ]
@@ -426,7 +428,7 @@ def test_what_a_kill_left_half_written_is_removed(run: Path, tmp_path: Path) -> 
     left[0].mkdir()
     (left[0] / "policy.safetensors").write_bytes(b"half")
     for file in (*left[1:], *kept):
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"half")
     with owned_run(run, RunFolder(run).recipe(), resume=True):
         assert not any(map(os.path.lexists, left))

@@ -273,11 +273,11 @@ def _remove_half_written(path: Path) -> None:
     """Remove what processes that were killed had not written to the end."""
     for folder in (path / "checkpoints").glob(".writing-*"):
         shutil.rmtree(folder, ignore_errors=True)
-    for pattern in (".*.writing", ".*.clock", "*/.*.writing", "videos/.*.part.mp4"):
+    for pattern in ("**/.*.writing", ".*.clock", "videos/.*.part.mp4"):
         for file in path.glob(pattern):
             # Pages are written by anybody; labels by whoever asks. Those name their process.
-            process = re.search(r"\.(\d+)[-.]", file.name)
-            if process is None or not psutil.pid_exists(int(process[1])):
+            numbers = re.findall(r"\.(\d+)[-.]", file.name)  # the last; of pictures, the first may be a digest
+            if not numbers or not psutil.pid_exists(int(numbers[-1])):
                 with contextlib.suppress(OSError):
                     file.unlink()
 
