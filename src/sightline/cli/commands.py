@@ -245,7 +245,9 @@ def evaluate(
         check_name(folder.path)
         of_hosted = {"--provider": provider, "--url": url, "--insecure-http": insecure_http}
         if stated := [option for option, value in of_hosted.items() if value]:
-            raise BadInput(f"{stated[0]} is for a hosted model, and the run '{run}' has its own; leave it out")
+            raise BadInput(
+                f"{stated[0]} is for a model that --model names, and the run '{run}' has its own; leave it out"
+            )
         numbers = roles.evaluate(folder, episodes, seed, trust, overrides or [])
     elif model is None and provider is None:
         raise BadInput(f"'{run}' is not a run folder: it has no recipe.yaml; to evaluate a model on a game say --model")
