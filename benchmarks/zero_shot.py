@@ -41,7 +41,8 @@ from sightline.control.building import build
 from sightline.control.off_policy import OffPolicyTrainer
 from sightline.control.resolving import resolve
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
-from sightline.models.encoders import OpenClipEncoder, load_encoder
+from sightline.models.encoder_base import OpenClipFormat
+from sightline.models.encoders import load_encoder
 from sightline.rewards.zero_shot import ZeroShotReward
 from sightline.runs.folder import owned_run
 from sightline.runs.metrics import read_metrics
@@ -100,7 +101,7 @@ def stages(steps: int) -> dict[str, float]:
             row[:] = pictures
 
     encoder = load_encoder("bundled", batch_size=512)
-    assert isinstance(encoder, OpenClipEncoder)
+    assert isinstance(encoder, OpenClipFormat)
     flat = np.ascontiguousarray(store.reshape(-1, *pictures.shape[1:]))
     preprocess = timed(lambda: encoder.preprocess(flat), frames)
     encode_all = timed(lambda: encoder.embed_frames(flat), frames)

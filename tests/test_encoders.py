@@ -22,7 +22,8 @@ from sightline.envs.control.cartpole import LOOKS, draw_cartpole
 from sightline.envs.control.mountain_car import LOOKS as CAR_LOOKS
 from sightline.envs.control.mountain_car import draw_mountain_car
 from sightline.errors import BadInput, RunFailed
-from sightline.models.encoders import BUNDLED, bundled_folder, load_encoder, warn_of_cropping
+from sightline.models.encoder_files import BUNDLED, bundled_folder
+from sightline.models.encoders import load_encoder, warn_of_cropping
 from sightline.models.listing import list_encoders
 from sightline.rewards.zero_shot import ZeroShotReward, warn_of_unknown_words
 
@@ -48,17 +49,69 @@ def test_preprocessing_equals_open_clip_bit_for_bit(
     assert torch.equal(encoder.preprocess(frames), expected)
 
 
-def test_embeddings_equal_open_clips_own(bundled: Any, frames_of: Callable[..., np.ndarray]) -> None:
-    """Batch norms folded into convolutions change nothing but the last digits."""
+ODD_SENTENCES = [
+    "",
+    "  a   pole ",
+    "pole & cart",
+    "a &amp;lt; b",
+    "it\u2019s a \u201cpole\u201d",
+    "un caf\u00c3\u00a9",
+    "a\tpole\nupright",
+    "POLE, upright!",
+    "\x1b[36ma pole",
+]
+
+
+@pytest.mark.parametrize("name", list(BUNDLED))
+def test_bundled_encoders_equal_open_clips_own(name: str, frames_of: Callable[..., np.ndarray]) -> None:
+    """Towers of ours, with batch norms folded into convolutions: texts are equal, pictures up to the last digits."""
     import open_clip
 
-    model = open_clip.create_model(f"local-dir:{bundled_folder()}", require_pretrained=True).eval()
+    ours: Any = load_encoder(name, device="cpu")
+    source = f"local-dir:{bundled_folder(name)}"
+    model = open_clip.create_model(source, require_pretrained=True).eval()
+    tokenizer = open_clip.get_tokenizer(source)
     assert any(isinstance(module, torch.nn.BatchNorm2d) for module in model.visual.modules())
-    assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in bundled._visual.modules())
-    frames = frames_of(8, bundled.image_size, bundled.image_size)
+    assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in ours._visual.modules())
+    frames = frames_of(8, ours.image_size, ours.image_size)
+    sentences = [*ODD_SENTENCES, *load_goals()]
     with torch.inference_mode():
-        expected = torch.nn.functional.normalize(model.encode_image(bundled.preprocess(frames)), dim=-1)
-    np.testing.assert_allclose(bundled.embed_frames(frames), expected.numpy(), atol=2e-6)
+        pictures = torch.nn.functional.normalize(model.encode_image(ours.preprocess(frames)), dim=-1)
+        texts = torch.nn.functional.normalize(model.encode_text(tokenizer(sentences)), dim=-1)
+    np.testing.assert_allclose(ours.embed_frames(frames), pictures.numpy(), rtol=0, atol=2e-6)
+    np.testing.assert_array_equal(ours.embed_texts(sentences), texts.numpy())
+
+
+@pytest.mark.parametrize("name", list(BUNDLED))
+def test_bundled_encoders_read_and_know_what_open_clips_do(name: str) -> None:
+    theirs: Any = load_encoder(f"local-dir:{bundled_folder(name)}", device="cpu")
+    ours: Any = load_encoder(name, device="cpu")
+    assert ours.unknown_words(["a pole and a wombat"]) == theirs.unknown_words(["a pole and a wombat"])
+    assert "wombat" in ours.unknown_words(["a pole and a wombat"])
+    for words in range(15, 25):
+        sentence = "pole " * words
+        assert ours._reads_all(sentence) == theirs._reads_all(sentence)
+    frames = np.random.default_rng(0).integers(0, 256, (3, 50, 70, 3), np.uint8)
+    np.testing.assert_array_equal(ours.preprocess(frames), theirs.preprocess(frames))
+    np.testing.assert_allclose(ours.embed_frames(frames), theirs.embed_frames(frames), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(ours.unfamiliarity(frames), theirs.unfamiliarity(frames), rtol=1e-5)
+
+
+def load_goals() -> list[str]:
+    """Goals and baselines of all bundled recipes that the encoders read to their end."""
+    recipes = [load_recipe(name) for name in bundled_recipes()]
+    sentences = {text for recipe in recipes for text in (*recipe.goal, *recipe.baseline)}
+    return sorted(text for text in sentences if len(text.split()) < 14)
+
+
+def test_the_bundled_encoder_needs_neither_open_clip_nor_transformers() -> None:
+    script = (
+        "import sys\nfrom sightline.models.encoders import load_encoder\n"
+        "load_encoder('bundled', device='cpu').embed_texts(['a pole'])\n"
+        "print({'open_clip', 'transformers', 'torchvision', 'timm'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 @pytest.mark.parametrize("shape", [(41, 97), (200, 100), (16, 64), (7, 5), (64, 65), (400, 600)])
@@ -567,8 +620,7 @@ def test_a_sentence_that_the_text_tower_would_cut_off_is_refused(bundled: Any) -
     words = LONG.split()
     longest = max(count for count in range(1, 21) if bundled._reads_all(" ".join(words[:count])))
     fits = " ".join(words[:longest])
-    whole = bundled._tokenizer([fits])
-    assert longest > 15 and not torch.equal(whole, bundled._tokenizer([" ".join(words[: longest - 1])]))
+    assert longest > 15 and bundled._ids(fits) != bundled._ids(" ".join(words[: longest - 1]))
     bundled.embed_texts([fits])
     with pytest.raises(BadInput, match=r"reads 20 tokens of a sentence.* never see the end, 'left'; shorten it"):
         bundled.embed_texts(["a pole", f"{fits} left"])
@@ -593,12 +645,15 @@ def test_hugging_faces_encoders_refuse_what_they_would_cut_off(
         encoder.embed_texts(["a " * 400])
 
 
-def test_open_clips_own_tokenizer_refuses_what_it_would_cut_off(bundled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_clips_own_tokenizer_refuses_what_it_would_cut_off(
+    encoder_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Most of open_clip's models: 77 tokens, of a byte-level vocabulary."""
     import open_clip
 
-    monkeypatch.setattr(bundled, "_tokenizer", open_clip.SimpleTokenizer())
-    monkeypatch.setattr(bundled, "_context_length", 77)
-    assert bundled._reads_all("cart " * 75) and not bundled._reads_all("cart " * 76)
+    encoder: Any = load_encoder(f"local-dir:{encoder_folder('small')}", device="cpu")
+    monkeypatch.setattr(encoder, "_tokenizer", open_clip.SimpleTokenizer())
+    monkeypatch.setattr(encoder, "_context_length", 77)
+    assert encoder._reads_all("cart " * 75) and not encoder._reads_all("cart " * 76)
     with pytest.raises(BadInput, match=r"reads 77 tokens .* never see the end, '小车小车'"):
-        bundled.embed_texts(["cart " * 75 + "小车小车"])
+        encoder.embed_texts(["cart " * 75 + "小车小车"])

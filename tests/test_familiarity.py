@@ -15,7 +15,9 @@ from sightline import ZeroShotReward
 from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import find_task
 from sightline.errors import BadInput
-from sightline.models.encoders import OpenClipEncoder, bundled_folder, load_encoder
+from sightline.models.bundled_encoder import BundledEncoder
+from sightline.models.encoder_files import bundled_folder
+from sightline.models.encoders import load_encoder
 from sightline.models.familiarity import FILE, TaughtPictures, warn_of_unfamiliar_pictures
 
 OWN: list[tuple[str, dict[str, Any]]] = [
@@ -27,9 +29,9 @@ OTHERS = ["Acrobot-v1", "FrozenLake-v1", "Taxi-v4", "CliffWalking-v1"]
 
 
 @pytest.fixture(scope="module")
-def encoder() -> OpenClipEncoder:
+def encoder() -> BundledEncoder:
     loaded = load_encoder("bundled", device="cpu")
-    assert isinstance(loaded, OpenClipEncoder)
+    assert isinstance(loaded, BundledEncoder)
     return loaded
 
 
@@ -47,21 +49,21 @@ def played(env: Any, count: int, seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("name", "options"), OWN, ids=str)
-def test_pictures_of_our_own_tasks_are_familiar(name: str, options: dict[str, Any], encoder: OpenClipEncoder) -> None:
+def test_pictures_of_our_own_tasks_are_familiar(name: str, options: dict[str, Any], encoder: BundledEncoder) -> None:
     env = EnvMaker(find_task(name).env, options=options, frame_size=(64, 64))()
     distances = [encoder.unfamiliarity(played(env, 40, seed)) for seed in range(3)]
     assert np.mean(np.concatenate(distances) > 1) <= 0.01, "false alarms"
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_pictures_of_other_worlds_are_not(name: str, encoder: OpenClipEncoder) -> None:
+def test_pictures_of_other_worlds_are_not(name: str, encoder: BundledEncoder) -> None:
     env = gymnasium.make(name, render_mode="rgb_array")
     frames = played(env, 8, 0)
     assert np.mean(encoder.unfamiliarity(frames) > 1) >= 0.9
     assert "unlike those that encoder 'bundled' was taught" in str(warn_of_unfamiliar_pictures(encoder, frames[:1]))
 
 
-def test_noise_and_blank_pictures(encoder: OpenClipEncoder) -> None:
+def test_noise_and_blank_pictures(encoder: BundledEncoder) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (4, 48, 80, 3), np.uint8)
     assert (encoder.unfamiliarity(noise) > 2).all()
     assert (encoder.unfamiliarity(np.full((2, 64, 64, 3), 255, np.uint8)) > 1).all()
@@ -81,7 +83,7 @@ def test_distances_by_hand() -> None:
     assert distances[5] > 3
 
 
-def test_the_reward_warns_its_caller(encoder: OpenClipEncoder) -> None:
+def test_the_reward_warns_its_caller(encoder: BundledEncoder) -> None:
     frames = played(gymnasium.make("Acrobot-v1", render_mode="rgb_array"), 2, 0)
     reward = ZeroShotReward("a rod standing upright", encoder=encoder)
     with pytest.warns(UserWarning, match="unlike those") as caught:

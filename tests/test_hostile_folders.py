@@ -343,7 +343,7 @@ def test_an_encoder_beside_the_run_runs_no_code_either(
     """open_clip hands on what a model's own configuration says of its tokenizer."""
     import yaml
 
-    from sightline.models.encoders import bundled_folder
+    from sightline.models.encoder_files import bundled_folder
 
     run = Path(shutil.copytree(strangers / "words", tmp_path / "run"))
     encoder = Path(shutil.copytree(bundled_folder(), run / "encoder"))
@@ -367,7 +367,8 @@ def test_nobody_is_asked_to_run_code_of_an_encoder(
     asks: str, tmp_path: Path, evil: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if somebody sits there who would say yes."""
-    from sightline.models.encoders import bundled_folder, load_encoder
+    from sightline.models.encoder_files import bundled_folder
+    from sightline.models.encoders import load_encoder
 
     encoder = Path(shutil.copytree(bundled_folder(), tmp_path / "encoder"))
     shutil.copy(tmp_path / "evil_module.py", encoder)

@@ -106,7 +106,7 @@ def test_a_check_that_breaks_is_a_finding() -> None:
     assert check.detail == "ModuleNotFoundError: No module named 'imageio_ffmpeg'"
 
 
-@pytest.mark.parametrize("package", ["gymnasium", "imageio_ffmpeg", "open_clip", "psutil"])
+@pytest.mark.parametrize("package", ["gymnasium", "imageio_ffmpeg", "tokenizers", "psutil"])
 def test_doctor_looks_at_the_rest_where_a_package_is_missing(package: str) -> None:
     """In a process of its own, so that nothing is imported yet; MuJoCo's and pyglet's pictures take too long here."""
     code = (

@@ -231,7 +231,8 @@ def _videos() -> Check:
 
 def _bundled_encoders() -> Check:
     try:
-        from sightline.models.encoders import BUNDLED, load_encoder
+        from sightline.models.encoder_files import BUNDLED
+        from sightline.models.encoders import load_encoder
 
         sizes = [load_encoder(name, device="cpu").image_size for name in BUNDLED]
     except ImportError as error:

@@ -139,7 +139,7 @@ def _train_control(
 ) -> tuple[RunFolder, dict[str, Any]]:
     from sightline.control.building import build
     from sightline.control.training import train as train_control
-    from sightline.models.encoders import model_card
+    from sightline.models.encoder_files import model_card
     from sightline.reports.run_page import write_report
 
     with owned_run(path, recipe, resume, command) as begin:

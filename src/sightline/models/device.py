@@ -161,3 +161,13 @@ def fast_dtype(device: torch.device) -> torch.dtype:
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
     cpu = torch.cpu.get_capabilities() if device.type == "cpu" else {}
     return torch.bfloat16 if cpu.get("avx512_bf16") or cpu.get("amx_bf16") else torch.float32
+
+
+def dtype_for(dtype: str, device: torch.device) -> torch.dtype:
+    """The dtype of a name; `auto` is bfloat16 on CUDA and float32 elsewhere."""
+    import torch
+
+    if dtype == "auto":
+        dtype = "bfloat16" if device.type == "cuda" else "float32"
+    found: torch.dtype = getattr(torch, dtype)
+    return found

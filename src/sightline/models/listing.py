@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sightline.errors import BadInput, nearest
-from sightline.models.encoders import BUNDLED
+from sightline.models.encoder_files import BUNDLED
 
 
 def list_encoders(containing: str | None = None) -> list[tuple[str, str]]:

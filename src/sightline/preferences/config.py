@@ -19,7 +19,7 @@ from sightline.rewards.building import RewardContext, RewardSetup, RunContext
 from sightline.teachers.base import TeacherContext
 
 if TYPE_CHECKING:
-    from sightline.models.encoders import Encoder
+    from sightline.models.encoder_base import Encoder
     from sightline.preferences.pebble import Pebble
     from sightline.rewards.learned.reward import LearnedReward
 

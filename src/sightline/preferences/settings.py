@@ -16,7 +16,7 @@ from sightline.teachers.base import TeacherConfig
 
 if TYPE_CHECKING:
     from sightline.config.recipe import AgentRecipe, ControlRecipe
-    from sightline.models.encoders import Encoder
+    from sightline.models.encoder_base import Encoder
 
 
 def _separated(stores: object) -> object:

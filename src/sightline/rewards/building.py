@@ -21,7 +21,7 @@ from sightline.rewards.base import OnlineRewardModel, RewardModel, frame_shrinke
 
 if TYPE_CHECKING:
     from sightline.labels.types import Lesson, Teacher
-    from sightline.models.encoders import Encoder
+    from sightline.models.encoder_base import Encoder
 
 
 @dataclass(frozen=True)

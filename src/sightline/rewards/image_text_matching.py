@@ -18,9 +18,10 @@ from pydantic import PositiveInt
 from sightline.config.basics import check_words
 from sightline.config.blocks import Dtype
 from sightline.errors import BadInput
-from sightline.models.device import choose_device
-from sightline.models.encoders import cannot_load, dtype_for, image_processor_size
+from sightline.models.device import choose_device, dtype_for
+from sightline.models.encoder_base import cannot_load
 from sightline.models.hub import means_folder, quiet_hub
+from sightline.models.hugging_face_encoder import image_processor_size
 from sightline.models.sentences import check_length, token_limit
 from sightline.models.shrinking import Shrinker, equal_inputs, resized_by
 from sightline.rewards.base import Clip, RewardModel, to_numpy

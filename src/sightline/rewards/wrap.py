@@ -48,7 +48,7 @@ from sightline.requirements import keep_llvms_apart
 from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream, frame_shrinker, to_numpy
 
 if TYPE_CHECKING:
-    from sightline.models.encoders import Encoder
+    from sightline.models.encoder_base import Encoder
 
 AnyEnv = gymnasium.Env[Any, Any]
 AnyVectorEnv = VectorEnv[Any, Any, Any]

@@ -26,7 +26,9 @@ from sightline import errors
 from sightline.config.basics import Aspect, check_words
 from sightline.config.blocks import Dtype, RewardWording, checked_block
 from sightline.errors import BadInput
-from sightline.models.encoders import Encoder, embedding_size, load_encoder, picture_side, warn_of_cropping
+from sightline.models.encoder_base import Encoder
+from sightline.models.encoder_files import embedding_size, picture_side
+from sightline.models.encoders import load_encoder, warn_of_cropping
 from sightline.models.familiarity import warn_of_unfamiliar_pictures
 from sightline.rewards.base import Clip, RewardModel, to_numpy
 from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup

@@ -12,7 +12,7 @@ from sightline.labels.types import QuestionKind, Teacher
 
 if TYPE_CHECKING:
     from sightline.labels.store import Context, LabelStore
-    from sightline.models.encoders import Encoder
+    from sightline.models.encoder_base import Encoder
 
 
 @dataclass(frozen=True)

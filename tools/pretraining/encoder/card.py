@@ -33,7 +33,8 @@ from sightline.envs.humanoid.poses import POSES, place
 from sightline.envs.humanoid.scene import Scene
 from sightline.envs.humanoid.simulation import Simulation
 from sightline.evaluation.statistics import wilson
-from sightline.models.encoders import Encoder, load_encoder
+from sightline.models.encoder_base import Encoder
+from sightline.models.encoders import load_encoder
 from sightline.rewards.zero_shot import ZeroShotReward
 
 HELD_OUT_SEED = 987_654_321

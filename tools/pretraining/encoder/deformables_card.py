@@ -29,7 +29,7 @@ from sightline.envs.deformables.rope import StraightenRope
 from sightline.envs.deformables.soft_body import SoftBody
 from sightline.envs.deformables.water import PassWater
 from sightline.envs.tasks import Task
-from sightline.models.encoders import Encoder
+from sightline.models.encoder_base import Encoder
 from sightline.rewards.zero_shot import ZeroShotReward
 
 STATES, PAIRS = 240, 2000

@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from pretraining.encoder.train import IMAGE_SIZE, WORLDS
-from sightline.models.encoders import OpenClipEncoder, bundled_folder, load_encoder
+from sightline.models.bundled_encoder import BundledEncoder
+from sightline.models.encoder_files import bundled_folder
+from sightline.models.encoders import load_encoder
 from sightline.models.familiarity import TaughtPictures
 
 COUNT = 4000
@@ -23,7 +25,7 @@ COUNT = 4000
 def write_statistics(folder: Path, worlds: str, seed: int) -> np.ndarray:
     """Fit and write them; returns the distances of held-out pictures, a quarter of them all."""
     encoder = load_encoder(f"local-dir:{folder}", device="cpu")
-    assert isinstance(encoder, OpenClipEncoder)
+    assert isinstance(encoder, BundledEncoder)
     taught = WORLDS[worlds]
     count = COUNT * len(taught.shares)
     equal = (1 / len(taught.shares),) * len(taught.shares)

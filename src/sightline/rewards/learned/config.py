@@ -15,7 +15,7 @@ from sightline.models.device import check_layers
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from sightline.models.encoders import Encoder
+    from sightline.models.encoder_base import Encoder
 
 
 class RewardNetConfig(Strict):
@@ -84,7 +84,7 @@ class EmbeddingHeadConfig(RewardNetConfig):
 
     @property
     def feature_bytes(self) -> float | None:
-        from sightline.models.encoders import embedding_size
+        from sightline.models.encoder_files import embedding_size
 
         size = embedding_size(self.encoder)
         return None if size is None else 2.0 * size

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sightline.errors import BadInput
 from sightline.models.device import choose_device, fast_dtype
-from sightline.models.encoders import Encoder
+from sightline.models.encoder_base import Encoder
 from sightline.models.shrinking import Shrink, Shrinker
 from sightline.rewards.base import Clip, RewardModel, to_numpy
 from sightline.rewards.learned.config import FittingConfig, RewardNet, RewardNetConfig

@@ -1,0 +1,277 @@
+"""Image-text encoders: their interface, and what those of all libraries have in common."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from PIL import Image
+
+from sightline.config.basics import Aspect
+from sightline.errors import BadInput, RunFailed
+from sightline.models.encoder_files import BUNDLED, encoder_folder
+from sightline.models.familiarity import EARLY_LAYER, TaughtPictures
+from sightline.models.hub import means_folder
+from sightline.models.sentences import check_length
+from sightline.models.shrinking import Shrinker, equal_inputs
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Encoder(Protocol):
+    """Image-text encoder: an image tower and a text tower with a common embedding space."""
+
+    name: str
+    image_size: int
+    """Side of the square picture that the image tower reads, in pixels."""
+    aspect: Aspect
+
+    def cut_off(self, height: int, width: int) -> tuple[float, float]:
+        """Rows at the top and at the bottom each, and columns on the left and on the right each, that the image tower
+        never sees of frames of this size."""
+
+    def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
+        """Make frames smaller, by the first part of the model's own preprocessing: uint8[N, H, W, 3] -> uint8[N, h, w,
+        3]. Their embeddings stay the same, bit for bit; frames that would not become smaller stay as they are."""
+
+    def embed_frames(self, frames: np.ndarray) -> np.ndarray:
+        """Embed frames: uint8[N, H, W, 3] -> float32[N, D] of unit norm; N may be 0."""
+
+    def embed_texts(self, sentences: Sequence[str]) -> np.ndarray:
+        """Embed N sentences: -> float32[N, D] of unit norm. Not available after `free_text_tower`.
+
+        Raises:
+            BadInput: a sentence is longer than the text tower reads.
+        """
+
+    def unknown_words(self, sentences: Sequence[str]) -> list[str]:
+        """Words that the tokenizer maps to its unknown token; none for byte-level tokenizers."""
+
+    def free_text_tower(self) -> None:
+        """Free the memory of the text tower, once all sentences are embedded."""
+
+
+class TowerPair:
+    """Base class of encoders: batching over frames, and normalised float32 embeddings."""
+
+    name: str
+    image_size: int
+    aspect: Aspect
+    _batch_size: int
+    _context_length: int
+    """Tokens of a sentence that the text tower reads, special ones included."""
+    _resample: int
+    """Pillow's number of the model's own interpolation."""
+
+    def cut_off(self, height: int, width: int) -> tuple[float, float]:
+        if self.aspect != "crop":
+            return 0.0, 0.0
+        edge, kept = self._resized_and_kept()
+        if edge is None:
+            return 0.0, 0.0
+        seen = kept * min(height, width) / edge  # side of the square, in pixels of the frame, that is left in the end
+        return max(0.0, (height - seen) / 2), max(0.0, (width - seen) / 2)
+
+    def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
+        return self._shrinker(frames)
+
+    @cached_property
+    def _shrinker(self) -> Shrinker:
+        return Shrinker(self._resized, lambda full, small: equal_inputs(self._inputs(full), self._inputs(small)))
+
+    def _resized(self, frames: np.ndarray) -> np.ndarray:
+        """uint8[N, H, W, 3] -> uint8[N, h, w, 3]: frames that `aspect` has made square, resized and cut as the model's
+        own transform does."""
+        raise NotImplementedError
+
+    def _inputs(self, frames: np.ndarray) -> dict[str, torch.Tensor]:
+        """What the image tower is given of frames uint8[N, H, W, 3], by the names of its arguments."""
+        raise NotImplementedError
+
+    def _square(self, frames: np.ndarray) -> np.ndarray:
+        """uint8[N, H, W, 3] as the model's own transform is given them, according to `aspect`."""
+        height, width = frames.shape[1:3]
+        if self.aspect == "crop" or height == width:
+            return frames
+        if self.aspect == "pad":
+            side = max(height, width)
+            top, left = (side - height) // 2, (side - width) // 2
+            bars = ((0, 0), (top, side - height - top), (left, side - width - left), (0, 0))
+            return np.pad(frames, bars)
+        # With the model's own interpolation, and to the size that its transform begins with: there is nothing left for
+        # it to resize.
+        side = self._resized_and_kept()[0] or self.image_size
+        size = (side, side)
+        kind = Image.Resampling(self._resample)
+        return np.stack([np.asarray(Image.fromarray(frame).resize(size, kind)) for frame in frames])
+
+    def _resized_and_kept(self) -> tuple[int | None, int]:
+        """What the model's own transform makes of the shorter side, and the side of the square that it cuts out then;
+        None if it cuts nothing off."""
+        raise NotImplementedError
+
+    def embed_frames(self, frames: np.ndarray) -> np.ndarray:
+        import torch
+
+        if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8:
+            raise ValueError(f"frames must be uint8[N, H, W, 3], not {frames.dtype}{list(frames.shape)}")
+        parts = []
+        with torch.inference_mode():
+            for start in range(0, len(frames), self._batch_size):
+                embedded = self._image_tower(frames[start : start + self._batch_size])
+                parts.append(torch.nn.functional.normalize(embedded.float(), dim=-1).cpu().numpy())
+        return np.concatenate(parts) if parts else np.empty((0, self._dim()), np.float32)
+
+    def embed_texts(self, sentences: Sequence[str]) -> np.ndarray:
+        import torch
+
+        check_length(sentences, self._reads_all, self._context_length, f"encoder '{self.name}'")
+        with torch.inference_mode():
+            embedded = self._text_tower(list(sentences))
+            return torch.nn.functional.normalize(embedded.float(), dim=-1).cpu().numpy()
+
+    def _dim(self) -> int:
+        return int(self.embed_frames(np.zeros((1, 8, 8, 3), np.uint8)).shape[1])
+
+    def _image_tower(self, frames: np.ndarray) -> torch.Tensor:
+        raise NotImplementedError
+
+    def _text_tower(self, sentences: list[str]) -> torch.Tensor:
+        raise NotImplementedError
+
+    def _reads_all(self, sentence: str) -> bool:
+        """Whether the text tower is given all tokens of a sentence."""
+        raise NotImplementedError
+
+
+class OpenClipFormat(TowerPair):
+    """Base class of encoders in open_clip's format: Pillow resizes frames, a mean and a deviation scale them.
+
+    Args:
+        name: of the encoder.
+        preprocessing: `preprocess_cfg` of its files.
+        image_tower: float[N, 3, S, S] -> float[N, D].
+    """
+
+    def __init__(
+        self,
+        name: str,
+        device: torch.device,
+        dtype: torch.dtype,
+        batch_size: int,
+        aspect: Aspect,
+        preprocessing: Mapping[str, Any],
+        image_tower: torch.nn.Module,
+    ) -> None:
+        self.name, self.aspect = name, aspect
+        self._device, self._dtype, self._batch_size = device, dtype, batch_size
+        self._visual = image_tower.to(device=device, dtype=dtype)
+        self._resize_mode = preprocessing.get("resize_mode", "shortest")
+        bilinear = preprocessing.get("interpolation") == "bilinear"
+        self._resample = int(Image.Resampling.BILINEAR if bilinear else Image.Resampling.BICUBIC)
+        self._mean = _channels(preprocessing["mean"], device)
+        self._std = _channels(preprocessing["std"], device)
+        has_folder = name in BUNDLED or name.startswith("local-dir:")
+        self._taught = TaughtPictures.load(encoder_folder(name)) if has_folder else None
+
+    def unfamiliarity(self, frames: np.ndarray) -> np.ndarray | None:
+        """How far frames are from the pictures that the encoder was taught: uint8[N, H, W, 3] -> float64[N], where 1 is
+        farther than nearly all of those. None where its folder does not say."""
+        return None if self._taught is None else self._taught.distance(self.features(frames))
+
+    def features(self, frames: np.ndarray) -> np.ndarray:
+        """Features by which `TaughtPictures` knows frames: uint8[N, H, W, 3] -> float32[N, channels + D].
+
+        Raises:
+            AttributeError: the image tower has no such layer.
+        """
+        channels: list[np.ndarray] = []
+
+        def average(_: Any, __: Any, output: torch.Tensor) -> None:
+            channels.append(output.float().mean((2, 3)).cpu().numpy())
+
+        handle = self._visual.get_submodule(EARLY_LAYER).register_forward_hook(average)
+        try:
+            embeddings = self.embed_frames(frames)
+        finally:
+            handle.remove()
+        return np.concatenate([np.concatenate(channels), embeddings], axis=1)
+
+    def preprocess(self, frames: np.ndarray) -> torch.Tensor:
+        """uint8[N, H, W, 3] -> float32[N, 3, S, S] on the model's device, equal to open_clip's own transform of
+        frames that `aspect` has made square."""
+        import torch
+
+        frames = self._resized(frames)
+        # A renderer's frames may be read-only, of which torch would warn; nothing here writes into them.
+        pixels = torch.from_numpy(np.require(frames, requirements=["C", "W"])).to(self._device)
+        return pixels.permute(0, 3, 1, 2).float().div_(255).sub_(self._mean).div_(self._std)
+
+    def _resized(self, frames: np.ndarray) -> np.ndarray:
+        frames = self._square(frames)
+        if frames.shape[1:3] == (self.image_size, self.image_size):
+            return frames  # resizing would leave them as they are
+        return np.stack([self._resize(frame) for frame in frames])
+
+    def _resize(self, frame: np.ndarray) -> np.ndarray:
+        """uint8[H, W, 3] -> uint8[S, S, 3], as the model's own transform does it."""
+        raise NotImplementedError
+
+    def _inputs(self, frames: np.ndarray) -> dict[str, torch.Tensor]:
+        return {"x": self.preprocess(frames)}
+
+    def _resized_and_kept(self) -> tuple[int | None, int]:
+        # open_clip's other modes, `squash` and `longest`, show the whole frame.
+        return (self.image_size if self._resize_mode == "shortest" else None), self.image_size
+
+    def _image_tower(self, frames: np.ndarray) -> torch.Tensor:
+        features = self._visual(self.preprocess(frames).to(self._dtype))
+        pooled: torch.Tensor = features[0] if isinstance(features, tuple) else features
+        return pooled
+
+
+def unknown_words(tokenizer: Any, sentences: Sequence[str]) -> list[str]:
+    """Words that a tokenizer of Hugging Face maps to its unknown token; none if there is no such tokenizer or token."""
+    if tokenizer is None or tokenizer.unk_token_id is None:
+        return []
+    words = dict.fromkeys(re.findall(r"\w+", " ".join(sentences)))
+    return [w for w in words if tokenizer.unk_token_id in tokenizer(w, add_special_tokens=False)["input_ids"]]
+
+
+def _channels(values: Sequence[float], device: torch.device) -> torch.Tensor:
+    import torch
+
+    return torch.tensor(values, dtype=torch.float32, device=device).view(1, 3, 1, 1)
+
+
+def cannot_load(name: str, error: Exception) -> Exception:
+    """Error for a failed load: missing folder or code of its own (`BadInput`), damaged files or no network
+    (`RunFailed`)."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    if isinstance(error, KeyError):
+        reason = f"{reason} is missing in its configuration"
+    elif isinstance(error, TypeError | AttributeError | IndexError):
+        reason = "its configuration has another form than those of its library"
+    source = name.removeprefix("hf:").removeprefix("local-dir:")
+    if "trust_remote_code" in str(error):
+        return BadInput(
+            f"encoder '{name}' needs code of its own to be run, which is never done; take one that open_clip or "
+            "transformers knows"
+        )
+    if name in BUNDLED or os.path.exists(os.path.expanduser(source)):
+        return RunFailed(f"the files of encoder '{name}' cannot be read: {reason}")
+    if name.startswith("hf:") and means_folder(source):
+        return BadInput(f"there is no folder '{source}'")
+    if not any(word in reason.lower() for word in ("connect", "download", "offline", "cache", "resolve", "locate")):
+        return RunFailed(f"encoder '{name}' could not be loaded: {type(error).__name__}: {reason}")
+    return RunFailed(
+        f"encoder '{name}' is not in the cache {HF_HUB_CACHE} and could not be downloaded; on a machine with network "
+        f"access, run 'sightline models --fetch {name}' and copy that folder here (or point HF_HOME to it)"
+    )
