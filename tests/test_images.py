@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from sightline.errors import BadInput
-from sightline.images import Picture, PictureFiles, pixel_digest, read_image, read_png
+from sightline.images import Picture, PictureFiles, is_animated, pixel_digest, read_image, read_png, read_video
 from sightline.labels.types import Segment
 
 PIXELS = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
@@ -95,3 +95,42 @@ def test_damaged_orientations_change_nothing(tmp_path: Path) -> None:
     for damage in (b"Exif\x00\x00II*\x00", b"\xff" * 40, b""):
         Image.fromarray(UPRIGHT).save(file, exif=damage)
         assert np.array_equal(read_image(file), UPRIGHT)
+
+
+# -- pictures of other kinds than eight bits of red, green and blue ----------------------------------------------------
+
+RAMP = np.arange(0, 256, 17, dtype=np.uint8).reshape(4, 4)
+CLEAR = np.dstack([RAMP, np.full_like(RAMP, 0)])
+"""Greyscale with an alpha channel that lets everything through."""
+
+
+@pytest.mark.parametrize("read", [read_image, read_png])
+def test_sixteen_bits_are_not_cut_off_at_eight(tmp_path: Path, read: Any) -> None:
+    """All but the darkest pixels were white in labels that were imported."""
+    Image.fromarray(RAMP.astype(np.uint16) * 257).save(tmp_path / "ramp.png")
+    assert np.array_equal(read(tmp_path / "ramp.png"), np.repeat(RAMP[:, :, None], 3, axis=2))
+
+
+@pytest.mark.parametrize("read", [read_image, read_png])
+def test_transparency_is_laid_on_white(tmp_path: Path, read: Any) -> None:
+    Image.fromarray(CLEAR, "LA").save(tmp_path / "clear.png")
+    assert np.all(read(tmp_path / "clear.png") == 255)
+
+
+@pytest.mark.parametrize("pixels", [RAMP / np.float32(255), RAMP.astype(np.int32) * 257], ids=["float", "int"])
+def test_numbers_without_a_known_white_are_refused(tmp_path: Path, pixels: Any) -> None:
+    """Pictures of floats from 0 to 1 were read as black, 32-bit ones as white."""
+    Image.fromarray(pixels).save(tmp_path / "measured.tif")
+    with pytest.raises(BadInput, match=r"measured.tif' cannot be read as a picture: its pixels have 32 bits.* 8 bits"):
+        read_image(tmp_path / "measured.tif")
+
+
+@pytest.mark.parametrize("suffix", ["gif", "webp", "png"])
+def test_animated_pictures_are_films(tmp_path: Path, suffix: str) -> None:
+    """Of films other than GIFs, only the first picture was scored, without a word."""
+    file = tmp_path / f"film.{suffix}"
+    first, *others = (Image.fromarray(np.full((8, 8, 3), grey, np.uint8)) for grey in (0, 128, 255))
+    first.save(file, save_all=True, append_images=others, lossless=True)
+    assert is_animated(file) and [int(frame[0, 0, 0]) for frame in read_video(file)] == [0, 128, 255]
+    first.save(file)
+    assert not is_animated(file)

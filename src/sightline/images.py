@@ -217,7 +217,7 @@ def read_png(file: Path | io.BytesIO, name: str = "", room: int = MAX_PIXELS) ->
                 raise BadInput(f"{name} claims {size} pixels; that is no frame")
             if picture.width * picture.height > room:
                 raise BadInput(f"{name} claims {size} pixels; with those before it, that is no segment")
-            return np.asarray(upright(picture).convert("RGB"))
+            return as_rgb(picture)
     except MemoryError as error:
         raise BadInput(f"{name} does not fit into memory") from error
     except UnidentifiedImageError as error:
@@ -236,7 +236,7 @@ def file_within(folder: Path, name: Any) -> Path | None:
 
 
 def read_image(file: Path) -> np.ndarray:
-    """uint8[H, W, 3] of an image file; greyscale is spread over the channels, transparency is laid on white.
+    """uint8[H, W, 3] of an image file, or of the first picture in it; see `as_rgb`.
 
     Raises:
         BadInput: it cannot be read as a picture, or would take absurd amounts of memory.
@@ -245,21 +245,35 @@ def read_image(file: Path) -> np.ndarray:
         raise BadInput(f"'{file}' is no regular file, and cannot be read as a picture")  # a pipe would be waited for
     try:
         with Image.open(file) as opened:
-            image = upright(opened)
-            if image.mode.startswith("I;16"):
-                eight_bits = (np.asarray(image) >> 8).astype(np.uint8)
-                return np.repeat(eight_bits[:, :, None], 3, axis=2)
-            if image.has_transparency_data:
-                rgba = image.convert("RGBA")
-                white = Image.new("RGBA", rgba.size, "white")
-                return np.asarray(Image.alpha_composite(white, rgba).convert("RGB"))
-            return np.asarray(image.convert("RGB"))
+            return as_rgb(opened)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise BadInput(f"'{file}' cannot be read as a picture: {' '.join(str(error).split())}") from error
 
 
-def upright(picture: Image.Image) -> Image.Image:
-    """A picture as it is meant to be seen: cameras store it lying down, and say so in its EXIF data."""
+def as_rgb(picture: Image.Image) -> np.ndarray:
+    """uint8[H, W, 3] of a picture as it is meant to be seen.
+
+    It is turned upright; greyscale is spread over the channels, and transparency is laid on white.
+
+    Raises:
+        ValueError: its numbers have no known white, as those of measurements.
+    """
+    image = _upright(picture)
+    # Older versions of Pillow read PNGs of 16 bits into 32.
+    if image.mode.startswith("I;16") or (image.mode == "I" and picture.format == "PNG"):
+        eight_bits = (np.asarray(image) >> 8).astype(np.uint8)
+        return np.repeat(eight_bits[:, :, None], 3, axis=2)
+    if image.mode in ("I", "F"):  # whether 1, 255 or 65535 is white would be a guess
+        raise ValueError("its pixels have 32 bits, of which none says what is white; save it with 8 bits")
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, "white")
+        return np.asarray(Image.alpha_composite(white, rgba).convert("RGB"))
+    return np.asarray(image.convert("RGB"))
+
+
+def _upright(picture: Image.Image) -> Image.Image:
+    """The picture that a camera stored lying down, which its EXIF data say."""
     try:
         return ImageOps.exif_transpose(picture)
     except Exception:  # damaged EXIF data raise exceptions of any type; the picture itself may be sound
@@ -267,7 +281,7 @@ def upright(picture: Image.Image) -> Image.Image:
 
 
 def read_video(file: Path) -> Iterator[np.ndarray]:
-    """Frames of a video file or an animated GIF, one after the other.
+    """Frames of a video file or an animated picture, one after the other.
 
     Yields:
         uint8[H, W, 3], RGB.
@@ -278,7 +292,7 @@ def read_video(file: Path) -> Iterator[np.ndarray]:
     if not file.is_file():
         raise BadInput(f"there is no video '{file}'")
     # FFmpeg would repeat or drop frames of a GIF to make its rate constant.
-    frames = _gif_frames(file) if file.suffix.lower() == ".gif" else _ffmpeg_frames(file)
+    frames = _animation_frames(file) if file.suffix.lower() == ".gif" or is_animated(file) else _ffmpeg_frames(file)
     count = 0
     try:
         for frame in frames:
@@ -292,10 +306,19 @@ def read_video(file: Path) -> Iterator[np.ndarray]:
         raise BadInput(f"'{file}' holds no frames")
 
 
-def _gif_frames(file: Path) -> Iterator[np.ndarray]:
+def is_animated(file: Path) -> bool:
+    """Whether an image file is a film. The further pictures of others are previews, or pages."""
+    try:
+        with Image.open(file, formats=["GIF", "PNG", "WEBP"]) as image:
+            return bool(getattr(image, "is_animated", False))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return False
+
+
+def _animation_frames(file: Path) -> Iterator[np.ndarray]:
     with Image.open(file) as image:
         for frame in ImageSequence.Iterator(image):
-            yield np.asarray(frame.convert("RGB"))
+            yield as_rgb(frame)
 
 
 def _ffmpeg_frames(file: Path) -> Iterator[np.ndarray]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from sightline.config.basics import Aspect
 from sightline.errors import BadInput, RunFailed
-from sightline.images import read_image, read_video
+from sightline.images import is_animated, read_image, read_video
 from sightline.models.encoders import warn_of_cropping
 from sightline.models.familiarity import warn_of_unfamiliar_pictures
 from sightline.rewards.zero_shot import ZeroShotReward, warn_of_unknown_words
@@ -134,7 +134,7 @@ def _files(path: Path, unreadable: list[str]) -> list[Path]:
 def _pictures(file: Path, unreadable: list[str]) -> Iterator[tuple[str, np.ndarray]]:
     """Pictures of a file with their names, as far as it can be read; a line for what cannot."""
     try:
-        if file.suffix.lower() in VIDEO_SUFFIXES:
+        if file.suffix.lower() in VIDEO_SUFFIXES or is_animated(file):
             for i, frame in enumerate(read_video(file)):
                 yield f"{file}#{i}", frame
         else:

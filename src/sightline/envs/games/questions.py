@@ -21,7 +21,7 @@ from sightline.envs.drawing import Size
 from sightline.envs.games.contract import ActionText, Game, Observation
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput, RunFailed, nearest
-from sightline.images import file_within, read_image, upright
+from sightline.images import as_rgb, file_within, read_image
 
 Pay = Callable[[str, Mapping[str, Any]], float]
 """(what was answered, the row of the table) -> reward; 1 and more counts as success."""
@@ -125,15 +125,19 @@ class Questions(Game):
     def draw(self) -> np.ndarray:
         stored = self._row.picture
         if isinstance(stored, Path):
-            found: Any = Image.fromarray(read_image(stored))
+            pixels = read_image(stored)
         else:
             found = stored.data[stored.place][stored.column]
             if not isinstance(found, Image.Image):
                 raise RunFailed(
                     f"a picture of the data set is a {type(found).__name__}; cast the column to datasets.Image()"
                 )
+            try:
+                pixels = as_rgb(found)
+            except ValueError as error:
+                raise RunFailed(f"picture {stored.place + 1} of the data set cannot be shown: {error}") from error
         size = (self.render_size[1], self.render_size[0])
-        return np.asarray(ImageOps.pad(upright(found).convert("RGB"), size, Image.Resampling.BICUBIC, color=BORDER))
+        return np.asarray(ImageOps.pad(Image.fromarray(pixels), size, Image.Resampling.BICUBIC, color=BORDER))
 
     def facts(self) -> dict[str, str]:
         return {}
