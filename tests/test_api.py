@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -156,9 +157,86 @@ def test_a_run_is_resumed_with_its_own_recipe(run: sl.Run, tmp_path: Path) -> No
         again = sl.train(recipe, run_dir=folder, resume=True, progress=False)
         assert again.recipe.steps == 512, "a bundled recipe's own number of steps is not stated"
         assert again.result | {"seconds": 0} == run.result | {"seconds": 0}
-    longer = sl.train(run_dir=folder, resume=True, progress=False, steps=768)
+    with pytest.raises(sl.BadInput, match="started with seed=0, not 4"):
+        sl.train(run_dir=folder, resume=True, seed=4)  # a key of the run's own recipe
+    longer = sl.train(run_dir=folder, resume=True, progress=False, steps=768, seed=0)
     assert longer.recipe.steps == 768
     assert (folder / "result-512.json").is_file()
+
+
+API: Any = sl
+"""The same, without the types that refuse what is tried."""
+
+
+class Colour(Enum):
+    """Something that people keep their settings in."""
+
+    RED = "red"
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The recipes of runs that would be carried out."""
+    recipes: list[Any] = []
+
+    def note(recipe: Any, *rest: Any, **options: Any) -> Any:
+        recipes.append(recipe)
+        raise Stopped(signal.SIGINT, None)
+
+    monkeypatch.setattr("sightline.roles.train", note)
+    return recipes
+
+
+def test_settings_may_be_numpys_numbers_and_paths(begun: list[Any], tmp_path: Path) -> None:
+    """They ended in `PydanticSerializationError`, where a recipe is written."""
+    options = {
+        "gravity": np.float32(2),
+        "size": np.array([3, 4]),
+        "map": tmp_path,
+        "colour": Colour.RED,
+        "parts": ({},),
+    }
+    with pytest.raises(KeyboardInterrupt):
+        sl.train("cartpole", steps=np.int64(640), **{"learner.options": options})
+    plain = {"gravity": 2.0, "size": [3, 4], "map": str(tmp_path), "colour": "red", "parts": [{}]}
+    assert begun[0].learner.options == plain and type(begun[0].learner.options["gravity"]) is float
+    assert begun[0].steps == 640
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: API.train("cartpole", env_options={"a": {"f": len}}), r"env_options\.a\.f: .* and builtin_function_"),
+        (lambda: API.train("cartpole", run_dir=5), "^run_dir must be the path of a folder, not int$"),
+        (lambda: API.train(run_dir=b"runs", resume=True), "^run_dir must be the path of a folder, not bytes$"),
+        (lambda: API.train(Clock, goal="a clock"), "a path or a mapping, not Clock; an environment is given by env="),
+        (lambda: API.train(["cartpole"]), "a path or a mapping, not list;"),
+        (lambda: API.Run(None), "^path must be the path of a folder, not NoneType$"),
+        (lambda: API.ZeroShotReward("a pole \udcff"), "^goal is not text in UTF-8$"),
+        (
+            lambda: API.ZeroShotReward("a pole\n" * 30),
+            "^encoder 'bundled' reads 20 tokens of a sentence: of 'a pole a pole",
+        ),
+        (lambda: API.ZeroShotReward("a pole", alpha="0.5"), r"^alpha must be a number in \[0, 1\], not str$"),
+        (lambda: API.fit_reward([], seed="a"), "^seed must be a whole number from 0 to .*, not 'a'$"),
+        (lambda: API.text_game(5), "^text_game: give what makes an environment, or its id, not int$"),
+        (lambda: API.evaluate(len, "cartpole", episodes=np.float32(2)), "say a whole number, at least 1"),
+        (lambda: API.evaluate(len, "cartpole", seed=True), "^seed=True: say a whole number, at least 0$"),
+    ],
+)
+def test_other_types_are_refused_in_one_line(make: Callable[[], Any], said: str, begun: list[Any]) -> None:
+    with pytest.raises(sl.BadInput, match=said) as refused:
+        make()
+    assert "\n" not in str(refused.value)
+
+
+def test_signs_that_the_encoder_does_not_know_are_told_as_words_are() -> None:
+    with pytest.warns(UserWarning, match="does not know the word '🚀🚀'"):
+        sl.ZeroShotReward("🚀🚀", "a pole")
+
+
+def test_a_panels_numbers_may_be_numpys(run: sl.Run) -> None:
+    assert run.evaluate(np.int64(2), np.int32(1))["episodes"] == 2  # type: ignore[arg-type]
 
 
 def test_a_stop_is_an_interrupt_that_says_where_it_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +388,7 @@ def test_labels_that_are_none_are_not_learned_from(label: Any, options: dict[str
 
 
 def test_what_a_reward_cannot_be_fitted_with() -> None:
-    with pytest.raises(sl.BadInput, match="seed must be from 0"):
+    with pytest.raises(sl.BadInput, match="seed must be a whole number from 0"):
         sl.fit_reward([(PAIR, 1.0)], seed=-1)
     with pytest.raises(sl.BadInput, match=r"model: cannot be 'cn', only embeddings, cnn, resnet, .*did you mean 'cnn'"):
         sl.fit_reward([(PAIR, 1.0)], model="cn")

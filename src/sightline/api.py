@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -80,11 +81,11 @@ def train(
     if resume:
         if run_dir is None:
             raise BadInput("say which run to resume: run_dir=…")
-        run = open_run(Path(os.path.expanduser(run_dir)))
-        if recipe is None and set(overrides) <= {"steps"}:
-            run.trusted_recipe(trust)  # before anything that it names is imported
-            wanted = load_recipe(run.document(), overrides, own=False)
+        run = open_run(_folder(run_dir, "run_dir"))
+        if recipe is None and "env" not in overrides:  # keys of the run's own recipe
             stated, own = list(overrides), True
+            run.trusted_recipe(trust, stated)  # before anything that it names is imported
+            wanted = load_recipe(run.document(), overrides, own=False)
         else:
             wanted = load_recipe(_said(recipe), overrides)
             stated, own = [*overrides, *(recipe if isinstance(recipe, Mapping) else ())], False
@@ -93,7 +94,7 @@ def train(
     else:
         wanted = load_recipe(_said(recipe), overrides)
         name = recipe_name(None if isinstance(recipe, Mapping) or recipe is None else str(recipe), wanted)
-        path = Path(os.path.expanduser(run_dir)) if run_dir is not None else default_run_path(name)
+        path = default_run_path(name) if run_dir is None else _folder(run_dir, "run_dir")
         path = path.absolute()  # some simulators change the working folder while they are built
         completed = roles.complete(wanted)
     said = ", ".join([repr(recipe), *(f"{key}={value!r}" for key, value in overrides.items())])
@@ -105,7 +106,19 @@ def train(
 
 
 def _said(recipe: str | Path | Mapping[str, Any] | None) -> str | dict[str, Any] | None:
-    return dict(recipe) if isinstance(recipe, Mapping) else None if recipe is None else str(recipe)
+    if isinstance(recipe, Mapping):
+        return dict(recipe)
+    if recipe is None or isinstance(recipe, str | Path):
+        return None if recipe is None else str(recipe)
+    kind = recipe.__name__ if isinstance(recipe, type) else type(recipe).__name__
+    raise BadInput(f"the recipe must be a name, a path or a mapping, not {kind}; an environment is given by env=…")
+
+
+def _folder(path: Any, name: str) -> Path:
+    """A folder that was given as a text or as a path."""
+    if not isinstance(path, str | Path):
+        raise BadInput(f"{name} must be the path of a folder, not {type(path).__name__}")
+    return Path(os.path.expanduser(path))
 
 
 @_process_unchanged()
@@ -134,7 +147,7 @@ def evaluate(
     from sightline.envs.tasks import Task, find_task
     from sightline.evaluation.episodes import play_panel, task_panel
 
-    _check_panel(episodes, seed)
+    episodes, seed = _whole("episodes", episodes, 1), _whole("seed", seed, 0)
     if reward is not None and not isinstance(reward, RewardModel):
         raise BadInput(f"the reward must be a RewardModel, not {type(reward).__name__}; make one, as ZeroShotReward(…)")
     if isinstance(policy, Run):
@@ -174,10 +187,15 @@ def evaluate(
     return done.summary()
 
 
-def _check_panel(episodes: int, seed: int) -> None:
-    for name, value, least in (("episodes", episodes, 1), ("seed", seed, 0)):
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_SEED:
-            raise BadInput(f"{name}={value!r}: say a whole number, at least {least}")
+def _whole(name: str, value: Any, least: int) -> int:
+    """A whole number of Python's, or of NumPy's."""
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = -1
+    if not least <= number <= MAX_SEED:
+        raise BadInput(f"{name}={value!r}: say a whole number, at least {least}")
+    return number
 
 
 class Run:
@@ -192,7 +210,7 @@ class Run:
     """
 
     def __init__(self, path: str | Path, *, trust: bool = False) -> None:
-        self._folder = open_run(Path(path))
+        self._folder = open_run(_folder(path, "path"))
         self._trust = trust
 
     def __repr__(self) -> str:
@@ -253,7 +271,7 @@ class Run:
     @_process_unchanged()
     def evaluate(self, episodes: int = 100, seed: int = 0) -> dict[str, Any]:
         """Play a test panel with what the run has chosen; see `sightline evaluate`."""
-        _check_panel(episodes, seed)
+        episodes, seed = _whole("episodes", episodes, 1), _whole("seed", seed, 0)
         return roles.evaluate(self._folder, episodes, seed, self._trust)
 
     @_process_unchanged()

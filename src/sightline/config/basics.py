@@ -108,7 +108,9 @@ def check_words(goal: Sequence[str], baseline: Sequence[str], alpha: float | Non
             _checked(sentence)
     if goal and sorted(goal) == sorted(baseline):
         raise ValueError("goal and baseline are the same words; the baseline should say what the picture shows anyway")
-    if alpha is not None and not (isinstance(alpha, Real) and 0 <= alpha <= 1):
+    if alpha is not None and not isinstance(alpha, Real):
+        raise ValueError(f"alpha must be a number in [0, 1], not {type(alpha).__name__}")
+    if alpha is not None and not 0 <= alpha <= 1:
         raise ValueError(f"alpha={alpha} is outside [0, 1]")
     if alpha and goal and not baseline:
         raise ValueError(f"alpha={alpha} needs a baseline; add one or leave alpha out (in a recipe: alpha=null)")

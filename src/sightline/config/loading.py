@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
@@ -72,20 +73,46 @@ def load_recipe(
 
 
 def _with_names(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A document whose environment and kinds of blocks are named, where a class or a function was given for one.
+    """A document of plain data, whose environment and kinds of blocks are named, where a class or a function was given
+    for one.
 
     Raises:
-        BadInput: it has no name by which it is found again.
+        BadInput: it has no name by which it is found again; or there is something that no file holds.
     """
     named = {}
     for key, value in document.items():
         path = f"{prefix}{key}"
-        if isinstance(value, Mapping) and not path.endswith("options"):
+        if path.endswith("options"):
+            value = _plain(value, path)
+        elif isinstance(value, Mapping):
             value = _with_names(value, f"{path}.")
         elif (path == "env" or path.endswith(".kind")) and not isinstance(value, str | int | float | list | None):
             value = place_of(value, path)
         named[key] = value
     return named
+
+
+def _plain(value: Any, path: str) -> Any:
+    """What an environment, a learner or a teacher is given, as files hold it: NumPy's numbers and arrays as Python's
+    own, paths as texts.
+
+    Raises:
+        BadInput: it is anything else.
+    """
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, Mapping):
+        return {key: _plain(child, f"{path}.{key}") for key, child in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(child, path) for child in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, str | int | float | None):
+        return value
+    kind = type(value).__name__
+    raise BadInput(f"{path}: a recipe is written to files, and {kind} is none of texts, numbers, lists and maps")
 
 
 RENAMED = {

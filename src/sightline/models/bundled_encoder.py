@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import html
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from sightline.config.basics import Aspect
 from sightline.models.encoder_base import OpenClipFormat, cannot_load
 from sightline.models.encoder_files import encoder_folder
+from sightline.models.sentences import words_of
 
 WEIGHTS, TOKENIZER, CONFIG = "open_clip_model.safetensors", "tokenizer.json", "open_clip_config.json"
 NORM_EPSILON = 1e-5
@@ -210,8 +210,9 @@ class BundledEncoder(OpenClipFormat):
         self._text = None
 
     def unknown_words(self, sentences: Sequence[str]) -> list[str]:
-        words = dict.fromkeys(re.findall(r"\w+", " ".join(sentences)))
-        return [w for w in words if self._unknown in self._tokenizer.encode(w, add_special_tokens=False).ids]
+        return [
+            w for w in words_of(sentences) if self._unknown in self._tokenizer.encode(w, add_special_tokens=False).ids
+        ]
 
     def _resize(self, frame: np.ndarray) -> np.ndarray:
         size = (self.image_size, self.image_size)

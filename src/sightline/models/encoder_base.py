@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,7 +15,7 @@ from sightline.errors import BadInput, RunFailed
 from sightline.models.encoder_files import BUNDLED, encoder_folder
 from sightline.models.familiarity import EARLY_LAYER, TaughtPictures
 from sightline.models.hub import means_folder
-from sightline.models.sentences import check_length
+from sightline.models.sentences import check_length, words_of
 from sightline.models.shrinking import Shrinker, equal_inputs
 
 if TYPE_CHECKING:
@@ -239,8 +238,9 @@ def unknown_words(tokenizer: Any, sentences: Sequence[str]) -> list[str]:
     """Words that a tokenizer of Hugging Face maps to its unknown token; none if there is no such tokenizer or token."""
     if tokenizer is None or tokenizer.unk_token_id is None:
         return []
-    words = dict.fromkeys(re.findall(r"\w+", " ".join(sentences)))
-    return [w for w in words if tokenizer.unk_token_id in tokenizer(w, add_special_tokens=False)["input_ids"]]
+    return [
+        w for w in words_of(sentences) if tokenizer.unk_token_id in tokenizer(w, add_special_tokens=False)["input_ids"]
+    ]
 
 
 def _channels(values: Sequence[float], device: torch.device) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,11 @@ LONGEST = 1_000_000
 """Tokens; tokenizers whose files state no limit state a number that is larger."""
 SHOWN = 60
 """Characters of a sentence that a message shows of either part."""
+
+
+def words_of(sentences: Sequence[str]) -> list[str]:
+    """The words of sentences, each once; one without any, such as one of signs, counts as a word."""
+    return list(dict.fromkeys(word for sentence in sentences for word in re.findall(r"\w+", sentence) or [sentence]))
 
 
 def check_length(sentences: Sequence[str], fits: Callable[[str], bool], tokens: int, reader: str) -> None:
@@ -32,7 +38,7 @@ def check_length(sentences: Sequence[str], fits: Callable[[str], bool], tokens: 
             middle = (read + never) // 2
             read, never = (middle, never) if fits(sentence[:middle]) else (read, middle)
         words = sentence[: read + 1].rfind(" ") + 1 or read
-        kept, cut = sentence[:words].rstrip(), sentence[words:]
+        kept, cut = (" ".join(part.split()) for part in (sentence[:words], sentence[words:]))  # the line is one
         kept = kept if len(kept) <= SHOWN else f"{kept[:SHOWN]}…"
         cut = cut if len(cut) <= SHOWN else f"{cut[:SHOWN]}…"
         raise BadInput(

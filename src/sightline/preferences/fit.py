@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +106,8 @@ def fit_labels(
             "which of a label's numbers are the state is known to a run only: choose another model, or train with "
             "reward.labels_from"
         )
-    if not 0 <= seed <= MAX_SEED:
-        raise BadInput(f"seed must be from 0 to {MAX_SEED}, not {seed}")
+    if not isinstance(seed, Integral) or not 0 <= seed <= MAX_SEED:
+        raise BadInput(f"seed must be a whole number from 0 to {MAX_SEED}, not {seed!r}")
     if isinstance(labels, str | Path):
         with LabelStore(existing_store(Path(labels)), read_only=True) as store:
             return fit_labels(store, config, goal, seed)

@@ -284,6 +284,8 @@ def _sentences(words: Any, name: str) -> tuple[str, ...]:
     for sentence in sentences:
         if not isinstance(sentence, str):
             raise BadInput(f"{name} must be a sentence, or several in a list, not {type(sentence).__name__}")
+        if any("\ud800" <= character <= "\udfff" for character in sentence):
+            raise BadInput(f"{name} is not text in UTF-8")
     return sentences
 
 

@@ -60,8 +60,10 @@ def text_game(
             env = gymnasium.make(make, render_mode=mode, disable_env_checker=True)
         except gymnasium.error.Error as error:
             raise BadInput(f"text_game: there is no environment '{make}' ({error})") from error
-    else:
+    elif callable(make):
         env = make()
+    else:
+        raise BadInput(f"text_game: give what makes an environment, or its id, not {type(make).__name__}")
     if not isinstance(env, gymnasium.Env):
         env = OldTextEnv(env)
     return TextGame(env, commands, text, pictures, success, facts, kind, send)
