@@ -25,7 +25,7 @@ import torch
 import sightline.reports.run_page
 import sightline.reports.trajectories_page  # noqa: F401
 from sightline.agents import training  # noqa: F401
-from sightline.cli import main
+from sightline.cli.commands import main
 from sightline.models.vlm.model import load_vlm
 from sightline.runs.stopping import StopRequests
 

@@ -1035,7 +1035,7 @@ OVERDUE = -1000
 
 def _here(each: Line, folder: Path) -> tuple[int, str]:
     """In this process."""
-    from sightline.cli import main
+    from sightline.cli.commands import main
 
     out, err, code, before = io.StringIO(), io.StringIO(), 0, Path.cwd()
     argv, stdin, path, environment = sys.argv, sys.stdin, list(sys.path), dict(os.environ)

@@ -153,7 +153,7 @@ class Finished:
 @pytest.fixture
 def sightline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Finished]:
     """The command, in this process and in an empty working folder: `sightline("train", "cartpole", …)`."""
-    from sightline.cli import main
+    from sightline.cli.commands import main
 
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")

@@ -767,7 +767,7 @@ def test_score_a_video_with_its_plot(sightline: Sightline, pictures: Path, tmp_p
 def call_without_torch(arguments: list[str]) -> str:
     """Run a command, check that it imports nothing heavy, and return what it says on stderr."""
     code = (
-        "import sys\nfrom sightline.cli import main\n"
+        "import sys\nfrom sightline.cli.commands import main\n"
         f"sys.argv = ['sightline', *{arguments!r}]\n"
         "try: main()\nexcept SystemExit as left: assert not left.code\n"
         "heavy = {'torch', 'transformers', 'open_clip', 'stable_baselines3', 'matplotlib'} & set(sys.modules)\n"
@@ -814,7 +814,7 @@ def test_help_when_nothing_is_asked(sightline: Sightline) -> None:
 def test_shells_complete_commands(shell: str, line: str, expected: str) -> None:
     asked = {"_SIGHTLINE_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": line, "COMP_WORDS": line}
     asked |= {"COMP_CWORD": str(len(line.split()) - 1), "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    code = "import sys\nfrom sightline.cli import main\nsys.argv = ['sightline']\nmain()"
+    code = "import sys\nfrom sightline.cli.commands import main\nsys.argv = ['sightline']\nmain()"
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True, check=False
     )

@@ -245,3 +245,35 @@ def test_letters_that_a_stream_does_not_know_are_escaped() -> None:
 
 def test_a_stop_says_what_is_saved() -> None:
     assert Stopped(signal.SIGHUP, None).saved == "nothing was collected yet"
+
+
+INTERRUPTED = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.{signal})
+    signal.pause()
+except BaseException as error:
+    raise {error}
+"""
+"""A library whose import a signal interrupts."""
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize(
+    "error", ["error", "ImportError('initialization failed') from None"], ids=["as-it-is", "other"]
+)
+def test_a_signal_while_modules_are_imported_is_told_in_a_line(
+    tmp_path: Path, hangups: None, number: signal.Signals, error: str
+) -> None:
+    """Until everything was imported, Ctrl-C printed a traceback of 50 lines."""
+    (tmp_path / "typer.py").write_text(INTERRUPTED.format(signal=number.name, error=error))
+    folders = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "sightline", "recipes"],
+        env=os.environ | {"PYTHONPATH": folders},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (128 + number, f"sightline: stopped by {number.name}\n")

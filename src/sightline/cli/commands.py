@@ -23,7 +23,7 @@ from sightline.cli.output import AsJson, Trust, check_target, in_home, print_jso
 from sightline.errors import BadInput, RunFailed, place_of, printable, reason_and_place
 from sightline.requirements import advice, check_versions
 from sightline.runs.stopping import GivenUp, Interruption, exit_now
-from sightline.runs.streams import failure_of_stdout, steady_standard_streams
+from sightline.runs.streams import failure_of_stdout
 
 if TYPE_CHECKING:
     from sightline.config.recipe import Recipe
@@ -741,10 +741,8 @@ def main() -> None:
     sys.exit(code or 0)
 
 
-def command() -> None:
-    """The process of a `sightline` command, which ends with it: a simulator's threads may go on for ever."""
-    steady_standard_streams()
-    Interruption.enable()
+def carry_out() -> None:
+    """Carry out the command and end the process with it: a simulator's threads may go on for ever."""
     try:
         try:
             main()
