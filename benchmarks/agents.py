@@ -68,7 +68,8 @@ from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.samplers import Completion, Conversation, Key, Sampler
 from sightline.agents.sharing import gather_episodes
 from sightline.agents.types import Advantages, Trajectory, Turn
-from sightline.config.loading import bundled_recipes, for_agent, load_recipe
+from sightline.config.bundled import bundled_recipes
+from sightline.config.loading import for_agent, load_recipe
 from sightline.config.recipe import AgentRecipe
 from sightline.envs.games.blackjack import as_dealer, most_wins
 from sightline.envs.games.contract import Game

@@ -39,7 +39,8 @@ from fault_server import (
     thought_too_long,
     wrong_shape,
 )
-from sightline.config.loading import bundled_recipes, load_recipe
+from sightline.config.bundled import bundled_recipes
+from sightline.config.loading import load_recipe
 from sightline.errors import BadInput, RunFailed
 from sightline.models.chat import calling
 from sightline.models.chat.anthropic import Anthropic

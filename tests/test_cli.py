@@ -21,7 +21,7 @@ from PIL import Image
 
 from conftest import SIZES, TINY, Finished, write_open_clip_encoder
 from fault_server import FaultServer, status
-from sightline.config.loading import bundled_recipes
+from sightline.config.bundled import bundled_recipes
 from sightline.evaluation.video import write_scored_video
 from sightline.images import Picture
 from sightline.runs.files import read_document

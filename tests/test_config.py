@@ -18,8 +18,9 @@ from conftest import our_tasks
 from sightline.agents.algorithms.grpo import GRPO
 from sightline.agents.algorithms.ppo import PPO
 from sightline.agents.building import resolve as complete_agent
+from sightline.config.bundled import bundled_recipes
 from sightline.config.learners import DQNLearner, SACLearner
-from sightline.config.loading import bundled_recipes, for_agent, for_control, leaves, load_recipe, validate_recipe
+from sightline.config.loading import for_agent, for_control, leaves, load_recipe, validate_recipe
 from sightline.config.recipe import AgentRecipe, ControlRecipe
 from sightline.config.yaml import read_yaml, write_yaml
 from sightline.control.resolving import resolve

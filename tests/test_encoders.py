@@ -16,7 +16,8 @@ from PIL import Image
 from scipy.stats import spearmanr
 
 from conftest import SENTENCES, SIZES, write_open_clip_encoder
-from sightline.config.loading import bundled_recipes, load_recipe
+from sightline.config.bundled import bundled_recipes
+from sightline.config.loading import load_recipe
 from sightline.config.recipe import ControlRecipe
 from sightline.envs.control.cartpole import LOOKS, draw_cartpole
 from sightline.envs.control.mountain_car import LOOKS as CAR_LOOKS
@@ -24,7 +25,7 @@ from sightline.envs.control.mountain_car import draw_mountain_car
 from sightline.errors import BadInput, RunFailed
 from sightline.models.encoder_files import BUNDLED, bundled_folder
 from sightline.models.encoders import load_encoder, warn_of_cropping
-from sightline.models.listing import list_encoders
+from sightline.models.listing import NAMES, list_encoders
 from sightline.rewards.zero_shot import ZeroShotReward, warn_of_unknown_words
 
 
@@ -509,6 +510,15 @@ def test_byte_level_tokenizers_know_every_word(tmp_path: Path, hugging_face_fold
     config = {"embed_dim": 8, "vision_cfg": {**SIZES["small"]["vision_cfg"], "head_width": 16}, "text_cfg": text}
     save_encoder(CLIP(**config), config, tmp_path)
     assert load_encoder(f"local-dir:{tmp_path}", device="cpu").unknown_words(["a wombat", "żółć 木"]) == []
+
+
+def test_the_names_that_are_listed_are_open_clips() -> None:
+    """`tools/open_clip_names.py` writes them."""
+    import open_clip
+
+    theirs = {f"{architecture}/{tag}" for architecture, tag in open_clip.list_pretrained()}
+    listed = set(NAMES.read_text().split())
+    assert listed <= theirs or theirs <= listed, "neither a newer version nor an older one"
 
 
 def test_list_of_encoders() -> None:

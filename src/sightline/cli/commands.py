@@ -524,9 +524,9 @@ def score(
 @app.command()
 def recipes(as_json: AsJson = False) -> None:
     """List the bundled recipes."""
-    from sightline.config.loading import bundled_recipes, load_recipe
+    from sightline.config.bundled import bundled_recipes, recipe_description
 
-    rows = [(name, load_recipe(name).description) for name in bundled_recipes()]
+    rows = [(name, recipe_description(name)) for name in bundled_recipes()]
     print_rows(rows, ("recipe", "description"), as_json)
 
 

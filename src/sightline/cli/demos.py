@@ -38,7 +38,8 @@ def demos(
     from sightline.agents.building import best_play
     from sightline.agents.demos import Demo, write_demos
     from sightline.config.agents import WarmStart
-    from sightline.config.loading import bundled_recipes, for_agent, load_recipe
+    from sightline.config.bundled import bundled_recipes
+    from sightline.config.loading import for_agent, load_recipe
     from sightline.runs.progress import ProgressBar
 
     stated = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]

@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from sightline.config.basics import MAX_SENTENCE
 from sightline.config.blocks import Plugin, unknown_kind
+from sightline.config.bundled import bundled_recipes, recipe_text
 from sightline.config.decoding import decoded
 from sightline.config.named_code import allow, place_of, places_in, split_place
 from sightline.config.recipe import AgentRecipe, CheckedRecipe, ControlRecipe, Recipe
@@ -25,12 +25,6 @@ from sightline.config.secrets import refuse_secrets
 from sightline.config.vlmrm import is_vlmrm, translations
 from sightline.config.yaml import MAX_CHARACTERS, read_yaml
 from sightline.errors import BadInput, nearest
-
-
-def bundled_recipes() -> list[str]:
-    """Names of the recipes that come with Sightline."""
-    folder = resources.files("sightline.recipes")
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
 def load_recipe(
@@ -229,7 +223,7 @@ def read_document(name_or_path: str) -> dict[str, Any]:
     elif is_yaml_text(name_or_path):
         name, text = "the recipe that was given as text", name_or_path
     elif name_or_path in bundled_recipes():
-        text = (resources.files("sightline.recipes") / f"{name_or_path}.yaml").read_text(encoding="utf-8")
+        text = recipe_text(name_or_path)
     elif Path(name_or_path).is_file() or is_stream(name_or_path):
         try:
             with Path(name_or_path).open("rb") as file:

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from sightline.errors import BadInput, nearest
 from sightline.models.encoder_files import BUNDLED
+
+NAMES = Path(__file__).with_name("open_clip_names.txt")
+"""Names of open_clip's pretrained encoders, `Architecture/tag` in each line (`tools/open_clip_names.py`)."""
+FORMS = (
+    ("bundled", "ours, tiny, offline: for trying Sightline, not for science"),
+    ("bundled-deformables", "the same for cloth, rope and water"),
+    ("hf:owner/name", "any Hugging Face CLIP, SigLIP or SigLIP 2; also hf:/folder"),
+    ("local-dir:/folder", "a folder in open_clip's format"),
+)
 
 
 def list_encoders(containing: str | None = None) -> list[tuple[str, str]]:
@@ -15,19 +26,20 @@ def list_encoders(containing: str | None = None) -> list[tuple[str, str]]:
     Raises:
         BadInput: no name contains it; the message names the nearest ones.
     """
-    import open_clip
+    names = NAMES.read_text().split()
+    rows = _listed(names, containing)
+    if not rows:
+        import open_clip  # takes seconds; an installed version that is newer may have more
 
-    forms = [
-        ("bundled", "ours, tiny, offline: for trying Sightline, not for science"),
-        ("bundled-deformables", "the same for cloth, rope and water"),
-        ("hf:owner/name", "any Hugging Face CLIP, SigLIP or SigLIP 2; also hf:/folder"),
-        ("local-dir:/folder", "a folder in open_clip's format"),
-    ]
-    named = [(f"{architecture}/{tag}", "open_clip") for architecture, tag in open_clip.list_pretrained()]
-    if containing is None:
-        return [*forms, *named]
-    found = [row for row in [*forms, *named] if containing.lower() in row[0].lower()]
-    if not found:
-        architectures = sorted({name.partition("/")[0] for name, _ in named})
-        raise BadInput(f"no encoder's name contains '{containing}'{nearest(containing, [*BUNDLED, *architectures])}")
-    return found
+        names = [f"{architecture}/{tag}" for architecture, tag in open_clip.list_pretrained()]
+        rows = _listed(names, containing)
+    if not rows:
+        architectures = sorted({name.partition("/")[0] for name in names})
+        hint = nearest(containing or "", [*BUNDLED, *architectures])
+        raise BadInput(f"no encoder's name contains '{containing}'{hint}")
+    return rows
+
+
+def _listed(names: list[str], containing: str | None) -> list[tuple[str, str]]:
+    rows = [*FORMS, *((name, "open_clip") for name in names)]
+    return [row for row in rows if (containing or "").lower() in row[0].lower()]
