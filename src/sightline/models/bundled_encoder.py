@@ -160,7 +160,8 @@ class TextTower(nn.Module):
     def __init__(self, config: dict[str, Any], outputs: int) -> None:
         super().__init__()
         width, length = config["width"], config["context_length"]
-        self.token_embedding = nn.Embedding(config["vocab_size"], width)
+        # `nn.Embedding` draws its weights, for which torch imports its compiler on the meta device.
+        self.token_embedding = nn.Embedding.from_pretrained(torch.empty(config["vocab_size"], width))
         self.positional_embedding = nn.Parameter(torch.empty(length, width))
         self.resblocks = nn.ModuleList(TextBlock(width, config["heads"]) for _ in range(config["layers"]))
         self.ln_final = nn.LayerNorm(width)
