@@ -160,8 +160,9 @@ class TextTower(nn.Module):
     def __init__(self, config: dict[str, Any], outputs: int) -> None:
         super().__init__()
         width, length = config["width"], config["context_length"]
-        # `nn.Embedding` draws its weights, for which torch imports its compiler on the meta device.
-        self.token_embedding = nn.Embedding.from_pretrained(torch.empty(config["vocab_size"], width))
+        # Unless it is given weights it draws them, for which torch imports its compiler on the meta device.
+        empty = torch.empty(config["vocab_size"], width)
+        self.token_embedding = nn.Embedding(config["vocab_size"], width, _weight=empty)
         self.positional_embedding = nn.Parameter(torch.empty(length, width))
         self.resblocks = nn.ModuleList(TextBlock(width, config["heads"]) for _ in range(config["layers"]))
         self.ln_final = nn.LayerNorm(width)
