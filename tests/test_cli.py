@@ -430,7 +430,7 @@ def test_train_evaluate_report_an_agent(sightline: Sightline, tmp_path: Path) ->
     (run / "report.html").unlink()
     assert sightline("report", run).out.strip() == str(run / "report.html")
     assert (run / "report.html").is_file()
-    check_one_line(sightline("evaluate", run, "steps=3"), 2, "overrides")
+    check_one_line(sightline("evaluate", run, "steps=3"), 2, "leave out steps=3")
     check_one_line(sightline("train", "numberline", *SMALL_AGENT, "--run-dir", run), 2, "exists already", "--resume")
     check_one_line(sightline("train", "numberline", "seed=9", "--run-dir", run, "--resume"), 2, "seed=0")
     resumed = sightline("train", "--run-dir", run, "--resume")
