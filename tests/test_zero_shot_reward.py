@@ -193,7 +193,7 @@ def test_what_is_no_batch_of_frames_is_refused(bundled: Any, frames: np.ndarray)
         (([1],), "goal must be a sentence, or several in a list, not int$"),
         ((3,), "goal must be a sentence, or several in a list, not int$"),
         ((("a pole",), (None,)), "baseline must be a sentence, or several in a list, not NoneType$"),
-        ((("a pole",), ("a cart",), "half"), "alpha=half is outside"),
+        ((("a pole",), ("a cart",), "half"), "alpha must be a number in .0, 1., not str"),
     ],
 )
 def test_words_that_make_no_reward(bundled: Any, words: Any, expected: str) -> None:
