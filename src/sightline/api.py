@@ -83,13 +83,11 @@ def train(
             raise BadInput("say which run to resume: run_dir=…")
         run = open_run(_folder(run_dir, "run_dir"))
         if recipe is None and "env" not in overrides:  # keys of the run's own recipe
-            stated, own = list(overrides), True
-            run.trusted_recipe(trust, stated)  # before anything that it names is imported
-            wanted = load_recipe(run.document(), overrides, own=False)
+            completed = roles.resumed_with_keys(run, overrides, list(overrides), trust)
         else:
             wanted = load_recipe(_said(recipe), overrides)
-            stated, own = [*overrides, *(recipe if isinstance(recipe, Mapping) else ())], False
-        completed = roles.resumed_recipe(run, wanted, stated, trust, own)
+            stated = [*overrides, *(recipe if isinstance(recipe, Mapping) else ())]
+            completed = roles.resumed_recipe(run, wanted, stated, trust)
         name, path = run.path.name, run.path
     else:
         wanted = load_recipe(_said(recipe), overrides)

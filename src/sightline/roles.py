@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,23 @@ def resumed_recipe(
     agreed = [] if own else [key for key, value in had.items() if key in want and want[key] == value]
     recipe = run.trusted_recipe(trust, [*stated, *agreed])
     return recipe if longer is None else recipe.model_copy(update={"steps": longer})
+
+
+def resumed_with_keys(
+    run: RunFolder, overrides: Sequence[str] | Mapping[str, Any], stated: Sequence[str], trust: bool
+) -> Recipe:
+    """The recipe with which a run goes on, where the user names no recipe: overrides are keys of the run's own.
+
+    Args:
+        overrides: see `load_recipe`.
+        stated: their keys.
+
+    Raises:
+        BadInput: as `resumed_recipe`; or a key is unknown.
+    """
+    run.trusted_recipe(trust, stated)  # before anything that it names is imported
+    wanted = load_recipe(run.document(), overrides, own=False)
+    return resumed_recipe(run, wanted, stated, trust, own=True)
 
 
 def describe_size(recipe: Recipe) -> str:

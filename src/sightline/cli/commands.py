@@ -165,7 +165,6 @@ def _run_to_resume(arguments: list[str], path: Path | None, trust: bool) -> tupl
     """The run that is named, or the newest of that recipe; what else the command line says must agree with it, but for
     `steps`, which may grow."""
     from sightline import roles
-    from sightline.config.loading import load_recipe
     from sightline.runs.folder import open_run
 
     if not arguments:
@@ -176,9 +175,7 @@ def _run_to_resume(arguments: list[str], path: Path | None, trust: bool) -> tupl
     stated = [text.partition("=")[0] for text in arguments if "=" in text]
     if path is not None and _split(arguments)[0] is None and "env" not in stated:  # keys of the run's own recipe
         run = open_run(path)
-        run.trusted_recipe(trust, stated)  # before anything that it names is imported
-        wanted = load_recipe(run.document(), arguments, own=False)
-        return run, path.name, roles.resumed_recipe(run, wanted, stated, trust, True)
+        return run, path.name, roles.resumed_with_keys(run, arguments, stated, trust)
     # A recipe that the user names says what it says in the user's name, but not the run's own.
     own = path is not None and os.path.realpath(arguments[0]) == os.path.realpath(path / "recipe.yaml")
     if own and path is not None:

@@ -23,10 +23,10 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from sightline.config.basics import Aspect
 from sightline.models.encoder_base import OpenClipFormat, cannot_load
-from sightline.models.encoder_files import encoder_folder
+from sightline.models.encoder_files import CONFIG, encoder_folder
 from sightline.models.sentences import words_of
 
-WEIGHTS, TOKENIZER, CONFIG = "open_clip_model.safetensors", "tokenizer.json", "open_clip_config.json"
+WEIGHTS, TOKENIZER = "open_clip_model.safetensors", "tokenizer.json"
 NORM_EPSILON = 1e-5
 """Added to the variances of batch norms, as in torch's default."""
 EXPANSION = 4

@@ -13,6 +13,9 @@ from sightline.runs.files import parse_json, read_bytes
 BUNDLED = {"bundled": "encoder", "bundled-deformables": "deformables_encoder"}
 """Encoders of ours -> their folders: the worlds of most bundled recipes; cloth, rope and water."""
 
+CONFIG = "open_clip_config.json"
+"""File of an encoder's folder, in open_clip's format."""
+
 
 def bundled_folder(name: str = "bundled") -> Path:
     """Folder of a bundled encoder, in open_clip's format, with its model card."""
@@ -28,7 +31,7 @@ def encoder_folder(name: str) -> Path:
 def model_config(name: str) -> dict[str, Any] | None:
     """Model configuration that open_clip has for a name or a folder; None if it has none."""
     if name in BUNDLED or name.startswith("local-dir:"):
-        file = encoder_folder(name) / "open_clip_config.json"
+        file = encoder_folder(name) / CONFIG
         document = parse_json(read_bytes(file), f"'{file}'") if file.is_file() else {}
         config = document.get("model_cfg") if isinstance(document, dict) else None
     else:

@@ -12,7 +12,7 @@ from PIL import Image
 from sightline.config.basics import Aspect
 from sightline.errors import BadInput, nearest
 from sightline.models.encoder_base import OpenClipFormat, cannot_load, unknown_words
-from sightline.models.encoder_files import BUNDLED, encoder_folder, model_config
+from sightline.models.encoder_files import BUNDLED, CONFIG, encoder_folder, model_config
 
 if TYPE_CHECKING:
     import torch
@@ -100,10 +100,7 @@ def _without_code_of_models() -> Iterator[None]:
 
 
 def _folded(tower: torch.nn.Module) -> torch.nn.Module:
-    """Tower with its batch norms folded into the convolutions before them: the same function, to rounding.
-
-    On a CPU the bundled encoder takes two thirds of the time so.
-    """
+    """Tower with its batch norms folded into the convolutions before them: the same function, to rounding."""
     import torch
     from torch.fx.experimental.optimization import fuse
 
@@ -125,10 +122,8 @@ def _open_clip_name(name: str) -> tuple[str, str | None]:
 
     if name.startswith("local-dir:"):
         folder = encoder_folder(name)
-        if not (folder / "open_clip_config.json").is_file():
-            raise BadInput(
-                f"there is no open_clip_config.json in '{folder}'; for a Hugging Face folder use hf:{folder}"
-            )
+        if not (folder / CONFIG).is_file():
+            raise BadInput(f"there is no {CONFIG} in '{folder}'; for a Hugging Face folder use hf:{folder}")
         return f"local-dir:{folder}", None
     architecture, slash, tag = name.partition("/")
     models = open_clip.list_models()
