@@ -71,11 +71,7 @@ from sightline.agents.types import Advantages, Trajectory, Turn
 from sightline.config.bundled import bundled_recipes
 from sightline.config.loading import for_agent, load_recipe
 from sightline.config.recipe import AgentRecipe
-from sightline.envs.games.blackjack import as_dealer, most_wins
 from sightline.envs.games.contract import Game
-from sightline.envs.games.ez_points import EZPoints
-from sightline.envs.games.number_line import NumberLine
-from sightline.envs.games.points import INVALID
 from sightline.evaluation.seeds import EvalSeeds, make_panel
 from sightline.evaluation.statistics import bootstrap_mean, wilson
 from sightline.images import Picture
@@ -84,6 +80,10 @@ from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import ChatTurn, Prompt
 from sightline.runs.folder import RunFolder
 from sightline.runs.metrics import read_metrics
+from sightline_tasks.games.blackjack import as_dealer, most_wins
+from sightline_tasks.games.ez_points import EZPoints
+from sightline_tasks.games.number_line import NumberLine
+from sightline_tasks.games.points import INVALID
 
 FILE = "agents.json"
 GAMES = ("numberline", "ezpoints", "points24", "blackjack")

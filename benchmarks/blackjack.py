@@ -36,9 +36,9 @@ from running import keep, kept
 from sightline.agents.building import game_maker, played_game
 from sightline.agents.types import same_text
 from sightline.config.loading import for_agent, load_recipe
-from sightline.envs.games.blackjack import HANDS, HIT, STAND, Hand, Rule, against_a_ten, as_dealer, hand_of, most_wins
-from sightline.envs.games.cards import RANKS, Card, any_suit
 from sightline.evaluation.seeds import make_panel
+from sightline_tasks.games.blackjack import HANDS, HIT, STAND, Hand, Rule, against_a_ten, as_dealer, hand_of, most_wins
+from sightline_tasks.games.cards import RANKS, Card, any_suit
 
 FILE = "blackjack.json"
 RULES: dict[str, Rule] = {

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from sightline.envs.games.blackjack import HIT, PROBABILITIES, STAND, Hand, Rule, dealer_totals
+from sightline_tasks.games.blackjack import HIT, PROBABILITIES, STAND, Hand, Rule, dealer_totals
 
 
 class Odds(NamedTuple):

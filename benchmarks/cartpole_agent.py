@@ -31,10 +31,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from running import keep
-from sightline.envs.control.cartpole import CartPole
 from sightline.evaluation.statistics import wilson
 from sightline.models.device import available_cores
 from sightline.runs.folder import RunFolder
+from sightline_tasks.control.cartpole import CartPole
 
 FILE = "cartpole_agent.json"
 RECIPE = "cartpole-agent"

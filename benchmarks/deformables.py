@@ -23,12 +23,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from running import keep, kept
-from sightline.envs.deformables.cloth import FoldCloth
-from sightline.envs.deformables.rope import StraightenRope
-from sightline.envs.deformables.soft_body import SoftBody
-from sightline.envs.deformables.water import PassWater
-from sightline.envs.rendering import import_mujoco, opengl_renderer, prepare_rendering
+from sightline.envs.rendering import opengl_renderer, prepare_rendering
 from sightline.evaluation.statistics import wilson
+from sightline_tasks.deformables.cloth import FoldCloth
+from sightline_tasks.deformables.rope import StraightenRope
+from sightline_tasks.deformables.soft_body import SoftBody
+from sightline_tasks.deformables.water import PassWater
+from sightline_tasks.mujoco_rendering import import_mujoco
 
 FILE = "deformables.json"
 ENVS: dict[str, tuple[Callable[..., SoftBody], int]] = {

@@ -28,10 +28,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from running import keep
-from sightline.envs.household.goals import KINDS, Goal, expert
-from sightline.envs.household.pictures import draw_world
-from sightline.envs.household.scenes import draw_game
-from sightline.envs.household.world import Household, World
+from sightline_tasks.household.goals import KINDS, Goal, expert
+from sightline_tasks.household.pictures import draw_world
+from sightline_tasks.household.scenes import draw_game
+from sightline_tasks.household.world import Household, World
 
 FILE = "household.json"
 GAMES, STEPS = 12, 25

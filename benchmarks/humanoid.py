@@ -18,11 +18,11 @@ import numpy as np
 
 from pretraining.encoder.humanoid import to_actions
 from running import keep
-from sightline.envs.humanoid.body import ACTION_SECONDS, ROOT, Control, Physics, Skeleton, make_model
-from sightline.envs.humanoid.env import HumanoidVector
-from sightline.envs.humanoid.poses import POSES, place
-from sightline.envs.humanoid.simulation import HELD_SECONDS
 from sightline.evaluation.statistics import wilson
+from sightline_tasks.humanoid.body import ACTION_SECONDS, ROOT, Control, Physics, Skeleton, make_model
+from sightline_tasks.humanoid.env import HumanoidVector
+from sightline_tasks.humanoid.poses import POSES, place
+from sightline_tasks.humanoid.simulation import HELD_SECONDS
 
 CANDIDATES, ELITE, LEAST_STD = 64, 8, 0.05
 SHORT, LONG, LAST = 50, 167, round(HELD_SECONDS / ACTION_SECONDS)

@@ -34,18 +34,19 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from pretraining.encoder.card import auc
 from running import keep
-from sightline.envs.humanoid.body import ROOT, Skeleton, make_model
-from sightline.envs.humanoid.drawing import LOOKS, draw_humanoid
-from sightline.envs.humanoid.env import CAMERAS, HumanoidVector
-from sightline.envs.humanoid.poses import POSES, place
-from sightline.envs.humanoid.scene import scene_xml
 from sightline.envs.making import EnvMaker
-from sightline.envs.rendering import OffscreenRenderer, import_mujoco, opengl_renderer, prepare_rendering
+from sightline.envs.rendering import opengl_renderer, prepare_rendering
 from sightline.envs.tasks import find_task
 from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.evaluation.statistics import spearman
 from sightline.models.encoders import load_encoder
 from sightline.rewards.zero_shot import ZeroShotReward
+from sightline_tasks.humanoid.body import ROOT, Skeleton, make_model
+from sightline_tasks.humanoid.drawing import LOOKS, draw_humanoid
+from sightline_tasks.humanoid.env import CAMERAS, HumanoidVector
+from sightline_tasks.humanoid.poses import POSES, place
+from sightline_tasks.humanoid.scene import scene_xml
+from sightline_tasks.mujoco_rendering import OffscreenRenderer, import_mujoco
 
 TASK = find_task("humanoid-kneeling")
 ENVS, STEPS = 8, 20

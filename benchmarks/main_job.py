@@ -69,8 +69,8 @@ def final_position(run_folder: Path) -> float:
 
     from sightline.control.learners import greedy
     from sightline.control.state import chosen_policy
-    from sightline.envs.control.cartpole import CartPole
     from sightline.runs.folder import open_run
+    from sightline_tasks.control.cartpole import CartPole
 
     policy = greedy(chosen_policy(open_run(run_folder)))
     positions = []

@@ -478,7 +478,7 @@ def _draw(file: Path) -> None:
     """A picture of an upright pole."""
     from PIL import Image
 
-    from sightline.envs.control.cartpole import LOOKS, draw_cartpole
+    from sightline_tasks.control.cartpole import LOOKS, draw_cartpole
 
     Image.fromarray(draw_cartpole(0.0, 0.0, (96, 96), LOOKS["plain"])).save(file)
 

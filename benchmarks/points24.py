@@ -35,11 +35,11 @@ from running import keep, kept
 from sightline.agents.building import game_maker, played_game
 from sightline.agents.types import same_text
 from sightline.config.loading import for_agent, load_recipe
-from sightline.envs.games.formulas import solvable, value
-from sightline.envs.games.number_search import Numbers, is_plain, pairings
-from sightline.envs.games.points24 import MOST_ATTEMPTS, is_held_out
 from sightline.evaluation.seeds import make_panel
 from sightline.evaluation.statistics import wilson
+from sightline_tasks.games.formulas import solvable, value
+from sightline_tasks.games.number_search import Numbers, is_plain, pairings
+from sightline_tasks.games.points24 import MOST_ATTEMPTS, is_held_out
 
 FILE = "points24.json"
 GOAL = Fraction(24)

@@ -118,9 +118,9 @@ def _import_cache(folder: Path, store: Path, pairs: int = 600, rounds: int = 10)
     import pickle
 
     from sightline.config.loading import load_recipe
-    from sightline.envs.control.cartpole_continuous import CartPoleContinuous
     from sightline.labels.importing import import_labels
     from sightline.labels.store import LabelStore
+    from sightline_tasks.control.cartpole_continuous import CartPoleContinuous
 
     env, rng = CartPoleContinuous("rgb_array", view="rlvlmf"), np.random.default_rng(0)
     frames, inputs, rewards = [], [], []
@@ -352,8 +352,8 @@ def drawer(jobs: int) -> None:
 
 def _drawer_frames(seeds: range, every: int = 10) -> tuple[np.ndarray, np.ndarray]:
     """Frames uint8[N, 84, 84, 3] of episodes by Meta-World's expert with noise of random strength, and true rewards."""
-    from sightline.envs import METAWORLD_ID
     from sightline.envs.making import EnvMaker
+    from sightline_tasks.registration import METAWORLD_ID
 
     env = EnvMaker(METAWORLD_ID, {"task": "drawer-open", "show_goal": True}, frame_size=(84, 84))()
     # Only now, for it loads the simulator, which chooses how to render when it is loaded.

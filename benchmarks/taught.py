@@ -30,8 +30,8 @@ import numpy as np
 
 from running import folder_of, keep, kept, percent, sightline
 from sightline.api import Run
-from sightline.envs.deformables.rope import StraightenRope
 from sightline.models.device import available_cores
+from sightline_tasks.deformables.rope import StraightenRope
 
 FILE = "taught.json"
 TASKS = {"straighten-rope": 6000, "fold-cloth": 600, "pass-water": 8000, "drawer-open": 7000}

@@ -863,7 +863,7 @@ def build(folder: Path, runs: bool = True) -> None:
     """Fill a folder with what the lines speak of; the runs take half a minute."""
     from PIL import Image
 
-    from sightline.envs.control.cartpole import LOOKS, draw_cartpole
+    from sightline_tasks.control.cartpole import LOOKS, draw_cartpole
 
     for name in ("photos", "folder", "half", "damaged-store", "damaged-encoder", "no-weights"):
         (folder / name).mkdir(parents=True)

@@ -42,18 +42,25 @@ SIZES: dict[str, dict[str, Any]] = {
 """Two vision transformers and a residual network, of different picture sizes and embedding widths."""
 
 
+def our_names() -> list[str]:
+    """Names of the tasks that come with Sightline."""
+    from sightline.registry import is_own, names
+
+    return [name for name in names("env") if is_own("env", name)]
+
+
 def our_tasks() -> list[Any]:
     """The tasks with states that come with Sightline."""
-    from sightline.registry import BUILT_IN, find
+    from sightline.registry import find
 
-    return [task for name in BUILT_IN["env"] if not (task := find("env", name)).is_game]
+    return [task for name in our_names() if not (task := find("env", name)).is_game]
 
 
 def our_games() -> dict[str, str]:
     """The games that come with Sightline and need neither data of the user's nor a browser: name -> Gymnasium id."""
-    from sightline.registry import BUILT_IN, find
+    from sightline.registry import find
 
-    games = {name: task.env for name in BUILT_IN["env"] if (task := find("env", name)).is_game}
+    games = {name: task.env for name in our_names() if (task := find("env", name)).is_game}
     return {name: env for name, env in games.items() if name not in ("questions", "miniwob", "household-thor")}
 
 
@@ -230,8 +237,8 @@ def opengl() -> None:
     """Skips where nothing can be rendered."""
     import gymnasium
 
-    from sightline.envs.cameras import View
-    from sightline.envs.rendering import OffscreenRenderer, import_mujoco
+    from sightline_tasks.cameras import View
+    from sightline_tasks.mujoco_rendering import OffscreenRenderer, import_mujoco
 
     try:
         mujoco = import_mujoco()

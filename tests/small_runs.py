@@ -20,12 +20,12 @@ from sightline.agents.types import Advantages, Trajectory
 from sightline.config.agents import Replies
 from sightline.config.recipe import AgentRecipe
 from sightline.envs.games.making import GameMaker
-from sightline.envs.games.number_line import NumberLine
 from sightline.evaluation.seeds import make_panel
 from sightline.images import Picture
 from sightline.models.vlm.types import ChatTurn, Prompt, Sample
 from sightline.replies import COMMON, Thinking
 from sightline.runs.folder import RunFolder, write_recipe
+from sightline_tasks.games.number_line import NumberLine
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 RECIPE = AgentRecipe(description="Number line, learned by looking", env="numberline", steps=4000, seed=3)

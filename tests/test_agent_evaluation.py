@@ -31,13 +31,13 @@ from sightline.agents.trajectory_log import LOGGED_EPISODES, tokens_of, trajecto
 from sightline.agents.types import Advantages, Failure, Trajectory
 from sightline.config.agents import Replies
 from sightline.envs.games.making import GameMaker
-from sightline.envs.games.number_line import NumberLine
 from sightline.envs.games.wrapping import TextActions
 from sightline.evaluation.episode_stats import describe
 from sightline.evaluation.seeds import EvalSeeds, make_panel
 from sightline.images import Picture
 from sightline.models.vlm.types import ChatTurn
 from sightline.runs.folder import RunFolder
+from sightline_tasks.games.number_line import NumberLine
 from small_runs import Scripted, looks, seen
 from small_trajectories import episode, turn
 

@@ -27,12 +27,12 @@ from sightline.agents.warm_start import warm_start
 from sightline.config.agents import Replies, WarmStart
 from sightline.config.loading import for_agent, load_recipe
 from sightline.envs.games.making import GameMaker
-from sightline.envs.games.number_line import NumberLine
 from sightline.errors import RunFailed
 from sightline.models.vlm.loading import bundled_vlm_folder
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import TokenStats
 from sightline.runs.metrics import read_metrics
+from sightline_tasks.games.number_line import NumberLine
 from small_runs import Scripted
 
 Sightline = Callable[..., Finished]

@@ -12,8 +12,10 @@ from sightline.registry import BUILT_IN
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "sightline"
+TASKS = ROOT / "src" / "sightline_tasks"
 DOCUMENT = (ROOT / "docs" / "architecture.md").read_text()
 TREES = {module: ast.parse(module.read_text()) for module in PACKAGE.rglob("*.py")}
+BOTH = TREES | {module: ast.parse(module.read_text()) for module in TASKS.rglob("*.py")}
 
 
 def layers() -> dict[str, int]:
@@ -68,13 +70,28 @@ def test_the_tree_is_documented() -> None:
     assert rooms == documented
 
 
+def packages(tree: ast.AST) -> set[str]:
+    """Packages that a module imports, wherever in it."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            names.add(node.module or "")
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return {name.split(".")[0] for name in names}
+
+
 def test_the_package_needs_nothing_beside_it() -> None:
     beside = {path.stem for folder in ("tools", "benchmarks", "tests") for path in (ROOT / folder).iterdir()}
+    for module, tree in BOTH.items():
+        assert not beside & packages(tree), module
+
+
+def test_the_core_knows_our_tasks_by_entry_points_alone() -> None:
+    """Neither an import nor the text of one, such as `"sightline_tasks.control.cartpole:TASK"`."""
     for module, tree in TREES.items():
-        for node in ast.walk(tree):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            assert not beside & {name.split(".")[0] for name in names}, module
+        assert "sightline_tasks" not in packages(tree), module
+        assert not [text for text in strings(tree) if re.match(r"sightline_tasks[.:]", text)], module
 
 
 def references(node: ast.AST) -> Counter[str]:
@@ -95,9 +112,9 @@ def references(node: ast.AST) -> Counter[str]:
 
 def test_everything_public_is_used() -> None:
     """Code that only tests, benchmarks or tools use belongs to them."""
-    everywhere = sum((references(tree) for tree in TREES.values()), Counter[str]())
+    everywhere = sum((references(tree) for tree in BOTH.values()), Counter[str]())
     unused = set()
-    for tree in TREES.values():
+    for tree in BOTH.values():
         for node in tree.body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                 is_command = any(re.search(r"\.(command|callback)\(", ast.unparse(one)) for one in node.decorator_list)
@@ -107,7 +124,7 @@ def test_everything_public_is_used() -> None:
 
 
 def test_no_two_classes_share_a_name() -> None:
-    names = Counter(node.name for tree in TREES.values() for node in tree.body if isinstance(node, ast.ClassDef))
+    names = Counter(node.name for tree in BOTH.values() for node in tree.body if isinstance(node, ast.ClassDef))
     assert [name for name, count in names.items() if count > 1] == []
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from conftest import our_games
-from sightline.envs.drawing import Canvas
 from sightline.envs.games import checking
 from sightline.envs.games.checking import Finding, check_game, play
 from sightline.envs.games.contract import Game, Observation
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.wrapping import TextActions
 from sightline.errors import BadInput
+from sightline_tasks.drawing import Canvas
 
 GAMES = our_games()
 HERE = __name__

@@ -531,7 +531,7 @@ def png_header(width: int, height: int) -> bytes:
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
     """A cart with its pole up, leaning and down, and the first one again in other modes."""
-    from sightline.envs.control.cartpole import LOOKS, draw_cartpole
+    from sightline_tasks.control.cartpole import LOOKS, draw_cartpole
 
     folder = tmp_path / "pictures"
     folder.mkdir()

@@ -24,10 +24,10 @@ from sightline.config.loading import for_agent, for_control, leaves, load_recipe
 from sightline.config.recipe import AgentRecipe, ControlRecipe
 from sightline.config.yaml import read_yaml, write_yaml
 from sightline.control.resolving import resolve
-from sightline.envs import METAWORLD_ID
 from sightline.envs.tasks import find_task
 from sightline.errors import BadInput, RunFailed, nearest
 from sightline.runs.folder import RunFolder
+from sightline_tasks.registration import METAWORLD_ID
 
 WORDS = ("env=Pendulum-v1", "goal=a rod standing upright", "baseline=a rod")
 

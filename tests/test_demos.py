@@ -17,9 +17,9 @@ from sightline.agents.parsing import read_reply
 from sightline.config.agents import Replies, WarmStart
 from sightline.config.loading import for_agent, load_recipe
 from sightline.envs.games.making import GameMaker
-from sightline.envs.games.number_line import NumberLine
 from sightline.errors import BadInput, RunFailed
 from sightline.images import Picture
+from sightline_tasks.games.number_line import NumberLine
 
 FORMS = (Replies(), Replies(format="tags"), Replies(facts=False, thoughts=False))
 GAMES = our_games()

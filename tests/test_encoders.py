@@ -19,14 +19,14 @@ from conftest import SENTENCES, SIZES, write_open_clip_encoder
 from sightline.config.bundled import bundled_recipes
 from sightline.config.loading import load_recipe
 from sightline.config.recipe import ControlRecipe
-from sightline.envs.control.cartpole import LOOKS, draw_cartpole
-from sightline.envs.control.mountain_car import LOOKS as CAR_LOOKS
-from sightline.envs.control.mountain_car import draw_mountain_car
 from sightline.errors import BadInput, RunFailed
 from sightline.models.encoder_files import BUNDLED, bundled_folder
 from sightline.models.encoders import load_encoder, warn_of_cropping
 from sightline.models.listing import NAMES, list_encoders
 from sightline.rewards.zero_shot import ZeroShotReward, warn_of_unknown_words
+from sightline_tasks.control.cartpole import LOOKS, draw_cartpole
+from sightline_tasks.control.mountain_car import LOOKS as CAR_LOOKS
+from sightline_tasks.control.mountain_car import draw_mountain_car
 
 
 def open_clip_transform(folder: Path) -> Any:

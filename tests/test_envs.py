@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from conftest import our_tasks
+from conftest import our_names, our_tasks
 from sightline import registry
-from sightline.envs import CARTPOLE_ID, METAWORLD_ID, MOUNTAIN_CAR_ID
-from sightline.envs.control.cartpole import LOOKS as CARTPOLE_LOOKS
-from sightline.envs.control.cartpole import CartPole
-from sightline.envs.control.mountain_car import LOOKS as MOUNTAIN_CAR_LOOKS
-from sightline.envs.control.mountain_car import MountainCar
 from sightline.envs.making import EnvMaker
 from sightline.envs.spaces import adapted_to_learners
 from sightline.errors import BadInput, RunFailed
+from sightline_tasks.control.cartpole import LOOKS as CARTPOLE_LOOKS
+from sightline_tasks.control.cartpole import CartPole
+from sightline_tasks.control.mountain_car import LOOKS as MOUNTAIN_CAR_LOOKS
+from sightline_tasks.control.mountain_car import MountainCar
+from sightline_tasks.registration import CARTPOLE_ID, METAWORLD_ID, MOUNTAIN_CAR_ID
 
 BOTH: list[type[gymnasium.Env[Any, Any]]] = [CartPole, MountainCar]
 
@@ -34,8 +34,7 @@ def test_gymnasium_accepts_them(kind: Callable[..., gymnasium.Env[Any, Any]]) ->
     check_env(kind(render_mode="rgb_array"), skip_render_check=True)
 
 
-BUILT_IN = [registry.find("env", name) for name in registry.BUILT_IN["env"]]
-OURS = sorted({found.env for found in BUILT_IN if found.env.startswith("sightline/")})
+OURS = sorted({registry.find("env", name).env for name in our_names()} - {"Pendulum-v1"})
 
 
 NEEDING = (METAWORLD_ID, "sightline/Questions-v0", "sightline/HouseholdThor-v0", "sightline/MiniWoB-v0")

@@ -17,11 +17,11 @@ from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.trajectory_log import trajectory_log
 from sightline.config.agents import Replies
 from sightline.envs.games.making import GameMaker
-from sightline.envs.games.number_line import NumberLine
 from sightline.envs.games.processes import GamePool, RemoteGame, begin
 from sightline.envs.games.wrapping import has_oracle, oracle
 from sightline.errors import RunFailed
 from sightline.evaluation.seeds import make_panel
+from sightline_tasks.games.number_line import NumberLine
 from small_runs import Scripted, looks
 
 HERE = "test_game_processes"

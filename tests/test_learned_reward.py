@@ -13,7 +13,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.envs.control.cartpole import LOOKS, draw_cartpole
 from sightline.errors import BadInput, RunFailed
 from sightline.evaluation.statistics import ranks, spearman
 from sightline.labels.types import Segment
@@ -38,6 +37,7 @@ from sightline.rewards.learned.reward import (
 from sightline.rewards.novelty import NoveltyReward, flat
 from sightline.runs.archive import Archive
 from sightline.runs.state import read_state, write_state
+from sightline_tasks.control.cartpole import LOOKS, draw_cartpole
 
 # -- the pool ---------------------------------------------------------------------------------------------------------
 

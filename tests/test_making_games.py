@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from conftest import our_games
 from sightline.envs.games.actions import check_action_names
 from sightline.envs.games.contract import Game, Observation
-from sightline.envs.games.frozen_lake import FrozenLake
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.wrapping import caption, check_fields, has_oracle, oracle
 from sightline.errors import BadInput, RunFailed
+from sightline_tasks.games.frozen_lake import FrozenLake
 
 GAMES = our_games()
 HERE = __name__

@@ -9,15 +9,17 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+import gymnasium
 import numpy as np
 import pytest
 
 from conftest import TESTS, TINY, Finished
 from sightline import registry
+from sightline.config import bundled
 from sightline.config.loading import load_recipe
 from sightline.errors import BadInput
 from sightline.rewards.base import Clip, Need, RewardModel
@@ -283,6 +285,46 @@ def test_a_package_that_ends_the_process(monkeypatch: pytest.MonkeyPatch, tmp_pa
             registry.find("env", "leaving")
     finally:
         registry._entry_points.cache_clear()
+
+
+@pytest.fixture
+def far_kit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A package with an environment that it registers by an import, and with recipes; and one that fails."""
+    recipes = tmp_path / "far_kit" / "recipes"
+    recipes.mkdir(parents=True)
+    (recipes.parent / "__init__.py").write_text("")
+    (recipes.parent / "registration.py").write_text(
+        "import gymnasium; gymnasium.register('far/Clock-v0', 'small_envs:Clock', max_episode_steps=5)\n"
+    )
+    (recipes / "__init__.py").write_text("")
+    (recipes / "far-clock.yaml").write_text("description: A clock far away\nenv: far/Clock-v0\ngoal: the hand is up\n")
+    (recipes / "cartpole.yaml").write_text("description: not ours\nenv: far/Clock-v0\ngoal: the hand is up\n")
+    install(tmp_path, "far-kit", {"gymnasium": "far = far_kit.registration", "recipes": "a_far = far_kit.recipes"})
+    (tmp_path / "broken_far_kit.py").write_text("raise SystemExit('good-bye')\n")
+    broken = {"gymnasium": "broken = broken_far_kit.registration", "recipes": "a_broken = broken_far_kit.recipes"}
+    install(tmp_path, "broken-far-kit", broken)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    bundled._files.cache_clear()
+    yield
+    bundled._files.cache_clear()
+    gymnasium.registry.pop("far/Clock-v0", None)
+
+
+@pytest.mark.usefixtures("far_kit")
+def test_environments_that_a_package_registers() -> None:
+    with pytest.warns(UserWarning, match="^the environments of 'broken' are not registered: SystemExit: good-bye"):
+        registry.register_environments()
+    assert "far/Clock-v0" in gymnasium.registry
+
+
+@pytest.mark.usefixtures("far_kit")
+def test_recipes_that_a_package_brings() -> None:
+    with pytest.warns(UserWarning, match="^the recipes of 'a_broken' cannot be found: SystemExit: good-bye"):
+        names = bundled.bundled_recipes()
+    assert "far-clock" in names and "numberline" in names
+    assert bundled.recipe_description("far-clock") == "A clock far away"
+    assert load_recipe("far-clock").env == "far/Clock-v0"
+    assert load_recipe("cartpole").env == "cartpole", "names that come with Sightline stay its own"
 
 
 class Lit(RewardModel):

@@ -14,9 +14,9 @@ from pretraining.encoder.humanoid import PARTS, distances, skeleton, to_actions
 from pretraining.encoder.language import FUNCTION_WORDS, UNKNOWN, Scenes, fit
 from pretraining.encoder.scenes import CARTPOLE, FAR, HUMANOID, MOUNTAIN_CAR, ROD, sample_scenes
 from pretraining.encoder.train import train
-from sightline.envs.humanoid.body import make_model, to_control
-from sightline.envs.humanoid.poses import POSES, place
 from sightline.models.encoders import load_encoder
+from sightline_tasks.humanoid.body import make_model, to_control
+from sightline_tasks.humanoid.poses import POSES, place
 
 TRAINED = [LANGUAGE.plain(w) for phrases in LANGUAGE.phrases.values() for phrase in phrases for w in phrase.wordings]
 HELD_OUT = [LANGUAGE.plain(w) for phrases in LANGUAGE.phrases.values() for phrase in phrases for w in phrase.held_out]

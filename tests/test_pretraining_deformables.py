@@ -24,12 +24,12 @@ from pretraining.encoder.deformables import (
 )
 from pretraining.encoder.language import UNKNOWN, Scenes
 from pretraining.encoder.train import WORLDS, train
-from sightline.envs.deformables import cloth, rope, water
-from sightline.envs.deformables.cloth import FoldCloth
-from sightline.envs.deformables.rope import StraightenRope
-from sightline.envs.deformables.water import PassWater
-from sightline.envs.rendering import import_mujoco
 from sightline.models.encoders import load_encoder
+from sightline_tasks.deformables import cloth, rope, water
+from sightline_tasks.deformables.cloth import FoldCloth
+from sightline_tasks.deformables.rope import StraightenRope
+from sightline_tasks.deformables.water import PassWater
+from sightline_tasks.mujoco_rendering import import_mujoco
 
 AT = np.linspace(-cloth.SIDE / 2, cloth.SIDE / 2, cloth.NODES)
 FLAT = np.array([(x, y, cloth.RADIUS) for x in AT for y in AT])

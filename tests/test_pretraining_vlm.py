@@ -22,14 +22,14 @@ from pretraining.vlm.exercise import PLANNED, REPLIES, Exercise
 from pretraining.vlm.rooms import CELLS, KINDS, LOOKS
 from sightline.agents.parsing import read_reply
 from sightline.agents.prompting import prompt_text
-from sightline.envs.games.cards import RANKS
-from sightline.envs.games.formulas import value
 from sightline.envs.games.making import GameMaker
-from sightline.envs.games.points24 import Points24, is_held_out
 from sightline.images import Picture
 from sightline.models.vlm.loading import BUNDLED, bundled_vlm_folder
 from sightline.models.vlm.model import VLM, load_vlm
 from sightline.models.vlm.types import ChatTurn
+from sightline_tasks.games.cards import RANKS
+from sightline_tasks.games.formulas import value
+from sightline_tasks.games.points24 import Points24, is_held_out
 
 MOST_MEGABYTES = 25
 

@@ -119,8 +119,8 @@ def test_trees_of_tensors_take_our_records() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("metaworld") is None, reason="pip install 'sightline[metaworld]'")
 def test_meta_world_has_what_is_used_of_it() -> None:
-    from sightline.envs.control import metaworld
     from sightline.envs.making import EnvMaker
+    from sightline_tasks.control import metaworld
 
     env = EnvMaker("sightline/MetaWorld-v0", {"task": "drawer-open"}, frame_size=None, render=False)()
     env.reset(seed=0)
@@ -131,4 +131,4 @@ def test_meta_world_has_what_is_used_of_it() -> None:
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and ast.unparse(node.value).endswith("inner")
     }
     assert "_target_pos" in used
-    assert not missing(env.unwrapped._inner, used, "metaworld", "envs/control/metaworld.py")  # type: ignore[attr-defined]
+    assert not missing(env.unwrapped._inner, used, "metaworld", "sightline_tasks/control/metaworld.py")  # type: ignore[attr-defined]

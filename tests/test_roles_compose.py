@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from sightline import registry
+from conftest import our_names
 from sightline.agents.building import played_game
 from sightline.agents.rewards import TurnRewards
 from sightline.agents.types import Reply, Trajectory, Turn
 from sightline.config.loading import for_agent, for_control, load_recipe
 from sightline.control.resolving import env_maker
-from sightline.envs import METAWORLD_ID
 from sightline.envs.games.actions import named_actions
 from sightline.envs.games.contract import Observation
 from sightline.envs.games.making import GameMaker
@@ -31,10 +30,11 @@ from sightline.rewards.ground_truth import GroundTruthReward
 from sightline.rewards.shaped import ShapedReward
 from sightline.rewards.success import SuccessReward
 from sightline.rewards.weighted_sum import WeightedSum
+from sightline_tasks.registration import METAWORLD_ID
 
 HERE = __name__
 # Questions and THOR need data of the user's, web pages a browser.
-NAMES = [name for name in registry.BUILT_IN["env"] if name not in ("questions", "miniwob", "household-thor")]
+NAMES = [name for name in our_names() if name not in ("questions", "miniwob", "household-thor")]
 PAIRS = [(name, role) for name in NAMES for role in find_task(name).roles]
 
 
@@ -72,7 +72,7 @@ def test_every_listed_pair_of_environment_and_role_can_be_stepped(name: str, rol
 
 
 def test_every_task_has_words_for_its_goal() -> None:
-    assert all(find_task(name).goal for name in registry.BUILT_IN["env"])
+    assert all(find_task(name).goal for name in our_names())
 
 
 def test_those_for_agents_are_the_games_and_the_control_tasks_that_were_promised() -> None:

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from sightline.control.collection import CollectingVecEnv
-from sightline.envs import CARTPOLE_ID, MOUNTAIN_CAR_ID
 from sightline.envs.making import EnvMaker
 from sightline.envs.vector import FrameVectorEnv, Transitions, episode_seeds, scalar_reward
 from sightline.envs.workers import Worker
 from sightline.errors import BadInput, RunFailed
+from sightline_tasks.registration import CARTPOLE_ID, MOUNTAIN_CAR_ID
 
 CLOCK = EnvMaker("small_envs:Clock", frame_size=(6, 8))
 

@@ -19,9 +19,9 @@ from sightline.config.learners import ActionNoise, DQNLearner, SACLearner
 from sightline.config.loading import _block_at, leaves, load_recipe
 from sightline.config.recipe import ControlRecipe, Recipe
 from sightline.config.vlmrm import COUNTERPARTS, convert
-from sightline.envs.cameras import View
-from sightline.envs.humanoid.env import CAMERAS
 from sightline.errors import BadInput
+from sightline_tasks.cameras import View
+from sightline_tasks.humanoid.env import CAMERAS
 
 THEIRS = """
 env_name: CartPole-v1

@@ -20,9 +20,9 @@ from stable_baselines3.common.env_util import make_vec_env
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from sightline.envs.control.cartpole import CartPole
 from sightline.rewards.wrap import wrap
 from sightline.rewards.zero_shot import ZeroShotReward
+from sightline_tasks.control.cartpole import CartPole
 
 pytestmark = pytest.mark.learning
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sightline.envs.household.files import ABILITIES, STATES
-from sightline.envs.household.goals import Goal
-from sightline.envs.household.world import Household
+from sightline_tasks.household.files import ABILITIES, STATES
+from sightline_tasks.household.goals import Goal
+from sightline_tasks.household.world import Household
 
 
 def problem_of(household: Household, goal: Goal) -> str:

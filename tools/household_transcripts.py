@@ -28,10 +28,10 @@ from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH
 from textworld.envs.pddl.pddl import PddlEnv
 
 from household_problems import problem_of
-from sightline.envs.household.files import FILE
-from sightline.envs.household.goals import KINDS, Goal, expert
-from sightline.envs.household.scenes import draw_game
-from sightline.envs.household.world import Household, World
+from sightline_tasks.household.files import FILE
+from sightline_tasks.household.goals import KINDS, Goal, expert
+from sightline_tasks.household.scenes import draw_game
+from sightline_tasks.household.world import Household, World
 
 GAMES, TURNS = 66, 45
 IDLE = ("help", "inventory", "look")

@@ -21,7 +21,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from sightline.envs.drawing import Size
+from sightline.envs.frames import Size
 from sightline.envs.games.contract import ActionText, AnyText
 from sightline.envs.games.text_game import TextGame, text_game
 from sightline.envs.rendering import prepare_rendering

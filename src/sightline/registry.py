@@ -12,6 +12,10 @@ What a plug-in is:
     reward, teacher, feedback, algorithm    a recipe block, a subclass of the base in `sightline.config.blocks`
     provider                                a class with `of(config)`, see `sightline.models.chat.messages.ChatModel`
     env                                     a `sightline.envs.tasks.Task`
+
+Two more groups of entry points name modules: `sightline.gymnasium`, whose import registers environments with Gymnasium,
+and `sightline.recipes`, beside which recipes lie as YAML files. The tasks that come with Sightline are brought by these
+three ways, too (`sightline_tasks`).
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import sys
+import warnings
 from functools import cache
 from typing import Any, Literal
 
@@ -66,33 +71,6 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "local": "sightline.models.chat.local:LocalModel",
     },
     "env": {
-        "cartpole": "sightline.envs.control.cartpole:TASK",
-        "cartpole-continuous": "sightline.envs.control.cartpole_continuous:TASK",
-        "mountain-car": "sightline.envs.control.mountain_car:TASK",
-        "mountain-car-textured": "sightline.envs.control.mountain_car:TEXTURED",
-        "drawer-open": "sightline.envs.control.metaworld:DRAWER_OPEN",
-        "sweep-into": "sightline.envs.control.metaworld:SWEEP_INTO",
-        "soccer": "sightline.envs.control.metaworld:SOCCER",
-        "pendulum": "sightline.envs.control.pendulum:TASK",
-        "humanoid-standing": "sightline.envs.humanoid.env:STANDING",
-        "humanoid-arms-raised": "sightline.envs.humanoid.env:ARMS_RAISED",
-        "humanoid-hands-on-hips": "sightline.envs.humanoid.env:HANDS_ON_HIPS",
-        "humanoid-arms-crossed": "sightline.envs.humanoid.env:ARMS_CROSSED",
-        "humanoid-one-leg": "sightline.envs.humanoid.env:ONE_LEG",
-        "humanoid-kneeling": "sightline.envs.humanoid.env:KNEELING",
-        "humanoid-splits": "sightline.envs.humanoid.env:SPLITS",
-        "humanoid-lotus": "sightline.envs.humanoid.env:LOTUS",
-        "fold-cloth": "sightline.envs.deformables.cloth:TASK",
-        "straighten-rope": "sightline.envs.deformables.rope:TASK",
-        "pass-water": "sightline.envs.deformables.water:TASK",
-        "numberline": "sightline.envs.games.number_line:TASK",
-        "ezpoints": "sightline.envs.games.ez_points:TASK",
-        "points24": "sightline.envs.games.points24:TASK",
-        "blackjack": "sightline.envs.games.blackjack:TASK",
-        "sokoban": "sightline.envs.games.sokoban:TASK",
-        "frozenlake": "sightline.envs.games.frozen_lake:TASK",
-        "household": "sightline.envs.household.env:TASK",
-        "household-thor": "sightline.envs.household.thor:TASK",
         "miniwob": "sightline.envs.games.miniwob:TASK",
         "questions": "sightline.envs.games.questions:TASK",
         "babyai": "sightline.envs.games.babyai:TASK",
@@ -179,5 +157,33 @@ def _is_at(place: str, plugin: Any) -> bool:
 
 @cache
 def _entry_points(kind: Kind) -> dict[str, importlib.metadata.EntryPoint]:
-    found = importlib.metadata.entry_points(group=f"sightline.{kind}")
-    return {entry.name: entry for entry in found if entry.name not in BUILT_IN[kind]}
+    return {name: entry for name, entry in entry_points(kind).items() if name not in BUILT_IN[kind]}
+
+
+def entry_points(group: str) -> dict[str, importlib.metadata.EntryPoint]:
+    """Entry points of the group `sightline.GROUP` by name; where packages share a name, Sightline's own comes first."""
+    declared = importlib.metadata.entry_points(group=f"sightline.{group}")
+    by_name: dict[str, importlib.metadata.EntryPoint] = {}
+    for entry in declared:
+        if _is_of_sightline(entry) or entry.name not in by_name:
+            by_name[entry.name] = entry
+    return by_name
+
+
+def is_own(kind: Kind, name: str) -> bool:
+    """Whether a plug-in comes with Sightline."""
+    entry = _entry_points(kind).get(name)
+    return name in BUILT_IN[kind] or (entry is not None and _is_of_sightline(entry))
+
+
+def _is_of_sightline(entry: importlib.metadata.EntryPoint) -> bool:
+    return entry.dist is not None and entry.dist.name == "sightline"
+
+
+def register_environments() -> None:
+    """Import what packages name under `sightline.gymnasium`; one that fails is warned of and hinders no other."""
+    for name, entry in entry_points("gymnasium").items():
+        try:
+            entry.load()
+        except (Exception, SystemExit) as error:  # a stranger's module may fail in any way
+            warnings.warn(f"the environments of '{name}' are not registered: {reason_of(error)}", stacklevel=2)

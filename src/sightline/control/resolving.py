@@ -23,8 +23,7 @@ from sightline.config.loading import for_control, validate_recipe
 from sightline.config.recipe import ControlRecipe
 from sightline.control.sizes import Seen, check_memory, space_of
 from sightline.envs.actions import COMBINATIONS, combinations, what_is_done
-from sightline.envs.drawing import Size
-from sightline.envs.frames import rgb_frame
+from sightline.envs.frames import Size, rgb_frame
 from sightline.envs.making import EnvMaker
 from sightline.envs.observations import Misfit, misfit
 from sightline.envs.spaces import what_is_read

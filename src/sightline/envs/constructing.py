@@ -14,7 +14,7 @@ from typing import Any, cast
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from sightline.envs.drawing import Size
+from sightline.envs.frames import Size
 from sightline.envs.naming import Build
 from sightline.envs.rendering import CONTRADICTION, drawing_advice, variables_contradict
 from sightline.errors import OURS, BadInput, RunFailed, nearest, reason_and_place, reason_of

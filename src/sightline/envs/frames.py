@@ -13,6 +13,9 @@ import numpy as np
 from sightline.errors import RunFailed, reason_and_place
 from sightline.runs.stopping import asks_to_stop
 
+Size = tuple[int, int]
+"""Height and width in pixels, in numpy's order."""
+
 FORM = "frames must be uint8[H, W, 3]; grey pictures, RGBA and floats from 0 to 1 are converted"
 ROUNDING = 1e-3
 """How far floats may lie outside of 0 and 1: renderers that compute in floats round."""

@@ -14,8 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import TimeLimit
 
 from sightline.envs.constructing import construct, creator_of, parameters_of, size_options
-from sightline.envs.drawing import Size
-from sightline.envs.frames import checked_frame
+from sightline.envs.frames import Size, checked_frame
 from sightline.envs.gymnasium_api import GymnasiumAPI, check_environment, check_reset_signature, layers_of
 from sightline.envs.naming import find_environment
 from sightline.envs.rendering import prepare_rendering

@@ -21,21 +21,21 @@ from pretraining.encoder.captions import CARTPOLE_ANGLES, LANGUAGE
 from pretraining.encoder.humanoid import body_renderer, skeleton, to_actions
 from pretraining.encoder.language import Language, Phrase, Scenes
 from pretraining.encoder.scenes import HUMANOID, sample_scenes
-from sightline.envs.control.cartpole import LOOKS as CARTPOLE_LOOKS
-from sightline.envs.control.cartpole import TRACK, draw_cartpole
-from sightline.envs.control.mountain_car import FLAG, LEFT, draw_mountain_car
-from sightline.envs.control.mountain_car import LOOKS as MOUNTAIN_CAR_LOOKS
-from sightline.envs.humanoid.body import JOINTS, ROOT
-from sightline.envs.humanoid.drawing import LOOKS as HUMANOID_LOOKS
-from sightline.envs.humanoid.drawing import draw_humanoid
-from sightline.envs.humanoid.env import CAMERAS
-from sightline.envs.humanoid.poses import POSES, place
-from sightline.envs.humanoid.scene import Scene
-from sightline.envs.humanoid.simulation import Simulation
 from sightline.evaluation.statistics import wilson
 from sightline.models.encoder_base import Encoder
 from sightline.models.encoders import load_encoder
 from sightline.rewards.zero_shot import ZeroShotReward
+from sightline_tasks.control.cartpole import LOOKS as CARTPOLE_LOOKS
+from sightline_tasks.control.cartpole import TRACK, draw_cartpole
+from sightline_tasks.control.mountain_car import FLAG, LEFT, draw_mountain_car
+from sightline_tasks.control.mountain_car import LOOKS as MOUNTAIN_CAR_LOOKS
+from sightline_tasks.humanoid.body import JOINTS, ROOT
+from sightline_tasks.humanoid.drawing import LOOKS as HUMANOID_LOOKS
+from sightline_tasks.humanoid.drawing import draw_humanoid
+from sightline_tasks.humanoid.env import CAMERAS
+from sightline_tasks.humanoid.poses import POSES, place
+from sightline_tasks.humanoid.scene import Scene
+from sightline_tasks.humanoid.simulation import Simulation
 
 HELD_OUT_SEED = 987_654_321
 STATES = 400

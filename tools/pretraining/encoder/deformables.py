@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from pretraining.encoder.language import AllOf, Language, Phrase, Region, Scenes, any_phrase, fit
-from sightline.envs.cameras import View
-from sightline.envs.deformables import cloth, rope, water
-from sightline.envs.deformables.cloth import FoldCloth
-from sightline.envs.deformables.rope import StraightenRope
-from sightline.envs.deformables.soft_body import HeldFlex, SoftBody
-from sightline.envs.deformables.water import PassWater
-from sightline.envs.rendering import OffscreenRenderer, import_mujoco
+from sightline_tasks.cameras import View
+from sightline_tasks.deformables import cloth, rope, water
+from sightline_tasks.deformables.cloth import FoldCloth
+from sightline_tasks.deformables.rope import StraightenRope
+from sightline_tasks.deformables.soft_body import HeldFlex, SoftBody
+from sightline_tasks.deformables.water import PassWater
+from sightline_tasks.mujoco_rendering import OffscreenRenderer, import_mujoco
 
 CLOTH, ROPE, WATER = 0, 1, 2
 SHARES = (0.45, 0.25, 0.3)

@@ -23,14 +23,14 @@ from pretraining.encoder.card import (
     write_card,
 )
 from pretraining.encoder.deformables import LANGUAGE, sample_scenes
-from sightline.envs.deformables import cloth, rope, water
-from sightline.envs.deformables.cloth import FoldCloth
-from sightline.envs.deformables.rope import StraightenRope
-from sightline.envs.deformables.soft_body import SoftBody
-from sightline.envs.deformables.water import PassWater
 from sightline.envs.tasks import Task
 from sightline.models.encoder_base import Encoder
 from sightline.rewards.zero_shot import ZeroShotReward
+from sightline_tasks.deformables import cloth, rope, water
+from sightline_tasks.deformables.cloth import FoldCloth
+from sightline_tasks.deformables.rope import StraightenRope
+from sightline_tasks.deformables.soft_body import SoftBody
+from sightline_tasks.deformables.water import PassWater
 
 STATES, PAIRS = 240, 2000
 """Pictures of each row, and pairs of them."""

@@ -9,7 +9,7 @@ be paid for. Distances are of key points, in metres, part by part:
     arms    elbows and hands in the torso's frame
     trunk   how far the torso's upward direction is from the vertical (the distance of their tips, a metre away)
 
-The checks of the poses (`sightline.envs.humanoid.poses`) are not used here, nor the postures that test them.
+The checks of the poses (`sightline_tasks.humanoid.poses`) are not used here, nor the postures that test them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from sightline.envs.cameras import View
-from sightline.envs.drawing import Colour
-from sightline.envs.humanoid.body import ROOT, SIDES, Posture, Skeleton, make_model
-from sightline.envs.humanoid.drawing import LOOKS, HumanoidLook, draw_humanoid
-from sightline.envs.humanoid.env import CAMERAS
-from sightline.envs.humanoid.scene import Scene
-from sightline.envs.rendering import OffscreenRenderer, prepare_rendering
+from sightline.envs.rendering import prepare_rendering
+from sightline_tasks.cameras import View
+from sightline_tasks.drawing import Colour
+from sightline_tasks.humanoid.body import ROOT, SIDES, Posture, Skeleton, make_model
+from sightline_tasks.humanoid.drawing import LOOKS, HumanoidLook, draw_humanoid
+from sightline_tasks.humanoid.env import CAMERAS
+from sightline_tasks.humanoid.scene import Scene
+from sightline_tasks.mujoco_rendering import OffscreenRenderer
 
 Angles = Mapping[str, float]
 
@@ -218,7 +219,7 @@ def _arms(posture: Posture) -> np.ndarray:
 @cache
 def _examples() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Key points of the examples: of legs [E, 7, 3] and of arms [E, 4, 3], by name."""
-    from sightline.envs.humanoid.poses import place
+    from sightline_tasks.humanoid.poses import place
 
     bones = skeleton()
     legs = {

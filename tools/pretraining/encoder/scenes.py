@@ -8,11 +8,12 @@ import numpy as np
 
 from pretraining.encoder.humanoid import PARTS, distances, picture_bodies, sample_bodies, skeleton
 from pretraining.encoder.language import Scenes, fit
-from sightline.envs.control.cartpole import LOOKS as CARTPOLE_LOOKS
-from sightline.envs.control.cartpole import TRACK, CartPoleLook, draw_cartpole
-from sightline.envs.control.mountain_car import LEFT, RIGHT, MountainCarLook, draw_mountain_car
-from sightline.envs.control.mountain_car import LOOKS as MOUNTAIN_CAR_LOOKS
-from sightline.envs.drawing import Canvas, Colour, Size, texture, turn
+from sightline.envs.frames import Size
+from sightline_tasks.control.cartpole import LOOKS as CARTPOLE_LOOKS
+from sightline_tasks.control.cartpole import TRACK, CartPoleLook, draw_cartpole
+from sightline_tasks.control.mountain_car import LEFT, RIGHT, MountainCarLook, draw_mountain_car
+from sightline_tasks.control.mountain_car import LOOKS as MOUNTAIN_CAR_LOOKS
+from sightline_tasks.drawing import Canvas, Colour, texture, turn
 
 CARTPOLE, MOUNTAIN_CAR, ROD, HUMANOID = 0, 1, 2, 3
 SHARES = (0.24, 0.17, 0.09, 0.5)

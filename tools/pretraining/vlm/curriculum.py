@@ -17,13 +17,13 @@ import numpy as np
 from pretraining.vlm.exercise import PLANNED, REPLIES, Exercise
 from pretraining.vlm.rooms import KINDS, LOOKS, strolls
 from sightline.agents.prompting import common_start, demonstration, keys_of, prompt_text
-from sightline.envs.control.cartpole import TRACK, CartPole
-from sightline.envs.games.blackjack import Blackjack, hand_of
-from sightline.envs.games.cards import RANKS, Card, any_suit
 from sightline.envs.games.making import GameMaker
-from sightline.envs.games.number_search import MOST, told
-from sightline.envs.games.points import PointsGame
-from sightline.envs.games.points24 import MOST_ATTEMPTS, is_held_out
+from sightline_tasks.control.cartpole import TRACK, CartPole
+from sightline_tasks.games.blackjack import Blackjack, hand_of
+from sightline_tasks.games.cards import RANKS, Card, any_suit
+from sightline_tasks.games.number_search import MOST, told
+from sightline_tasks.games.points import PointsGame
+from sightline_tasks.games.points24 import MOST_ATTEMPTS, is_held_out
 
 GAMES = {
     "numberline": 0.16,

@@ -22,9 +22,9 @@ from sightline.agents.prompting import demonstration, prompt_text
 from sightline.envs.games.babyai import BabyAI
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.wrapping import oracle
-from sightline.envs.household.goals import Goal
-from sightline.envs.household.pictures import PLACES, THINGS, boxes
-from sightline.envs.household.scenes import kind_of
+from sightline_tasks.household.goals import Goal
+from sightline_tasks.household.pictures import PLACES, THINGS, boxes
+from sightline_tasks.household.scenes import kind_of
 
 IN_WORDS = 0.35
 """Share of games that are told in words instead of shown. Finding what is named is learned sooner among words, and what

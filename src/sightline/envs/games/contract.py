@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from sightline.envs.drawing import Size
+from sightline.envs.frames import Size
 from sightline.errors import BadInput
 
 MAX_TEXT = 20_000

@@ -28,7 +28,7 @@ import gymnasium
 import numpy as np
 from PIL import Image
 
-from sightline.envs.drawing import Size
+from sightline.envs.frames import Size
 from sightline.envs.games.contract import ActionText, Game, Observation
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput, RunFailed, nearest

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from sightline.config.decoding import decoded
-from sightline.envs.drawing import Size
+from sightline.envs.frames import Size
 from sightline.envs.games.contract import ActionText, Game, Observation
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput, RunFailed, nearest
