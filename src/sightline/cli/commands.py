@@ -535,7 +535,7 @@ def tasks(as_json: AsJson = False) -> None:
     from sightline.envs.tasks import find_task
 
     rows = []
-    for name in registry.names("env"):
+    for name in sorted(registry.names("env")):
         try:
             task = find_task(name)
         except BadInput as error:  # a package that cannot be imported hides no other
