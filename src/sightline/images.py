@@ -308,6 +308,8 @@ def read_video(file: Path) -> Iterator[np.ndarray]:
 
 def is_animated(file: Path) -> bool:
     """Whether an image file is a film. The further pictures of others are previews, or pages."""
+    if not file.is_file():  # a pipe would be waited for
+        return False
     try:
         with Image.open(file, formats=["GIF", "PNG", "WEBP"]) as image:
             return bool(getattr(image, "is_animated", False))
