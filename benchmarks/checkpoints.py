@@ -76,19 +76,18 @@ def measure(kind: str, transitions: int, checkpoints: int) -> dict[str, Any]:
         archive = Archive(runs["once"].replay, "transitions")
         stores = {name: CheckpointStore(run, "step", KEPT) for name, run in runs.items()}
 
-        def write_once(target: Path) -> dict[str, str]:
-            buffer.archive_to(archive)
-            write_state(target / "session.safetensors", buffer.state())
-            return archive.digests()
-
-        def write_whole(target: Path) -> None:
-            np.savez(target / "replay.npz", **whole(buffer))  # type: ignore[arg-type]
-
         for number in range(1, checkpoints + 1):
             fill(buffer, transitions // ENVS // checkpoints, rng)
-            for name, write in (("once", write_once), ("whole", write_whole)):
+            step = number * transitions // checkpoints
+            for name, store in stores.items():
                 began = time.perf_counter()
-                stores[name].save(number * transitions // checkpoints, write)
+                if name == "once":
+                    with store.writing(step, archive.digests) as target:
+                        buffer.archive_to(archive)
+                        write_state(target / "session.safetensors", buffer.state())
+                else:
+                    with store.writing(step) as target:
+                        np.savez(target / "replay.npz", **whole(buffer))  # type: ignore[arg-type]
                 times[name].append(time.perf_counter() - began)
                 sizes[name].append(size(runs[name].path))
         shutil.rmtree(folder, ignore_errors=True)

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,14 +23,17 @@ from sightline.agents.learning import PolicyLearner
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.sharing import gather_episodes
-from sightline.agents.training import AgentTrainer
 from sightline.agents.types import Trajectory
 from sightline.config.agents import Replies
 from sightline.config.recipe import AgentRecipe
 from sightline.envs.games.making import GameMaker
 from sightline.errors import RunFailed
 from sightline.models.vlm.model import VLM
+from sightline.runs.folder import RunFolder
+from sightline.runs.progress import ProgressBar
 from sightline.runs.state import read_state, write_state
+from sightline.runs.stopping import StopRequests
+from sightline.session import RunSession
 
 GAME = GameMaker("numberline", {"max_position": 2, "render_size": (32, 32)})
 SEEDS = (3, 14, 15)
@@ -163,7 +165,7 @@ def hand_on(folder: Path) -> None:
         before = folder / name
         write(before, engine, vlm, learner)
         engine.largest(0)  # the others must not read before it is written
-        find_what_is_written_late(folder / f"{name}-late", engine)
+        find_what_is_written_late(folder / f"{name}-late", engine, recipe)
 
 
 def write(folder: Path, engine: Engine, vlm: VLM, learner: PolicyLearner) -> None:
@@ -177,16 +179,23 @@ def write(folder: Path, engine: Engine, vlm: VLM, learner: PolicyLearner) -> Non
             assert worker.play(PolicySampler(vlm, 0.0, 9), [EpisodeTask(1)])[0].turns
 
 
-def find_what_is_written_late(file: Path, engine: Engine) -> None:
+def find_what_is_written_late(run: Path, engine: Engine, recipe: AgentRecipe) -> None:
     """A checkpoint of a run, for which the main process takes its time."""
-
-    def commit(write: Any) -> None:
-        if engine.rank == 0:
-            time.sleep(1.0)
-            file.touch()
-
-    AgentTrainer._write(SimpleNamespace(setup=SimpleNamespace(engine=engine)), commit, lambda folder: None)
-    assert file.exists(), "a process went on before the checkpoint was written"
+    with StopRequests() as stop, ProgressBar(1, "late", quiet=True) as progress:
+        session = RunSession(
+            recipe,
+            RunFolder(run),
+            progress,
+            stop,
+            leads=engine.rank == 0,
+            in_any=lambda flag: bool(engine.largest(int(flag))),
+        )
+        with session.single_checkpoint("late") as folder:
+            assert (folder is not None) == (engine.rank == 0)
+            if folder is not None:
+                time.sleep(1.0)
+                (folder / "weights").touch()
+        assert session.find_single_checkpoint("late"), "a process went on before the checkpoint was written"
 
 
 def fail(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,19 +14,24 @@ from sightline.runs.files import write_atomically
 from sightline.runs.folder import RunFolder
 
 
-def writing(content: str) -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
+def save(store: CheckpointStore, step: int, content: str) -> None:
+    with store.writing(step) as folder:
         (folder / "policy.safetensors").write_text(content)
         (folder / "session.safetensors").write_bytes(content.encode() * 1000)
 
-    return write
+
+def write_until(error: BaseException, store: CheckpointStore, step: int, files: int = 0) -> None:
+    with store.writing(step) as folder:
+        for i in range(files):
+            (folder / f"file{i}").write_text("part")
+        raise error
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> CheckpointStore:
     store = CheckpointStore(RunFolder(tmp_path), "step", keep=3)
     for step in (100, 200, 300):
-        store.save(step, writing(str(step)))
+        save(store, step, str(step))
     return store
 
 
@@ -42,7 +46,7 @@ def names(tmp_path: Path) -> list[str]:
 
 def test_the_newest_is_found(store: CheckpointStore) -> None:
     assert read(store) == (300, "300")
-    store.save(12_345_678_901, writing("later"))
+    save(store, 12_345_678_901, "later")
     assert read(store) == (12_345_678_901, "later")
 
 
@@ -53,8 +57,8 @@ def test_nothing_saved_yet(tmp_path: Path) -> None:
 def test_only_the_latest_are_kept_and_kinds_do_not_mix(store: CheckpointStore, tmp_path: Path) -> None:
     best = CheckpointStore(RunFolder(tmp_path), "best", keep=1)
     for step in (150, 250):
-        best.save(step, writing(f"best {step}"))
-    store.save(400, writing("400"))
+        save(best, step, f"best {step}")
+    save(store, 400, "400")
     kept = [f"step-{step:012d}" for step in (200, 300, 400)]
     assert names(tmp_path) == ["best-000000000250", *kept]
     assert read(best) == (250, "best 250")
@@ -62,19 +66,14 @@ def test_only_the_latest_are_kept_and_kinds_do_not_mix(store: CheckpointStore, t
 
 
 def test_saving_the_same_step_again_replaces_it(store: CheckpointStore) -> None:
-    store.save(300, writing("again"))
+    save(store, 300, "again")
     assert read(store) == (300, "again")
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_a_full_disk_leaves_earlier_checkpoints_whole(store: CheckpointStore, tmp_path: Path, after: int) -> None:
-    def full(folder: Path) -> None:
-        for i in range(after):
-            (folder / f"file{i}").write_text("part")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with pytest.raises(RunFailed, match="No space left on device") as caught:
-        store.save(400, full)
+        write_until(OSError(errno.ENOSPC, "No space left on device"), store, 400, files=after)
     assert "\n" not in str(caught.value)
     assert "--resume" in str(caught.value)
     assert str(tmp_path) in str(caught.value)
@@ -84,23 +83,16 @@ def test_a_full_disk_leaves_earlier_checkpoints_whole(store: CheckpointStore, tm
 
 
 def test_a_full_disk_while_replacing_a_step_leaves_the_old_one(store: CheckpointStore) -> None:
-    def full(folder: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with pytest.raises(RunFailed):
-        store.save(300, full)
+        write_until(OSError(errno.ENOSPC, "No space left on device"), store, 300)
     assert read(store) == (300, "300")
 
 
 def test_any_other_error_leaves_earlier_checkpoints_whole(store: CheckpointStore) -> None:
-    def interrupted(folder: Path) -> None:
-        (folder / "policy.safetensors").write_text("half")
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        store.save(400, interrupted)
+        write_until(KeyboardInterrupt(), store, 400, files=1)
     assert read(store) == (300, "300")
-    store.save(400, writing("400"))
+    save(store, 400, "400")
     assert read(store) == (400, "400")
 
 
@@ -130,10 +122,10 @@ def test_damage_falls_back_to_the_one_before_and_says_so(store: CheckpointStore,
 def test_what_was_just_written_is_kept_whatever_is_damaged(tmp_path: Path, keep: int) -> None:
     store = CheckpointStore(RunFolder(tmp_path), "step", keep)
     for step in (100, 200, 300):
-        store.save(step, writing(str(step)))
+        save(store, step, str(step))
     for damaged in store.all():
         (damaged.path / "policy.safetensors").unlink()
-    store.save(50, writing("50"))
+    save(store, 50, "50")
     assert read(store) == (50, "50")
     assert [one.step for one in store.all()] == [50], "what was passed over is made again"
 
@@ -151,7 +143,7 @@ def test_what_a_kill_left_behind_is_ignored_and_cleared(store: CheckpointStore, 
     left.mkdir()
     (left / "policy.safetensors").write_text("half")
     assert read(store) == (300, "300")
-    store.save(400, writing("400"))
+    save(store, 400, "400")
     found = store.latest()
     assert found is not None
     assert found.step == 400

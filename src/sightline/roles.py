@@ -15,7 +15,14 @@ from sightline.config.recipe import AgentRecipe, ControlRecipe, Recipe
 from sightline.envs.tasks import find_task
 from sightline.errors import BadInput
 from sightline.models.chat.config import ChatModelConfig
-from sightline.runs.folder import RunFolder, check_same_recipe, latest_runs, owned_run
+from sightline.runs.folder import (
+    RunFolder,
+    check_same_recipe,
+    latest_runs,
+    owned_run,
+    recipe_changes,
+    stated_keys,
+)
 from sightline.runs.progress import ProgressBar
 from sightline.runs.state import restoring
 from sightline.runs.stopping import GivenUp, Stopped
@@ -39,15 +46,14 @@ def run_to_resume(name: str, wanted: Recipe) -> RunFolder:
         BadInput: there is none of the name.
     """
     runs = latest_runs(name)
-    want = leaves(wanted)
-    if not want.get("goal", True):
-        want["goal"] = list(find_task(wanted.env).goal)
+    if not wanted.goal:
+        wanted = wanted.model_copy(update={"goal": find_task(wanted.env).goal})
     for run in runs:
-        with contextlib.suppress(BadInput):
-            had = leaves(run.recipe())
-            # What a recipe leaves open was filled in when the run began.
-            open_keys = {key for key, value in want.items() if value in (None, [], "auto") or key not in had}
-            if all(had[key] == value for key, value in want.items() if key not in open_keys | {"steps"}):
+        with contextlib.suppress(BadInput):  # damaged, or of a plug-in that is not installed
+            # A key that the run lacks is of a learner or reward that was left open, and chosen when the run began.
+            known_keys = leaves(run.recipe())
+            keys = [key for key in stated_keys(wanted) if key in known_keys and key != "steps"]
+            if not recipe_changes(run, wanted, keys):
                 return run
     return runs[0]
 
@@ -69,8 +75,11 @@ def resumed_recipe(
     if wanted is None:
         return run.trusted_recipe(trust)
     longer = check_same_recipe(run, wanted, ["env", *stated])
-    had, want = leaves(run.recipe()), leaves(wanted)
-    agreed = [] if own else [key for key, value in had.items() if key in want and want[key] == value]
+    agreed: list[str] = []
+    if not own:
+        keys = [key for key in leaves(run.recipe()) if key in leaves(wanted)]
+        changed = {change.key for change in recipe_changes(run, wanted, keys)}
+        agreed = [key for key in keys if key not in changed]
     recipe = run.trusted_recipe(trust, [*stated, *agreed])
     return recipe if longer is None else recipe.model_copy(update={"steps": longer})
 

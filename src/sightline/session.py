@@ -29,6 +29,7 @@ from sightline.errors import BadInput, Damaged, RunFailed
 from sightline.evaluation.episode_stats import describe
 from sightline.evaluation.video import Film, write_scored_video
 from sightline.rewards.base import Interrupted
+from sightline.runs.archive import Archives
 from sightline.runs.checkpoints import Checkpoint, CheckpointStore
 from sightline.runs.files import read_document, write_document
 from sightline.runs.folder import RunFolder
@@ -43,11 +44,6 @@ EVERY_BEST = 10**6
 _HAD_CHECKPOINTS = "had_checkpoints"
 """Key of `run.json`: a checkpoint was written that the run could be resumed from."""
 CHOOSE_AGAIN = "go on with --resume, which chooses again, or train again"
-
-Write = Callable[[Path], Mapping[str, str] | None]
-"""Writes files into the folder of a checkpoint; may return the shared files that it needs, name -> SHA-256."""
-Commit = Callable[[Write], None]
-"""Has a checkpoint written, by the one process that writes."""
 
 
 @dataclass
@@ -85,8 +81,8 @@ class Validation(Protocol):
     def numbers(self, wait: bool) -> dict[str, Any] | None:
         """Its summary; None if it is still under way, and `wait` is False."""
 
-    def save(self, commit: Commit) -> None:
-        """Save the policy that is evaluated."""
+    def save(self, folder: Path | None) -> None:
+        """Write the policy that is evaluated into a checkpoint's folder; None in a process that does not write."""
 
     def cancel(self) -> None:
         """Give it up."""
@@ -97,15 +93,15 @@ class Finished:
     """Validation that was made on the spot: the policy is still what it was."""
 
     summary: dict[str, Any]
-    save_policy: Callable[[Commit], None]
+    save_policy: Callable[[Path | None], None]
 
     def numbers(self, wait: bool) -> dict[str, Any]:
         """See `Validation`."""
         return self.summary
 
-    def save(self, commit: Commit) -> None:
+    def save(self, folder: Path | None) -> None:
         """See `Validation`."""
-        self.save_policy(commit)
+        self.save_policy(folder)
 
     def cancel(self) -> None:
         """See `Validation`."""
@@ -131,8 +127,13 @@ class Trainer(Protocol):
     def learn(self) -> None:
         """Learn until the recipe's last step, and call `RunSession.between_steps` in between."""
 
-    def save(self, commit: Commit) -> None:
-        """Save everything that `restore` needs."""
+    def save(self, folder: Path | None) -> None:
+        """Write everything that `restore` needs into a checkpoint's folder, but for the rows in `RunSession.archives`.
+
+        Args:
+            folder: None in a process that does not write, which only takes part in what all processes do together,
+                such as gathering weights.
+        """
 
     def validate(self) -> Validation:
         """Evaluate the present policy on the validation seeds.
@@ -173,6 +174,7 @@ class RunSession:
         in_any: whether something is true in any process.
 
     Attributes:
+        archives: rows that every checkpoint shares with earlier ones, such as those of a replay buffer.
         state: see `SessionState`.
         saved_step: step of the last checkpoint; None before the first.
     """
@@ -191,6 +193,7 @@ class RunSession:
         self._leads, self._in_any = leads, in_any
         self._steps = CheckpointStore(run, "step", recipe.checkpoints.keep)
         self._best = CheckpointStore(run, "best", EVERY_BEST)
+        self.archives = Archives(run.replay)
         self.state = SessionState()
         self.saved_step: int | None = None
         self._started, self._earlier_seconds = time.monotonic(), 0.0
@@ -328,25 +331,42 @@ class RunSession:
         """Write a checkpoint; a run that is resumed from it goes on bit by bit as this one does."""
         if self._validation is not None and self._validation[0] != self._trainer.step:
             self._settle(wait=True)  # its policy is in no checkpoint
-        state, step = self.state, self._trainer.step
-        state.seconds, state.validating = self._seconds(), self._validation is not None
+        state = self.state
+        state.seconds = self._seconds()
+        state.validating = self._validation is not None
         if self._metrics is not None:
             state.metrics_size = self._metrics.size()
-
-        def commit(write: Write) -> None:
-            def write_all(folder: Path) -> Mapping[str, str] | None:
-                shared = write(folder)
-                write_document(folder / STATE, asdict(state))
-                return shared
-
-            if self._leads:
-                self._steps.save(step, write_all)
-                self._remove_other_best()
-
-        self._trainer.save(commit)
+        with self.checkpoint() as folder:
+            self._trainer.save(folder)
         if self.saved_step is None:
             self.write_json("run.json", (self.run.read_json("run.json") or {}) | {_HAD_CHECKPOINTS: True})
-        self.saved_step = step
+        self.saved_step = self._trainer.step
+
+    @contextlib.contextmanager
+    def checkpoint(self) -> Iterator[Path | None]:
+        """Context in which the checkpoint of the present step is written; all processes enter it.
+
+        Yields:
+            The folder to write into; None in a process that does not write.
+        """
+        with self._writing(self._steps, self._trainer.step, self.archives.digests) as folder:
+            yield folder
+            if folder is not None:
+                write_document(folder / STATE, asdict(self.state))
+        self._remove_other_best()
+
+    @contextlib.contextmanager
+    def _writing(
+        self, store: CheckpointStore, step: int, shared_files: Callable[[], Mapping[str, str]] = dict
+    ) -> Iterator[Path | None]:
+        """Context in which the process that leads writes a checkpoint, see `CheckpointStore.writing`; the others wait
+        at its end, so that all of them find the checkpoint whole when they go on."""
+        if self._leads:
+            with store.writing(step, shared_files) as folder:
+                yield folder
+        else:
+            yield None
+        self._in_any(False)  # the answer does not matter: no process gets it before all have asked
 
     def log(self, step: int, values: Mapping[str, float | None]) -> None:
         """Write metrics, and show them beside the progress bar."""
@@ -365,19 +385,14 @@ class RunSession:
         if self._leads:
             self.run.write_json(name, dict(document))
 
-    def keep(self, kind: str) -> Commit:
-        """Write a checkpoint of another kind, of which there is one, such as the policy before RL."""
+    def single_checkpoint(self, kind: str) -> contextlib.AbstractContextManager[Path | None]:
+        """As `checkpoint`, for a kind of which a run has one, such as the policy before RL."""
+        return self._writing(CheckpointStore(self.run, kind, 1), 0)
 
-        def commit(write: Write) -> None:
-            if self._leads:
-                CheckpointStore(self.run, kind, 1).save(0, write)
-
-        return commit
-
-    def kept(self, kind: str) -> Path | None:
-        """Folder of what `keep` wrote; None if it is gone or damaged."""
-        found = CheckpointStore(self.run, kind, 1).latest()
-        return found.path if found else None
+    def find_single_checkpoint(self, kind: str) -> Path | None:
+        """Folder of what was written in `single_checkpoint`; None if it is gone or damaged."""
+        checkpoint = CheckpointStore(self.run, kind, 1).latest()
+        return None if checkpoint is None else checkpoint.path
 
     def forget_scores(self) -> None:
         """Choose from here on: earlier scores do not compare with later ones, as they were given by another reward."""
@@ -428,12 +443,8 @@ class RunSession:
         # Of equal scores the later one: it has learned longer.
         if score is not None and (state.best_score is None or score >= state.best_score):
             state.best_score, state.best_step = score, step
-
-            def commit(write: Write) -> None:
-                if self._leads:
-                    self._best.save(step, write)
-
-            validation.save(commit)
+            with self._writing(self._best, step) as folder:
+                validation.save(folder)
         state.finished = self._trainer.good_enough(numbers)
 
     def _film(self, step: int) -> None:
@@ -479,15 +490,16 @@ class RunSession:
 
     def _remove_other_best(self) -> None:
         """Remove best checkpoints that no kept checkpoint refers to, nor the session itself."""
+        if not self._leads:
+            return
         needed = {self.state.best_step}
         for checkpoint in self._steps.all():
             with contextlib.suppress(OSError, BadInput):  # damaged: it cannot be resumed from
                 needed.add(_read_state(checkpoint).best_step)
-        if self._leads:
-            with self.run.writing():
-                for best in self._best.all():
-                    if best.step not in needed:
-                        best.remove()
+        with self.run.writing():
+            for best in self._best.all():
+                if best.step not in needed:
+                    best.remove()
 
     def _seconds(self) -> float:
         """Time spent on this run, over all sessions."""

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline import roles
-from sightline.config.loading import is_stream, leaves, load_recipe, parse_override
+from sightline.config.loading import is_stream, load_recipe, parse_override
 from sightline.config.recipe import Recipe
 from sightline.errors import BadInput, Damaged
 from sightline.evaluation.episode_stats import describe
@@ -39,7 +39,7 @@ from sightline.models.device import available_cores
 from sightline.reports.comparison import SWEEP
 from sightline.reports.pages import duration, read_mapping, read_text
 from sightline.runs.files import read_document, write_document
-from sightline.runs.folder import RunFolder
+from sightline.runs.folder import RunFolder, recipe_changes, stated_keys
 from sightline.runs.lease import current_owner, take_lease
 from sightline.runs.stopping import Stopped, StopRequests
 from sightline.runs.working_folder import SAFE
@@ -368,16 +368,13 @@ def _check_same(cell: GridCell, wanted: Recipe) -> None:
     """
     if not cell.started:
         return
-    had, want, stated = leaves(RunFolder(cell.path).recipe()), leaves(cell.recipe), leaves(wanted)
-    for key, value in stated.items():
-        # What a recipe leaves open was filled in when the run began, perhaps on another machine.
-        if key == "description":
-            continue
-        if value not in (None, [], "auto") and key in want and had.get(key) != want[key]:
-            raise BadInput(
-                f"'{cell.path}' was trained with {key}={value_label(had.get(key))[:80]}, and the recipe says "
-                f"{value_label(want[key])[:80]} now; choose another --run-dir"
-            )
+    # What the recipe leaves open was filled in when the run began, perhaps on another machine.
+    keys = [key for key in stated_keys(wanted) if key != "description"]
+    for change in recipe_changes(RunFolder(cell.path), cell.recipe, keys):
+        raise BadInput(
+            f"'{cell.path}' was trained with {change.key}={value_label(change.before)[:80]}, and the recipe says "
+            f"{value_label(change.now)[:80]} now; choose another --run-dir"
+        )
 
 
 # -- carrying it out --------------------------------------------------------------------------------------------------

@@ -45,12 +45,11 @@ from sightline.evaluation.video import Film
 from sightline.models.vlm.card import write_form
 from sightline.rewards.base import Interrupted
 from sightline.rewards.kept import load_reward, save_reward
-from sightline.runs.archive import Archives
 from sightline.runs.folder import RunFolder
 from sightline.runs.progress import Progress
 from sightline.runs.state import read_state, restoring, write_state
 from sightline.runs.stopping import StopRequests
-from sightline.session import Commit, Finished, RunSession, Write
+from sightline.session import Finished, RunSession
 
 STATE = "trainer.safetensors"
 TOLD_EVERY = 30.0
@@ -142,7 +141,6 @@ class AgentTrainer:
         self._validation = setup.eval_seeds("validation", recipe.evaluation.episodes)
         self._test = setup.eval_seeds("test", recipe.evaluation.test_episodes)
         self._online = setup.online_reward(session.run.path, session.progress.say)
-        self._archives = Archives(session.run.replay)
         self._rewards, self._train_rewards = setup.turn_rewards(), setup.turn_rewards(self._online)
         self._alarms = Alarms(recipe.alarms)
         self._turns, self._updates = 0, 0
@@ -261,15 +259,16 @@ class AgentTrainer:
                 f"after the warm start {accuracy:.0%} of what is said of the pictures is true, not "
                 f"{settings.stop_at:.0%}; raise warm_start.samples"
             )
-        with setup.engine.full_params():
-            self.session.keep("warm")(setup.vlm.save)
+        with self.session.single_checkpoint("warm") as folder, setup.engine.full_params():
+            if folder is not None:
+                setup.vlm.save(folder)
         setup.weights_changed(self._updates)
 
     def restore(self, folder: Path) -> None:
         """Restore weights, reference model, optimiser and counters."""
         setup = self.setup
         if setup.recipe.warm_start is not None and setup.recipe.update.needs_reference:
-            warm = self.session.kept("warm")
+            warm = self.session.find_single_checkpoint("warm")
             if warm is None:
                 raise RunFailed("the model before RL (checkpoints/warm-…) is gone or damaged; train again")
             with setup.engine.full_params():
@@ -285,12 +284,14 @@ class AgentTrainer:
             self._alarms.load_state_dict(state["alarms"])
             self._knows_success = bool(state.get("knows_success", False))  # older checkpoints have none
             if self._online is not None:
-                self._archives.restore(state["archives"])
-                self._online.restore(state["reward"], self._archives)
+                archives = self.session.archives
+                archives.restore(state["archives"])
+                self._online.restore(state["reward"], archives)
 
-    def save(self, commit: Commit) -> None:
+    def save(self, folder: Path | None) -> None:
         """Save weights, optimiser and counters."""
-        engine, vlm = self.setup.engine, self.setup.vlm
+        engine = self.setup.engine
+        # All processes take part in gathering the optimiser's state and the weights; the main one writes them.
         state = {
             "turns": self._turns,
             "updates": self._updates,
@@ -298,25 +299,20 @@ class AgentTrainer:
             "knows_success": self._knows_success,
             "optimiser": engine.optimiser_state(self._learner.optimiser),
         }
-
-        def write(folder: Path) -> dict[str, str]:
-            vlm.save(folder)
-            write_form(folder, self.setup.recipe.replies)
-            if self._online is None:
-                write_state(folder / STATE, state)
-                return {}
-            reward = {"reward": self._online.state(self._archives), "archives": self._archives.state()}
-            write_state(folder / STATE, state | reward)
-            return self._archives.digests()
-
-        self._write(commit, write)
-
-    def _write(self, commit: Commit, write: Write) -> None:
-        """Have the main process write a checkpoint, which all find when they go on."""
-        engine = self.setup.engine
         with engine.full_params():
-            commit(write)
-        engine.largest(0)  # what it says does not matter: none gets an answer before all have asked
+            if folder is None:
+                return
+            self._write_model(folder)
+            if self._online is not None:
+                archives = self.session.archives
+                # The reward model appends its rows to the archives, so they are listed after it.
+                state["reward"] = self._online.state(archives)
+                state["archives"] = archives.state()
+            write_state(folder / STATE, state)
+
+    def _write_model(self, folder: Path) -> None:
+        self.setup.vlm.save(folder)
+        write_form(folder, self.setup.recipe.replies)
 
     def _keep_reference(self) -> None:
         """Copy the present weights as the reference model, if the loss has a KL term."""
@@ -575,14 +571,13 @@ class AgentTrainer:
     def _eval_sampler(self) -> InterruptibleSampler:
         return InterruptibleSampler(self.setup.sampler(), self._give_up_if_overdue)
 
-    def _save_policy(self, commit: Commit) -> None:
-        def write(folder: Path) -> None:
-            self.setup.vlm.save(folder)
-            write_form(folder, self.setup.recipe.replies)
+    def _save_policy(self, folder: Path | None) -> None:
+        with self.setup.engine.full_params():
+            if folder is None:
+                return
+            self._write_model(folder)
             if self.setup.reward is not None:
                 save_reward(folder, self.setup.reward.model)
-
-        self._write(commit, write)
 
     def _log_trajectories(self, name: str, played: list[Trajectory], advantages: list[Advantages | None]) -> None:
         """Write some episodes to the trajectory log. If that fails, the run goes on."""

@@ -31,7 +31,7 @@ from sightline.envs.observations import blank
 from sightline.rewards.base import Clip, OnlineRewardModel, RewardStream, RewardUpdate
 from sightline.runs.folder import open_run
 from sightline.runs.state import restoring
-from sightline.session import Commit, RunSession
+from sightline.session import RunSession
 
 
 class OffPolicyTrainer(ControlTrainer):
@@ -160,20 +160,18 @@ class OffPolicyTrainer(ControlTrainer):
         buffer = buffer_of(self.model)
 
         def take_over(kept: Mapping[str, Any]) -> None:
-            buffer.restore(kept["replay"], self._archives["transitions"])
+            buffer.restore(kept["replay"], self.session.archives["transitions"])
             self._scorer.restore(kept["rewards"])
 
         same, self._random_state = self._restore(folder, take_over)
         if not same:
             buffer.end_episodes()
 
-    def save(self, commit: Commit) -> None:
-        def kept() -> dict[str, Any]:
-            buffer = buffer_of(self.model)
-            buffer.archive_to(self._archives["transitions"])
-            return {"replay": buffer.state(), "rewards": self._scorer.state()}
-
-        self._save(commit, kept)
+    def save(self, folder: Path | None) -> None:
+        buffer = buffer_of(self.model)
+        # Rows whose rewards are committed never change: each is archived once, and only named by later checkpoints.
+        buffer.archive_to(self.session.archives["transitions"])
+        self._save(folder, {"replay": buffer.state(), "rewards": self._scorer.state()})
 
 
 class _Hooks(BaseCallback):

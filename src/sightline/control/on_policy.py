@@ -46,7 +46,7 @@ from sightline.rewards.base import OnlineRewardModel, RewardStream, RewardUpdate
 from sightline.rewards.novelty import AMONG
 from sightline.runs.state import restoring
 from sightline.runs.stopping import awaited
-from sightline.session import Commit, RunSession
+from sightline.session import RunSession
 
 PART = 64
 """Frames that are embedded at once at least, but for the last ones of a chunk."""
@@ -240,14 +240,10 @@ class OnPolicyTrainer(ControlTrainer):
         with restoring(folder):
             set_random_state(self.model, random_state)
 
-    def save(self, commit: Commit) -> None:
+    def save(self, folder: Path | None) -> None:
         self._save(
-            commit,
-            lambda: {
-                "stream": self._stream.state(),
-                "scale": self._scale.state(),
-                "visited": self._visited.state(),
-            },
+            folder,
+            {"stream": self._stream.state(), "scale": self._scale.state(), "visited": self._visited.state()},
         )
 
 

@@ -56,16 +56,16 @@ def save_run(
     reward_model: RewardModel,
     env: CollectingVecEnv,
     archives: Archives,
-    kept: Mapping[str, Any],
-) -> dict[str, str]:
-    """Write what `restore_run` needs; gives the shared files that it refers to, name -> SHA-256.
+    trainer_state: Mapping[str, Any],
+) -> None:
+    """Write what `restore_run` needs.
 
     Args:
-        kept: the trainer's own part, by names that are not used here.
+        trainer_state: the trainer's own part, by names that are not used here.
     """
     write_state(folder / LEARNER, learner_state(model))
     collection = {
-        **kept,
+        **trainer_state,
         "reward_model": reward_model.state(archives) if isinstance(reward_model, OnlineRewardModel) else {},
         "archives": archives.state(),
         "episodes": list(env.envs.episodes),
@@ -78,7 +78,6 @@ def save_run(
         "logged": dict(model.logger.name_to_value),
     }
     write_state(folder / COLLECTION, collection)
-    return archives.digests()
 
 
 def restore_run(

@@ -32,8 +32,7 @@ from sightline.rewards.base import Interrupted, OnlineRewardModel, RewardModel, 
 from sightline.rewards.building import RunContext, reward_config, run_shrinker
 from sightline.rewards.kept import as_learned, learned_reward
 from sightline.rewards.learned.reward import IN_RUN, LearnedReward
-from sightline.runs.archive import Archives
-from sightline.session import Commit, Finished, RunSession, Validation
+from sightline.session import Finished, RunSession, Validation
 
 OWN_REWARD = (
     "the environment's own reward is not one finite number, and counts as 0; nothing is learned from it. "
@@ -59,7 +58,6 @@ class ControlTrainer:
     def __init__(self, setup: ControlSetup, session: RunSession, every: int = 1, kept_chunks: int = 2) -> None:
         self.setup, self.session = setup, session
         recipe = setup.recipe
-        self._archives = Archives(session.run.replay)
         self._validation = setup.panel("validation", recipe.evaluation.episodes)
         self._reward: RewardModel = setup.reward_model
         self._pace, self._restarts = (time.monotonic(), 0), 0
@@ -103,7 +101,7 @@ class ControlTrainer:
         """Build the learner from the recipe as at the start, since checkpoints hold no code, and fill it."""
         raise NotImplementedError
 
-    def save(self, commit: Commit) -> None:
+    def save(self, folder: Path | None) -> None:
         """Save the learner, what it has collected, environments and random states."""
         raise NotImplementedError
 
@@ -163,13 +161,14 @@ class ControlTrainer:
         )
         return reward_config(recipe.reward).online(setup.reward, context) or setup.reward_model
 
-    def _save(self, commit: Commit, kept: Callable[[], Mapping[str, Any]]) -> None:
-        """Write a checkpoint; `kept` gives the part of this kind of learner."""
-        commit(lambda folder: save_run(folder, self.model, self._reward, self._env, self._archives, kept()))
+    def _save(self, folder: Path | None, trainer_state: Mapping[str, Any]) -> None:
+        """Write a checkpoint with what this kind of trainer keeps."""
+        assert folder is not None, "a policy on states learns in one process"
+        save_run(folder, self.model, self._reward, self._env, self.session.archives, trainer_state)
 
     def _restore(self, folder: Path, take_over: Callable[[Mapping[str, Any]], None]) -> tuple[bool, dict[str, Any]]:
         """See `restore_run`."""
-        same, random_state = restore_run(folder, self.model, self._reward, self._env, self._archives, take_over)
+        same, random_state = restore_run(folder, self.model, self._reward, self._env, self.session.archives, take_over)
         if not same:
             self.session.warn(
                 "this environment does not repeat itself from its seed; unfinished episodes are started again"
@@ -199,9 +198,11 @@ class ControlTrainer:
         if self._process is not None:
             return self._beside(self._process, self.model, "validation", setup.recipe.evaluation.episodes, judged)
         numbers = self._play(greedy(self.model), self._validation, setup.judge if judged else None)
-        return Finished(
-            numbers, lambda commit: commit(lambda folder: save_policy(folder, self.model, setup.reward_model))
-        )
+        return Finished(numbers, self._save_policy)
+
+    def _save_policy(self, folder: Path | None) -> None:
+        assert folder is not None, "a policy on states learns in one process"
+        save_policy(folder, self.model, self.setup.reward_model)
 
     def _beside(
         self, process: EvaluationProcess, model: BaseAlgorithm, panel: str, episodes: int, judged: bool

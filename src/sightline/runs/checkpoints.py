@@ -8,6 +8,7 @@ replay/transitions-….safetensors   state that only grows (see `runs/archive.py
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -100,13 +101,19 @@ class CheckpointStore:
     def __init__(self, run: RunFolder, kind: str, keep: int) -> None:
         self._run, self._folder, self._kind, self._keep = run, run.checkpoints, kind, keep
 
-    def save(self, step: int, write: Callable[[Path], Mapping[str, str] | None]) -> Checkpoint:
-        """Write a checkpoint, then remove old ones, and shared files that no checkpoint needs any more.
+    @contextlib.contextmanager
+    def writing(self, step: int, shared_files: Callable[[], Mapping[str, str]] = dict) -> Iterator[Path]:
+        """Context in which a checkpoint is written; at its end old ones are removed, and shared files that no
+        checkpoint needs any more.
 
         Args:
             step: number of the checkpoint.
-            write: writes the files into the folder that it is given; may return the shared files that the checkpoint
-                needs, name -> SHA-256.
+            shared_files: called at the end of the context; gives the shared files that the checkpoint needs,
+                name -> SHA-256.
+
+        Yields:
+            The folder to write the checkpoint's files into. It takes the checkpoint's name once all of them are on
+            disk, so an error within the context leaves earlier checkpoints as they were.
 
         Raises:
             RunFailed: the files could not be written (a full disk, for example), or another process has taken over the
@@ -118,7 +125,8 @@ class CheckpointStore:
             shutil.rmtree(temporary, ignore_errors=True)
             try:
                 temporary.mkdir(parents=True)
-                shared = write(temporary) or {}
+                yield temporary
+                shared = shared_files()
                 files = sorted(file for file in temporary.rglob("*") if file.is_file())
                 for file in files:
                     flush(file)
@@ -136,18 +144,17 @@ class CheckpointStore:
                     f"{self._folder} are intact: free some space, then resume with --resume"
                 ) from error
             # Later checkpoints were skipped as damaged, or belong to steps that are being repeated: remove them too.
-            others = [one for one in self.all() if one.path != final]
-            older = [one for one in others if one.step < step]
-            for one in others:
-                if one not in older[: self._keep - 1]:
-                    one.remove()
+            others = [checkpoint for checkpoint in self.all() if checkpoint.path != final]
+            older = [checkpoint for checkpoint in others if checkpoint.step < step]
+            for checkpoint in others:
+                if checkpoint not in older[: self._keep - 1]:
+                    checkpoint.remove()
             if shared:
                 # Shared files that no checkpoint lists hold overwritten rows, or belong to an unfinished checkpoint.
                 needed = set().union(*(checkpoint.needs() for checkpoint in self.all()))
                 for file in self._run.replay.iterdir():
                     if file.name not in needed:
                         file.unlink(missing_ok=True)
-        return Checkpoint(final, step, self._run.replay)
 
     def latest(self, warn: Callable[[str], None] = lambda message: None) -> Checkpoint | None:
         """Newest undamaged checkpoint, None if there is none.

@@ -11,7 +11,7 @@ import shutil
 import stat
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -395,15 +395,43 @@ def latest_runs(name: str) -> list[RunFolder]:
     return sorted(map(RunFolder, found), key=lambda run: (run.created, run.path.name), reverse=True)
 
 
-def check_same_recipe(run: RunFolder, wanted: Recipe, keys: Sequence[str]) -> int | None:
+@dataclass(frozen=True)
+class RecipeChange:
+    """Key of a recipe with its value in a run, None if the run's recipe lacks the key, and another value now."""
+
+    key: str
+    before: Any
+    now: Any
+
+
+def recipe_changes(run: RunFolder, recipe: Recipe, keys: Iterable[str]) -> list[RecipeChange]:
+    """Compare a recipe with that of a run.
+
+    Args:
+        keys: the keys to compare, in this order, as `learner.gamma`; those that `recipe` lacks are passed over.
+
+    Returns:
+        The keys whose values differ.
+    """
+    before = leaves(run.recipe())
+    now = leaves(recipe)
+    return [RecipeChange(key, before.get(key), now[key]) for key in keys if key in now and before.get(key) != now[key]]
+
+
+def stated_keys(recipe: Recipe) -> list[str]:
+    """Keys to which a recipe gives a value; what it leaves open is filled in when the run begins."""
+    return [key for key, value in leaves(recipe).items() if value not in (None, [], "auto")]
+
+
+def check_same_recipe(run: RunFolder, recipe: Recipe, keys: Sequence[str]) -> int | None:
     """Refuse to resume a run with another recipe, as far as the command line states one.
 
     Only `steps` may differ: a run can be extended.
 
     Args:
         run: the run to resume.
-        wanted: recipe of the command line.
-        keys: recipe keys that the command line states, such as `seed` or `learner.gamma`.
+        recipe: recipe of the command line.
+        keys: recipe keys or blocks that the command line states, such as `seed` or `learner`.
 
     Returns:
         The new number of steps, None if it stays the same.
@@ -411,21 +439,18 @@ def check_same_recipe(run: RunFolder, wanted: Recipe, keys: Sequence[str]) -> in
     Raises:
         BadInput: naming the first key that differs.
     """
-    had, want = leaves(run.recipe()), leaves(wanted)
+    prefixes = tuple(f"{key}." for key in keys)
+    stated = [leaf for leaf in leaves(recipe) if leaf in keys or leaf.startswith(prefixes)]
     longer = None
-    for leaf in want:
-        stated = any(leaf == key or leaf.startswith(f"{key}.") for key in keys)
-        if not stated or had.get(leaf) == want[leaf]:
-            continue
-        if leaf == "steps" and want[leaf] > had[leaf]:
-            longer = int(want[leaf])
-        elif leaf == "steps":
-            raise BadInput(f"'{run.path}' was started with steps={had[leaf]}; it can be made longer, not shorter")
-        else:
+    for change in recipe_changes(run, recipe, stated):
+        if change.key != "steps":
             raise BadInput(
-                f"'{run.path}' was started with {leaf}={had.get(leaf)!r}, not {want[leaf]!r}; a resumed run keeps its "
-                "recipe (only steps may grow): leave that out, or start a new run"
+                f"'{run.path}' was started with {change.key}={change.before!r}, not {change.now!r}; a resumed run "
+                "keeps its recipe (only steps may grow): leave that out, or start a new run"
             )
+        if change.now < change.before:
+            raise BadInput(f"'{run.path}' was started with steps={change.before}; it can be made longer, not shorter")
+        longer = int(change.now)
     return longer
 
 
