@@ -26,7 +26,7 @@ from sightline.config.recipe import ControlRecipe
 from sightline.labels.types import Outcome
 from sightline.models.chat.messages import ChatRequest
 from sightline.rewards.base import Clip
-from sightline.rewards.building import RewardContext
+from sightline.rewards.config import RewardContext
 from sightline.teachers.chat import ChatTeacher
 
 ROOT = Path(__file__).parents[1]

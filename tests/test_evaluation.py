@@ -23,7 +23,7 @@ from sightline.evaluation.episodes import play_one, play_panel
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played
 from sightline.evaluation.statistics import bootstrap_mean, wilson
 from sightline.rewards.base import Clip, RewardModel, windows
-from sightline.rewards.building import RewardSetup
+from sightline.rewards.config import RewardSetup
 from sightline.rewards.ground_truth import GroundTruthReward
 from sightline.rewards.zero_shot import ZeroShotReward
 from small_envs import Clock

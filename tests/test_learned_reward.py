@@ -22,7 +22,6 @@ from sightline.preferences.feedback.pairs import PairsConfig
 from sightline.preferences.feedback.ratings import RatingsConfig
 from sightline.preferences.feedback.scores import ScoresConfig
 from sightline.preferences.pool import SegmentPool, whole_segments
-from sightline.rewards.kept import as_learned, save_reward
 from sightline.rewards.learned import fitting
 from sightline.rewards.learned.config import CNNConfig, EmbeddingHeadConfig, FittingConfig, ResNetConfig, StatesConfig
 from sightline.rewards.learned.fitting import Examples, Fit
@@ -34,6 +33,7 @@ from sightline.rewards.learned.reward import (
     LearnedReward,
     build_ensemble,
 )
+from sightline.rewards.learned_state import as_learned, save_reward
 from sightline.rewards.novelty import NoveltyReward, flat
 from sightline.runs.archive import Archive
 from sightline.runs.state import read_state, write_state

@@ -12,7 +12,7 @@ import sightline as sl
 from sightline.control.noticing import RunWatch
 from sightline.reports.verdicts import next_steps, verdicts
 from sightline.rewards.base import Clip, RewardModel
-from sightline.rewards.building import RewardSetup
+from sightline.rewards.config import RewardSetup
 from sightline.rewards.ground_truth import GroundTruthReward
 
 TINY = {

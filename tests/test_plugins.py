@@ -23,7 +23,7 @@ from sightline.config import bundled
 from sightline.config.loading import load_recipe
 from sightline.errors import BadInput
 from sightline.rewards.base import Clip, Need, RewardModel
-from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
+from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
 from sightline.runs.metrics import read_metrics
 from stored import replay_of
 

@@ -30,7 +30,7 @@ from sightline.rewards.base import Clip, Need, OnlineRewardModel, RewardModel, w
 from sightline.rewards.ground_truth import GroundTruthReward
 from sightline.rewards.learned.config import StatesConfig
 from sightline.rewards.learned.reward import EnsembleReward
-from sightline.rewards.sparse import SparseReward
+from sightline.rewards.success import SparseReward
 from sightline.rewards.wrap import wrap
 from sightline.rewards.zero_shot import ZeroShotReward
 from small_envs import Blind, Canvas, Clock, Heat, InParts, Undrawn, recorded_clock

@@ -20,7 +20,7 @@ from sightline.labels.types import Answer, Outcome, Question, QuestionKind, Teac
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest
 from sightline.preferences.feedback.base import FeedbackConfig, Learner
 from sightline.rewards.base import Clip, RewardModel
-from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
+from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
 from sightline.teachers.base import TeacherConfig, TeacherContext
 
 if TYPE_CHECKING:

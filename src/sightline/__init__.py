@@ -51,11 +51,11 @@ _PUBLIC = {
     "text_game": "sightline.envs.games.text_game:text_game",
     # plug-ins
     "register": "sightline.registry:register",
-    "RewardConfig": "sightline.rewards.building:RewardConfig",
+    "RewardConfig": "sightline.rewards.config:RewardConfig",
     "TeacherConfig": "sightline.teachers.base:TeacherConfig",
     "FeedbackConfig": "sightline.preferences.feedback.base:FeedbackConfig",
     "AlgorithmConfig": "sightline.agents.algorithms.base:AlgorithmConfig",
-    "RewardSetup": "sightline.rewards.building:RewardSetup",
+    "RewardSetup": "sightline.rewards.config:RewardSetup",
     # errors
     "BadInput": "sightline.errors:BadInput",
     "RunFailed": "sightline.errors:RunFailed",
@@ -109,7 +109,7 @@ if TYPE_CHECKING:
     from sightline.preferences.fit import fit_reward
     from sightline.registry import register
     from sightline.rewards.base import Clip, RewardModel
-    from sightline.rewards.building import RewardConfig, RewardSetup
+    from sightline.rewards.config import RewardConfig, RewardSetup
     from sightline.rewards.learned.reward import LearnedReward
     from sightline.rewards.lerobot import LeRobotReward
     from sightline.rewards.progress import ProgressReward

@@ -38,7 +38,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "progress": "sightline.rewards.progress:ProgressConfig",
         "learned": "sightline.preferences.config:LearnedConfig",
         "ground_truth": "sightline.rewards.ground_truth:GroundTruthConfig",
-        "sparse": "sightline.rewards.sparse:SparseConfig",
+        "sparse": "sightline.rewards.success:SparseConfig",
         "success": "sightline.rewards.success:SuccessConfig",
         "shaped": "sightline.rewards.shaped:ShapedConfig",
         "sum": "sightline.rewards.weighted_sum:WeightedSumConfig",

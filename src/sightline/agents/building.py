@@ -34,7 +34,7 @@ from sightline.models.vlm.card import with_taught_form
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import EVERY_TOKEN, ChatTurn, Truncation
 from sightline.rewards.base import OnlineRewardModel, RewardModel, frame_shrinker
-from sightline.rewards.building import (
+from sightline.rewards.config import (
     RewardContext,
     RewardSetup,
     RunContext,
@@ -42,7 +42,7 @@ from sightline.rewards.building import (
     reward_config,
     run_shrinker,
 )
-from sightline.rewards.building import build_reward as build_model_of
+from sightline.rewards.config import build_reward as build_model_of
 
 if TYPE_CHECKING:
     from sightline.agents.learning import PolicyLearner

@@ -12,7 +12,7 @@ from sightline.config.loading import for_agent
 from sightline.config.recipe import AgentRecipe
 from sightline.evaluation.seeds import make_panel
 from sightline.models.chat.config import ChatModelConfig
-from sightline.rewards.kept import load_reward
+from sightline.rewards.learned_state import load_reward
 from sightline.runs.folder import RunFolder
 from sightline.session import chosen_checkpoint
 

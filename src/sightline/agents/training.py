@@ -44,7 +44,7 @@ from sightline.evaluation.seeds import EvalSeeds
 from sightline.evaluation.video import Film
 from sightline.models.vlm.card import write_form
 from sightline.rewards.base import Interrupted
-from sightline.rewards.kept import load_reward, save_reward
+from sightline.rewards.learned_state import load_reward, save_reward
 from sightline.runs.folder import RunFolder
 from sightline.runs.progress import Progress
 from sightline.runs.state import read_state, restoring, write_state

@@ -33,7 +33,7 @@ from sightline.config.learners import AutoLearner, LearnerConfig, OffPolicyLearn
 class RewardBlock(Strict):
     """Base of reward blocks: the interface that the rest of a recipe uses, whichever block it is.
 
-    Rewards subclass `sightline.rewards.building.RewardConfig`, which can also make the reward model.
+    Rewards subclass `sightline.rewards.config.RewardConfig`, which can also make the reward model.
     """
 
     kind: str

@@ -35,7 +35,7 @@ from sightline.envs.workers import kill_children
 from sightline.errors import BadInput, RunFailed, reason_of
 from sightline.models.device import available_cores
 from sightline.rewards.base import Interrupted
-from sightline.rewards.kept import as_learned
+from sightline.rewards.learned_state import as_learned
 from sightline.runs.folder import RunFolder
 from sightline.runs.stopping import give_up_if_overdue
 from sightline.runs.temporary import TemporaryFolder

@@ -27,7 +27,7 @@ from sightline.errors import BadInput
 from sightline.evaluation.episodes import Episodes, Policy, play_panel, task_panel
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.rewards.base import RewardModel
-from sightline.rewards.building import RewardContext, RewardSetup, build_reward, reward_config
+from sightline.rewards.config import RewardContext, RewardSetup, build_reward, reward_config
 from sightline.runs.folder import open_run
 from sightline.runs.metrics import check_wandb
 

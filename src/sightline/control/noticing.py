@@ -14,7 +14,7 @@ from sightline.envs.probing import STEPS, Probe, probe
 from sightline.envs.watching import NOISE, PictureWatch
 from sightline.models.device import random_states_kept
 from sightline.rewards.base import Clip
-from sightline.rewards.building import RewardSetup
+from sightline.rewards.config import RewardSetup
 
 PICTURES, REWARD = "nothing can be learned from these pictures", "nothing can be learned from this reward"
 """First words of warnings; each is given once."""

@@ -11,7 +11,7 @@ from sightline.config.loading import for_control
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.errors import BadInput
 from sightline.rewards.base import RewardModel, RewardStream
-from sightline.rewards.building import reward_config
+from sightline.rewards.config import reward_config
 from sightline.rewards.zero_shot import ZeroShotReward
 from sightline.runs.folder import RunFolder
 

@@ -30,7 +30,7 @@ from sightline.envs.spaces import what_is_read
 from sightline.envs.tasks import find_task
 from sightline.envs.vector import close_env
 from sightline.errors import BadInput, RunFailed, reason_and_place
-from sightline.rewards.building import resolved_words
+from sightline.rewards.config import resolved_words
 
 
 def env_maker(recipe: ControlRecipe, frame_size: Size | None, render: bool = True, training: bool = False) -> EnvMaker:

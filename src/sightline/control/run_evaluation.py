@@ -11,7 +11,7 @@ from sightline.control.building import ControlSetup, build
 from sightline.control.learners import greedy
 from sightline.control.state import acting_spaces, load_policy
 from sightline.errors import BadInput
-from sightline.rewards.kept import learned_reward
+from sightline.rewards.learned_state import learned_reward
 from sightline.runs.folder import RunFolder
 from sightline.runs.state import restoring
 from sightline.session import chosen_checkpoint

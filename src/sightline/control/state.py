@@ -40,7 +40,7 @@ from sightline.errors import BadInput
 from sightline.evaluation.episode_stats import EpisodeStats
 from sightline.models.device import random_states_kept
 from sightline.rewards.base import OnlineRewardModel, RewardModel
-from sightline.rewards.kept import save_reward
+from sightline.rewards.learned_state import save_reward
 from sightline.runs.archive import Archives
 from sightline.runs.folder import RunFolder
 from sightline.runs.state import read_state, restoring, write_state

@@ -29,9 +29,9 @@ from sightline.evaluation.landscape import reward_landscape
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.evaluation.video import Film
 from sightline.rewards.base import Interrupted, OnlineRewardModel, RewardModel, RewardUpdate
-from sightline.rewards.building import RunContext, reward_config, run_shrinker
-from sightline.rewards.kept import as_learned, learned_reward
+from sightline.rewards.config import RunContext, reward_config, run_shrinker
 from sightline.rewards.learned.reward import IN_RUN, LearnedReward
+from sightline.rewards.learned_state import as_learned, learned_reward
 from sightline.session import Finished, RunSession, Validation
 
 OWN_REWARD = (

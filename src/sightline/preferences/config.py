@@ -13,9 +13,9 @@ from sightline.labels.store import LabelStore
 from sightline.labels.types import Lesson
 from sightline.models.encoders import warn_of_cropping
 from sightline.models.familiarity import warn_of_unfamiliar_pictures
-from sightline.preferences.existing import lessons_of
 from sightline.preferences.settings import LearnedSettings
-from sightline.rewards.building import RewardContext, RewardSetup, RunContext
+from sightline.preferences.stored_labels import lessons_of
+from sightline.rewards.config import RewardContext, RewardSetup, RunContext
 from sightline.teachers.base import TeacherContext
 
 if TYPE_CHECKING:

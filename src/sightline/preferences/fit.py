@@ -17,8 +17,8 @@ from sightline.evaluation.statistics import spearman, wilson
 from sightline.labels.store import LabelStore, existing_store
 from sightline.labels.types import Answer, Question, Segment
 from sightline.preferences.config import LearnedConfig
-from sightline.preferences.existing import answer_of, usable_labels
 from sightline.preferences.feedback.base import FeedbackConfig
+from sightline.preferences.stored_labels import answer_of, usable_labels
 from sightline.rewards.learned.config import FittingConfig
 from sightline.rewards.learned.fitting import Examples, Fit, fit, held_out
 from sightline.rewards.learned.reward import EnsembleReward

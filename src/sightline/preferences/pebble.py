@@ -28,7 +28,7 @@ from sightline.preferences.pool import whole_segments
 from sightline.preferences.rounds import PreferenceLearner, QueryRound
 from sightline.preferences.settings import LearnedSettings
 from sightline.rewards.base import Clip, Interrupted, Need, OnlineRewardModel, RewardUpdate, to_numpy
-from sightline.rewards.building import RunContext
+from sightline.rewards.config import RunContext
 from sightline.rewards.learned.reward import LearnedReward
 from sightline.rewards.novelty import NoveltyReward
 from sightline.runs.archive import Archives

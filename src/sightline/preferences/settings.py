@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_
 from sightline.config.blocks import Plugin, Reach, RewardWording
 from sightline.preferences.feedback.base import FeedbackConfig
 from sightline.preferences.labelling import Budget
-from sightline.rewards.building import RewardConfig
+from sightline.rewards.config import RewardConfig
 from sightline.rewards.learned.config import EmbeddingHeadConfig, FittingConfig, RewardNet
 from sightline.teachers.base import TeacherConfig
 

@@ -116,7 +116,7 @@ class RewardModel:
     @classmethod
     def recipe_block(cls) -> type[Strict]:
         """The block of recipes that name this class, `reward.kind=my_module:MyReward reward.options.…`."""
-        from sightline.rewards.building import block_of_model  # which needs this module
+        from sightline.rewards.config import block_of_model  # which needs this module
 
         return block_of_model(cls)
 

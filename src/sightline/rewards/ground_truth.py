@@ -10,7 +10,7 @@ from pydantic import Field
 from sightline.config.blocks import RewardWording
 from sightline.errors import BadInput
 from sightline.rewards.base import Clip, Need, RewardModel
-from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
+from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
 
 
 class GroundTruthConfig(RewardConfig):

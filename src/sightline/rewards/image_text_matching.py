@@ -25,7 +25,7 @@ from sightline.models.hugging_face_encoder import image_processor_size
 from sightline.models.sentences import check_length, token_limit
 from sightline.models.shrinking import Shrinker, equal_inputs, resized_by
 from sightline.rewards.base import Clip, RewardModel, to_numpy
-from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
+from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
 
 if TYPE_CHECKING:
     from sightline.config.recipe import AgentRecipe, ControlRecipe

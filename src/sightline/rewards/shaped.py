@@ -17,7 +17,7 @@ from pydantic import Field
 
 from sightline.config.recipe import REWARD, RewardBlock
 from sightline.rewards.base import Clip, RewardModel, common_shrinker, windows
-from sightline.rewards.building import CombinedConfig, RewardContext, RewardSetup, reward_config
+from sightline.rewards.config import CombinedConfig, RewardContext, RewardSetup, reward_config
 from sightline.rewards.ground_truth import GroundTruthConfig
 
 

@@ -1,4 +1,9 @@
-"""The success reward: 1 at the end of an episode that succeeded, otherwise 0."""
+"""Success as a reward, as the environment states it: at every step (`sparse`), or at an episode's end (`success`).
+
+success of the states of an episode   0  0  1  1  0  1   (the last one ends it)
+sparse                                0  0  1  1  0  1
+success                               0  0  0  0  0  1
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,31 @@ import numpy as np
 from sightline.config.blocks import RewardWording
 from sightline.errors import BadInput
 from sightline.rewards.base import Clip, Need, RewardModel
-from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
+from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
+
+
+class SparseConfig(RewardConfig):
+    """1 in states that the environment calls a success, otherwise 0."""
+
+    kind: Literal["sparse"] = "sparse"
+
+    wording: ClassVar[RewardWording] = RewardWording(
+        "Success as reward",
+        "What counts as success",
+        "the environment calls it a success",
+        "It is what you want",
+    )
+
+    @property
+    def needs_frames(self) -> bool:
+        return False
+
+    @property
+    def reads_success(self) -> bool:
+        return True
+
+    def build(self, context: RewardContext) -> RewardSetup:
+        return RewardSetup(SparseReward(), frames=False)
 
 
 class SuccessConfig(RewardConfig):
@@ -34,6 +63,21 @@ class SuccessConfig(RewardConfig):
 
     def build(self, context: RewardContext) -> RewardSetup:
         return RewardSetup(SuccessReward(), frames=False)
+
+
+class SparseReward(RewardModel):
+    """Success of the state reached as a reward: 1 or 0 at every step."""
+
+    needs: frozenset[Need] = frozenset()
+
+    def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
+        if clip.success is not None:
+            return np.asarray(clip.success, np.float32)
+        # Some environments state success only when an episode ends. If a later step begins an episode, then one has
+        # ended in this clip without a statement, so the environment makes none.
+        if clip.first[1:].any():
+            raise BadInput("this environment states no success (info['success']); reward.kind=sparse needs it")
+        return np.zeros(clip.shape, np.float32)
 
 
 class SuccessReward(RewardModel):

@@ -11,7 +11,7 @@ from pydantic import Field
 from sightline.config.basics import Strict
 from sightline.config.recipe import REWARD, RewardBlock
 from sightline.rewards.base import Clip, RewardModel, common_shrinker
-from sightline.rewards.building import CombinedConfig, RewardContext, RewardSetup, reward_config
+from sightline.rewards.config import CombinedConfig, RewardContext, RewardSetup, reward_config
 
 
 class Term(Strict):

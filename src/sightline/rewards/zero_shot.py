@@ -31,7 +31,7 @@ from sightline.models.encoder_files import embedding_size, picture_side
 from sightline.models.encoders import load_encoder, warn_of_cropping
 from sightline.models.familiarity import warn_of_unfamiliar_pictures
 from sightline.rewards.base import Clip, RewardModel, to_numpy
-from sightline.rewards.building import RewardConfig, RewardContext, RewardSetup
+from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
 
 if TYPE_CHECKING:
     from sightline.config.recipe import AgentRecipe, ControlRecipe
