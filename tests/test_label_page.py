@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sightline.labels.store import Context, LabelStore
+from sightline.labels.store import Context, LabelStore, WaitingQuestion
 from sightline.labels.types import Answer, Outcome, Question, QuestionKind, Segment, preference
 from sightline.teachers import human, queue
 from sightline.teachers.human import HumanTeacher, HumanTeacherConfig
@@ -475,7 +475,7 @@ def test_teacher_yields_what_people_say(page: Page) -> None:
                 time.sleep(0.01)
                 continue
             kind = keys[shown["key"]].kind
-            swapped = queue.PendingQuestion(shown["key"], "", "", CONTEXT, kind, (), 0, ("a", "b")).swapped
+            swapped = queue.is_shown_swapped(WaitingQuestion(shown["key"], "", "", CONTEXT, kind, (), 0, ("a", "b")))
             said = ("right" if swapped else "left") if kind == "compare" else "value"
             page.answer(said, value=1, key=shown["key"])
 
@@ -852,7 +852,7 @@ def test_another_site_cannot_answer_in_a_browser(page: Page, browser: Browser) -
 # -- long queues -------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_costs_the_same_however_many_questions_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_costs_the_same_however_many_questions_wait(tmp_path: Path) -> None:
     """Counted in instructions of the database's own machine, which are the same on every computer."""
     count = 0
 
@@ -860,28 +860,20 @@ def test_a_request_costs_the_same_however_many_questions_wait(tmp_path: Path, mo
         nonlocal count
         count += 1
 
-    connect = sqlite3.connect
-
-    def counting(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        database = connect(*arguments, **options)
-        database.set_progress_handler(step, 1)
-        return database
-
     costs = []
     for waiting in (10, 3000):
         with LabelStore(tmp_path / str(waiting)) as store:
-            with contextlib.closing(connect(store.folder / "labels.sqlite")) as database, database:
+            with contextlib.closing(sqlite3.connect(store.folder / "labels.sqlite")) as database, database:
                 rows = [
                     (f"{i:04x}", i, "human", "human", "r", "t", None, "rate", "[]", 3, "[]") for i in range(waiting)
                 ]
                 database.executemany("INSERT INTO waiting VALUES (?,?,?,?,?,?,?,?,?,?,?)", rows)
-            with monkeypatch.context() as patch:
-                patch.setattr("sightline.teachers.queue.sqlite3.connect", counting)
-                tabs = queue.LabelQueue(store, "anna")
-                count = 0
-                shown = [tabs.next(tab) for tab in ("one", "two", "one")]
-                assert tabs.hold("two", "0001")["held"]
-                costs.append(count)
+            tabs = queue.LabelQueue(store, "anna")
+            store._database.set_progress_handler(step, 1)
+            count = 0
+            shown = [tabs.next(tab) for tab in ("one", "two", "one")]
+            assert tabs.hold("two", "0001")["held"]
+            costs.append(count)
         assert [one["question"]["key"] for one in shown] == ["0000", "0001", "0000"]
         assert shown[0]["waiting"] == waiting
     assert costs[0] > 0 and costs[1] == pytest.approx(costs[0], abs=20)

@@ -203,7 +203,7 @@ def test_waiting_questions_keep_their_place_until_answered_or_withdrawn(store: L
     keys = [pair(i).key("judge v1") for i in (1, 2, 3)]
     assert [waiting.key for waiting in store.waiting()] == keys
     assert store.waiting()[0].context == HERE
-    assert store.waiting()[0].question.key("judge v1") == keys[0]
+    assert store.load_question(store.waiting()[0]).key("judge v1") == keys[0]
     store.record(pair(1), Judge("somebody else", "else"), preference(0.0), HERE)
     assert len(store.waiting()) == 3
     store.record(pair(1), Judge(), preference(0.0), HERE)

@@ -318,7 +318,7 @@ def test_people_record_themselves(store: LabelStore, monkeypatch: pytest.MonkeyP
     while len(waiting := store.waiting()) < 2:
         time.sleep(0.01)
     for each in waiting:
-        store.record(each.question, teacher, preference(1.0), each.context)
+        store.record(store.load_question(each), teacher, preference(1.0), each.context)
     result = labelling.collect()
     assert result is not None
     assert values(result.answers) == [1, 1]

@@ -35,12 +35,13 @@ class _LockedFile:
         return bool(self._places)
 
     def lock(self, place: int) -> bool:
+        # Locks of a file keep processes apart, not the threads of one.
         if place in self._places:
             return False
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
         except OSError as error:
-            if error.errno in _TAKEN:
+            if error.errno in _TAKEN:  # by another process
                 return False
             if error.errno not in _UNSUPPORTED:
                 raise
@@ -83,6 +84,7 @@ class Claims:
         place = _place(key)
         with _GUARD:
             try:
+                # Opened at the first claim, not with the store: one that is only read makes no file.
                 file = _FILES.get(self._file) or _LockedFile(self._file)
                 _FILES[self._file] = file
                 is_taken = file.lock(place)
@@ -103,6 +105,7 @@ class Claims:
 
     def _release(self, places: set[int]) -> None:
         with _GUARD:
+            # Only its own: another store object of this process may hold a claim at one of these places.
             for place in places & self._mine:
                 _FILES[self._file].unlock(place)
             self._mine -= places

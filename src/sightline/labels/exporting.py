@@ -54,24 +54,33 @@ def export_labels(store: LabelStore, target: Path, run: str | None = None) -> Ex
         raise BadInput(f"'{target}' exists already; name another, or move it away")
     labels = store.labels(run)
     if not labels:
-        raise BadInput("there are no labels to export" + (f" of run '{run}'" if run else f" in '{store.folder}'"))
-    rows = target if target.suffix == ".parquet" else target / DATA
-    written = write_parquet(rows, store, labels)
-    if rows is not target:
+        place = f"of run '{run}'" if run else f"in '{store.folder}'"
+        raise BadInput(f"there are no labels to export {place}")
+    is_dataset = target.suffix != ".parquet"
+    file = target
+    if is_dataset:
+        file = target / DATA
+    # Rows first: a folder with a card and no rows would look like a dataset.
+    result = write_parquet(file, store, labels)
+    if is_dataset:
         try:
-            write_atomically(target / "README.md", dataset_card(written.labels).encode())
+            write_atomically(target / "README.md", dataset_card(result.labels).encode())
         except OSError as error:
             raise RunFailed(f"'{target}' cannot be written: {error.strerror or error}") from error
-    left_out = len(labels) - len(written.labels)
-    return Exported(target, len(written.labels), rows.stat().st_size, left_out, written.why_not)
+    count = len(result.labels)
+    return Exported(target, count, file.stat().st_size, left_out=len(labels) - count, why=result.problem)
 
 
 def dataset_card(labels: Sequence[StoredLabel]) -> str:
     """Dataset card (README): the questions, the teachers, and the columns."""
-    goals = sorted({sentence for label in labels for sentence in label.goal})
+    goals: set[str] = set()
+    for label in labels:
+        goals.update(label.goal)
     tasks = sorted({label.context.task for label in labels if label.context.task})
     teachers = Counter(label.teacher for label in labels)
     counts = Counter(label.answer.outcome.value for label in labels)
+    teacher_lines = [f"{name}: {count} labels" for name, count in teachers.most_common()]
+    outcome_lines = [f"{name}: {count}" for name, count in counts.most_common()]
     header = {
         "pretty_name": "Labels of a teacher, by Sightline",
         "tags": ["preferences", "reward-model", "sightline"],
@@ -87,9 +96,9 @@ def dataset_card(labels: Sequence[StoredLabel]) -> str:
 {len(labels)} answers to questions about frames of a simulation, exported by Sightline {metadata.version("sightline")}.
 
 {_listed("Tasks", tasks)}
-{_listed("Goals", goals)}
-{_listed("Teachers", [f"{name}: {count} labels" for name, count in teachers.most_common()])}
-{_listed("Outcomes", [f"{name}: {count}" for name, count in counts.most_common()])}
+{_listed("Goals", sorted(goals))}
+{_listed("Teachers", teacher_lines)}
+{_listed("Outcomes", outcome_lines)}
 ## Columns
 
 | column | content |
@@ -120,4 +129,7 @@ labels[0]["first_frames"][-1]  # a PIL image
 
 
 def _listed(title: str, items: Sequence[str]) -> str:
-    return f"{title}:\n\n" + "".join(f"- {' '.join(item.split())}\n" for item in items) if items else ""
+    if not items:
+        return ""
+    lines = [f"- {' '.join(item.split())}\n" for item in items]
+    return f"{title}:\n\n" + "".join(lines)

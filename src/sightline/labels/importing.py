@@ -18,7 +18,7 @@ from sightline.images import MAX_PIXELS
 from sightline.labels.parquet import read_parquet
 from sightline.labels.pickles import read_arrays
 from sightline.labels.store import Context, LabelStore
-from sightline.labels.types import Answer, Outcome, Question, Segment, preference
+from sightline.labels.types import Answer, Outcome, Question, RecordedTeacher, Segment, preference
 
 RUN = "import"
 """Run name under which cached labels are recorded in the store."""
@@ -45,14 +45,6 @@ class Imported:
     agreement: float | None
 
 
-@dataclass
-class _Source:
-    """Teacher that is recorded for imported labels."""
-
-    name: str
-    signature: str
-
-
 @dataclass(frozen=True)
 class _CachedLabel:
     question: Question
@@ -75,26 +67,35 @@ class _Count:
     rows: set[tuple[str, str]]
     keys: set[str]
     added: int = 0
-    known: int = 0
-    same: list[bool] = field(default_factory=list)
+    skipped: int = 0
+    agreements: list[bool] = field(default_factory=list)
+    """Whether label and environment prefer the same, for each label of a cache where both decide."""
 
     @classmethod
     def of(cls, store: LabelStore) -> _Count:
         """Begin to count what is added to a store."""
-        ever = store.recorded()
-        rows = {_row(origin) for *_, origin in ever if "digest" in origin}
-        keys = {key for _, key, _, origin in ever if "digest" not in origin}
-        return cls({(time, key, answer) for time, key, answer, _ in ever}, rows, keys)
+        count = cls(recorded=set(), rows=set(), keys=set())
+        for time, key, answer, origin in store.recorded():
+            count.recorded.add((time, key, answer))
+            # Labels of a cache are told by their row; those from before rows were kept, by their question.
+            if "digest" in origin:
+                count.rows.add(_row(origin))
+            else:
+                count.keys.add(key)
+        return count
 
     def result(self, files: int) -> Imported:
-        agreement = sum(self.same) / len(self.same) if self.same else None
-        return Imported(files, self.added, self.known, len(self.same), agreement)
+        agreement = None
+        if self.agreements:
+            agreement = sum(self.agreements) / len(self.agreements)
+        return Imported(files, self.added, self.skipped, len(self.agreements), agreement)
 
 
 @contextlib.contextmanager
 def store_to_fill(folder: Path) -> Iterator[LabelStore]:
     """A label store to import into; one that is made for that does not stay if nothing could be imported."""
-    is_new = is_empty = not folder.exists()
+    is_new = not folder.exists()
+    is_empty = is_new  # until it is open, and was asked
     try:
         with LabelStore(folder) as store:
             try:
@@ -127,10 +128,13 @@ def import_labels(
         raise BadInput("a sentence of the goal is empty; say what the pictures were to show")
     files = list(_files(paths))
     if not files:
-        raise BadInput(f"no *.pkl under {', '.join(f'{str(path)!r}' for path in paths)}")
+        places = ", ".join(repr(str(path)) for path in paths)
+        raise BadInput(f"no *.pkl under {places}")
+    # Exports say what was asked; pickles do not.
     if not goal and any(file.suffix != ".parquet" for file in files):
         raise BadInput('cached labels do not say what was asked; add --goal "…" with the goal\'s words')
-    count, ranges = _Count.of(store), _ScoreRanges()
+    count = _Count.of(store)
+    ranges = _ScoreRanges()
     for file in files:
         if file.suffix == ".parquet":
             _import_export(file, store, count)
@@ -153,13 +157,13 @@ def _import_export(file: Path, store: LabelStore, count: _Count) -> None:
     """Import an exported Parquet file. Rows keep their time, run and teacher; a row is skipped if the store holds, or
     ever held, the same answer."""
     for row in read_parquet(file):
-        this = (row.time, row.question.key(row.signature), row.answer)
-        if this in count.recorded:
-            count.known += 1
-        else:
-            store.record(row.question, _Source(row.teacher, row.signature), row.answer, row.context, row.time)
-            count.recorded.add(this)
-            count.added += 1
+        label = (row.time, row.question.key(row.signature), row.answer)
+        if label in count.recorded:
+            count.skipped += 1
+            continue
+        store.record(row.question, RecordedTeacher(row.teacher, row.signature), row.answer, row.context, row.time)
+        count.recorded.add(label)
+        count.added += 1
 
 
 def _import_cache(
@@ -167,18 +171,20 @@ def _import_cache(
 ) -> None:
     folder = file.resolve().parent
     source = f"{folder.parent.name}/{folder.name}"
-    teacher = _Source("imported rl-vlm-f", f"imported rl-vlm-f: cached labels of {source}, raw replies unavailable")
+    signature = f"imported rl-vlm-f: cached labels of {source}, raw replies unavailable"
+    teacher = RecordedTeacher("imported rl-vlm-f", signature)
     for cached in _cached_labels(file, goal, ranges):
         row = _row(cached.origin)
-        if row not in count.rows and _key_before(cached.question, teacher) not in count.keys:
+        if row in count.rows or _key_without_states(cached.question, teacher) in count.keys:
+            count.skipped += 1
+        else:
             context = Context(RUN, task or folder.parent.name, None, cached.origin)
             store.record(cached.question, teacher, cached.answer, context)
             count.rows.add(row)
             count.added += 1
-        else:
-            count.known += 1
+        # The caches hold the environment's own preference too, as the oracle's: so the teacher can be judged.
         if cached.answer.outcome in (Outcome.FIRST, Outcome.SECOND) and cached.oracle in (0, 1):
-            count.same.append(cached.answer.value == cached.oracle)
+            count.agreements.append(cached.answer.value == cached.oracle)
 
 
 def _row(origin: dict[str, Any]) -> tuple[str, str]:
@@ -186,10 +192,10 @@ def _row(origin: dict[str, Any]) -> tuple[str, str]:
     return str(origin["digest"]), str(origin.get("row"))
 
 
-def _key_before(question: Question, teacher: _Source) -> str:
+def _key_without_states(question: Question, teacher: RecordedTeacher) -> str:
     """Key that a question had before imports kept states."""
-    seen = tuple(replace(segment, states=None) for segment in question.segments)
-    return replace(question, segments=seen).key(teacher.signature)
+    segments = tuple(replace(segment, states=None) for segment in question.segments)
+    return replace(question, segments=segments).key(teacher.signature)
 
 
 def _cached_labels(file: Path, goal: tuple[str, ...], ranges: _ScoreRanges) -> Iterator[_CachedLabel]:
@@ -200,9 +206,10 @@ def _cached_labels(file: Path, goal: tuple[str, ...], ranges: _ScoreRanges) -> I
     is_scores = _is_scores(labels)
     scores_are_wide = is_scores and ranges.wide(file)
     for i in range(len(labels)):
+        # One picture shows both segments of a pair, side by side.
         half = images.shape[2] // 2
-        left = _segment(images[i, :, :half], rewards_1[i], states_1[i])
-        right = _segment(images[i, :, half:], rewards_2[i], states_2[i])
+        first = _segment(images[i, :, :half], rewards_1[i], states_1[i])
+        second = _segment(images[i, :, half:], rewards_2[i], states_2[i])
         origin = {
             "source": "RL-VLM-F label cache (Gemini 1.0 or GPT-4V, by the task; raw replies unavailable)",
             "file": file.name,
@@ -215,9 +222,11 @@ def _cached_labels(file: Path, goal: tuple[str, ...], ranges: _ScoreRanges) -> I
             "steps": int(np.size(rewards_1[i])),
         }
         if is_scores:
-            question, answer = Question("score", (left,), goal), _score(file, float(labels[i]), scores_are_wide)
+            question = Question("score", (first,), goal)
+            answer = _score(file, float(labels[i]), scores_are_wide)
         else:
-            question, answer = Question("compare", (left, right), goal), _preference(int(labels[i]))
+            question = Question("compare", (first, second), goal)
+            answer = _preference(int(labels[i]))
         yield _CachedLabel(question, answer, int(oracle[i]), origin)
 
 
@@ -231,13 +240,13 @@ def _checked(file: Path) -> list[np.ndarray]:
     arrays = read_arrays(file)
     if len(arrays) != 7:
         raise _not_cached(file, f"it holds {len(arrays)} arrays instead of seven")
-    counts = {len(array) if array.ndim else -1 for array in arrays}
-    if counts == {0}:
-        return [*arrays[:1], *(np.zeros(0) for _ in range(6))]
-    if len(counts) != 1 or -1 in counts:
+    n = len(arrays[0]) if arrays[0].ndim else -1
+    if n < 0 or any(array.ndim == 0 or len(array) != n for array in arrays):
         raise _not_cached(file, "its arrays are of different lengths")
-    (n,) = counts
+    # In the order in which RL-VLM-F writes them.
     images, oracle, labels, *states, rewards_1, rewards_2 = arrays
+    if n == 0:  # a round without an answer
+        return [images, *(np.zeros(0) for _ in range(6))]
     if images.ndim != 4 or images.dtype != np.uint8 or images.shape[3] != 3:
         raise _not_cached(file, "its images are not RGB pictures of bytes")
     height, width = images.shape[1:3]
@@ -251,7 +260,8 @@ def _checked(file: Path) -> list[np.ndarray]:
         raise _not_cached(file, "its states and actions are not finite")
     if any(array.size == 0 or array.ndim < 2 or array.dtype.kind not in "iuf" for array in (rewards_1, rewards_2)):
         raise _not_cached(file, "its rewards are not numbers for each step of each segment")
-    oracle, labels = oracle.reshape(n), labels.reshape(n)
+    oracle = oracle.reshape(n)
+    labels = labels.reshape(n)
     if not np.isin(oracle, (-1, 0, 1)).all():
         raise _not_cached(file, "the environment's labels are not 0, 1 or -1")
     if not _is_scores(labels) and not np.isin(labels, (-1, 0, 1)).all():
@@ -278,10 +288,13 @@ class _ScoreRanges:
     def wide(self, file: Path) -> bool:
         folder = file.resolve().parent
         if folder not in self._wide:
-            files = sorted({file, *folder.glob("*.pkl")})
-            labels = (_checked(other)[2] for other in files)
-            self._wide[folder] = any(bool((found < 0).any()) for found in labels if _is_scores(found))
+            self._wide[folder] = any(_has_negative_scores(each) for each in sorted({file, *folder.glob("*.pkl")}))
         return self._wide[folder]
+
+
+def _has_negative_scores(file: Path) -> bool:
+    labels = _checked(file)[2]
+    return _is_scores(labels) and bool((labels < 0).any())
 
 
 def _score(file: Path, score: float, wide: bool) -> Answer:
@@ -290,11 +303,14 @@ def _score(file: Path, score: float, wide: bool) -> Answer:
     low = -1.0 if wide else 0.0
     if not low <= score <= 1.0:
         raise _not_cached(file, f"its score {score:g} is not in [{low:g}, 1]")
+    # Ours are from 0 to 1.
     return Answer(Outcome.VALUE, (score - low) / (1.0 - low))
 
 
 def _preference(label: int) -> Answer:
-    return _no_label() if label == -1 else preference(float(label))
+    if label == -1:
+        return _no_label()
+    return preference(float(label))
 
 
 def _no_label() -> Answer:
@@ -304,14 +320,20 @@ def _no_label() -> Answer:
 def _segment(picture: np.ndarray, rewards: np.ndarray, states: np.ndarray) -> Segment:
     """Segment of one frame, the last; it carries the return of the whole segment, and its states with the actions
     behind them."""
-    known = states.astype(np.float32) if states.size else None
-    return Segment(np.ascontiguousarray(picture)[None], np.array([rewards.sum()], np.float32), known)
+    # The caches keep one picture of a segment: its reward is the whole segment's, so that returns compare.
+    frames = np.ascontiguousarray(picture)[None]
+    true_rewards = np.array([rewards.sum()], np.float32)
+    if not states.size:
+        return Segment(frames, true_rewards)
+    return Segment(frames, true_rewards, states.astype(np.float32))
 
 
 def _time(file: Path) -> str:
     """Time of writing from a file's name: ISO 8601 without a zone; empty if the name holds none."""
     digits = re.search(r"(\d{4})\D?(\d{2})\D?(\d{2})\D*(\d{2})\D?(\d{2})\D?(\d{2})", file.stem)
-    return "{}-{}-{}T{}:{}:{}".format(*digits.groups()) if digits else ""
+    if digits is None:
+        return ""
+    return "{}-{}-{}T{}:{}:{}".format(*digits.groups())
 
 
 def _not_cached(file: Path, reason: str) -> BadInput:

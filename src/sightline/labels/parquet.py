@@ -31,15 +31,22 @@ ROWS_AT_ONCE = 32
 """Batch size of writing: rows, with their frames, that are in memory together."""
 _PICTURES = ("first_frames", "second_frames")
 
-_TEXT, _WHOLE, _DECIMAL, _YES_OR_NO = "string", "int64", "float64", "bool"
+_TEXT = "string"
+_WHOLE = "int64"
+_DECIMAL = "float64"
 _EXCHANGE = {
-    **dict.fromkeys(("stage", "prompt", "reply", "error", "model"), _TEXT),
-    "swapped": _YES_OR_NO,
+    "stage": _TEXT,
+    "prompt": _TEXT,
+    "reply": _TEXT,
+    "error": _TEXT,
+    "model": _TEXT,
+    "swapped": "bool",
     "input_tokens": _WHOLE,
     "output_tokens": _WHOLE,
     "seconds": _DECIMAL,
     "cost": _DECIMAL,
 }
+"""Columns of a request to a model: name -> type."""
 _COLUMNS: dict[str, Any] = {
     "time": _TEXT,
     "run": _TEXT,
@@ -64,6 +71,7 @@ _COLUMNS: dict[str, Any] = {
     "origin": _TEXT,
     "exchanges": [_EXCHANGE],
 }
+"""Columns of a label: name -> type; a list of one type is a column of lists."""
 _OPTIONAL = ("first_states", "second_states")
 """Columns that exports of before do not have."""
 
@@ -81,14 +89,19 @@ class LabelRow:
 
 
 @dataclass(frozen=True)
-class Written:
-    """Result of writing: the labels in the file, and why the first of those left out is not."""
+class WrittenLabels:
+    """Result of writing.
+
+    Attributes:
+        labels: those in the file.
+        problem: why the first of those left out is not in the file; empty if none was left out.
+    """
 
     labels: list[StoredLabel]
-    why_not: str
+    problem: str
 
 
-def write_parquet(file: Path, store: LabelStore, labels: Sequence[StoredLabel]) -> Written:
+def write_parquet(file: Path, store: LabelStore, labels: Sequence[StoredLabel]) -> WrittenLabels:
     """Write labels with their frames to a Parquet file, atomically.
 
     A frame is decoded and compared with its name before its bytes are copied. Labels with a missing or damaged frame
@@ -102,23 +115,27 @@ def write_parquet(file: Path, store: LabelStore, labels: Sequence[StoredLabel]) 
     import pyarrow.parquet as parquet
 
     schema = _schema(pyarrow)
+    # Renamed when it is whole: nobody reads half an export.
     temporary = file.with_name(f".{file.name}.writing")
-    pictures, written, why_not = _Pictures(store), list[StoredLabel](), ""
+    pictures = _Pictures(store)
+    exported: list[StoredLabel] = []
+    problem = ""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             with parquet.ParquetWriter(temporary, schema, compression="zstd") as writer:
+                # Batch by batch: all frames of a store do not fit into memory.
                 for start in range(0, len(labels), ROWS_AT_ONCE):
                     rows = []
                     for label in labels[start : start + ROWS_AT_ONCE]:
                         try:
                             rows.append(_row(store, label, pictures))
-                            written.append(label)
+                            exported.append(label)
                         except BadInput as error:
-                            why_not = why_not or str(error)
+                            problem = problem or str(error)
                     writer.write_table(pyarrow.Table.from_pylist(rows, schema))
-            if not written:
-                raise BadInput(why_not)
+            if not exported:
+                raise BadInput(problem)
             temporary.replace(file)
         finally:
             temporary.unlink(missing_ok=True)
@@ -126,7 +143,7 @@ def write_parquet(file: Path, store: LabelStore, labels: Sequence[StoredLabel]) 
         raise BadInput(f"'{file}' leads through a file that is no folder; name another") from error
     except OSError as error:
         raise RunFailed(f"'{file}' cannot be written: {error.strerror or error}") from error
-    return Written(written, why_not)
+    return WrittenLabels(exported, problem)
 
 
 def read_parquet(file: Path) -> Iterator[LabelRow]:
@@ -143,17 +160,19 @@ def read_parquet(file: Path) -> Iterator[LabelRow]:
 
     try:
         schema = parquet.read_metadata(file).schema
-        leaves = [schema.column(i).path for i in range(len(schema))]
-        repeating = [path for path in leaves if path.startswith(_PICTURES) and path.endswith(".bytes")]
-        with parquet.ParquetFile(file, read_dictionary=repeating) as opened:
-            there = set(opened.schema_arrow.names)
-            missing = sorted(set(_COLUMNS) - set(_OPTIONAL) - there)
-            if missing:
-                raise BadInput(f"'{file}' is no export of labels: it has no column {missing[0]}")
+        paths = [schema.column(i).path for i in range(len(schema))]
+        picture_paths = [path for path in paths if path.startswith(_PICTURES) and path.endswith(".bytes")]
+        with parquet.ParquetFile(file, read_dictionary=picture_paths) as opened:
+            present = set(opened.schema_arrow.names)
+            absent = sorted(set(_COLUMNS) - set(_OPTIONAL) - present)
+            if absent:
+                raise BadInput(f"'{file}' is no export of labels: it has no column {absent[0]}")
             number = 0
-            for batch in opened.iter_batches(1, columns=[name for name in _COLUMNS if name in there]):
-                numbers, pictures = batch.drop_columns(list(_PICTURES)), batch.select(list(_PICTURES))
-                for i, row in enumerate(numbers.to_pylist()):
+            for batch in opened.iter_batches(1, columns=[name for name in _COLUMNS if name in present]):
+                # Pictures stay in Arrow's memory until each is decoded; all else becomes plain data.
+                pictures = batch.select(list(_PICTURES))
+                rows = batch.drop_columns(list(_PICTURES)).to_pylist()
+                for i, row in enumerate(rows):
                     number += 1
                     frames = {name: pictures[name][i] for name in _PICTURES}
                     yield _read_row(row | frames, file, number)
@@ -164,10 +183,9 @@ def read_parquet(file: Path) -> Iterator[LabelRow]:
 
 
 def _row(store: LabelStore, label: StoredLabel, pictures: _Pictures) -> dict[str, Any]:
-    first, *rest = label.segments
-    second = rest[0] if rest else None
-    answer, context = label.answer, label.context
-    return {
+    answer = label.answer
+    context = label.context
+    row = {
         "time": label.time,
         "run": context.run,
         "task": context.task,
@@ -183,18 +201,22 @@ def _row(store: LabelStore, label: StoredLabel, pictures: _Pictures) -> dict[str
         "reason": answer.reason,
         "seconds": answer.seconds,
         "origin": json.dumps(context.origin),
-        "exchanges": [{name: getattr(exchange, name) for name in _EXCHANGE} for exchange in answer.exchanges],
-        "first_frames": pictures.of(first),
-        "second_frames": pictures.of(second) if second else [],
-        "first_rewards": store.true_rewards(first).tolist(),
-        "second_rewards": store.true_rewards(second).tolist() if second else [],
-        "first_states": _rows(store.states(first)),
-        "second_states": _rows(store.states(second)) if second else [],
+        "exchanges": list(map(_exchange, answer.exchanges)),
+        # Only comparisons have a second segment.
+        "second_frames": [],
+        "second_rewards": [],
+        "second_states": [],
     }
+    for name, digest in zip(("first", "second"), label.segments, strict=False):
+        states = store.states(digest)
+        row[f"{name}_frames"] = pictures.of(digest)
+        row[f"{name}_rewards"] = store.true_rewards(digest).tolist()
+        row[f"{name}_states"] = [] if states is None else states.tolist()
+    return row
 
 
-def _rows(states: np.ndarray | None) -> list[list[float]]:
-    return [] if states is None else states.tolist()
+def _exchange(call: ModelCall) -> dict[str, Any]:
+    return {name: getattr(call, name) for name in _EXCHANGE}
 
 
 class _Pictures:
@@ -217,35 +239,46 @@ class _Pictures:
             content = read_bytes(file, MAX_PICTURE)
         except FileNotFoundError as error:
             raise BadInput(f"'{file}' is missing or damaged: {error.strerror}") from error
-        sum_of_bytes = hashlib.sha256(content).digest()
-        if self._sound.get(file.stem) != sum_of_bytes:
-            if pixel_digest(read_png(io.BytesIO(content), f"'{file}'")) != file.stem:
+        # Segments of one episode share frames, and decoding is what takes the time: each file is decoded once.
+        checksum = hashlib.sha256(content).digest()
+        if self._sound.get(file.stem) != checksum:
+            pixels = read_png(io.BytesIO(content), f"'{file}'")
+            if pixel_digest(pixels) != file.stem:
                 raise BadInput(f"'{file}' is damaged: it is not the frame that was stored there")
-            self._sound[file.stem] = sum_of_bytes
+            self._sound[file.stem] = checksum
         return content
 
 
 def _read_row(row: dict[str, Any], file: Path, number: int) -> LabelRow:
     try:
-        kind, outcome = row["kind"], Outcome(row["outcome"])
+        kind = row["kind"]
+        outcome = Outcome(row["outcome"])
         if kind not in get_args(QuestionKind):
             raise ValueError(f"{kind!r} is no kind of question")
-        names = ("first", "second") if kind == "compare" else ("first",)
         where = f"row {number} of '{file}'"
-        segments = tuple(
-            _segment(row[f"{n}_frames"].values or (), row[f"{n}_rewards"], row.get(f"{n}_states"), where) for n in names
-        )
-        question = Question(kind, segments, _sentences(row["goal"]), int(row["levels"]))
-        exchanges = tuple(_read_call(e) for e in row["exchanges"] or ())
+        segments = [_read_segment(row, "first", where)]
+        if kind == "compare":
+            segments.append(_read_segment(row, "second", where))
+        question = Question(kind, tuple(segments), _sentences(row["goal"]), int(row["levels"]))
+        exchanges = tuple(_read_call(exchange) for exchange in row["exchanges"] or ())
         answer = Answer(
-            *(outcome, row["value"], _share(row["confidence"]), row["reason"] or "", exchanges),
+            outcome=outcome,
+            value=row["value"],
+            confidence=_share(row["confidence"]),
+            reason=row["reason"] or "",
+            exchanges=exchanges,
             seconds=float(row["seconds"]),
         )
         question.check_answer(answer)
+        # Checked, for a file may be a stranger's: the store takes what it is given.
         origin = json.loads(row["origin"])
         if not isinstance(origin, dict):
             raise TypeError("its origin is no mapping")
-        time, run, task, teacher, signature = (_text(row[n]) for n in ("time", "run", "task", "teacher", "signature"))
+        time = _text(row["time"])
+        run = _text(row["run"])
+        task = _text(row["task"])
+        teacher = _text(row["teacher"])
+        signature = _text(row["signature"])
         return LabelRow(question, teacher, signature, answer, Context(run, task, row["step"], origin), time)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"row {number} of '{file}' is no label: {' '.join(str(error).split())[:160]}") from error
@@ -253,17 +286,24 @@ def _read_row(row: dict[str, Any], file: Path, number: int) -> LabelRow:
 
 def _read_call(exchange: dict[str, Any]) -> ModelCall:
     """A request to a model. Exports of before do not say which version answered."""
-    known = {"model": ""} | exchange
-    return ModelCall(**{name: known[name] for name in _EXCHANGE})
+    fields = {"model": ""} | exchange
+    return ModelCall(**{name: fields[name] for name in _EXCHANGE})
 
 
-def _segment(pictures: Sequence[Any], rewards: list[float], states: list[list[float]] | None, where: str) -> Segment:
-    """Decode a segment. Only the bytes of a picture are read, never the path beside them, which may lead anywhere."""
+def _read_segment(row: dict[str, Any], name: str, where: str) -> Segment:
+    """Decode the segment of this name, `first` or `second`. Only the bytes of a picture are read, never the path beside
+    them, which may lead anywhere."""
+    pictures = row[f"{name}_frames"].values or ()
+    rewards = row[f"{name}_rewards"]
+    states = row.get(f"{name}_states")
     if not pictures or len(pictures) != len(rewards):
         raise ValueError("a segment has no frames, or not one reward for each")
     frames = read_pngs(_one_by_one(pictures, where), f"a segment in {where}")
-    true_rewards = np.array([np.nan if r is None else r for r in rewards], np.float32)
-    segment = Segment(frames, true_rewards, np.array(states, np.float32) if states else None)
+    # Parquet has null where a reward is unknown.
+    true_rewards = np.array([np.nan if reward is None else reward for reward in rewards], np.float32)
+    segment = Segment(frames, true_rewards)
+    if states:
+        segment = Segment(frames, true_rewards, np.array(states, np.float32))
     segment.check()
     return segment
 
@@ -293,9 +333,11 @@ def _share(value: float | None) -> float | None:
 
 def _schema(pyarrow: Any) -> pyarrow.Schema:
     """Parquet schema: the columns, with the metadata that `datasets` reads."""
+    # `datasets` would take pictures for structs of bytes and a path without this.
     features = {name: _feature(kind) for name, kind in _COLUMNS.items()}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-    return pyarrow.schema([(name, _arrow(pyarrow, kind)) for name, kind in _COLUMNS.items()], metadata)
+    fields = [(name, _arrow(pyarrow, kind)) for name, kind in _COLUMNS.items()]
+    return pyarrow.schema(fields, metadata)
 
 
 def _arrow(pyarrow: Any, kind: Any) -> Any:
@@ -314,7 +356,9 @@ def _feature(kind: Any) -> dict[str, Any]:
         return {"_type": "List", "feature": _feature(kind[0])}
     if isinstance(kind, dict):
         return {name: _feature(inner) for name, inner in kind.items()}
-    return {"_type": "Image"} if kind == "image" else {"_type": "Value", "dtype": kind}
+    if kind == "image":
+        return {"_type": "Image"}
+    return {"_type": "Value", "dtype": kind}
 
 
 def _pyarrow() -> Any:

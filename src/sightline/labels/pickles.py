@@ -45,9 +45,10 @@ def read_arrays(file: Path) -> list[np.ndarray]:
     """
     try:
         with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            # Looked through first: from here on the pickle is executed.
             _look_through(content)
             content.seek(0)
-            found = _Unpickler(content).load()
+            items = _Unpickler(content).load()
     except OSError as error:
         raise BadInput(f"'{file}' cannot be read: {error.strerror or error}") from error
     except _Unsafe as error:
@@ -55,13 +56,17 @@ def read_arrays(file: Path) -> list[np.ndarray]:
     except Exception as error:  # a damaged pickle can fail in any way
         reason = " ".join(str(error).split())[:120]
         raise BadInput(f"'{file}' is not a pickle of arrays, or damaged: {reason}") from error
-    if not isinstance(found, list | tuple) or not all(isinstance(item, _Array | np.ndarray) for item in found):
+    if not isinstance(items, list | tuple) or not all(isinstance(item, _Array | np.ndarray) for item in items):
         raise BadInput(f"'{file}' is not a file of cached labels: it is no list of arrays")
-    arrays = [item.array if isinstance(item, _Array) else item for item in found]
-    whole = [array for array in arrays if array is not None]
-    if len(whole) < len(arrays):
-        raise BadInput(f"'{file}' is not a file of cached labels: it names an array without content")
-    return whole
+    arrays: list[np.ndarray] = []
+    for item in items:
+        array = item
+        if isinstance(item, _Array):
+            array = item.array
+        if array is None:
+            raise BadInput(f"'{file}' is not a file of cached labels: it names an array without content")
+        arrays.append(array)
+    return arrays
 
 
 def _look_through(content: mmap.mmap) -> None:
@@ -69,7 +74,8 @@ def _look_through(content: mmap.mmap) -> None:
 
     Reading from mapped memory gives what is there, however much a length field claims, and complains if that is less.
     """
-    size, harmless = len(content), set(_HARMLESS.split())
+    size = len(content)
+    harmless = set(_HARMLESS.split())
     for count, (instruction, argument, _) in enumerate(pickletools.genops(content)):  # type: ignore[arg-type]
         if instruction.name not in harmless:
             raise _Unsafe(f"it uses the pickle instruction {instruction.name}")
@@ -85,17 +91,18 @@ class _Unpickler(pickle.Unpickler):
     """Restricted unpickler: resolves the five names that an array's pickle uses, each to a stand-in."""
 
     def find_class(self, module: str, name: str) -> Any:
-        known = {
+        stand_ins = {
             ("numpy", "ndarray"): _NDARRAY,
             ("numpy", "dtype"): _Dtype,
             ("numeric", "_frombuffer"): _from_buffer,
             ("multiarray", "_reconstruct"): _reconstruct,
             ("multiarray", "scalar"): _scalar,
         }
+        # numpy 1 and numpy 2 have the same functions in packages of different names.
         for package in ("numpy.core.", "numpy._core."):
             module = module.removeprefix(package)
         try:
-            return known[module, name]
+            return stand_ins[module, name]
         except KeyError:
             called = " ".join(f"{module}.{name}".split())  # of a damaged file, a name may hold anything
             raise _Unsafe(f"it wants to call {called}"[:120]) from None
@@ -120,6 +127,7 @@ class _Dtype:
 
     def __setstate__(self, state: Sequence[Any]) -> None:
         version, order, *rest = state
+        # Version 3 without subtypes, fields or names: plain numbers, in either byte order.
         if version != 3 or order not in ("<", ">", "|", "=") or list(rest[:3]) != [None, None, None]:
             raise _Unsafe("it holds something else than numbers")
         self.dtype = self.dtype.newbyteorder(order)
@@ -134,8 +142,9 @@ class _Array:
         self.array: np.ndarray | None = None
 
     def __setstate__(self, state: Sequence[Any]) -> None:
-        _, shape, dtype, in_columns, content = state
-        self.array = _from_buffer(content, dtype, shape, "F" if in_columns else "C")
+        _, shape, dtype, is_column_major, content = state
+        order = "F" if is_column_major else "C"
+        self.array = _from_buffer(content, dtype, shape, order)
 
 
 def _reconstruct(kind: object, shape: object, typecode: object) -> _Array:
@@ -148,11 +157,12 @@ def _reconstruct(kind: object, shape: object, typecode: object) -> _Array:
 def _from_buffer(content: bytes | bytearray, dtype: _Dtype, shape: Sequence[int], order: str) -> np.ndarray:
     if not isinstance(dtype, _Dtype) or not isinstance(content, bytes | bytearray) or order not in ("C", "F"):
         raise _Unsafe("it holds something else than numbers")
-    shape = shape if isinstance(shape, tuple) else (shape,)
-    sensible = all(type(length) is int and length >= 0 for length in shape) and len(shape) <= MAX_AXES
-    if not sensible or math.prod(shape) * dtype.dtype.itemsize != len(content):
+    lengths = shape if isinstance(shape, tuple) else (shape,)
+    is_sensible = all(type(length) is int and length >= 0 for length in lengths) and len(lengths) <= MAX_AXES
+    # Counted in Python's whole numbers, which do not overflow, before numpy sees them.
+    if not is_sensible or math.prod(lengths) * dtype.dtype.itemsize != len(content):
         raise _Unsafe("an array's shape does not fit its content")
-    return np.frombuffer(content, dtype.dtype).reshape(shape, order=order)  # type: ignore[call-overload,no-any-return]
+    return np.frombuffer(content, dtype.dtype).reshape(lengths, order=order)  # type: ignore[call-overload,no-any-return]
 
 
 def _scalar(dtype: _Dtype, content: bytes) -> np.ndarray:

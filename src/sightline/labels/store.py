@@ -17,7 +17,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,7 +34,8 @@ from sightline.labels.types import Answer, ModelCall, Outcome, Question, Questio
 from sightline.runs.files import FORMAT, check_format
 from sightline.runs.folder import RunFolder, check_plain
 
-DATABASE, BACKUP = "labels.sqlite", "labels.backup.sqlite"
+DATABASE = "labels.sqlite"
+BACKUP = "labels.backup.sqlite"
 APPLICATION = 0x53474854
 """SQLite application id that marks a database as a label store: "SGHT" in ASCII."""
 _JOURNAL = bytes.fromhex("d9d505f920a163d7")
@@ -75,6 +76,32 @@ CREATE TABLE IF NOT EXISTS waiting (
 CREATE INDEX IF NOT EXISTS waiting_by_position ON waiting (position);
 """
 
+_INSERT_LABEL = """
+INSERT INTO labels (
+    key, time, run, task, step, teacher, signature, kind, goal, levels, segments, outcome, value, confidence, reason,
+    seconds, origin
+) VALUES (
+    :key, :time, :run, :task, :step, :teacher, :signature, :kind, :goal, :levels, :segments, :outcome, :value,
+    :confidence, :reason, :seconds, :origin
+)
+"""
+_INSERT_EXCHANGE = """
+INSERT INTO exchanges VALUES (
+    :label, :position, :stage, :swapped, :prompt, :reply, :input_tokens, :output_tokens, :seconds, :cost, :error
+)
+"""
+_INSERT_REPLY = """
+INSERT INTO replies VALUES (
+    :key, :stage, :swapped, :prompt, :reply, :input_tokens, :output_tokens, :seconds, :cost, :model
+)
+"""
+_INSERT_WAITING = """
+INSERT OR IGNORE INTO waiting VALUES (
+    :key, :position, :teacher, :signature, :run, :task, :step, :kind, :goal, :levels, :segments
+)
+"""
+_LISTED = "(SELECT value FROM json_each(?))"
+"""Part of a query: keys that are given as one JSON list, of any length."""
 
 _COUNTED_BEFORE: dict[str, Any] = {
     "input_tokens": 0,
@@ -131,14 +158,23 @@ class StoredLabel:
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """Question that waits for a person's answer."""
+class WaitingQuestion:
+    """Question that waits for a person's answer, without its pixels; `LabelStore.load_question` reads them.
+
+    Attributes:
+        key: the question's key, see `Question.key`.
+        teacher, signature: of the teacher that was asked.
+        segments: digests.
+    """
 
     key: str
-    question: Question
     teacher: str
     signature: str
     context: Context
+    kind: QuestionKind
+    goal: tuple[str, ...]
+    levels: int
+    segments: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -185,11 +221,7 @@ class LabelStore:
         try:
             if not read_only:
                 folder.mkdir(parents=True, exist_ok=True)
-            # Where nothing can be written, SQLite cannot even lock; without a log of changes nobody is changing it.
-            unchanging = read_only and not (folder / f"{DATABASE}-wal").exists() and not os.access(folder, os.W_OK)
-            mode = "ro&immutable=1" if unchanging else "ro" if read_only else "rwc"
-            place = f"file:{quote(str((folder / DATABASE).absolute()))}?mode={mode}"
-            self._database = sqlite3.connect(place, timeout=60, check_same_thread=False, uri=True)
+            self._database = self._connect(read_only)
         except (FileExistsError, NotADirectoryError) as error:
             raise BadInput(f"'{folder}' is a file; a label store is a folder") from error
         except OSError as error:
@@ -197,6 +229,7 @@ class LabelStore:
         except sqlite3.Error as error:
             raise RunFailed(f"the label store '{folder}' cannot be opened: {error}") from error
         self._database.row_factory = sqlite3.Row
+        # A store may be a stranger's: nothing in its schema may call a function.
         self._database.execute("PRAGMA trusted_schema=OFF")
         try:
             self._check()
@@ -207,6 +240,7 @@ class LabelStore:
             except OSError as error:
                 raise RunFailed(f"the label store '{folder}' cannot be opened: {error}") from error
             with self._writing():
+                # Readers do not wait for writers; an answer is on disk when its transaction ends.
                 self._database.execute("PRAGMA journal_mode=WAL")
                 self._database.execute("PRAGMA synchronous=FULL")
                 self._database.executescript(_SCHEMA)
@@ -233,7 +267,9 @@ class LabelStore:
 
     def back_up(self) -> None:
         """Back up the database beside itself, atomically."""
-        temporary = self.folder / f".{BACKUP}.{_me()}.writing"
+        # No other thread or process writes to a file of this name.
+        writer = f"{os.getpid()}-{threading.get_ident()}"
+        temporary = self.folder / f".{BACKUP}.{writer}.writing"
         try:
             with self._writing(), contextlib.closing(sqlite3.connect(temporary)) as copy:
                 self._database.backup(copy)
@@ -253,7 +289,9 @@ class LabelStore:
                 "WHERE key = ? AND retracted IS NULL AND outcome != ? ORDER BY id DESC LIMIT 1",
                 (question.key(signature), Outcome.FAILED.value),
             ).fetchone()
-            return None if row is None else self._answer(row)
+            if row is None:
+                return None
+            return self._load_answer(row)
 
     def claim(self, question: Question, signature: str) -> bool:
         """Claim a question before it is asked, in whichever order; False if somebody else is asking it just now.
@@ -261,61 +299,50 @@ class LabelStore:
         Raises:
             RunFailed: claims cannot be written.
         """
-        return self._claims.take(_claimed(question, signature))
+        return self._claims.take(_claim_key(question, signature))
 
     def release(self, question: Question, signature: str) -> None:
         """Release a claim, once the answer is recorded or given up."""
-        self._claims.release(_claimed(question, signature))
+        self._claims.release(_claim_key(question, signature))
 
     def keep_reply(self, question: Question, signature: str, reply: ModelCall) -> None:
         """Keep a reply to a question that needs further ones, until the answer is recorded: it is paid for."""
+        row = {
+            "key": question.key(signature),
+            "stage": reply.stage,
+            "swapped": reply.swapped,
+            "prompt": reply.prompt,
+            "reply": reply.reply,
+            "input_tokens": reply.input_tokens,
+            "output_tokens": reply.output_tokens,
+            "seconds": reply.seconds,
+            "cost": reply.cost,
+            "model": reply.model,
+        }
         with self._writing():
-            self._database.execute(
-                "INSERT INTO replies VALUES (?,?,?,?,?,?,?,?,?,?)",
-                (
-                    *(question.key(signature), reply.stage, reply.swapped, reply.prompt, reply.reply),
-                    *(reply.input_tokens, reply.output_tokens, reply.seconds, reply.cost, reply.model),
-                ),
-            )
+            self._database.execute(_INSERT_REPLY, row)
 
     def paid_replies(self, question: Question, signature: str) -> list[ModelCall]:
         """Replies that came while the question, in whichever order, was asked in vain: they are paid for.
 
         Those of a process that was killed carry their cost, which is counted nowhere yet.
         """
-        orders = [(question, False)]
+        replies = self._paid_replies(question.key(signature))
         if question.kind == "compare":
-            orders.append((question.mirrored(), True))
-        replies = []
-        for asked, is_mirrored in orders:
-            with self._reading():
-                rows = self._database.execute(
-                    "SELECT exchanges.*, model FROM exchanges JOIN labels ON labels.id = exchanges.label "
-                    "LEFT JOIN models USING (label, position) WHERE key = ? AND outcome = ? AND retracted IS NULL "
-                    "AND error = '' AND position >= 0 ORDER BY labels.id, position",
-                    (asked.key(signature), Outcome.FAILED.value),
-                ).fetchall()
-                kept = self._database.execute(
-                    "SELECT *, '' AS error, 0 AS position FROM replies WHERE key = ? ORDER BY rowid",
-                    (asked.key(signature),),
-                ).fetchall()
-            calls = [replace(_call(row, row["model"] or ""), **_COUNTED_BEFORE) for row in rows]
-            calls += [_call(row, row["model"]) for row in kept]
-            replies += [replace(call, swapped=call.swapped != is_mirrored) for call in calls]
+            # The same pair in the other order: its replies serve with their order turned round.
+            mirrored = self._paid_replies(question.mirrored().key(signature))
+            replies += [replace(reply, swapped=not reply.swapped) for reply in mirrored]
         return replies
 
     def occasion(self, question: Question, signature: str) -> str:
         """Name of the occasion on which a question, in whichever order, is asked: this store, and how many labels it
         has by now, so that what failed or was retracted is asked anew, and what was cut off by a kill is not."""
-        keys = [question.key(signature)]
-        if question.kind == "compare":
-            keys.append(question.mirrored().key(signature))
+        count = 0
         with self._reading():
-            count = sum(
-                int(self._database.execute("SELECT COUNT(*) FROM labels WHERE key = ?", (key,)).fetchone()[0])
-                for key in keys
-            )
-        return f"{self.folder.resolve()} {_claimed(question, signature)} {count}"
+            for key in _keys_in_any_order(question, signature):
+                row = self._database.execute("SELECT COUNT(*) FROM labels WHERE key = ?", (key,)).fetchone()
+                count += int(row[0])
+        return f"{self.folder.resolve()} {_claim_key(question, signature)} {count}"
 
     def record(
         self, question: Question, teacher: Signed, answer: Answer, context: Context, time: str | None = None
@@ -332,39 +359,43 @@ class LabelStore:
         with _storing():
             question.check()
             question.check_answer(answer)
+        # Frames before the label: a label always has its frames, and frames without a label do no harm.
         digests = [self.add_segment(segment) for segment in question.segments]
+        key = question.key(teacher.signature)
+        row = {
+            "key": key,
+            "time": time or _now(),
+            "run": context.run,
+            "task": context.task,
+            "step": context.step,
+            "teacher": teacher.name,
+            "signature": teacher.signature,
+            "kind": question.kind,
+            "goal": json.dumps(question.goal),
+            "levels": question.levels,
+            "segments": json.dumps(digests),
+            "outcome": answer.outcome.value,
+            "value": answer.value,
+            "confidence": answer.confidence,
+            "reason": answer.reason,
+            "seconds": answer.seconds,
+            "origin": json.dumps(context.origin),
+        }
         with self._writing():
-            cursor = self._database.execute(
-                "INSERT INTO labels (key, time, run, task, step, teacher, signature, kind, goal, levels, segments, "
-                "outcome, value, confidence, reason, seconds, origin) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-                (
-                    *(question.key(teacher.signature), time or _now(), context.run, context.task, context.step),
-                    *(teacher.name, teacher.signature, question.kind, json.dumps(question.goal), question.levels),
-                    *(json.dumps(digests), answer.outcome.value, answer.value, answer.confidence, answer.reason),
-                    *(answer.seconds, json.dumps(context.origin)),
-                ),
-            )
+            cursor = self._database.execute(_INSERT_LABEL, row)
             label = int(cursor.lastrowid or 0)
-            positions = _positions(answer.exchanges)
-            self._database.executemany(
-                "INSERT INTO exchanges VALUES (?,?,?,?,?,?,?,?,?,?,?)",
-                [
-                    (
-                        *(label, position, e.stage, e.swapped, e.prompt, e.reply, e.input_tokens, e.output_tokens),
-                        *(e.seconds, e.cost, e.error),
-                    )
-                    for position, e in positions
-                ],
-            )
-            self._database.executemany(
-                "INSERT INTO models VALUES (?,?,?)",
-                [(label, position, call.model) for position, call in positions if call.model],
-            )
-            keys = {question.key(teacher.signature)}
-            self._database.execute("DELETE FROM waiting WHERE key = ?", (*keys,))
-            if question.kind == "compare":
-                keys.add(question.mirrored().key(teacher.signature))
-            self._database.executemany("DELETE FROM replies WHERE key = ?", [(key,) for key in keys])
+            for index, call in enumerate(answer.exchanges):
+                position = index
+                if call.reused:
+                    # Below 0: so it is told from the replies that were paid for now.
+                    position = index - len(answer.exchanges)
+                self._database.execute(_INSERT_EXCHANGE, _exchange_row(label, position, call))
+                if call.model:
+                    self._database.execute("INSERT INTO models VALUES (?,?,?)", (label, position, call.model))
+            # The question waits no more, and the replies kept for it are in the label now.
+            self._database.execute("DELETE FROM waiting WHERE key = ?", (key,))
+            for each in _keys_in_any_order(question, teacher.signature):
+                self._database.execute("DELETE FROM replies WHERE key = ?", (each,))
         return label
 
     def models(self, signature: str) -> dict[str, int]:
@@ -386,8 +417,8 @@ class LabelStore:
             BadInput: the store has no answer with this id.
         """
         with self._writing():
-            found = self._database.execute("UPDATE labels SET retracted = ? WHERE id = ?", (_now(), label))
-            if not found.rowcount:
+            cursor = self._database.execute("UPDATE labels SET retracted = ? WHERE id = ?", (_now(), label))
+            if not cursor.rowcount:
                 raise BadInput(f"the label store '{self.folder}' has no label {label}")
 
     def labels(self, run: str | None = None) -> list[StoredLabel]:
@@ -396,12 +427,12 @@ class LabelStore:
             rows = self._database.execute(
                 "SELECT * FROM labels WHERE retracted IS NULL AND (? IS NULL OR run = ?) ORDER BY id", (run, run)
             ).fetchall()
-            returns = {
-                row["digest"]: float(np.sum(_numbers(row["true_rewards"])))
-                for row in self._database.execute("SELECT digest, true_rewards FROM segments")
-            }
+            # One query for all of them: labels share segments.
+            true_returns: dict[str, float] = {}
+            for row in self._database.execute("SELECT digest, true_rewards FROM segments"):
+                true_returns[row["digest"]] = float(np.sum(_rewards_of_json(row["true_rewards"])))
             try:
-                return [self._stored(row, returns) for row in rows]
+                return [self._load_label(row, true_returns) for row in rows]
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise Damaged(
                     f"the label store '{self.folder}' holds a label that is none ({type(error).__name__})"
@@ -411,7 +442,7 @@ class LabelStore:
         """Time, key, answer and origin (see `Context`) of every label ever recorded, retracted or not."""
         with self._reading():
             rows = self._database.execute("SELECT * FROM labels").fetchall()
-            return [(row["time"], row["key"], self._answer(row), json.loads(row["origin"])) for row in rows]
+            return [(row["time"], row["key"], self._load_answer(row), json.loads(row["origin"])) for row in rows]
 
     def spent(self, run: str) -> Spent:
         """Cost of a run, retracted answers included."""
@@ -423,7 +454,22 @@ class LabelStore:
                 "FROM exchanges JOIN labels ON labels.id = exchanges.label WHERE run = ?",
                 (run,),
             ).fetchone()
-        return Spent(int(row[0]), int(row[1]), int(row[2]), float(row[3]), int(row[4]))
+        questions, requests, tokens, money, replies = row
+        return Spent(int(questions), int(requests), int(tokens), float(money), int(replies))
+
+    def count_answers_of_people(self, after: int = 0) -> tuple[int, int]:
+        """Count people's answers, without those retracted, among the labels with an id above `after`.
+
+        Returns:
+            The newest of these ids, 0 if there is none, and the number of answers.
+        """
+        with self._reading():
+            newest, count = self._database.execute(
+                "SELECT COALESCE(MAX(id), 0), COALESCE(SUM(retracted IS NULL AND outcome != ? "
+                "AND (teacher = 'human' OR teacher LIKE 'human %')), 0) FROM labels WHERE id > ?",
+                (Outcome.FAILED.value, after),
+            ).fetchone()
+        return int(newest), int(count)
 
     # -- segments ------------------------------------------------------------------------------------------------
 
@@ -434,6 +480,7 @@ class LabelStore:
             BadInput: its frames or true rewards are not as `Segment` says, or too many to be read back.
             RunFailed: they could not be written.
         """
+        # What could not be read back is refused before anything is written.
         with _storing():
             segment.check()
             if too_large(segment.frames.shape):
@@ -442,20 +489,20 @@ class LabelStore:
                     f"{length} frames of {width}x{height} are too large a segment; take fewer or smaller ones"
                 )
         with self._reading():
-            known = self._database.execute("SELECT 1 FROM segments WHERE digest = ?", (segment.digest,)).fetchone()
-        if known is None:
+            row = self._database.execute("SELECT 1 FROM segments WHERE digest = ?", (segment.digest,)).fetchone()
+        if row is None:
             try:
                 names = [self._frames.add(frame) for frame in segment.frames]
             except OSError as error:
                 raise RunFailed(
                     f"the label store cannot keep a frame ({error.strerror or error}); make room"
                 ) from error
-            rewards = [None if np.isnan(r) else float(r) for r in segment.true_rewards]
+            rewards = _json_of_rewards(segment.true_rewards)
             with self._writing():
                 self._database.execute(
-                    "INSERT OR IGNORE INTO segments VALUES (?,?,?)",
-                    (segment.digest, json.dumps(names), json.dumps(rewards)),
+                    "INSERT OR IGNORE INTO segments VALUES (?,?,?)", (segment.digest, json.dumps(names), rewards)
                 )
+        # A table of its own: stores from before there were states lack it.
         if segment.states is not None:
             states = json.dumps(segment.states.tolist())
             with self._writing():
@@ -473,7 +520,7 @@ class LabelStore:
         if row is None:
             raise BadInput(f"the label store '{self.folder}' has no segment {digest[:12]}…")
         frames = self._frames.read_all(json.loads(row["frames"]))
-        return Segment(frames, _numbers(row["true_rewards"]), self.states(digest))
+        return Segment(frames, _rewards_of_json(row["true_rewards"]), self.states(digest))
 
     def states(self, digest: str) -> np.ndarray | None:
         """States of a segment, see `Segment.states`; None where they are unknown."""
@@ -481,19 +528,25 @@ class LabelStore:
             if not self._has_table("states"):
                 return None
             row = self._database.execute("SELECT numbers FROM states WHERE digest = ?", (digest,)).fetchone()
-        return None if row is None else np.array(json.loads(row["numbers"]), np.float32)
+        if row is None:
+            return None
+        return np.array(json.loads(row["numbers"]), np.float32)
 
     def true_rewards(self, digest: str) -> np.ndarray:
         """True rewards of a segment's steps, from the environment: float32[L]; NaN where unknown."""
         with self._reading():
             row = self._database.execute("SELECT true_rewards FROM segments WHERE digest = ?", (digest,)).fetchone()
-        return _numbers(row["true_rewards"] if row else "[]")
+        if row is None:
+            return np.zeros(0, np.float32)
+        return _rewards_of_json(row["true_rewards"])
 
     def frame_files(self, digest: str) -> list[Path]:
         """The PNG files of a segment's frames, in order."""
         with self._reading():
             row = self._database.execute("SELECT frames FROM segments WHERE digest = ?", (digest,)).fetchone()
-        return [self._frames.file(name) for name in json.loads(row["frames"])] if row else []
+        if row is None:
+            return []
+        return [self._frames.file(name) for name in json.loads(row["frames"])]
 
     # -- questions that wait for people --------------------------------------------------------------------------
 
@@ -506,49 +559,88 @@ class LabelStore:
         with _storing():
             for question in questions:
                 question.check()
-        digests = [[self.add_segment(segment) for segment in question.segments] for question in questions]
-        with self._writing():
-            (last,) = self._database.execute("SELECT COALESCE(MAX(position), 0) FROM waiting").fetchone()
-            self._database.executemany(
-                "INSERT OR IGNORE INTO waiting VALUES (?,?,?,?,?,?,?,?,?,?,?)",
-                [
-                    (
-                        *(question.key(teacher.signature), last + 1 + i, teacher.name, teacher.signature, context.run),
-                        *(context.task, context.step, question.kind, json.dumps(question.goal), question.levels),
-                        json.dumps(digests[i]),
-                    )
-                    for i, question in enumerate(questions)
-                ],
+        rows: list[dict[str, Any]] = []
+        for question in questions:
+            digests = [self.add_segment(segment) for segment in question.segments]
+            rows.append(
+                {
+                    "key": question.key(teacher.signature),
+                    "teacher": teacher.name,
+                    "signature": teacher.signature,
+                    "run": context.run,
+                    "task": context.task,
+                    "step": context.step,
+                    "kind": question.kind,
+                    "goal": json.dumps(question.goal),
+                    "levels": question.levels,
+                    "segments": json.dumps(digests),
+                }
             )
+        with self._writing():
+            # Those that wait already keep their place: their key is there, and the new row is ignored.
+            (last,) = self._database.execute("SELECT COALESCE(MAX(position), 0) FROM waiting").fetchone()
+            for position, row in enumerate(rows, last + 1):
+                self._database.execute(_INSERT_WAITING, row | {"position": position})
 
     def withdraw(self, questions: Sequence[Question], signature: str) -> None:
         """Remove questions from those that wait for people."""
         with self._writing():
-            self._database.executemany(
-                "DELETE FROM waiting WHERE key = ?", [(question.key(signature),) for question in questions]
-            )
+            for question in questions:
+                self._database.execute("DELETE FROM waiting WHERE key = ?", (question.key(signature),))
 
-    def waiting(self) -> list[Waiting]:
-        """Questions that wait for people, in the order in which they were asked."""
+    def waiting(self, keys: Collection[str] | None = None) -> list[WaitingQuestion]:
+        """Questions that wait for people, in the order in which they were asked: all, or those with these keys."""
         with self._reading():
-            rows = self._database.execute("SELECT * FROM waiting ORDER BY position").fetchall()
-        return [
-            Waiting(
-                row["key"],
-                Question(
-                    row["kind"],
-                    tuple(self.segment(digest) for digest in json.loads(row["segments"])),
-                    tuple(json.loads(row["goal"])),
-                    row["levels"],
-                ),
-                row["teacher"],
-                row["signature"],
-                Context(row["run"], row["task"], row["step"]),
-            )
-            for row in rows
-        ]
+            if keys is None:
+                rows = self._database.execute("SELECT * FROM waiting ORDER BY position, rowid").fetchall()
+            else:
+                rows = self._database.execute(
+                    f"SELECT * FROM waiting WHERE key IN {_LISTED} ORDER BY position, rowid", (json.dumps(list(keys)),)
+                ).fetchall()
+        return [_waiting_question(row) for row in rows]
+
+    def first_waiting(self, besides: Collection[str] = ()) -> WaitingQuestion | None:
+        """The question that has waited longest, besides those with these keys; None if there is none.
+
+        A queue may hold thousands, and a page polls it: so the others are not read.
+        """
+        with self._reading():
+            row = self._database.execute(
+                f"SELECT * FROM waiting WHERE key NOT IN {_LISTED} ORDER BY position, rowid LIMIT 1",
+                (json.dumps(list(besides)),),
+            ).fetchone()
+        if row is None:
+            return None
+        return _waiting_question(row)
+
+    def count_waiting(self) -> int:
+        """Number of questions that wait for people."""
+        with self._reading():
+            (count,) = self._database.execute("SELECT COUNT(*) FROM waiting").fetchone()
+        return int(count)
+
+    def load_question(self, waiting: WaitingQuestion) -> Question:
+        """Load a question that waits, with its frames.
+
+        Raises:
+            BadInput: a frame is missing or damaged.
+        """
+        segments = tuple(self.segment(digest) for digest in waiting.segments)
+        return Question(waiting.kind, segments, waiting.goal, waiting.levels)
 
     # -- inside --------------------------------------------------------------------------------------------------
+
+    def _connect(self, read_only: bool) -> sqlite3.Connection:
+        """Open the database; the threads of this process share the connection, one at a time (`_lock`)."""
+        mode = "rwc"
+        if read_only:
+            mode = "ro"
+            has_log_of_changes = (self.folder / f"{DATABASE}-wal").exists()
+            # Where nothing can be written, SQLite cannot even lock; without a log of changes nobody is changing it.
+            if not has_log_of_changes and not os.access(self.folder, os.W_OK):
+                mode = "ro&immutable=1"
+        file = (self.folder / DATABASE).absolute()
+        return sqlite3.connect(f"file:{quote(str(file))}?mode={mode}", timeout=60, check_same_thread=False, uri=True)
 
     def _refuse_to_begin_anew(self) -> None:
         """Refuse a folder in which an empty store must not be created, and links to files elsewhere.
@@ -557,8 +649,8 @@ class LabelStore:
         has_backup = (self.folder / BACKUP).is_file()  # asked first: another process makes it after the database
         database = self.folder / DATABASE
         journal = self.folder / f"{DATABASE}-journal"
-        ours = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", journal.name, BACKUP, CLAIMS, "frames")
-        for file in (self.folder / name for name in ours):
+        for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", journal.name, BACKUP, CLAIMS, "frames"):
+            file = self.folder / name
             if file.is_symlink():
                 raise BadInput(f"'{file}' is a link; a label store holds plain files: put the store where it leads to")
         # SQLite removes the file that a journal names as its super-journal, wherever that is. Ours never names one.
@@ -571,16 +663,18 @@ class LabelStore:
         try:
             # First of all, for a check of a stranger's table may take for ever.
             self._check_schema()
-            found = self._database.execute("PRAGMA quick_check(1)").fetchone()[0]
+            finding = self._database.execute("PRAGMA quick_check(1)").fetchone()[0]
         except sqlite3.OperationalError as error:
             raise RunFailed(f"the label store '{self.folder}' cannot be opened: {error}") from error
         except sqlite3.DatabaseError as error:
-            found = str(error)
-        if found != "ok":
-            reason = " ".join(str(found).split())
-            has_backup = (self.folder / BACKUP).is_file()
-            advice = _HOW_TO_RESTORE if has_backup else f"there is no {BACKUP} to restore it from; name another store"
+            finding = str(error)
+        if finding != "ok":
+            reason = " ".join(str(finding).split())
+            advice = f"there is no {BACKUP} to restore it from; name another store"
+            if (self.folder / BACKUP).is_file():
+                advice = _HOW_TO_RESTORE
             raise BadInput(f"the label database '{self.folder / DATABASE}' is damaged ({reason}); {advice}")
+        # 0: from before there was a number, with the same tables.
         number = int(self._database.execute("PRAGMA user_version").fetchone()[0])
         if number not in (0, FORMAT):
             check_format(number, f"the label store '{self.folder}'")
@@ -591,11 +685,12 @@ class LabelStore:
         Raises:
             BadInput: naming it.
         """
-        with contextlib.closing(sqlite3.connect(":memory:")) as own:
-            own.executescript(_SCHEMA)
-            known = {(name, " ".join(sql.split())) for name, sql in own.execute(_OBJECTS)}
+        # SQLite keeps the text of a statement that creates something: here it is compared with that of our own.
+        with contextlib.closing(sqlite3.connect(":memory:")) as empty_store:
+            empty_store.executescript(_SCHEMA)
+            our_objects = {(name, " ".join(sql.split())) for name, sql in empty_store.execute(_OBJECTS)}
         for name, sql in self._database.execute(_OBJECTS):
-            if (name, " ".join(str(sql).split())) not in known:
+            if (name, " ".join(str(sql).split())) not in our_objects:
                 raise BadInput(
                     f"the label database '{self.folder / DATABASE}' holds '{str(name)[:40]}', which is not ours"
                 )
@@ -629,8 +724,26 @@ class LabelStore:
         """Whether there is a table; a store from before there was one lacks it while it is open for reading."""
         return self._database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone() is not None
 
-    def _answer(self, row: sqlite3.Row) -> Answer:
-        exchanges = self._database.execute(
+    def _paid_replies(self, key: str) -> list[ModelCall]:
+        """Replies that were paid for when the question with this key was asked in vain, in the order of that key."""
+        with self._reading():
+            # Replies of labels that failed: the label counts their cost.
+            counted_rows = self._database.execute(
+                "SELECT exchanges.*, model FROM exchanges JOIN labels ON labels.id = exchanges.label "
+                "LEFT JOIN models USING (label, position) WHERE key = ? AND outcome = ? AND retracted IS NULL "
+                "AND error = '' AND position >= 0 ORDER BY labels.id, position",
+                (key, Outcome.FAILED.value),
+            ).fetchall()
+            # Replies to a question that was still being asked when its process ended: nothing counts their cost.
+            uncounted_rows = self._database.execute(
+                "SELECT *, '' AS error, 0 AS position FROM replies WHERE key = ? ORDER BY rowid", (key,)
+            ).fetchall()
+        calls = [replace(_model_call(row, row["model"] or ""), **_COUNTED_BEFORE) for row in counted_rows]
+        calls += [_model_call(row, row["model"]) for row in uncounted_rows]
+        return calls
+
+    def _load_answer(self, row: sqlite3.Row) -> Answer:
+        rows = self._database.execute(
             "SELECT * FROM exchanges WHERE label = ? ORDER BY position", (row["id"],)
         ).fetchall()
         models: dict[int, str] = {}
@@ -638,30 +751,31 @@ class LabelStore:
             models = dict(
                 self._database.execute("SELECT position, model FROM models WHERE label = ?", (row["id"],)).fetchall()
             )
+        exchanges = [_model_call(exchange, models.get(exchange["position"], "")) for exchange in rows]
         return Answer(
-            Outcome(row["outcome"]),
-            row["value"],
-            row["confidence"],
-            row["reason"],
-            tuple(_call(call, models.get(call["position"], "")) for call in exchanges),
-            row["seconds"],
+            outcome=Outcome(row["outcome"]),
+            value=row["value"],
+            confidence=row["confidence"],
+            reason=row["reason"],
+            exchanges=tuple(exchanges),
+            seconds=row["seconds"],
         )
 
-    def _stored(self, row: sqlite3.Row, returns: dict[str, float]) -> StoredLabel:
+    def _load_label(self, row: sqlite3.Row, true_returns: dict[str, float]) -> StoredLabel:
         segments = tuple(json.loads(row["segments"]))
         return StoredLabel(
-            row["id"],
-            row["key"],
-            row["time"],
-            Context(row["run"], row["task"], row["step"], json.loads(row["origin"])),
-            row["teacher"],
-            row["signature"],
-            row["kind"],
-            tuple(json.loads(row["goal"])),
-            row["levels"],
-            segments,
-            tuple(returns[digest] for digest in segments),
-            self._answer(row),
+            id=row["id"],
+            key=row["key"],
+            time=row["time"],
+            context=Context(row["run"], row["task"], row["step"], json.loads(row["origin"])),
+            teacher=row["teacher"],
+            signature=row["signature"],
+            kind=row["kind"],
+            goal=tuple(json.loads(row["goal"])),
+            levels=row["levels"],
+            segments=segments,
+            true_returns=tuple(true_returns[digest] for digest in segments),
+            answer=self._load_answer(row),
         )
 
 
@@ -675,6 +789,7 @@ def existing_store(path: Path, trust: bool = False) -> Path:
         BadInput: there is none, or it is elsewhere and that is not trusted.
     """
     run = RunFolder(path)
+    # A stranger's run may hold links that lead elsewhere.
     if run.recipe_file.is_file() and not trust:
         check_plain(path)
     for folder in (path, path / "labels"):
@@ -682,10 +797,11 @@ def existing_store(path: Path, trust: bool = False) -> Path:
             return folder
     if not run.recipe_file.is_file():
         raise BadInput(f"'{path}' is neither a run nor a label store")
-    reward = for_control(run.recipe()).reward
-    elsewhere = Path(reward.label_store) if reward.label_store else None
-    if elsewhere is None or not (elsewhere / DATABASE).is_file():
+    # The recipe may keep labels outside of the run, for several runs to share.
+    label_store = for_control(run.recipe()).reward.label_store
+    if not label_store or not (Path(label_store) / DATABASE).is_file():
         raise BadInput(f"the run '{path}' has no labels yet")
+    elsewhere = Path(label_store)
     if not trust:
         raise BadInput(f"the run '{path}' keeps its labels in '{elsewhere}'; name that store itself")
     return elsewhere
@@ -700,32 +816,77 @@ def _storing() -> Iterator[None]:
         raise BadInput(f"this cannot be stored: {error}") from error
 
 
-def _claimed(question: Question, signature: str) -> str:
+def _keys_in_any_order(question: Question, signature: str) -> list[str]:
+    """Keys of a question; a pair has two, for either order."""
+    keys = [question.key(signature)]
+    if question.kind == "compare":
+        keys.append(question.mirrored().key(signature))
+    return keys
+
+
+def _claim_key(question: Question, signature: str) -> str:
     """Key by which a question is claimed: that of either order of a pair, for one answer serves both."""
-    key = question.key(signature)
-    return min(key, question.mirrored().key(signature)) if question.kind == "compare" else key
+    return min(_keys_in_any_order(question, signature))
 
 
-def _positions(calls: Sequence[ModelCall]) -> list[tuple[int, ModelCall]]:
-    """Position of each request of a label. A reply that is used again has one below 0, by which it is told from those
-    that were paid for now: so the tables are what they were before there were any."""
-    return [(place - len(calls) if call.reused else place, call) for place, call in enumerate(calls)]
+def _exchange_row(label: int, position: int, call: ModelCall) -> dict[str, Any]:
+    return {
+        "label": label,
+        "position": position,
+        "stage": call.stage,
+        "swapped": call.swapped,
+        "prompt": call.prompt,
+        "reply": call.reply,
+        "input_tokens": call.input_tokens,
+        "output_tokens": call.output_tokens,
+        "seconds": call.seconds,
+        "cost": call.cost,
+        "error": call.error,
+    }
 
 
-def _call(row: sqlite3.Row, model: str) -> ModelCall:
+def _model_call(row: sqlite3.Row, model: str) -> ModelCall:
     return ModelCall(
-        *(row["stage"], bool(row["swapped"]), row["prompt"], row["reply"], row["input_tokens"], row["output_tokens"]),
-        *(row["seconds"], row["cost"], row["error"], model, row["position"] < 0),
+        stage=row["stage"],
+        swapped=bool(row["swapped"]),
+        prompt=row["prompt"],
+        reply=row["reply"],
+        input_tokens=row["input_tokens"],
+        output_tokens=row["output_tokens"],
+        seconds=row["seconds"],
+        cost=row["cost"],
+        error=row["error"],
+        model=model,
+        reused=row["position"] < 0,
     )
 
 
-def _me() -> str:
-    """Identifier of this thread of this process, for names of files that no other may write."""
-    return f"{os.getpid()}-{threading.get_ident()}"
+def _waiting_question(row: sqlite3.Row) -> WaitingQuestion:
+    return WaitingQuestion(
+        key=row["key"],
+        teacher=row["teacher"],
+        signature=row["signature"],
+        context=Context(row["run"], row["task"], row["step"]),
+        kind=row["kind"],
+        goal=tuple(json.loads(row["goal"])),
+        levels=row["levels"],
+        segments=tuple(json.loads(row["segments"])),
+    )
 
 
-def _numbers(text: str) -> np.ndarray:
-    return np.array([np.nan if value is None else value for value in json.loads(text)], np.float32)
+def _json_of_rewards(rewards: np.ndarray) -> str:
+    """True rewards as a JSON list; NaN, which JSON does not have, is null."""
+    numbers: list[float | None] = []
+    for reward in rewards:
+        if np.isnan(reward):
+            numbers.append(None)
+        else:
+            numbers.append(float(reward))
+    return json.dumps(numbers)
+
+
+def _rewards_of_json(text: str) -> np.ndarray:
+    return np.array([np.nan if reward is None else reward for reward in json.loads(text)], np.float32)
 
 
 def _now() -> str:

@@ -44,6 +44,8 @@ class Outcome(StrEnum):
 
 PREFERENCES = {Outcome.FIRST: 0.0, Outcome.SECOND: 1.0, Outcome.EQUAL: 0.5}
 """Outcomes of a comparison that give a label, and its value."""
+MIRRORED = {Outcome.FIRST: Outcome.SECOND, Outcome.SECOND: Outcome.FIRST}
+"""Outcomes that change when the two segments of a comparison are swapped; the others stay."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,15 +72,16 @@ class Segment:
             ValueError: in one line, if they are anything else.
         """
         try:
-            given = np.asarray(frames)
-            shown = given[None] if given.ndim == 3 else given
+            array = np.asarray(frames)
         except (TypeError, ValueError, RuntimeError):  # frames of several sizes, a tensor on a GPU
-            given = shown = np.zeros(0)
-        if not _are_frames(shown):
+            array = np.zeros(0)
+        if array.ndim == 3:  # one frame is a segment of one step
+            array = array[None]
+        if not _are_frames(array):
             raise ValueError(
                 f"a segment must be uint8[L, H, W, 3], or a frame uint8[H, W, 3], not {_described(frames)}"
             )
-        return cls(shown, np.full(len(shown), np.nan, np.float32))
+        return cls(array, np.full(len(array), np.nan, np.float32))
 
     def check(self) -> None:
         """Refuse frames and rewards of another form than above.
@@ -115,13 +118,16 @@ class Segment:
         pixels = pixel_digest(self.frames)
         if self.states is None:
             return pixels
+        # The shape is hashed too: the same numbers may be few wide rows or many narrow ones.
         states = np.ascontiguousarray(self.states)
         return hashlib.sha256(f"{pixels} {states.shape}".encode() + states.tobytes()).hexdigest()
 
     def state(self) -> dict[str, np.ndarray]:
         """State for a checkpoint, as plain data."""
-        states = {} if self.states is None else {"states": self.states}
-        return {"frames": self.frames, "true_rewards": self.true_rewards} | states
+        state = {"frames": self.frames, "true_rewards": self.true_rewards}
+        if self.states is not None:
+            state["states"] = self.states
+        return state
 
     @classmethod
     def of(cls, state: dict[str, np.ndarray]) -> Segment:
@@ -151,18 +157,18 @@ class Question:
     levels: int = 0
 
     @classmethod
-    def of_frames(cls, kind: QuestionKind, given: Any, goal: tuple[str, ...], levels: int = 0) -> Question:
+    def of_frames(cls, kind: QuestionKind, segments: Any, goal: tuple[str, ...], levels: int = 0) -> Question:
         """Question about segments that are given by their frames; see `Segment.of_frames`.
 
         Raises:
             ValueError: in one line, if they are too few or too many, or no frames.
         """
         try:
-            segments = tuple(given)
+            frames_of_segments = tuple(segments)
         except TypeError:
-            segments = ()
-        _check_count(kind, segments, given)
-        return cls(kind, tuple(map(Segment.of_frames, segments)), goal, levels)
+            frames_of_segments = ()
+        _check_count(kind, frames_of_segments, segments)
+        return cls(kind, tuple(map(Segment.of_frames, frames_of_segments)), goal, levels)
 
     def check(self) -> None:
         """Refuse a question of another form than above.
@@ -187,8 +193,10 @@ class Question:
         Raises:
             ValueError: in one line.
         """
-        outcome, value = answer.outcome, answer.value
+        outcome = answer.outcome
+        value = answer.value
         if outcome not in (*PREFERENCES, Outcome.VALUE):
+            # No label, so nothing that could be learned from by mistake.
             fits = value is None
         elif self.kind == "compare":
             fits = outcome in PREFERENCES and value == PREFERENCES[outcome]
@@ -199,8 +207,10 @@ class Question:
         else:
             fits = 0 <= value <= 1
         if not fits:
-            levelled = f" on {self.levels} levels" if self.kind == "rate" else ""
-            raise ValueError(f"outcome '{outcome}' with value {value} is no answer to '{self.kind}'{levelled}")
+            question = f"'{self.kind}'"
+            if self.kind == "rate":
+                question = f"'rate' on {self.levels} levels"
+            raise ValueError(f"outcome '{outcome}' with value {value} is no answer to {question}")
 
     def mirrored(self) -> Question:
         """Copy of the question with its two segments swapped."""
@@ -208,6 +218,7 @@ class Question:
 
     def key(self, signature: str) -> str:
         """Hexadecimal SHA-256 of this question to the teacher with this signature: equal keys need no second answer."""
+        # A NUL between the parts: no two questions run together to the same text.
         parts = [self.kind, str(self.levels), *self.goal, *(segment.digest for segment in self.segments), signature]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -266,10 +277,11 @@ class Answer:
 
     def mirrored(self) -> Answer:
         """Answer to the same comparison with its segments swapped."""
-        other = {Outcome.FIRST: Outcome.SECOND, Outcome.SECOND: Outcome.FIRST}.get(self.outcome, self.outcome)
         exchanges = tuple(replace(exchange, swapped=not exchange.swapped) for exchange in self.exchanges)
-        value = None if self.value is None else 1.0 - self.value
-        return replace(self, outcome=other, value=value, exchanges=exchanges)
+        value = self.value
+        if value is not None:
+            value = 1.0 - value
+        return replace(self, outcome=MIRRORED.get(self.outcome, self.outcome), value=value, exchanges=exchanges)
 
     @property
     def cost(self) -> float:
@@ -282,8 +294,11 @@ class Answer:
 
 def preference(value: float) -> Answer:
     """Answer to a comparison from its value: 0.0 first, 1.0 second, 0.5 equal."""
-    outcome = Outcome.EQUAL if value == 0.5 else Outcome.FIRST if value < 0.5 else Outcome.SECOND
-    return Answer(outcome, value)
+    if value == 0.5:
+        return Answer(Outcome.EQUAL, value)
+    if value < 0.5:
+        return Answer(Outcome.FIRST, value)
+    return Answer(Outcome.SECOND, value)
 
 
 class Signed(Protocol):
@@ -300,6 +315,14 @@ class Signed(Protocol):
 
     @property
     def signature(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class RecordedTeacher:
+    """Name and signature to record an answer under, where somebody else records it: an importer, or the label page."""
+
+    name: str
+    signature: str
 
 
 Scale = tuple[float | None, tuple[float, float] | None]
@@ -407,9 +430,12 @@ def true_preference(first: Segment, second: Segment, equal_below: float = 0.0) -
     """True preference of a pair, by the environment's own reward: 0.0, 1.0, or 0.5 where returns differ by no more than
     `equal_below`; None where it is unknown."""
     difference = second.true_return - first.true_return
+    # NaN if a reward of either is unknown.
     if np.isnan(difference):
         return None
-    return 0.5 if abs(difference) <= equal_below else float(difference > 0)
+    if abs(difference) <= equal_below:
+        return 0.5
+    return float(difference > 0)
 
 
 def sentences_of(goal: str | Sequence[str]) -> tuple[str, ...]:
@@ -418,17 +444,26 @@ def sentences_of(goal: str | Sequence[str]) -> tuple[str, ...]:
     Raises:
         BadInput: it is neither.
     """
-    sentences = tuple(goal) if isinstance(goal, Iterable) and not isinstance(goal, str) else (goal,)
+    sentences: tuple[Any, ...] = (goal,)
+    if isinstance(goal, Iterable) and not isinstance(goal, str):
+        sentences = tuple(goal)
     if not all(isinstance(sentence, str) for sentence in sentences):
         raise BadInput(f"goal must be a sentence, or a list of sentences, not {repr(goal)[:80]}")
     return sentences
 
 
-def _check_count(kind: QuestionKind, segments: Sequence[Any], given: Any) -> None:
-    count, wanted = (2, "two segments, (first, second)") if kind == "compare" else (1, "one segment, (segment,)")
+def _check_count(kind: QuestionKind, segments: Sequence[Any], argument: Any) -> None:
+    """Refuse another number of segments than this kind of question is about; `argument` is what the user passed."""
+    count = 1
+    expected = "one segment, (segment,)"
+    if kind == "compare":
+        count = 2
+        expected = "two segments, (first, second)"
     if len(segments) != count:
-        found = len(segments) if isinstance(given, tuple | list) else _described(given)
-        raise ValueError(f"a question of kind '{kind}' must be about {wanted}, not {found}")
+        actual = str(len(segments))
+        if not isinstance(argument, tuple | list):
+            actual = _described(argument)
+        raise ValueError(f"a question of kind '{kind}' must be about {expected}, not {actual}")
 
 
 def _are_frames(frames: Any) -> bool:
@@ -438,7 +473,8 @@ def _are_frames(frames: Any) -> bool:
     return frames.ndim == 4 and frames.shape[3] == 3 and frames.size > 0
 
 
-def _described(found: Any) -> str:
-    """What was given in the place of frames, for complaints."""
-    is_array = hasattr(found, "dtype") and hasattr(found, "shape")
-    return f"{found.dtype}{list(found.shape)}" if is_array else type(found).__name__
+def _described(value: Any) -> str:
+    """Dtype and shape of an array, or the type of anything else, for error messages."""
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{value.dtype}{list(value.shape)}"
+    return type(value).__name__

@@ -21,7 +21,17 @@ from pydantic import NonNegativeFloat, PositiveInt, model_validator
 from sightline.config.blocks import Reach, checked_block
 from sightline.errors import BadInput
 from sightline.images import Picture
-from sightline.labels.types import PREFERENCES, Answer, ModelCall, Outcome, Question, QuestionKind, Segment, Teacher
+from sightline.labels.types import (
+    MIRRORED,
+    PREFERENCES,
+    Answer,
+    ModelCall,
+    Outcome,
+    Question,
+    QuestionKind,
+    Segment,
+    Teacher,
+)
 from sightline.models.chat.calling import Attempt, RateLimitedClient, check
 from sightline.models.chat.config import ChatModelConfig
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Refused
@@ -33,7 +43,6 @@ from sightline.teachers.base import TeacherConfig, TeacherContext
 from sightline.teachers.parsing import expectation, parse_choice, parse_number, probabilities
 
 _JUDGEMENTS = (Outcome.FIRST, Outcome.SECOND, Outcome.EQUAL, Outcome.VALUE)
-_OTHER_WAY_ROUND = {Outcome.FIRST: Outcome.SECOND, Outcome.SECOND: Outcome.FIRST}
 _ALTERNATIVES = {"compare": 5, "rate": 20, "score": 20}
 """Number of alternative tokens with log-probabilities to request: enough to hold every answer."""
 LONGEST_FAREWELL = 20.0
@@ -60,17 +69,18 @@ class _Interview:
     """State of a question while it is asked: all requests and replies so far.
 
     Attributes:
+        pictures: those of each segment, in order of time.
         occasion: see `Teacher.occasion`.
+        earlier_replies: replies to it that were paid for before and were not used yet.
+        request_counts: how often each stage was requested, by whether the pictures were swapped.
     """
 
     question: Question
-    shown: tuple[tuple[Picture, ...], ...]
+    pictures: tuple[tuple[Picture, ...], ...]
     occasion: str
     exchanges: list[ModelCall] = field(default_factory=list)
-    paid: list[ModelCall] = field(default_factory=list)
-    """Replies to it that were paid for before and were not used yet."""
-    said: Counter[tuple[str, bool]] = field(default_factory=Counter)
-    """How often each stage has come, by whether the pictures were swapped."""
+    earlier_replies: list[ModelCall] = field(default_factory=list)
+    request_counts: Counter[tuple[str, bool]] = field(default_factory=Counter)
 
 
 class ChatTeacherConfig(TeacherConfig, ChatModelConfig):
@@ -145,7 +155,8 @@ class ChatTeacher(Teacher):
     """
 
     def __init__(self, model: str, **options: Any) -> None:
-        config = self.config = checked_block(ChatTeacherConfig, {"model": model} | options)
+        config = checked_block(ChatTeacherConfig, {"model": model} | options)
+        self.config = config
         self.name = f"chat {config.model}"
         self._model = config.open()
         self._limits = config.limits(self._model)
@@ -158,7 +169,8 @@ class ChatTeacher(Teacher):
         where = self._model.where
         if config.url and is_this_machine(config.url):
             # Not of a port: a server here is known by its model.
-            where = "this machine" + where[len(where.partition("?")[0].partition("/")[0]) :]
+            host = where.partition("?")[0].partition("/")[0]
+            where = "this machine" + where.removeprefix(host)
         self.signature = (
             f"chat provider={config.provider} where={where} model={config.model} "
             f"prompts={prompts.PROMPT_VERSION} {settings} options={extra}"
@@ -195,7 +207,9 @@ class ChatTeacher(Teacher):
     @property
     def exhausted(self) -> str:
         quota = self._calls.exhausted
-        return "" if quota is None else f"{self._model.where} answers no more: {quota}"
+        if quota is None:
+            return ""
+        return f"{self._model.where} answers no more: {quota}"
 
     def give_up(self) -> None:
         """Begin no further question, wait a little for those under way, and fail the rest of them.
@@ -209,30 +223,33 @@ class ChatTeacher(Teacher):
     # -- one question --------------------------------------------------------------------------------------------
 
     async def _answer(self, ask: Ask, question: Question) -> Answer:
-        began = time.monotonic()
+        start = time.monotonic()
         frames = [pick_frames(segment, self.config.frames) for segment in question.segments]
+        # No money for what is known: the model would be shown the same pictures twice.
         if question.kind == "compare" and np.array_equal(frames[0], frames[-1]):
             return Answer(Outcome.EQUAL, 0.5, reason="the frames are identical")
-        shown = tuple(tuple(map(Picture, of_one)) for of_one in frames)
-        interview = _Interview(question, shown, self.occasion(question))
-        interview.paid.extend(self.recall(question))
+        pictures = tuple(tuple(map(Picture, of_segment)) for of_segment in frames)
+        interview = _Interview(question, pictures, self.occasion(question))
+        interview.earlier_replies.extend(self.recall(question))
         try:
             opinion = await self._vote(ask, interview)
         except asyncio.CancelledError:
+            # Given up: the exchanges until here cost money, so they go into the answer. Any other end is the caller's.
             if not self._cancel_token.cancelled:
                 raise
             opinion = Opinion(Outcome.FAILED, reason="given up")
         return Answer(
-            opinion.outcome,
-            PREFERENCES.get(opinion.outcome, opinion.value),
-            opinion.confidence,
-            opinion.reason,
-            tuple(interview.exchanges),
-            time.monotonic() - began,
+            outcome=opinion.outcome,
+            value=PREFERENCES.get(opinion.outcome, opinion.value),
+            confidence=opinion.confidence,
+            reason=opinion.reason,
+            exchanges=tuple(interview.exchanges),
+            seconds=time.monotonic() - start,
         )
 
     async def _vote(self, ask: Ask, interview: _Interview) -> Opinion:
         opinions: list[Opinion] = []
+        # One after the other: no vote is paid for that can change nothing any more.
         while len(opinions) < self.config.votes and not _decided(opinions, self.config.votes):
             opinions.append(await self._opinion(ask, interview))
         if self.config.votes == 1:
@@ -243,22 +260,29 @@ class ChatTeacher(Teacher):
         opinion = await self._once(ask, interview, swapped=False)
         if interview.question.kind != "compare" or not self.config.swap or opinion.outcome not in _JUDGEMENTS:
             return opinion
-        return both_orders(opinion, await self._once(ask, interview, swapped=True))
+        # Models prefer a place, whatever is there: only an opinion that survives the swap counts.
+        opinion_when_swapped = await self._once(ask, interview, swapped=True)
+        return both_orders(opinion, opinion_when_swapped)
 
     async def _once(self, ask: Ask, interview: _Interview, swapped: bool) -> Opinion:
         """Ask for one reply, in one stage or two."""
-        question, structured = interview.question, self.config.structured
-        shown = interview.shown[::-1] if swapped else interview.shown
-        stage: str = question.kind
+        question = interview.question
+        structured = self.config.structured
+        pictures = interview.pictures
+        if swapped:
+            pictures = pictures[::-1]
         if self.config.stages == 1:
-            prompt = prompts.ask_at_once(question, shown, structured)
+            stage: str = question.kind
+            prompt = prompts.ask_at_once(question, pictures, structured)
         else:
-            report = await self._say(ask, interview, prompts.describe(question, shown), "describe", swapped)
-            if isinstance(report, Opinion):
-                return report
-            if not report.text.strip():
+            # A description first, then the label from its text alone, as in RL-VLM-F.
+            description = await self._say(ask, interview, prompts.describe(question, pictures), "describe", swapped)
+            if isinstance(description, Opinion):
+                return description
+            if not description.text.strip():
                 return Opinion(Outcome.FAILED, reason=f"the description is empty: {self._cut_off()}")
-            prompt, stage = prompts.label(question, report.text.strip(), structured), "label"
+            stage = "label"
+            prompt = prompts.label(question, description.text.strip(), structured)
         reply = await self._say(ask, interview, prompt, stage, swapped)
         if isinstance(reply, Opinion):
             return reply
@@ -266,7 +290,10 @@ class ChatTeacher(Teacher):
         if opinion.outcome is Outcome.UNPARSABLE and reply.cut_off:
             # A failure: it is asked again when there is room for more.
             opinion = Opinion(Outcome.FAILED, reason=f"{opinion.reason}: {self._cut_off()}")
-        return replace(opinion, outcome=_OTHER_WAY_ROUND.get(opinion.outcome, opinion.outcome)) if swapped else opinion
+        if swapped:
+            # The first picture was the second segment.
+            opinion = replace(opinion, outcome=MIRRORED.get(opinion.outcome, opinion.outcome))
+        return opinion
 
     async def _say(
         self, ask: Ask, interview: _Interview, prompt: prompts.TeacherPrompt, stage: str, swapped: bool
@@ -274,31 +301,47 @@ class ChatTeacher(Teacher):
         """Send a prompt and record every attempt; returns the reply, or a failed opinion if there is none."""
         request = self._request(prompt, interview.question)
         if interview.occasion:  # each vote is one of its own
-            interview.said[stage, swapped] += 1
-            vote = interview.said[stage, swapped]
+            interview.request_counts[stage, swapped] += 1
+            vote = interview.request_counts[stage, swapped]
             request = replace(request, occasion=f"{interview.occasion} {stage} {swapped} {vote}")
-        paid = _take_paid(interview, request.text, stage, swapped, prompt.decides)
-        if paid is not None:
-            interview.exchanges.append(paid)
-            return ChatReply(paid.reply)
+        earlier_reply = _take_earlier_reply(interview, request.text, stage, swapped, prompt.decides)
+        if earlier_reply is not None:
+            interview.exchanges.append(earlier_reply)
+            return ChatReply(earlier_reply.reply)
 
-        def note(attempt: Attempt) -> None:
-            heard = attempt.reply or attempt.error
-            read, wrote = (heard.input_tokens, heard.output_tokens) if heard else (0, 0)
-            cost = (read * self.config.input_price + wrote * self.config.output_price) / 1e6
-            text, model = (attempt.reply.text, attempt.reply.model) if attempt.reply else ("", "")
-            error = str(attempt.error or "")
-            interview.exchanges.append(
-                ModelCall(stage, swapped, request.text, text, read, wrote, attempt.seconds, cost, error, model)
+        def record(attempt: Attempt) -> None:
+            """Add an attempt to the exchanges, with its cost: also one that failed has read the prompt."""
+            input_tokens = 0
+            output_tokens = 0
+            response = attempt.reply or attempt.error
+            if response:
+                input_tokens = response.input_tokens
+                output_tokens = response.output_tokens
+            cost = (input_tokens * self.config.input_price + output_tokens * self.config.output_price) / 1e6
+            call = ModelCall(
+                stage=stage,
+                swapped=swapped,
+                prompt=request.text,
+                reply=attempt.reply.text if attempt.reply else "",
+                input_tokens=input_tokens,
+                output_tokens=output_tokens,
+                seconds=attempt.seconds,
+                cost=cost,
+                error=str(attempt.error or ""),
+                model=attempt.reply.model if attempt.reply else "",
             )
+            interview.exchanges.append(call)
 
-        last = (await self._calls.attempts(ask, request, note))[-1]
+        attempts = await self._calls.attempts(ask, request, record)
+        last = attempts[-1]
         if last.reply is not None:
+            # On disk before the next request: a kill in between loses no money.
             if self._needs_several(interview.question):
                 self.keep(interview.question, interview.exchanges[-1])
             return last.reply
-        outcome = Outcome.REFUSED if isinstance(last.error, Refused) else Outcome.FAILED
-        return Opinion(outcome, reason=str(last.error))
+        if isinstance(last.error, Refused):
+            return Opinion(Outcome.REFUSED, reason=str(last.error))
+        return Opinion(Outcome.FAILED, reason=str(last.error))
 
     def _needs_several(self, question: Question) -> bool:
         """Whether an answer to a question takes several replies."""
@@ -309,11 +352,15 @@ class ChatTeacher(Teacher):
         return f"it was cut off at the limit of {self.config.max_tokens} tokens; raise reward.teacher.max_tokens"
 
     def _request(self, prompt: prompts.TeacherPrompt, question: Question) -> ChatRequest:
-        alternatives = _ALTERNATIVES[question.kind] if prompt.decides else 0
+        alternatives = 0
+        if prompt.decides:
+            alternatives = _ALTERNATIVES[question.kind]
         return ChatRequest(prompt.parts, prompt.schema, self.config.temperature, self.config.max_tokens, alternatives)
 
 
-def _take_paid(interview: _Interview, prompt: str, stage: str, swapped: bool, decides: bool) -> ModelCall | None:
+def _take_earlier_reply(
+    interview: _Interview, prompt: str, stage: str, swapped: bool, decides: bool
+) -> ModelCall | None:
     """Take a reply to the same prompt that was paid for when the question was asked before; None if there is none.
 
     One that decided nothing is not taken: it may have been cut off, which is why it was asked in vain. Nor are scores,
@@ -321,13 +368,13 @@ def _take_paid(interview: _Interview, prompt: str, stage: str, swapped: bool, de
     """
     if decides and interview.question.kind == "score":
         return None
-    for reply in interview.paid:
+    for reply in interview.earlier_replies:
         is_same = (reply.stage, reply.swapped, reply.prompt) == (stage, swapped, prompt)
         if not is_same or not reply.reply.strip():
             continue
         if decides and read_reply(interview.question, ChatReply(reply.reply)).outcome not in _JUDGEMENTS:
             continue
-        interview.paid.remove(reply)
+        interview.earlier_replies.remove(reply)
         return reply
     return None
 
@@ -351,9 +398,11 @@ def read_reply(question: Question, reply: ChatReply) -> Opinion:
     confidence = chances.get(str(parsed.number))
     if question.kind == "rate":
         return Opinion(Outcome.VALUE, float(parsed.number), confidence)
-    mean = expectation(chances)
-    number = parsed.number if mean is None else mean
-    return Opinion(Outcome.VALUE, number / prompts.HIGHEST_SCORE, confidence)
+    # The mean over what it might have said is finer and steadier than the one score that it wrote.
+    score = expectation(chances)
+    if score is None:
+        score = parsed.number
+    return Opinion(Outcome.VALUE, score / prompts.HIGHEST_SCORE, confidence)
 
 
 def both_orders(first: Opinion, second: Opinion) -> Opinion:
@@ -362,8 +411,10 @@ def both_orders(first: Opinion, second: Opinion) -> Opinion:
         return second
     if first.outcome is not second.outcome:
         return Opinion(Outcome.UNSURE, reason="changes with the order")
-    confidences = [c for c in (first.confidence, second.confidence) if c is not None]
-    return replace(first, confidence=statistics.fmean(confidences) if confidences else None)
+    confidences = [value for value in (first.confidence, second.confidence) if value is not None]
+    if not confidences:
+        return first
+    return replace(first, confidence=statistics.fmean(confidences))
 
 
 def count_votes(opinions: Sequence[Opinion], votes: int, kind: QuestionKind) -> Opinion:
@@ -376,13 +427,19 @@ def count_votes(opinions: Sequence[Opinion], votes: int, kind: QuestionKind) -> 
     outcome, most = counts.most_common(1)[0]
     tally = ", ".join(f"{count} {which.value}" for which, count in counts.most_common())
     if 2 * most <= votes:
-        return Opinion(Outcome.FAILED if counts[Outcome.FAILED] else Outcome.UNSURE, reason=f"no majority: {tally}")
+        # A vote that failed might have decided: the question is asked again, which after UNSURE it is not.
+        undecided = Outcome.FAILED if counts[Outcome.FAILED] else Outcome.UNSURE
+        return Opinion(undecided, reason=f"no majority: {tally}")
     if outcome is Outcome.VALUE:
         values = [opinion.value for opinion in opinions if opinion.value is not None]
-        middle = statistics.fmean(values) if kind == "score" else float(statistics.median_low(values))
-        return Opinion(Outcome.VALUE, middle, values.count(middle) / len(values) if kind == "rate" else None)
+        if kind == "score":
+            return Opinion(Outcome.VALUE, statistics.fmean(values))
+        # Levels are an order, not distances: their middle is the median, one that was given.
+        level = float(statistics.median_low(values))
+        return Opinion(Outcome.VALUE, level, values.count(level) / len(values))
+    share = most / len(opinions) if outcome in _JUDGEMENTS else None
     reason = next(opinion.reason for opinion in opinions if opinion.outcome is outcome)
-    return Opinion(outcome, None, most / len(opinions) if outcome in _JUDGEMENTS else None, reason)
+    return Opinion(outcome, None, share, reason)
 
 
 def _decided(opinions: Sequence[Opinion], votes: int) -> bool:

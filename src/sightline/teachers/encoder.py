@@ -46,6 +46,7 @@ class EncoderTeacherConfig(TeacherConfig):
         return f"encoder, {self.encoder}"
 
     def build(self, context: TeacherContext) -> EncoderTeacher:
+        # The reward's encoder serves for both, if it is the same: weights are in memory once.
         encoder = context.encoder
         if encoder is None or (encoder.name, encoder.aspect) != (self.encoder, self.aspect):
             encoder = load_encoder(self.encoder, context.device, aspect=self.aspect)
@@ -99,8 +100,10 @@ class EncoderTeacher(Teacher):
     def answers(self, questions: Iterable[Question]) -> Generator[tuple[int, Answer]]:
         """Yield (index, answer) in the order of the questions."""
         questions = list(questions)
-        rewards = self._rewards({s.digest: s for question in questions for s in question.segments})
-        scale = self.reward_range or (min(rewards.values(), default=0.0), max(rewards.values(), default=0.0))
+        rewards = self._rewards(_segments_of(questions))
+        scale = self.reward_range
+        if scale is None:
+            scale = (min(rewards.values(), default=0.0), max(rewards.values(), default=0.0))
         for index, question in enumerate(questions):
             values = [rewards[segment.digest] for segment in question.segments]
             if question.kind == "compare":
@@ -111,12 +114,14 @@ class EncoderTeacher(Teacher):
     def measure_scale(self, questions: Sequence[Question], returns: np.ndarray) -> Scale:
         if questions[0].kind == "compare":
             return None, None
-        rewards = self._rewards({s.digest: s for question in questions for s in question.segments}).values()
+        rewards = self._rewards(_segments_of(questions)).values()
         return None, (min(rewards), max(rewards))
 
     def check_frames(self, frame: np.ndarray, warn: Callable[[str], None]) -> None:
-        cropped = warn_of_cropping(self.encoder, frame.shape[0], frame.shape[1], "reward.teacher.aspect")
-        for warning in (cropped, warn_of_unfamiliar_pictures(self.encoder, frame[None])):
+        height, width = frame.shape[:2]
+        of_cropping = warn_of_cropping(self.encoder, height, width, "reward.teacher.aspect")
+        of_unfamiliarity = warn_of_unfamiliar_pictures(self.encoder, frame[None])
+        for warning in (of_cropping, of_unfamiliarity):
             if warning:
                 warn(warning)
 
@@ -131,11 +136,14 @@ class EncoderTeacher(Teacher):
     def _rewards(self, segments: dict[str, Segment]) -> dict[str, float]:
         """Digest -> mean reward of the segment's frames."""
         rewards: dict[str, float] = {}
-        for together in _in_batches(segments):
-            per_frame = self._reward_model(np.concatenate([segments[digest].frames for digest in together]))
-            ends = np.cumsum([len(segments[digest].frames) for digest in together])
-            parts = np.split(per_frame.astype(np.float64), ends[:-1])
-            rewards |= {digest: float(part.mean()) for digest, part in zip(together, parts, strict=True)}
+        for batch in _in_batches(segments):
+            frames = [segments[digest].frames for digest in batch]
+            per_frame = self._reward_model(np.concatenate(frames)).astype(np.float64)
+            # Back to segments: where each ends in the batch.
+            ends = np.cumsum([len(of_segment) for of_segment in frames])
+            per_segment = np.split(per_frame, ends[:-1])
+            for digest, values in zip(batch, per_segment, strict=True):
+                rewards[digest] = float(values.mean())
         return rewards
 
 
@@ -147,14 +155,25 @@ def fingerprint(reward_model: ZeroShotReward) -> str:
     picture = reward_model.encoder.embed_frames(rng.integers(0, 256, (1, side, side, 3), np.uint8))
     probes = rng.standard_normal((16, picture.shape[1])).astype(np.float32)
     probes /= np.linalg.norm(probes, axis=1, keepdims=True)
-    seen = np.concatenate([probes @ picture[0], reward_model.head(probes)])
-    return hashlib.sha256(np.rint(seen * 1000).astype(np.int32).tobytes()).hexdigest()[:8]
+    numbers = np.concatenate([probes @ picture[0], reward_model.head(probes)])
+    rounded = np.rint(numbers * 1000).astype(np.int32)
+    return hashlib.sha256(rounded.tobytes()).hexdigest()[:8]
+
+
+def _segments_of(questions: Sequence[Question]) -> dict[str, Segment]:
+    """Digest -> segment; one that several questions are about is in there once."""
+    segments: dict[str, Segment] = {}
+    for question in questions:
+        segments |= {segment.digest: segment for segment in question.segments}
+    return segments
 
 
 def _value(question: Question, reward: float, scale: tuple[float, float]) -> float:
     """Level or score: the position on the scale, its middle where the scale has no length."""
     low, high = scale
-    position = float(np.clip((reward - low) / (high - low), 0.0, 1.0)) if high > low else 0.5
+    position = 0.5
+    if high > low:
+        position = float(np.clip((reward - low) / (high - low), 0.0, 1.0))
     if question.kind == "score":
         return round(position, 4)  # what is beyond depends on how many frames were read together
     return float(min(int(position * question.levels), question.levels - 1))
@@ -172,7 +191,8 @@ def _in_batches(segments: dict[str, Segment]) -> Iterator[list[str]]:
             length = len(segments[digest].frames)
             if batch and frames + length > FRAMES_AT_ONCE:
                 yield batch
-                batch, frames = [], 0
+                batch = []
+                frames = 0
             batch.append(digest)
             frames += length
         yield batch

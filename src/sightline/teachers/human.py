@@ -18,8 +18,6 @@ POLL = 0.5
 """Polling interval of the store, in seconds."""
 SECOND_THOUGHTS = 3.0
 """Delay in seconds before an answer is passed on, so that an undo usually comes before it is used."""
-
-
 PEOPLE_SEE = (224, 224)
 """Default frame size (height, width) for people and chat models, unless the recipe says otherwise."""
 
@@ -36,7 +34,9 @@ class HumanTeacherConfig(TeacherConfig):
     shown_size: ClassVar[tuple[int, int] | None] = PEOPLE_SEE
 
     def facts(self) -> str:
-        return "human" if self.name == "human" else f"human, {self.name}"
+        if self.name == "human":
+            return "human"
+        return f"human, {self.name}"
 
     def build(self, context: TeacherContext) -> None:
         return None
@@ -90,32 +90,36 @@ class HumanTeacher(Teacher):
         """
         questions = list(questions)
         context = self._context() if callable(self._context) else self._context
+        # Answered by an earlier run, or while nothing ran.
         unanswered = [question for question in questions if self._find(question) is None]
         self._store.wait_for(unanswered, self, context)
         if unanswered:
             self._say_where(len(unanswered))
-        open_ones = dict(enumerate(questions))
-        came: dict[int, float] = {}
-        began = time.monotonic()
+        open_questions = dict(enumerate(questions))
+        answer_times: dict[int, float] = {}  # index of a question -> when its answer was first seen
+        start = time.monotonic()
         try:
-            while open_ones and not self._given_up.is_set():
+            while open_questions and not self._given_up.is_set():
                 now = time.monotonic()
-                late = now - began >= self._timeout
-                for i, question in list(open_ones.items()):
+                is_over = now - start >= self._timeout
+                for i, question in list(open_questions.items()):
                     answer = self._find(question)
                     if answer is None:
-                        came.pop(i, None)
-                    if answer is None and late:
-                        answer = self._nobody_answered(now - began)
+                        # Not answered, or undone: then its next answer is waited for as long again.
+                        answer_times.pop(i, None)
+                    if answer is None and is_over:
+                        answer = self._nobody_answered(now - start)
                         self._store.record(question, self, answer, context)
-                    if answer is not None and (late or now - came.setdefault(i, now) >= SECOND_THOUGHTS):
-                        del open_ones[i]
+                    if answer is not None and (is_over or now - answer_times.setdefault(i, now) >= SECOND_THOUGHTS):
+                        del open_questions[i]
                         yield i, answer
-                if open_ones:
-                    self._wait(min(POLL, max(0.0, self._timeout - (time.monotonic() - began))))
+                if open_questions:
+                    remaining = self._timeout - (time.monotonic() - start)
+                    self._wait(min(POLL, max(0.0, remaining)))
         finally:
+            # Those given up go on waiting: people may answer while nothing runs.
             if not self._given_up.is_set():
-                self._store.withdraw(list(open_ones.values()), self.signature)
+                self._store.withdraw(list(open_questions.values()), self.signature)
 
     def give_up(self) -> None:
         """Stop waiting; called from another thread than the one that takes the answers."""
@@ -134,8 +138,9 @@ class HumanTeacher(Teacher):
         if self._said:
             return
         folder = self._store.folder
-        in_run = folder.name == "labels" and (folder.parent / "recipe.yaml").is_file()
-        where = shlex.quote(str(folder.parent if in_run else folder))
+        # A run is what people know; its store is a folder in it.
+        if folder.name == "labels" and (folder.parent / "recipe.yaml").is_file():
+            folder = folder.parent
         waiting = "1 question waits" if count == 1 else f"{count} questions wait"
-        self._say(f"{waiting} for people; in another terminal: sightline label serve {where}")
+        self._say(f"{waiting} for people; in another terminal: sightline label serve {shlex.quote(str(folder))}")
         self._said = True

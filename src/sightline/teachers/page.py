@@ -24,7 +24,7 @@ from typing import Any, get_args
 from sightline.errors import BadInput, RunFailed
 from sightline.labels.store import LabelStore, existing_store
 from sightline.runs.files import MAX_PICTURE, read_bytes
-from sightline.teachers.queue import LabelQueue, NotWaiting, Said
+from sightline.teachers.queue import Choice, LabelQueue, NotWaiting
 
 HOST = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -65,7 +65,8 @@ def serve(path: Path, who: str, port: int, say: Callable[[str], None]) -> None:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             count = server.queue.answered
-            say(f"label page closed; {count} answer{'' if count == 1 else 's'} recorded")
+            answers = "1 answer" if count == 1 else f"{count} answers"
+            say(f"label page closed; {answers} recorded")
 
 
 class PageServer(ThreadingHTTPServer):
@@ -94,8 +95,11 @@ class PageServer(ThreadingHTTPServer):
         except OSError as error:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise RunFailed(f"the label page cannot be served: {error.strerror or error}") from error
-            why = "in use" if error.errno == errno.EADDRINUSE else "not allowed"
-            raise BadInput(f"port {port} is {why}; name another, such as --port {max(port, 1024) + 1}") from error
+            reason = "not allowed"
+            if error.errno == errno.EADDRINUSE:
+                reason = "in use"
+            raise BadInput(f"port {port} is {reason}; name another, such as --port {max(port, 1024) + 1}") from error
+        # Names that a request may call this server by: another one is a page elsewhere whose name leads here.
         self.own_hosts = {f"{name}:{self.server_port}" for name in NAMES}
         if self.server_port == 80:
             self.own_hosts |= set(NAMES)
@@ -141,7 +145,8 @@ class _Handler(BaseHTTPRequestHandler):
             page = self.server.template.replace("{{nonce}}", nonce).replace("{{token}}", self.server.token)
             self._send(HTTPStatus.OK, page.encode(), "text/html; charset=utf-8", nonce=nonce)
         elif frame := FRAME.fullmatch(self.path):
-            file = self.server.queue.store.folder / "frames" / frame[1][:2] / f"{frame[1]}.png"
+            digest = frame[1]
+            file = self.server.queue.store.folder / "frames" / digest[:2] / f"{digest}.png"
             try:
                 picture = read_bytes(file, MAX_PICTURE)
             except (OSError, BadInput):
@@ -157,8 +162,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise RequestRefused(
                 HTTPStatus.FORBIDDEN, "the page is from an earlier server; open the address that was printed"
             )
-        asked = self._body()
-        tab = asked.get("tab")
+        message = self._body()
+        tab = message.get("tab")
         if not isinstance(tab, str) or not TAB.fullmatch(tab):
             raise RequestRefused(HTTPStatus.BAD_REQUEST, "say which tab asks")
         queue = self.server.queue
@@ -166,22 +171,26 @@ class _Handler(BaseHTTPRequestHandler):
             case "/api/next":
                 reply = queue.next(tab)
             case "/api/hold":
-                reply = queue.hold(tab, _text(asked, "key"))
+                reply = queue.hold(tab, _text(message, "key"))
             case "/api/undo":
                 reply = queue.undo(tab)
             case "/api/answer":
-                reply = self._record(tab, asked)
+                reply = self._record(tab, message)
             case _:
                 raise RequestRefused(HTTPStatus.NOT_FOUND, "nothing is here")
         self._send_json(HTTPStatus.OK, reply)
 
-    def _record(self, tab: str, asked: dict[str, Any]) -> dict[str, Any]:
-        said: Any = asked.get("said")
-        if said not in get_args(Said):
-            raise RequestRefused(HTTPStatus.BAD_REQUEST, f"'said' is one of {', '.join(get_args(Said))}")
-        value = _number(asked, "value") if said == "value" else None
+    def _record(self, tab: str, message: dict[str, Any]) -> dict[str, Any]:
+        choice: Any = message.get("said")
+        if choice not in get_args(Choice):
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, f"'said' is one of {', '.join(get_args(Choice))}")
+        value = None
+        if choice == "value":
+            value = _number(message, "value")
+        key = _text(message, "key")
+        seconds = _number(message, "seconds")
         try:
-            return self.server.queue.answer(tab, _text(asked, "key"), said, value, _number(asked, "seconds"))
+            return self.server.queue.answer(tab, key, choice, value, seconds)
         except NotWaiting:
             raise RequestRefused(
                 HTTPStatus.CONFLICT, "that question was answered elsewhere, or is no longer asked"
@@ -209,11 +218,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _check_cookie(self) -> None:
         cookies = ";".join(self.headers.get_all("Cookie") or []).split(";")
-        named = dict(cookie.strip().partition("=")[::2] for cookie in cookies)
-        self._check_key(named.get(self.server.cookie, ""))
+        values = dict(cookie.strip().partition("=")[::2] for cookie in cookies)
+        self._check_key(values.get(self.server.cookie, ""))
 
-    def _check_key(self, given: str) -> None:
-        if not hmac.compare_digest(given.encode(), self.server.key.encode()):
+    def _check_key(self, key: str) -> None:
+        # In constant time, so that a guess cannot be improved by the time that its refusal takes.
+        if not hmac.compare_digest(key.encode(), self.server.key.encode()):
             raise RequestRefused(HTTPStatus.FORBIDDEN, NO_KEY)
 
     def _let_in(self) -> None:
@@ -231,7 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"no more than {MAX_BODY} bytes")
         try:
             document = json.loads(self.rfile.read(int(lengths[0])))
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError):  # no JSON, or nested without end
             document = None
         if not isinstance(document, dict):
             raise RequestRefused(HTTPStatus.BAD_REQUEST, "send a JSON object")
@@ -263,14 +273,19 @@ class _Handler(BaseHTTPRequestHandler):
         nonce: str = "",
         more: dict[str, str] | None = None,
     ) -> None:
-        own = f"script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src 'self' data:; connect-src 'self'; "
+        sources = ""
+        if nonce:
+            # The page's own script and style carry the nonce; nothing else may run or load.
+            sources = (
+                f"script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src 'self' data:; connect-src 'self'; "
+            )
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", cache)
         self.send_header(
             "Content-Security-Policy",
-            f"default-src 'none'; {own if nonce else ''}base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+            f"default-src 'none'; {sources}base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
         )
         for name, value in (
             ("X-Frame-Options", "DENY"),
@@ -294,15 +309,15 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: requests should not fill the terminal."""
 
 
-def _text(asked: dict[str, Any], name: str) -> str:
-    value = asked.get(name)
+def _text(message: dict[str, Any], name: str) -> str:
+    value = message.get(name)
     if not isinstance(value, str):
         raise RequestRefused(HTTPStatus.BAD_REQUEST, f"'{name}' must be text")
     return value
 
 
-def _number(asked: dict[str, Any], name: str) -> float:
-    value = asked.get(name)
+def _number(message: dict[str, Any], name: str) -> float:
+    value = message.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RequestRefused(HTTPStatus.BAD_REQUEST, f"'{name}' must be a number")
     try:

@@ -77,20 +77,24 @@ class Parsed:
 def parse_choice(text: str) -> Parsed:
     """Parse a comparison of two: FIRST, SECOND, EQUAL or UNSURE."""
 
-    def read(said: str) -> Parsed | None:
-        plain = _without_lead(said)
+    def read(answer: str) -> Parsed | None:
+        plain = _without_lead(answer)
         nearer = _NEARER.fullmatch(plain)
-        plain = nearer["which"] if nearer else plain
-        return next((Parsed(outcome) for outcome, spelling in _SPELLINGS.items() if spelling.fullmatch(plain)), None)
+        if nearer:
+            plain = nearer["which"]
+        for outcome, spelling in _SPELLINGS.items():
+            if spelling.fullmatch(plain):
+                return Parsed(outcome)
+        return None
 
-    return _parse(text, read, lambda line: [_REASON.split(part, 1)[0] for part in _SENTENCE_END.split(line)])
+    return _parse(text, read, _without_reasons)
 
 
 def parse_number(text: str, highest: int) -> Parsed:
     """Parse a level or a score: a whole number from 0 to `highest`, or UNSURE."""
 
-    def read(said: str) -> Parsed | None:
-        plain = _without_lead(said)
+    def read(answer: str) -> Parsed | None:
+        plain = _without_lead(answer)
         if _SPELLINGS[Outcome.UNSURE].fullmatch(plain):
             return Parsed(Outcome.UNSURE)
         if not _NUMBER.fullmatch(plain):
@@ -116,34 +120,74 @@ def _parse(
     spoken = text.strip()
     if not spoken:
         return Parsed(Outcome.UNPARSABLE, reason="the reply is empty")
-    found = [(objects[0], one.get("answer")) for objects in find_objects(text) for one in objects]
-    # lists and objects have no text, so they are no answer
-    answers = [[value.text for value in values] for outermost, values in found if outermost.closed and values]
-    # An object without an answer before one that has some repeats the form: {"reason": "…", "answer": "…"}.
-    said = [answer for one in answers for answer in one if one is answers[-1] or any(map(read, one))]
-    if not any(values for _, values in found):
+    candidates, has_answer_key = _answers_in_json(text, read)
+    if not has_answer_key:
+        # No JSON with an answer, so it is on the first or the last line: alone, or in a part of the line.
         lines = [line for line in spoken.splitlines() if line.strip()]
-        for parts in (_CONCLUSION.split, looser):
-            said = said or [part for line in (lines[0], lines[-1]) for part in parts(line) if read(part) is not None]
-    if not said and _DECLINED.match(_plain(spoken)):
+        for split in (_CONCLUSION.split, looser):
+            parts = [*split(lines[0]), *split(lines[-1])]
+            candidates = [part for part in parts if read(part) is not None]
+            if candidates:
+                break
+    if not candidates and _DECLINED.match(_plain(spoken)):
         return Parsed(Outcome.REFUSED, reason="the model declines in its reply")
-    different = {read(answer) for answer in said}
-    if len(different) > 1:
+    readings = {read(candidate) for candidate in candidates}
+    if len(readings) > 1:
         return Parsed(Outcome.UNPARSABLE, reason="the reply gives several answers")
-    only = different.pop() if different else None
-    return only or Parsed(Outcome.UNPARSABLE, reason="the reply gives none of the answers")
+    # None where there is no candidate, and where the only one is no answer.
+    reading = readings.pop() if readings else None
+    return reading or Parsed(Outcome.UNPARSABLE, reason="the reply gives none of the answers")
 
 
-def _without_lead(said: str) -> str:
+def _answers_in_json(text: str, read: Callable[[str], Parsed | None]) -> tuple[list[str], bool]:
+    """Texts under the key `answer` in the JSON objects of a reply, and whether any object has that key.
+
+    An object that was not closed does not count, for the reply was cut off in it: but it has the key, so that no line
+    is taken for an answer instead.
+    """
+    has_answer_key = False
+    answers_by_object: list[list[str]] = []
+    for objects in find_objects(text):
+        outermost = objects[0]
+        for each in objects:
+            values = each.get("answer")
+            if not values:
+                continue
+            has_answer_key = True
+            if outermost.closed:
+                # Lists and objects have no text, so they are no answer.
+                answers_by_object.append([value.text for value in values])
+    candidates: list[str] = []
+    for answers in answers_by_object:
+        # An object without an answer before one that has some repeats the form: {"reason": "…", "answer": "…"}.
+        if answers is answers_by_object[-1] or any(map(read, answers)):
+            candidates += answers
+    return candidates, has_answer_key
+
+
+def _without_reasons(line: str) -> list[str]:
+    """Sentences of a line, each without the reason behind the answer: `Second` of `Second, because …`."""
+    return [_REASON.split(sentence, maxsplit=1)[0] for sentence in _SENTENCE_END.split(line)]
+
+
+def _without_lead(answer: str) -> str:
     """Normalise an answer: lower case, without decoration and without `The answer is`."""
-    plain = _plain(said)
-    return plain[match.end() :] if (match := _LEAD.match(plain)) else plain
+    plain = _plain(answer)
+    lead = _LEAD.match(plain)
+    if lead is None:
+        return plain
+    return plain[lead.end() :]
 
 
 def _plain(text: str) -> str:
     """Normalise a text: lower case, without quotes, brackets and Markdown, and without punctuation around it."""
-    kept = re.sub(r"[*_`\"'“”‘’#>{}\[\]()]+", lambda mark: "'" if mark[0] in "'’" else " ", text)
-    return normalise(kept).strip(" '.,;!:")
+    unmarked = re.sub(r"[*_`\"'“”‘’#>{}\[\]()]+", _without_mark, text)
+    return normalise(unmarked).strip(" '.,;!:")
+
+
+def _without_mark(match: re.Match[str]) -> str:
+    """What stands for a mark: an apostrophe for itself, since it is part of a word (`can't`), else a space."""
+    return "'" if match[0] in "'’" else " "
 
 
 # -- log-probabilities -------------------------------------------------------------------------------------------------
@@ -158,31 +202,44 @@ def probabilities(tokens: Sequence[Token], text: str, answers: Sequence[str]) ->
         everything else.
     """
     mass: dict[str, float] = {}
-    for shown, log_probability in _alternatives(tokens, text):
-        begun = shown.strip().strip("\"'*`").lower()
-        # a token may be the beginning of a word, or hold more than the word; of a number it is the whole
-        meant = [
-            answer
-            for answer in answers
-            if begun == answer
-            or (begun and not answer.isdigit() and (answer.startswith(begun) or begun.startswith(answer)))
-        ]
-        if len(meant) == 1 and not math.isnan(log_probability):
-            mass[meant[0]] = mass.get(meant[0], 0.0) + math.exp(min(log_probability, 0.0))
+    for token, log_probability in _alternatives(tokens, text):
+        matching = _matching_answers(token, answers)
+        # A token that fits several answers, such as the beginning of two, tells none of them.
+        if len(matching) == 1 and not math.isnan(log_probability):
+            (answer,) = matching
+            mass[answer] = mass.get(answer, 0.0) + math.exp(min(log_probability, 0.0))
     total = sum(mass.values())
-    return {answer: share / total for answer, share in mass.items()} if total >= 0.5 else {}
+    if total < 0.5:
+        return {}
+    return {answer: share / total for answer, share in mass.items()}
+
+
+def _matching_answers(token: str, answers: Sequence[str]) -> list[str]:
+    """Answers that a token may stand for: it may be the beginning of a word, or hold more than the word."""
+    start = token.strip().strip("\"'*`").lower()
+    matching: list[str] = []
+    for answer in answers:
+        is_part = bool(start) and (answer.startswith(start) or start.startswith(answer))
+        # Of a number it is the whole: 1 is not the beginning of 10.
+        if start == answer or (is_part and not answer.isdigit()):
+            matching.append(answer)
+    return matching
 
 
 def _alternatives(tokens: Sequence[Token], text: str) -> tuple[tuple[str, float], ...]:
     """Most probable tokens where the answer begins: after the last `"answer":`, or else at the last line."""
-    written = "".join(token.text for token in tokens)
-    if marks := list(re.finditer(r'"answer"\s*:\s*"?', written, re.IGNORECASE)):
+    reply = "".join(token.text for token in tokens)
+    marks = list(re.finditer(r'"answer"\s*:\s*"?', reply, re.IGNORECASE))
+    lines = [line for line in without_thoughts(text).splitlines() if line.strip()]
+    if marks:
         place = marks[-1].end()
+    elif lines:
+        place = reply.rfind(lines[-1].strip())
     else:
-        lines = [line for line in without_thoughts(text).splitlines() if line.strip()]
-        place = written.rfind(lines[-1].strip()) if lines else -1
+        place = -1
     if place < 0:
         return ()
+    # The token that covers this character.
     end = 0
     for token in tokens:
         end += len(token.text)
@@ -199,4 +256,6 @@ def expectation(chances: dict[str, float]) -> float | None:
     """
     numbers = {answer: chance for answer, chance in chances.items() if answer.isascii() and answer.isdigit()}
     total = sum(numbers.values())
-    return sum(int(answer) * chance for answer, chance in numbers.items()) / total if total >= 0.5 else None
+    if total < 0.5:
+        return None
+    return sum(int(answer) * chance for answer, chance in numbers.items()) / total

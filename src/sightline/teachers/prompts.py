@@ -25,7 +25,7 @@ HIGHEST_SCORE = 9
 """Highest score that is asked for: one digit, 0 to 9, which is one token, so that its probabilities are a distribution
 over scores; `Answer.value` is the digit divided by 9."""
 
-Shown = Sequence[Sequence[Picture]]
+SegmentPictures = Sequence[Sequence[Picture]]
 """Pictures shown for each segment of the question, in order of time."""
 
 
@@ -44,39 +44,42 @@ class TeacherPrompt:
     decides: bool = True
 
 
-def ask_at_once(question: Question, shown: Shown, structured: bool) -> TeacherPrompt:
+def ask_at_once(question: Question, pictures: SegmentPictures, structured: bool) -> TeacherPrompt:
     """Prompt for one stage: pictures, goal and the form of the reply in one request."""
-    return TeacherPrompt(
-        (*_pictures(question, shown), f"{_goal(question)}\n\n{_task(question)}\n\n{_form(question, structured)}"),
-        _schema(question) if structured else None,
-    )
+    text = f"{_goal(question)}\n\n{_task(question)}\n\n{_form(question, structured)}"
+    schema = _schema(question) if structured else None
+    return TeacherPrompt((*_picture_parts(question, pictures), text), schema)
 
 
-def describe(question: Question, shown: Shown) -> TeacherPrompt:
+def describe(question: Question, pictures: SegmentPictures) -> TeacherPrompt:
     """Prompt for the first of two stages: a free description of what matters in the pictures."""
     if question.kind == "compare":
-        wanted = (
+        instruction = (
             "Describe what the first shows, then what the second shows, as far as it matters for the goal. Then "
             "compare them: which one is nearer to the goal, and by how much? If there is no difference, or if it "
             "cannot be seen, say so."
         )
     else:
-        wanted = (
+        instruction = (
             "Describe what is shown, as far as it matters for the goal. Then judge how near it is to the goal, and "
             "what is still missing. If that cannot be seen, say so."
         )
-    return TeacherPrompt((*_pictures(question, shown), f"{_goal(question)}\n\n{wanted}"), None, decides=False)
+    text = f"{_goal(question)}\n\n{instruction}"
+    return TeacherPrompt((*_picture_parts(question, pictures), text), None, decides=False)
 
 
 def label(question: Question, description: str, structured: bool) -> TeacherPrompt:
     """Prompt for the second of two stages: the label from the description alone, without the pictures."""
-    subject = "two pictures, the first and the second" if question.kind == "compare" else "a picture"
+    subject = "a picture"
+    if question.kind == "compare":
+        subject = "two pictures, the first and the second"
     text = (
         f"Somebody has looked at {subject}, with a goal in mind.\n\n{_goal(question)}\n\nThis is the report, between "
         f"the lines of dashes:\n-----\n{description}\n-----\n\nGo by the report alone. {_task(question)}\n\n"
         f"{_form(question, structured)}"
     )
-    return TeacherPrompt((text,), _schema(question) if structured else None)
+    schema = _schema(question) if structured else None
+    return TeacherPrompt((text,), schema)
 
 
 def allowed(question: Question) -> tuple[str, ...]:
@@ -88,23 +91,29 @@ def allowed(question: Question) -> tuple[str, ...]:
 
 def highest(question: Question) -> int:
     """Highest level, or highest score before it is divided."""
-    return question.levels - 1 if question.kind == "rate" else HIGHEST_SCORE
+    if question.kind == "rate":
+        return question.levels - 1
+    return HIGHEST_SCORE
 
 
-def _pictures(question: Question, shown: Shown) -> list[Part]:
+def _picture_parts(question: Question, pictures: SegmentPictures) -> list[Part]:
     parts: list[Part] = []
-    names = ("The first", "The second") if question.kind == "compare" else ("This",)
-    for name, pictures in zip(names, shown, strict=True):
-        what = "picture" if len(pictures) == 1 else f"clip, {len(pictures)} pictures in order of time"
-        parts += [f"{name} {what}:", *pictures]
+    names: tuple[str, ...] = ("This",)
+    if question.kind == "compare":
+        names = ("The first", "The second")
+    for name, of_segment in zip(names, pictures, strict=True):
+        medium = "picture"
+        if len(of_segment) > 1:
+            medium = f"clip, {len(of_segment)} pictures in order of time"
+        parts += [f"{name} {medium}:", *of_segment]
     return parts
 
 
 def _goal(question: Question) -> str:
     if len(question.goal) == 1:
         return f"The goal is that the picture shows this: {question.goal[0].rstrip('.')}."
-    said = "\n".join(f"- {sentence}" for sentence in question.goal)
-    return f"The goal is that the picture shows this (several ways to say the same):\n{said}"
+    sentences = "\n".join(f"- {sentence}" for sentence in question.goal)
+    return f"The goal is that the picture shows this (several ways to say the same):\n{sentences}"
 
 
 def _task(question: Question) -> str:
@@ -126,6 +135,7 @@ def _task(question: Question) -> str:
 
 
 def _form(question: Question, structured: bool) -> str:
+    # The answer comes last in either form: the model has written its reason by then.
     answers = allowed(question)
     listed = ", ".join(answers[:-1]) + f" or {answers[-1]}"
     if structured:

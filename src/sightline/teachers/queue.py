@@ -2,74 +2,42 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
-import sqlite3
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sightline.errors import RunFailed
-from sightline.labels.store import DATABASE, Context, LabelStore
-from sightline.labels.types import Answer, Outcome, Question, QuestionKind, preference
+from sightline.labels.store import Context, LabelStore, WaitingQuestion
+from sightline.labels.types import Answer, Outcome, RecordedTeacher, preference
 
 LEASE = 90.0
 """Lease time in seconds of a question that a tab shows; even a page in the background renews it earlier."""
 LONGEST = 24 * 3600.0
 """Maximum plausible time for one answer, in seconds; longer times are cut to this."""
 
-_FIRST = "ORDER BY position, rowid"
-_LISTED = "(SELECT value FROM json_each(?))"
-"""Parts of queries: the order in which questions are asked, and keys that are given as one JSON list."""
-
-Said = Literal["left", "right", "equal", "unsure", "skip", "value"]
+Choice = Literal["left", "right", "equal", "unsure", "skip", "value"]
+"""What a person can choose on the page."""
 
 
 class NotWaiting(Exception):
     """Raised for a question that was already answered elsewhere, or withdrawn."""
 
 
-@dataclass(frozen=True)
-class PendingQuestion:
-    """Waiting question as the label queue handles it, without its pixels.
-
-    Attributes:
-        segments: digests of its segments.
-    """
-
-    key: str
-    teacher: str
-    signature: str
-    context: Context
-    kind: QuestionKind
-    goal: tuple[str, ...]
-    levels: int
-    segments: tuple[str, ...]
-
-    @property
-    def swapped(self) -> bool:
-        """True if the second segment is shown on the left: a random bit taken from the key, so that it is the same in
-        every tab, after a reload and after an undo."""
-        return len(self.segments) == 2 and int(self.key[-1], 16) % 2 == 1
-
-
 @dataclass
 class TabSession:
     """Session of one browser tab: its answers (id and question), newest last, and the seconds they took."""
 
-    labels: list[tuple[int, PendingQuestion]] = field(default_factory=list)
+    labels: list[tuple[int, WaitingQuestion]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
 
 @dataclass
-class _OnBehalf:
-    """Name and signature of the teacher that a waiting question was asked of, to record its answer under."""
+class _QuestionLease:
+    """A question that a tab shows, and until when no other tab gets it, by `time.monotonic`."""
 
-    name: str
-    signature: str
+    tab: str
+    until: float
 
 
 class LabelQueue:
@@ -84,16 +52,19 @@ class LabelQueue:
         self.store = store
         self.who = who
         self._lock = threading.RLock()
-        self._leases: dict[str, tuple[str, float]] = {}
-        self._sittings: dict[str, TabSession] = {}
-        self._counted = self._total = 0
-        """The newest label that was counted, and the number of people's answers up to it."""
+        self._leases: dict[str, _QuestionLease] = {}
+        """Key of a question -> its lease."""
+        self._sessions: dict[str, TabSession] = {}
+        self._newest_counted = 0
+        """Id of the newest label that was counted."""
+        self._answer_count = 0
+        """Number of people's answers up to that label."""
 
     @property
     def answered(self) -> int:
         """Number of answers of all tabs, without those undone."""
         with self._lock:
-            return sum(len(sitting.labels) for sitting in self._sittings.values())
+            return sum(len(session.labels) for session in self._sessions.values())
 
     def next(self, tab: str) -> dict[str, Any]:
         """Next question for a tab, as plain data, with its progress; `question` is None if none waits.
@@ -103,24 +74,27 @@ class LabelQueue:
         """
         with self._lock:
             self._forget_leases(tab)
-            chosen = self._choose(tab)
-            if chosen is not None:
-                self._leases[chosen.key] = (tab, time.monotonic() + LEASE)
-            return {"question": None if chosen is None else self._shown(chosen), **self._progress(tab)}
+            waiting = self._choose(tab)
+            question = None
+            if waiting is not None:
+                self._lease(tab, waiting.key)
+                question = self._page_question(waiting)
+            return {"question": question, **self._progress(tab)}
 
     def hold(self, tab: str, key: str) -> dict[str, Any]:
         """Renew a tab's lease; `held` says whether the question still waits."""
         with self._lock:
-            held = bool(self._slips("WHERE key = ?", key))
-            if held and self._leases.get(key, (tab, 0.0))[0] == tab:
-                self._leases[key] = (tab, time.monotonic() + LEASE)
-            return {"held": held, **self._progress(tab)}
+            is_waiting = bool(self.store.waiting([key]))
+            lease = self._leases.get(key)
+            if is_waiting and (lease is None or lease.tab == tab):
+                self._lease(tab, key)
+            return {"held": is_waiting, **self._progress(tab)}
 
-    def answer(self, tab: str, key: str, said: Said, value: float | None, seconds: float) -> dict[str, Any]:
+    def answer(self, tab: str, key: str, choice: Choice, value: float | None, seconds: float) -> dict[str, Any]:
         """Record an answer; returns the tab's next question.
 
         Args:
-            value: for `said` = `value`: the level, or the score from 0 to 1.
+            value: for the choice `value`: the level, or the score from 0 to 1.
             seconds: how long the person looked.
 
         Raises:
@@ -129,18 +103,23 @@ class LabelQueue:
             RunFailed: it could not be written.
         """
         with self._lock:
-            slip = next(iter(self._slips("WHERE key = ?", key)), None)
-            if slip is None:
+            candidates = self.store.waiting([key])
+            if not candidates:
                 raise NotWaiting
+            (waiting,) = candidates
+            # The page measures the time; what a browser sends may be anything.
             seconds = min(max(seconds, 0.0), LONGEST) if math.isfinite(seconds) else 0.0
-            meant = _meant(slip, said, value)
-            answer = Answer(meant.outcome, meant.value, seconds=seconds)
-            origin = {"who": self.who, "shown": "swapped" if slip.swapped else "as asked"}
-            context = Context(slip.context.run, slip.context.task, slip.context.step, origin)
-            label = self.store.record(self._question(slip), _OnBehalf(slip.teacher, slip.signature), answer, context)
-            sitting = self._sittings.setdefault(tab, TabSession())
-            sitting.labels.append((label, slip))
-            sitting.seconds.append(seconds)
+            judgement = _judgement(waiting, choice, value)
+            answer = Answer(judgement.outcome, judgement.value, seconds=seconds)
+            order = "swapped" if is_shown_swapped(waiting) else "as asked"
+            origin = {"who": self.who, "shown": order}
+            context = Context(waiting.context.run, waiting.context.task, waiting.context.step, origin)
+            # Recorded under the teacher that was asked, which looks for its answers there.
+            teacher = RecordedTeacher(waiting.teacher, waiting.signature)
+            label = self.store.record(self.store.load_question(waiting), teacher, answer, context)
+            session = self._sessions.setdefault(tab, TabSession())
+            session.labels.append((label, waiting))
+            session.seconds.append(seconds)
             self._leases.pop(key, None)
             return self.next(tab)
 
@@ -151,124 +130,116 @@ class LabelQueue:
             RunFailed: the store could not be written.
         """
         with self._lock:
-            sitting = self._sittings.get(tab)
-            if sitting is None or not sitting.labels:
+            session = self._sessions.get(tab)
+            if session is None or not session.labels:
                 return {"undone": False, **self.next(tab)}
-            label, slip = sitting.labels[-1]
+            label, waiting = session.labels[-1]
+            teacher = RecordedTeacher(waiting.teacher, waiting.signature)
             # Queued first: if this process dies in between, the question is asked once more rather than lost.
-            self.store.wait_for([self._question(slip)], _OnBehalf(slip.teacher, slip.signature), slip.context)
+            self.store.wait_for([self.store.load_question(waiting)], teacher, waiting.context)
             self.store.retract(label)
-            self._total -= label <= self._counted
-            sitting.labels.pop()
-            sitting.seconds.pop()
-            self._leases = {key: lease for key, lease in self._leases.items() if lease[0] != tab}
-            self._leases[slip.key] = (tab, time.monotonic() + LEASE)
+            if label <= self._newest_counted:
+                self._answer_count -= 1
+            session.labels.pop()
+            session.seconds.pop()
+            # The tab shows this question again, and no longer the one that it showed meanwhile.
+            self._leases = {key: lease for key, lease in self._leases.items() if lease.tab != tab}
+            self._lease(tab, waiting.key)
             return {"undone": True, **self.next(tab)}
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _choose(self, tab: str) -> PendingQuestion | None:
+    def _lease(self, tab: str, key: str) -> None:
+        self._leases[key] = _QuestionLease(tab, time.monotonic() + LEASE)
+
+    def _choose(self, tab: str) -> WaitingQuestion | None:
         """The question that the tab has, else the first that no other has, else the first."""
-        mine = [key for key, (holder, _) in self._leases.items() if holder == tab]
-        others = [key for key, (holder, _) in self._leases.items() if holder != tab]
-        first = f"{_FIRST} LIMIT 1"
-        for condition, *values in (
-            (f"WHERE key IN {_LISTED}", json.dumps(mine)),
-            (f"WHERE key NOT IN {_LISTED} {first}", json.dumps(others)),
-            (first,),
-        ):
-            slips = self._slips(condition, *values)
-            if slips:
-                return slips[0]
-        return None
+        own_keys = [key for key, lease in self._leases.items() if lease.tab == tab]
+        own_questions = self.store.waiting(own_keys)
+        if own_questions:
+            return own_questions[0]
+        shown_elsewhere = [key for key, lease in self._leases.items() if lease.tab != tab]
+        return self.store.first_waiting(besides=shown_elsewhere) or self.store.first_waiting()
 
     def _forget_leases(self, tab: str) -> None:
-        """Forget leases that are over, or whose questions wait no more."""
-        leased = self._slips(f"WHERE key IN {_LISTED}", json.dumps(list(self._leases)))
-        now, waiting = time.monotonic(), {slip.key for slip in leased}
-        self._leases = {
-            key: (holder, until) for key, (holder, until) in self._leases.items() if key in waiting and until > now
-        }
-        mine = [key for key, (holder, _) in self._leases.items() if holder == tab]
-        for key in mine[1:]:
-            del self._leases[key]
+        """Forget leases that are over, or whose questions wait no more; a tab keeps its first only."""
+        now = time.monotonic()
+        waiting_keys = {waiting.key for waiting in self.store.waiting(list(self._leases))}
+        leases: dict[str, _QuestionLease] = {}
+        has_one = False
+        for key, lease in self._leases.items():
+            if key not in waiting_keys or lease.until <= now:
+                continue
+            if lease.tab == tab:
+                if has_one:
+                    continue
+                has_one = True
+            leases[key] = lease
+        self._leases = leases
 
-    def _shown(self, slip: PendingQuestion) -> dict[str, Any]:
-        frames = [[f"/frames/{file.name}" for file in self.store.frame_files(digest)] for digest in slip.segments]
+    def _page_question(self, waiting: WaitingQuestion) -> dict[str, Any]:
+        """A question as the page shows it: the addresses of each segment's frames, from left to right."""
+        addresses: list[list[str]] = []
+        for digest in waiting.segments:
+            files = self.store.frame_files(digest)
+            addresses.append([f"/frames/{file.name}" for file in files])
+        if is_shown_swapped(waiting):
+            addresses.reverse()
         return {
-            "key": slip.key,
-            "kind": slip.kind,
-            "goal": slip.goal,
-            "levels": slip.levels,
-            "segments": frames[::-1] if slip.swapped else frames,
+            "key": waiting.key,
+            "kind": waiting.kind,
+            "goal": waiting.goal,
+            "levels": waiting.levels,
+            "segments": addresses,
         }
 
     def _progress(self, tab: str) -> dict[str, Any]:
-        sitting = self._sittings.get(tab, TabSession())
-        seconds = sum(sitting.seconds) / len(sitting.seconds) if sitting.seconds else None
-        done = len(sitting.labels)
-        waiting, total = self._counts()
-        return {"done": done, "waiting": waiting, "total": total, "seconds": seconds, "who": self.who}
+        session = self._sessions.get(tab, TabSession())
+        mean_seconds = None
+        if session.seconds:
+            mean_seconds = sum(session.seconds) / len(session.seconds)
+        return {
+            "done": len(session.labels),
+            "waiting": self.store.count_waiting(),
+            "total": self._count_answers(),
+            "seconds": mean_seconds,
+            "who": self.who,
+        }
 
-    def _question(self, slip: PendingQuestion) -> Question:
-        segments = tuple(self.store.segment(digest) for digest in slip.segments)
-        return Question(slip.kind, segments, slip.goal, slip.levels)
+    def _count_answers(self) -> int:
+        """Number of people's answers in the store.
 
-    # `LabelStore.waiting` reads every frame of every question, and a queue may hold thousands: a page that is polled
-    # wants the questions that it asks for only.
-
-    def _slips(self, condition: str, *values: str) -> list[PendingQuestion]:
-        """The waiting questions that satisfy the rest of a query."""
-        with self._reading() as database:
-            rows = database.execute(f"SELECT * FROM waiting {condition}", values).fetchall()
-        return [
-            PendingQuestion(
-                *(row["key"], row["teacher"], row["signature"], Context(row["run"], row["task"], row["step"])),
-                *(row["kind"], tuple(json.loads(row["goal"])), row["levels"], tuple(json.loads(row["segments"]))),
-            )
-            for row in rows
-        ]
-
-    def _counts(self) -> tuple[int, int]:
-        """Number of waiting questions, and of people's answers in the store.
-
-        Answers are counted once, and then those that are new; others that are undone elsewhere meanwhile stay counted.
+        Answers are counted once, and then those that are new: a page that is polled does not count thousands again.
+        Those that are undone elsewhere meanwhile stay counted.
         """
-        with self._reading() as database:
-            (waiting,) = database.execute("SELECT COUNT(*) FROM waiting").fetchone()
-            (newest, total) = database.execute(
-                "SELECT COALESCE(MAX(id), 0), COALESCE(SUM(retracted IS NULL AND outcome != ? "
-                "AND (teacher = 'human' OR teacher LIKE 'human %')), 0) FROM labels WHERE id > ?",
-                (Outcome.FAILED.value, self._counted),
-            ).fetchone()
-        self._counted, self._total = max(self._counted, newest), self._total + total
-        return int(waiting), self._total
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        try:
-            database = sqlite3.connect(self.store.folder / DATABASE, timeout=60)
-            with contextlib.closing(database):
-                database.row_factory = sqlite3.Row
-                yield database
-        except sqlite3.Error as error:
-            raise RunFailed(f"the label store '{self.store.folder}' cannot be read: {error}") from error
+        newest, count = self.store.count_answers_of_people(after=self._newest_counted)
+        self._newest_counted = max(self._newest_counted, newest)
+        self._answer_count += count
+        return self._answer_count
 
 
-def _meant(slip: PendingQuestion, said: Said, value: float | None) -> Answer:
+def is_shown_swapped(waiting: WaitingQuestion) -> bool:
+    """True if the second segment is shown on the left: a random bit taken from the key, so that it is the same in every
+    tab, after a reload and after an undo."""
+    return len(waiting.segments) == 2 and int(waiting.key[-1], 16) % 2 == 1
+
+
+def _judgement(waiting: WaitingQuestion, choice: Choice, value: float | None) -> Answer:
     """Convert what a person chose on the page to an answer in the question's own order of segments."""
-    if said == "unsure":
+    if choice == "unsure":
         return Answer(Outcome.UNSURE)
-    if said == "skip":
+    if choice == "skip":
         return Answer(Outcome.SKIPPED)
-    if slip.kind == "compare":
-        if said == "equal":
+    if waiting.kind == "compare":
+        if choice == "equal":
             return preference(0.5)
-        if said in ("left", "right"):
-            return preference(float((said == "right") != slip.swapped))
-    elif said == "value" and value is not None and math.isfinite(value):
-        if slip.kind == "rate" and value in range(slip.levels):
+        if choice in ("left", "right"):
+            # Left is the first segment, unless they are shown the other way round.
+            is_second = (choice == "right") != is_shown_swapped(waiting)
+            return preference(float(is_second))
+    elif choice == "value" and value is not None and math.isfinite(value):
+        if waiting.kind == "rate" and value in range(waiting.levels):
             return Answer(Outcome.VALUE, float(value))
-        if slip.kind == "score" and 0 <= value <= 1:
+        if waiting.kind == "score" and 0 <= value <= 1:
             return Answer(Outcome.VALUE, float(value))
-    raise ValueError(f"'{said}' is no answer to a question of kind '{slip.kind}'")
+    raise ValueError(f"'{choice}' is no answer to a question of kind '{waiting.kind}'")

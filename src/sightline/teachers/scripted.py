@@ -89,14 +89,20 @@ class ScriptedTeacher(Teacher):
         failings = {"beta": beta, "gamma": gamma, "skip": skip, "equal": equal, "mistake": mistake}
         config = checked_block(ScriptedTeacherConfig, failings)
         self.seed = seed
-        self.beta, self.gamma, self.skip = config.beta, config.gamma, config.skip
-        self.equal, self.mistake = config.equal, config.mistake
+        self.beta = config.beta
+        self.gamma = config.gamma
+        self.skip = config.skip
+        self.equal = config.equal
+        self.mistake = config.mistake
         self.average_segment_return: float | None = None
         self.return_range: tuple[float, float] | None = None
-        self.signature = f"scripted {' '.join(f'{name}={getattr(self, name)}' for name in failings)} seed={seed}"
+        settings = " ".join(f"{name}={getattr(self, name)}" for name in failings)
+        self.signature = f"scripted {settings} seed={seed}"
 
     def measure_scale(self, questions: Sequence[Question], returns: np.ndarray) -> Scale:
-        return float(np.nanmean(returns)), (float(np.nanmin(returns)), float(np.nanmax(returns)))
+        lowest = float(np.nanmin(returns))
+        highest = float(np.nanmax(returns))
+        return float(np.nanmean(returns)), (lowest, highest)
 
     def use_scale(self, scale: Scale) -> None:
         self.average_segment_return, self.return_range = scale
@@ -115,44 +121,57 @@ class ScriptedTeacher(Teacher):
 
     def _references(self, questions: Sequence[Question]) -> tuple[float, tuple[float, float]]:
         """Average return and range of returns that answers are relative to."""
-        returns = [s.true_return for question in questions for s in question.segments]
-        known = [value for value in returns if not math.isnan(value)] or [math.nan]
+        returns: list[float] = []
+        for question in questions:
+            returns += [segment.true_return for segment in question.segments]
+        # NaN alone where no reward is known: nothing is answered from it then.
+        returns = [value for value in returns if not math.isnan(value)] or [math.nan]
         average = self.average_segment_return
-        return (
-            float(np.mean(known)) if average is None else average,
-            self.return_range or (min(known), max(known)),
-        )
+        if average is None:
+            average = float(np.mean(returns))
+        return average, self.return_range or (min(returns), max(returns))
 
     def _compare(self, question: Question, average: float) -> Answer:
+        """Answer to a pair: B-Pref's four stages. The last is decided early, for it overrules the two before."""
         first, second = question.segments
         chance, slip = self._draws(question)
         if self.skip and max(first.true_return, second.true_return) <= self.skip * average:
             return Answer(Outcome.SKIPPED, reason="neither segment shows enough")
         if abs(first.true_return - second.true_return) < self.equal * abs(average):
             return preference(0.5)
+        # A myopic teacher weighs late steps more: in its choice, not in what it skips or calls equal.
         choice = self._choice(weighted_return(first, self.gamma), weighted_return(second, self.gamma), chance)
-        return preference(1.0 - choice if slip < self.mistake else choice)
+        if slip < self.mistake:
+            choice = 1.0 - choice
+        return preference(choice)
 
     def _choice(self, first: float, second: float, chance: float) -> float:
         if self.beta is not None:
             return float(chance < boltzmann(first, second, self.beta))
-        return 0.5 if first == second else float(second > first)
+        if first == second:
+            return 0.5
+        return float(second > first)
 
     def _value(self, question: Question, scale: tuple[float, float]) -> float:
         """Level or score; a mistaken level is any other, a mistaken score its opposite."""
         (segment,) = question.segments
         chance, slip = self._draws(question)
         position = _position(segment, self.gamma, scale)
-        mistaken = slip < self.mistake
+        is_mistake = slip < self.mistake
         if question.kind == "score":
-            return 1.0 - position if mistaken else position
+            if is_mistake:
+                return 1.0 - position
+            return position
+        # The best position is the end of the last level, not a level of its own.
         level = min(int(position * question.levels), question.levels - 1)
-        if mistaken:
+        if is_mistake:
+            # 1 to `levels` - 1 further, round and round: every other level is as probable.
             level = (level + 1 + int(chance * (question.levels - 1))) % question.levels
         return float(level)
 
     def _draws(self, question: Question) -> tuple[float, float]:
         """Draw two uniform numbers for this question: one for the choice, one for the mistake."""
+        # From the question alone: a resumed run, and one that asks in another order, draws the same.
         entropy = hashlib.sha256(f"{self.seed} {question.key('scripted')}".encode()).digest()
         chance, slip = np.random.default_rng(int.from_bytes(entropy, "big")).random(2)
         return float(chance), float(slip)
@@ -173,10 +192,12 @@ def _position(segment: Segment, gamma: float, scale: tuple[float, float]) -> flo
     low, high = scale
     if not high > low:  # also where they are unknown
         return 0.5
+    # Scaled to the weight of an unweighted return, as the ends of the scale are.
     steps = len(segment.true_rewards)
-    seen = weighted_return(segment, gamma) * steps / _weights(steps, gamma).sum()
-    return float(np.clip((seen - low) / (high - low), 0.0, 1.0))
+    value = weighted_return(segment, gamma) * steps / _weights(steps, gamma).sum()
+    return float(np.clip((value - low) / (high - low), 0.0, 1.0))
 
 
 def _weights(steps: int, gamma: float) -> np.ndarray:
+    """Weight of each step, float64[L]: gamma^(L - 1), …, gamma, 1."""
     return gamma ** np.arange(steps - 1, -1, -1, dtype=np.float64)
