@@ -116,6 +116,7 @@ class Replies(Strict):
             raise ValueError(
                 f"fields: {', '.join(self.fields)} are no reply without 'action'; add it, mostly at the end"
             )
+        # Names are read back however a model spells them, so they have to differ in more than their spelling.
         plain = [re.sub(r"\W+", "_", name).strip("_").casefold() for name in self.fields]
         if "" in plain or len(set(plain)) < len(plain):
             raise ValueError("fields: names need letters, and must differ in more than case and punctuation")
@@ -129,7 +130,9 @@ class Replies(Strict):
         """Those of a game's facts that a reply should state."""
         if self.fields:
             return tuple(name for name in facts if name in self.fields)
-        return tuple(facts) if self.facts else ()
+        if not self.facts:
+            return ()
+        return tuple(facts)
 
 
 class Update(Strict):

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-MAX_SENTENCES, MAX_SENTENCE = 1_000, 10_000
-"""Limits of sentences per goal and characters per sentence. Encoders read some dozens of words; tokenising megabytes
-takes minutes."""
+MAX_SENTENCES = 1_000
+"""Sentences of a goal, at most."""
+MAX_SENTENCE = 10_000
+"""Characters of a sentence, at most. Encoders read some dozens of words; tokenising megabytes takes minutes."""
 MAX_SEED = 2**32 - 1
 """Largest seed that NumPy, PyTorch and Gymnasium all accept."""
 
@@ -37,7 +38,9 @@ class Strict(BaseModel):
     @classmethod
     def _no_endless_number(cls, value: Any) -> Any:
         """Refuse whole numbers that no library can count to."""
-        for number in value if isinstance(value, list | tuple) else (value,):
+        numbers = value if isinstance(value, list | tuple) else (value,)
+        # 64 bits are what files and tensors hold; Python alone counts further.
+        for number in numbers:
             if isinstance(number, int) and abs(number) > LARGEST:
                 raise ValueError("is too large")
         return value
@@ -47,8 +50,9 @@ class Strict(BaseModel):
     def _no_truth_value_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse booleans for numbers: YAML reads `yes` as true, which Python would count as 1."""
         if isinstance(value, bool) and info.field_name is not None:
-            wanted = cls.model_fields[info.field_name].annotation
-            members = (getattr(member, "__origin__", member) for member in get_args(wanted) or (wanted,))
+            annotation = cls.model_fields[info.field_name].annotation
+            # `int | None` and `Annotated[int, …] | None` have a number among their members.
+            members = [getattr(member, "__origin__", member) for member in get_args(annotation) or (annotation,)]
             if any(member in (int, float) for member in members):
                 raise ValueError("must be a number, not true or false (YAML reads yes, no, on and off as these)")
         return value
@@ -56,14 +60,17 @@ class Strict(BaseModel):
 
 def tag_of(value: Any, key: str, default: str) -> str:
     """Discriminator of a tagged union, for plain data as well as for instances."""
-    tag = value.get(key, default) if isinstance(value, dict) else getattr(value, key, None)
-    return str(tag)
+    if isinstance(value, dict):
+        return str(value.get(key, default))
+    return str(getattr(value, key, None))
 
 
 def _as_sentences(value: Any) -> Any:
     if isinstance(value, list | tuple) and len(value) > MAX_SENTENCES:
         raise ValueError(f"{len(value)} sentences are too many; at most {MAX_SENTENCES} are averaged")
-    return [value] if isinstance(value, str) else value
+    if isinstance(value, str):
+        return [value]
+    return value
 
 
 def _goal(value: Any) -> Any:
@@ -80,7 +87,7 @@ def _checked(sentence: str) -> str:
     return sentence.strip()
 
 
-Sentence = Annotated[str, BeforeValidator(lambda s: _checked(s) if isinstance(s, str) else s)]
+Sentence = Annotated[str, BeforeValidator(lambda value: _checked(value) if isinstance(value, str) else value)]
 Sentences = Annotated[tuple[Sentence, ...], BeforeValidator(_as_sentences)]
 Goal = Annotated[Sentences, BeforeValidator(_goal)]
 Baseline = Annotated[Sentences, BeforeValidator(lambda value: () if value is None else value)]

@@ -35,7 +35,8 @@ class Plugin:
     """
 
     def __init__(self, kind: registry.Kind, default: str) -> None:
-        self.kind, self.default = kind, default
+        self.kind = kind
+        self.default = default
 
     def block(self, value: Any) -> type[Strict]:
         """The class of the block that a part of a document describes.
@@ -43,12 +44,17 @@ class Plugin:
         Raises:
             BadInput: no plug-in has that name, or its package cannot be imported.
         """
-        name = str(value.get("kind", self.default) if isinstance(value, dict) else self.default)
-        is_named = name in registry.BUILT_IN[self.kind] or name in registry.names(self.kind) or not is_place(name)
-        found = registry.find(self.kind, name) if is_named else _block_of_code(name)
-        if not (isinstance(found, type) and issubclass(found, Strict)):
+        name = self.default
+        if isinstance(value, dict):
+            name = str(value.get("kind", self.default))
+        # A plug-in's name may look like a place: names come first.
+        if name in registry.BUILT_IN[self.kind] or name in registry.names(self.kind) or not is_place(name):
+            block = registry.find(self.kind, name)
+        else:
+            block = _block_of_code(name)
+        if not (isinstance(block, type) and issubclass(block, Strict)):
             raise BadInput(f"the {self.kind} '{name}' is not a recipe block, a class of sightline.config.blocks")
-        return found
+        return block
 
     def make_default(self) -> Any:
         """The block where the document has none."""
@@ -80,8 +86,8 @@ class Plugin:
             raise PydanticCustomError("unknown_plugin", "must be a map of keys and values")
         name = str(value.get("kind", self.default))
         if not self.knows(name):
-            said = unknown_kind(name, registry.names(self.kind))
-            raise PydanticCustomError("unknown_plugin", "{said}", {"said": said})
+            problem = unknown_kind(name, registry.names(self.kind))
+            raise PydanticCustomError("unknown_plugin", "{problem}", {"problem": problem})
         try:
             block = self.block(value)
         except BadInput as error:
@@ -105,10 +111,13 @@ def _block_of_code(place: str) -> type[Strict]:
 @functools.cache
 def _imported_block(place: str) -> type[Strict]:
     code = code_at(place)
-    give = getattr(code, "recipe_block", None)
-    block = give() if isinstance(code, type) and give is not None else code
+    block = code
+    make_block = getattr(code, "recipe_block", None)
+    if isinstance(code, type) and make_block is not None:
+        block = make_block()
     if not (isinstance(block, type) and issubclass(block, Strict)):
         raise BadInput(f"'{place}' is neither a subclass of sl.RewardModel nor a recipe block, as of sl.RewardConfig")
+    # A block of its own, which states its place as its kind: a recipe that is written names it again.
     fields: Any = {"kind": (Literal[place], place)}
     return create_model(block.__name__, __base__=block, __module__=block.__module__, __doc__=block.__doc__, **fields)
 
@@ -122,10 +131,12 @@ def _dump(block: Strict, info: core_schema.SerializationInfo) -> dict[str, Any]:
     )
 
 
-def unknown_kind(name: str, known: Sequence[str]) -> str:
+def unknown_kind(name: str, kinds: Sequence[str]) -> str:
     """Complaint about the name of a kind of block that there is not."""
-    hint = nearest(name, known)
-    return f"cannot be '{name[:80]}', only {', '.join(known)}{'' if hint.startswith('; known') else hint}"
+    hint = nearest(name, kinds)
+    if hint.startswith("; known"):  # the list of all, which is in the line already
+        hint = ""
+    return f"cannot be '{name[:80]}', only {', '.join(kinds)}{hint}"
 
 
 def checked_block(block: type[B], fields: dict[str, Any]) -> B:
@@ -143,9 +154,11 @@ def checked_block(block: type[B], fields: dict[str, Any]) -> B:
         if item["type"] == "extra_forbidden":
             raise BadInput(f"{block.__name__} has no '{name}'{nearest(name, block.model_fields)}") from error
         if item["type"] == "union_tag_invalid":
-            known = item["ctx"]["expected_tags"].replace("'", "").split(", ")
-            message = unknown_kind(item["ctx"]["tag"], known)
-        raise BadInput(f"{name}: {message}" if name else message) from error
+            kinds = item["ctx"]["expected_tags"].replace("'", "").split(", ")
+            message = unknown_kind(item["ctx"]["tag"], kinds)
+        if name:
+            message = f"{name}: {message}"
+        raise BadInput(message) from error
 
 
 @dataclass(frozen=True)
@@ -190,8 +203,10 @@ class AlgorithmBlock(Strict):
 
     def facts(self) -> dict[str, str]:
         """The block in a few words for a report: heading -> text."""
-        group = {"Group": str(self.episodes_per_task)} if self.episodes_per_task > 1 else {}
-        return {"Algorithm": self.title or self.kind} | group
+        facts = {"Algorithm": self.title or self.kind}
+        if self.episodes_per_task > 1:
+            facts["Group"] = str(self.episodes_per_task)
+        return facts
 
 
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]

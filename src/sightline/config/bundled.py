@@ -38,13 +38,16 @@ def _files() -> dict[str, Path]:
     """Name of each recipe -> its file. Where packages share a name, the first that is listed keeps it: Sightline's."""
     files: dict[str, Path] = {}
     entries = registry.entry_points("recipes").values()
+    # Sightline's before all others: False sorts before True.
     for entry in sorted(entries, key=lambda entry: entry.dist is None or entry.dist.name != "sightline"):
         try:
             spec = importlib.util.find_spec(entry.module)
         except (Exception, SystemExit) as error:  # the package around it may fail in any way
             warnings.warn(f"the recipes of '{entry.name}' cannot be found: {reason_of(error)}", stacklevel=2)
             continue
-        for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+        if spec is None:
+            continue
+        for folder in spec.submodule_search_locations or []:
             for file in sorted(Path(folder).glob("*.yaml")):
                 files.setdefault(file.stem, file)
     return files

@@ -33,7 +33,9 @@ def _noise(value: Any) -> Any:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (is_number or value is None or isinstance(value, dict | ActionNoise)):
         raise ValueError("must be a standard deviation, or a map with sigma and kind")
-    return {"sigma": value} if is_number else value
+    if is_number:
+        return {"sigma": value}
+    return value
 
 
 class LearnerBase(Strict):
@@ -84,10 +86,15 @@ class DQNLearner(OffPolicyLearner):
     exploration_final_eps: float = Field(default=0.04, ge=0, le=1)
 
 
+_ENTROPY_RULE = "must be a number from 0, auto, or auto_ and the number to begin with, such as auto_0.05"
+
+
 def _entropy(value: float | str) -> float | str:
-    wrong = not re.fullmatch(r"auto(_\d*\.?\d+(e-?\d+)?)?", value) if isinstance(value, str) else value < 0
-    if wrong:
-        raise ValueError("must be a number from 0, auto, or auto_ and the number to begin with, such as auto_0.05")
+    if isinstance(value, str):
+        if not re.fullmatch(r"auto(_\d*\.?\d+(e-?\d+)?)?", value):
+            raise ValueError(_ENTROPY_RULE)
+    elif value < 0:
+        raise ValueError(_ENTROPY_RULE)
     return value
 
 
@@ -165,7 +172,10 @@ def _learner_tag(value: Any) -> str:
     algorithm = tag_of(value, "algorithm", "auto")
     if algorithm in ("auto", "DQN", "SAC", "PPO"):
         return algorithm
-    return "other on-policy" if tag_of(value, "on_policy", "False") == "True" else "other"
+    # The name of a class does not tell which kind of learner it is, and reading a recipe imports nothing.
+    if tag_of(value, "on_policy", "False") == "True":
+        return "other on-policy"
+    return "other"
 
 
 LearnerConfig = Annotated[
@@ -181,6 +191,10 @@ LearnerConfig = Annotated[
 
 def nearest_divisor(of: int, to: int) -> int:
     """The divisor of a number from 2 on that is nearest to another number, for sizes of minibatches."""
-    small = [d for d in range(1, math.isqrt(of) + 1) if of % d == 0]
-    divisors = {d for pair in ((d, of // d) for d in small) for d in pair if d > 1}
-    return min(sorted(divisors), key=lambda d: abs(d - to), default=of)
+    divisors = set[int]()
+    # Divisors come in pairs, of which one is at most the square root.
+    for small in range(1, math.isqrt(of) + 1):
+        if of % small == 0:
+            divisors.update((small, of // small))
+    divisors.discard(1)
+    return min(sorted(divisors), key=lambda divisor: abs(divisor - to), default=of)

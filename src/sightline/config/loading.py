@@ -49,17 +49,25 @@ def load_recipe(
         document = copy.deepcopy(_with_names(recipe))
     elif recipe:
         document = read_document(recipe)
-    said = _with_names(overrides) if isinstance(overrides, Mapping) else dict(map(parse_override, overrides))
-    allow(place for _, place in (*places_in(said), *(places_in(document) if own else ())))
-    _check_agreement(said)
+    changes = _with_names(overrides) if isinstance(overrides, Mapping) else dict(map(parse_override, overrides))
+    # What the user has named may be imported; what only a stranger's recipe names may not.
+    allow(place for _, place in places_in(changes))
+    if own:
+        allow(place for _, place in places_in(document))
+    _check_agreement(changes)
     # Whole blocks come before their keys. What a block is comes first, for it decides which of its keys there are.
-    for key, value in sorted(said.items(), key=lambda pair: _outer_first(pair[0])):
-        _apply(document, key, copy.deepcopy(value))
+    for key in sorted(changes, key=_outer_first):
+        _apply(document, key, copy.deepcopy(changes[key]))
     refuse_secrets(document)
-    if foreign := list(translations(document, lambda key: _has_key(document, key))):
-        whole = "; 'sightline convert' makes a recipe of the whole" if is_vlmrm(document) else ""
-        raise BadInput(f"these keys are vlmrm's: {'; '.join(foreign)}{whole}")
-    if outdated := _outdated_keys(document):
+    # Keys that people bring along have better lines than "unknown key".
+    vlmrm_keys = list(translations(document, lambda key: _has_key(document, key)))
+    if vlmrm_keys:
+        hint = ""
+        if is_vlmrm(document):
+            hint = "; 'sightline convert' makes a recipe of the whole"
+        raise BadInput(f"these keys are vlmrm's: {'; '.join(vlmrm_keys)}{hint}")
+    outdated = _outdated_keys(document)
+    if outdated:
         raise BadInput("; ".join(f"{key} is called {RENAMED[key]} now" for key in outdated))
     if "env" not in document:
         raise BadInput("no environment: name a recipe (see 'sightline recipes') or say env=… goal=…")
@@ -73,7 +81,7 @@ def _with_names(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]
     Raises:
         BadInput: it has no name by which it is found again; or there is something that no file holds.
     """
-    named = {}
+    plain = {}
     for key, value in document.items():
         path = f"{prefix}{key}"
         if path.endswith("options"):
@@ -82,8 +90,8 @@ def _with_names(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]
             value = _with_names(value, f"{path}.")
         elif (path == "env" or path.endswith(".kind")) and not isinstance(value, str | int | float | list | None):
             value = place_of(value, path)
-        named[key] = value
-    return named
+        plain[key] = value
+    return plain
 
 
 def _plain(value: Any, path: str) -> Any:
@@ -129,16 +137,15 @@ _RENAMED_VALUES: dict[str, dict[Any, str]] = {
 
 def _outdated_keys(document: dict[str, Any]) -> list[str]:
     """The keys of a document that have another name now; a plug-in of others may well have a key of the old name."""
-    found = []
-    for key in RENAMED:
-        *path, last = key.split(".")
-        owner, place = _block_at(document, path), _part(document, path)
-        new_path, _, new = RENAMED[key].rpartition(".")
-        new_owner = _block_at(document, new_path.split(".") if new_path else [])
-        is_old = owner is not None and last not in owner.model_fields
-        if last in place and is_old and new_owner is not None and new in new_owner.model_fields:
-            found.append(key)
-    return found
+    outdated = []
+    for old_key, new_key in RENAMED.items():
+        *path, name = old_key.split(".")
+        block = _block_at(document, path)
+        is_used = name in _part(document, path)
+        is_old = block is not None and name not in block.model_fields
+        if is_used and is_old and _has_key(document, new_key):
+            outdated.append(old_key)
+    return outdated
 
 
 def rename_outdated_keys(document: dict[str, Any]) -> None:
@@ -146,22 +153,26 @@ def rename_outdated_keys(document: dict[str, Any]) -> None:
     for key in _outdated_keys(document):
         *path, last = key.split(".")
         value = _part(document, path).pop(last)
-        known = _RENAMED_VALUES.get(key, {})
-        _apply(document, RENAMED[key], known.get(value, value) if isinstance(value, str | bool) else value)
+        if isinstance(value, str | bool):
+            value = _RENAMED_VALUES.get(key, {}).get(value, value)
+        _apply(document, RENAMED[key], value)
 
 
 def _has_key(document: dict[str, Any], key: str) -> bool:
     *path, last = key.split(".")
-    owner = _block_at(document, path)
-    return owner is not None and last in owner.model_fields
+    block = _block_at(document, path)
+    return block is not None and last in block.model_fields
 
 
 def _part(document: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
     """The part of a document at a path; empty if there is none."""
-    place: Any = document
-    for part in path:
-        place = place.get(part) if isinstance(place, dict) else None
-    return place if isinstance(place, dict) else {}
+    place = document
+    for name in path:
+        part = place.get(name)
+        if not isinstance(part, dict):
+            return {}
+        place = part
+    return place
 
 
 def validate_recipe(document: dict[str, Any]) -> Recipe:
@@ -221,11 +232,13 @@ def read_document(name_or_path: str) -> dict[str, Any]:
         if not text.strip():
             raise BadInput(f"{name} is empty; pipe a YAML file into the command, or name one")
     elif is_yaml_text(name_or_path):
-        name, text = "the recipe that was given as text", name_or_path
+        name = "the recipe that was given as text"
+        text = name_or_path
     elif name_or_path in bundled_recipes():
         text = recipe_text(name_or_path)
     elif Path(name_or_path).is_file() or is_stream(name_or_path):
         try:
+            # A character more than is allowed, in the widest encoding: what is too large is refused when it is parsed.
             with Path(name_or_path).open("rb") as file:
                 text = decoded(file.read(4 * (MAX_CHARACTERS + 1)))
         except OSError as error:
@@ -234,7 +247,9 @@ def read_document(name_or_path: str) -> dict[str, Any]:
             raise BadInput(f"{name_or_path} is no recipe: it is not text in UTF-8") from error
     elif Path(name_or_path).is_dir():
         inside = Path(name_or_path) / "recipe.yaml"
-        hint = f"; the recipe of that run is {inside}, and --resume goes on with it" if inside.is_file() else ""
+        hint = ""
+        if inside.is_file():
+            hint = f"; the recipe of that run is {inside}, and --resume goes on with it"
         raise BadInput(f"'{name_or_path}' is a folder; a recipe is a YAML file or a bundled name{hint}")
     elif "/" in name_or_path or Path(name_or_path).suffix in (".yaml", ".yml", ".json"):
         raise BadInput(f"there is no file '{name_or_path}'")
@@ -260,9 +275,12 @@ def recipe_name(recipe: str | None, loaded: Recipe) -> str:
     # A Path would raise if this is a long sentence.
     if recipe is not None and recipe != "-" and not is_yaml_text(recipe):
         return Path(recipe).stem
-    module, attribute = split_place(loaded.env)
-    name = f"{Path(module).stem}-{attribute}" if module.endswith(".py") else loaded.env
-    return "".join(c if c.isalnum() else "-" for c in name.lower())
+    name = loaded.env
+    module, attribute = split_place(name)
+    if module.endswith(".py"):
+        name = f"{Path(module).stem}-{attribute}"
+    # It is the name of a folder.
+    return "".join(character if character.isalnum() else "-" for character in name.lower())
 
 
 def parse_override(override: str) -> tuple[str, Any]:
@@ -276,22 +294,29 @@ def parse_override(override: str) -> tuple[str, Any]:
     return key, _parse_value(key, text)
 
 
-def _check_agreement(said: Mapping[str, Any]) -> None:
+def _check_agreement(overrides: Mapping[str, Any]) -> None:
     """Refuse overrides of which one would be lost, such as `learner=5 learner.chunk=16`.
 
     Raises:
         BadInput: naming the two.
     """
-    for key, value in said.items():
-        inner = next((other for other in said if other.startswith(f"{key}.")), None)
-        if inner is not None and not isinstance(value, Mapping) and value is not None and value is not True:
-            raise BadInput(
-                f"{key}={str(value)[:80]} and {inner}={str(said[inner])[:80]} exclude each other; leave one out"
-            )
-        stated = flattened(value) if isinstance(value, Mapping) else {}
-        for part, other in ((part, f"{key}.{part}") for part in stated):
-            if said.get(other, stated[part]) != stated[part]:
-                raise BadInput(f"{key} says {part}: {str(stated[part])[:80]}, and {other} says another; leave one out")
+    for key, value in overrides.items():
+        if isinstance(value, Mapping):
+            # A whole block beside a key of it: they may say the same.
+            for name, inner_value in flattened(value).items():
+                inner_key = f"{key}.{name}"
+                if overrides.get(inner_key, inner_value) != inner_value:
+                    raise BadInput(
+                        f"{key} says {name}: {str(inner_value)[:80]}, and {inner_key} says another; leave one out"
+                    )
+        elif value is not None and value is not True:
+            # A plain value would be overwritten; null and true give way to the keys of the block.
+            for inner_key in overrides:
+                if inner_key.startswith(f"{key}."):
+                    raise BadInput(
+                        f"{key}={str(value)[:80]} and {inner_key}={str(overrides[inner_key])[:80]} exclude each other; "
+                        "leave one out"
+                    )
 
 
 def _apply(document: dict[str, Any], key: str, value: Any) -> None:
@@ -309,21 +334,22 @@ def _apply(document: dict[str, Any], key: str, value: Any) -> None:
         # Another algorithm keeps what it shares with the one before; the rest would be unknown to it.
         block = _kinds(document, parents)(place | {last: value})
         if block is not None:
-            for name in [name for name in place if name not in block.model_fields]:
-                del place[name]
+            for name in list(place):
+                if name not in block.model_fields:
+                    del place[name]
     place[last] = value
 
 
 def _outer_first(key: str) -> tuple[int, bool, bool]:
     """Sort key of overrides: outer blocks come before inner ones, the kind of a block before its other keys."""
-    names_it = key == "role" or key.endswith((".kind", ".algorithm", ".on_policy"))
-    return key.count("."), not names_it, not key.endswith(".on_policy")
+    names_block = key == "role" or key.endswith((".kind", ".algorithm", ".on_policy"))
+    # False sorts before True.
+    return key.count("."), not names_block, not key.endswith(".on_policy")
 
 
 def _kinds(document: dict[str, Any], parents: list[str]) -> Callable[[dict[str, Any]], type[BaseModel] | None]:
     """Map parts of a document, which name a `kind` or an `algorithm`, to the blocks that may be at a path."""
-    owner = _block_at(document, parents[:-1])
-    field = owner.model_fields.get(parents[-1]) if owner is not None and parents else None
+    field = _field_at(document, parents)
     if field is None:
         return lambda part: None
     plugin = _plugin(field)
@@ -335,30 +361,48 @@ def _kinds(document: dict[str, Any], parents: list[str]) -> Callable[[dict[str, 
 
 def _member(members: dict[str, type[BaseModel]], part: dict[str, Any]) -> type[BaseModel] | None:
     """The block, of those that a field may hold, that a part of a document names; None if it names none."""
-    other = "other on-policy" if part.get("on_policy") is True else "other"
     tag = part.get("kind", part.get("algorithm"))
-    return None if tag is None else members.get(str(tag), members.get(other))
+    if tag is None:
+        return None
+    # A class that is named by its place: its name does not tell which kind of learner it is.
+    default = members.get("other")
+    if part.get("on_policy") is True:
+        default = members.get("other on-policy")
+    return members.get(str(tag), default)
 
 
 def _block_at(document: dict[str, Any], path: Sequence[str]) -> type[BaseModel] | None:
     """The class of the block at a path of a document; None if there is no block."""
-    owner: type[BaseModel] | None = _root(document)
+    block: type[BaseModel] | None = _root(document)
     place: Any = document
-    for part in path:
-        field = owner.model_fields.get(part) if owner is not None else None
-        if field is None:
+    for name in path:
+        if block is None or name not in block.model_fields:
             return None
-        place = place.get(part, {}) if isinstance(place, dict) else {}
-        plugin, members = _plugin(field), _members(field)
+        field = block.model_fields[name]
+        place = place.get(name, {}) if isinstance(place, dict) else {}
+        plugin = _plugin(field)
         if plugin is not None:
             try:
-                owner = plugin.block(place)
+                block = plugin.block(place)
             except BadInput:
                 return None
-        else:
-            found = _member(members, place) if isinstance(place, dict) else None
-            owner = found or next(iter(members.values()), None)
-    return owner
+            continue
+        # A union's block if the document says which, else its first; None for a plain value.
+        members = _members(field)
+        block = next(iter(members.values()), None)
+        if isinstance(place, dict):
+            block = _member(members, place) or block
+    return block
+
+
+def _field_at(document: dict[str, Any], path: Sequence[str]) -> FieldInfo | None:
+    """The field of a block at a path of a document; None if there is none."""
+    if not path:
+        return None
+    block = _block_at(document, path[:-1])
+    if block is None:
+        return None
+    return block.model_fields.get(path[-1])
 
 
 def _parse_value(key: str, text: str) -> Any:
@@ -369,26 +413,37 @@ def _parse_value(key: str, text: str) -> Any:
     Raises:
         BadInput: it begins like a list or a map, and is none.
     """
-    begin = text.strip()[:1]
-    quoted, listed, mapped = begin in ("'", '"'), begin == "[", begin == "{"
-    words = key in ("goal", "baseline", "description", "prompt")
-    if words and not (quoted or (listed and key in ("goal", "baseline"))):
-        if mapped and key in ("goal", "baseline") and is_map(text):
+    first = text.strip()[:1]
+    is_quoted = first in ("'", '"')
+    is_list = first == "["
+    is_mapping = first == "{"
+    takes_sentences = key in ("goal", "baseline")
+    takes_text = takes_sentences or key in ("description", "prompt")
+    if takes_text and not is_quoted and not (is_list and takes_sentences):
+        # YAML would read a sentence with a colon as a map, and `yes` as true.
+        if takes_sentences and is_mapping and is_map(text):
             raise BadInput(
                 f"{key} must be a sentence, or a list of sentences, not a map of keys and values: {text[:80]}"
             )
-        return None if text.strip() in ("null", "Null", "NULL", "~") else text
+        if text.strip() in ("null", "Null", "NULL", "~"):
+            return None
+        return text
     try:
         value = read_yaml(text, f"the value of {key}")
     except BadInput as error:
-        if listed or mapped:
-            is_yaml = not isinstance(error.__cause__, yaml.YAMLError)
-            hint = "" if is_yaml else f"; if it is plain text, quote it within the quotes: \"{key}='…'\""
-            raise BadInput(f"{error}{hint}") from error
+        if not is_list and not is_mapping:
+            return text
+        hint = ""
+        if isinstance(error.__cause__, yaml.YAMLError):
+            hint = f"; if it is plain text, quote it within the quotes: \"{key}='…'\""
+        raise BadInput(f"{error}{hint}") from error
+    # As it was typed: YAML would strip its blanks.
+    if not is_quoted and (isinstance(value, str) or not text.strip()):
         return text
-    is_text = not quoted and (isinstance(value, str) or not text.strip())
-    is_block = isinstance(value, dict | list) and not (mapped or listed)  # `this: a pole`, or a dash alone
-    return text if is_text or is_block else value
+    # `this: a pole`, or a dash alone: YAML, but not meant as such on a command line.
+    if isinstance(value, dict | list) and not is_mapping and not is_list:
+        return text
+    return value
 
 
 def is_map(text: str) -> bool:
@@ -452,14 +507,14 @@ def _in_one_line(error: ValidationError, document: dict[str, Any]) -> str:
         if item["type"] == "extra_forbidden":
             problem = _unknown_key(document, path)
         elif item["type"] == "unknown_plugin":
-            what = f"{name}.kind" if isinstance(item["input"], dict) else name
-            problem = f"{what} {item['msg']}"
+            key = f"{name}.kind" if isinstance(item["input"], dict) else name
+            problem = f"{key} {item['msg']}"
         elif item["type"] == "union_tag_invalid" and path and not isinstance(item["input"], dict):
             problem = f"{name} {_PLAIN['dict_type']}"
         elif item["type"] == "union_tag_invalid":
-            known = item["ctx"]["expected_tags"].replace("'", "").split(", ")
-            what = f"{name}.kind" if name else "role"
-            problem = f"{what} {unknown_kind(item['ctx']['tag'], known)}"
+            kinds = item["ctx"]["expected_tags"].replace("'", "").split(", ")
+            key = f"{name}.kind" if name else "role"
+            problem = f"{key} {unknown_kind(item['ctx']['tag'], kinds)}"
         elif item["type"] == "missing" and path[-1].isdigit():
             name = ".".join(path[:-1])
             problem = f"{name}: has too few values"
@@ -469,29 +524,37 @@ def _in_one_line(error: ValidationError, document: dict[str, Any]) -> str:
             problem = f"{name} is missing; say {name}=…"
         else:
             message = _PLAIN.get(item["type"]) or item["msg"].removeprefix("Value error, ")
-            message = re.sub(r"^(Input|String|Tuple|Dictionary) should ", "must ", message)
-            problem = f"{name}: {message}" if name else message
-        # A list counts as too short if what it holds is wrong.
-        if not any(other.startswith(f"{name}.") for other in problems if item["type"] == "too_short"):
-            problems.setdefault(name, problem)
+            problem = re.sub(r"^(Input|String|Tuple|Dictionary) should ", "must ", message)
+            if name:
+                problem = f"{name}: {problem}"
+        # A list counts as too short if what it holds is wrong, which is the line that helps.
+        if item["type"] == "too_short" and any(other.startswith(f"{name}.") for other in problems):
+            continue
+        problems.setdefault(name, problem)
     return "; ".join(list(problems.values())[:MAX_PROBLEMS])
 
 
 def _unknown_key(document: dict[str, Any], path: list[str]) -> str:
     """A line for a key that a recipe does not have; some have it for the other role, or in one of their blocks."""
-    name, last = ".".join(path), path[-1]
+    name = ".".join(path)
+    last = path[-1]
     if not all(path):
         return f"'{name}' is no key: a name is missing before or after its dots"
     if len(path) > 1:
-        owner = _block_at(document, path[:-1])
-        return f"unknown key '{name}'{nearest(last, owner.model_fields if owner else ())}"
+        block = _block_at(document, path[:-1])
+        hint = nearest(last, block.model_fields if block else ())
+        return f"unknown key '{name}'{hint}"
     root = _root(document)
-    other = ControlRecipe if root is AgentRecipe else AgentRecipe
-    if last in other.model_fields:
-        ours, theirs = (recipe.model_fields["role"].default for recipe in (root, other))
-        return f"'{name}' is a key of role={theirs}, and this recipe has role={ours}"
-    within = [f"'{key}.{last}'" for key in root.model_fields if _has_key(document, f"{key}.{last}")]
-    hint = f"; did you mean {' or '.join(within)}?" if within else nearest(last, root.model_fields)
+    other_root = ControlRecipe if root is AgentRecipe else AgentRecipe
+    if last in other_root.model_fields:
+        role = root.model_fields["role"].default
+        other_role = other_root.model_fields["role"].default
+        return f"'{name}' is a key of role={other_role}, and this recipe has role={role}"
+    # A key of a block, without the block's name: `chunk` for `learner.chunk`.
+    candidates = [f"'{key}.{last}'" for key in root.model_fields if _has_key(document, f"{key}.{last}")]
+    hint = nearest(last, root.model_fields)
+    if candidates:
+        hint = f"; did you mean {' or '.join(candidates)}?"
     return f"unknown key '{name}'{hint}"
 
 
@@ -499,8 +562,7 @@ def _path(location: tuple[int | str, ...], document: dict[str, Any]) -> list[str
     """An error's location as the user writes it: without the tags of unions."""
     path: list[str] = []
     for part in map(str, location[1:]):
-        owner = _block_at(document, path[:-1]) if path else None
-        field = owner.model_fields.get(path[-1]) if owner is not None else None
+        field = _field_at(document, path)
         if field is not None and part in _members(field) and _plugin(field) is None:
             continue
         path.append(part)
@@ -540,7 +602,8 @@ def flattened(document: Mapping[str, Any]) -> dict[str, Any]:
     def visit(prefix: str, value: Any) -> None:
         if isinstance(value, dict) and value:
             for key, child in value.items():
-                visit(f"{prefix}.{key}" if prefix else str(key), child)
+                path = f"{prefix}.{key}" if prefix else str(key)
+                visit(path, child)
         else:
             flat[prefix] = value
 

@@ -28,8 +28,8 @@ from sightline.requirements import wheel_of
 _allowed: set[str] = set()
 _importing = threading.local()
 _WHERE = (
-    "import importlib.util, os, sys; sys.path.append(os.getcwd()); found = importlib.util.find_spec(sys.argv[1]); "
-    "print(found.origin or found.submodule_search_locations[0] if found else '')"
+    "import importlib.util, os, sys; sys.path.append(os.getcwd()); spec = importlib.util.find_spec(sys.argv[1]); "
+    "print(spec.origin or spec.submodule_search_locations[0] if spec else '')"
 )
 """Program of a fresh Python that says where it finds a module."""
 
@@ -54,7 +54,7 @@ def split_place(name: str) -> tuple[str, str]:
     """Module, or file, and attribute of a name; the attribute is empty if it has none."""
     file = re.fullmatch(r"(.*\.py)(?::(.*))?", name)  # the path of a file may have colons of its own
     if file is not None:
-        return file[1], file[2] or ""
+        return file[1], file[2] or ""  # None where there is no colon
     module, _, attribute = name.partition(":")
     return module, attribute
 
@@ -93,28 +93,33 @@ def import_code(name: str) -> ModuleType:
     if not is_file and "/" in name:
         raise BadInput(f"'{name}' is neither a module nor a Python file; name it as package.module, or as {name}.py")
     # Names of wheels have hyphens where those of modules have underscores.
-    name = name if is_file else name.replace("-", "_")
+    if not is_file:
+        name = name.replace("-", "_")
     try:
-        return _import_file(name) if is_file else importlib.import_module(name)
+        if is_file:
+            return _import_file(name)
+        return importlib.import_module(name)
     except BadInput:
         raise
     except ModuleNotFoundError as error:
-        missing = error.name or name
-        if name == missing or name.startswith(f"{missing}."):
+        # The module itself or a package around it, or one that it imports.
+        absent = error.name or name
+        if name == absent or name.startswith(f"{absent}."):
             raise NoSuchModule(
                 f"cannot import '{name}': there is no such module, neither installed nor in the working folder"
             ) from error
         what = "file" if is_file else "module"
         raise BadInput(
-            f"the {what} '{name}' needs '{missing}', which is not installed: pip install {wheel_of(missing)}"
+            f"the {what} '{name}' needs '{absent}', which is not installed: pip install {wheel_of(absent)}"
         ) from error
     except TrainingReached:
         raise BadInput(
             f"cannot import '{name}': it trains when it is imported; put that under if __name__ == \"__main__\":"
         ) from None
     except (Exception, SystemExit) as error:
-        is_of_package = is_file and isinstance(error, ImportError) and "relative import" in str(error)
-        advice = "; it belongs to a package: name it as package.module" if is_of_package else ""
+        advice = ""
+        if is_file and isinstance(error, ImportError) and "relative import" in str(error):
+            advice = "; it belongs to a package: name it as package.module"
         raise BadInput(f"cannot import '{name}': {line_of(error)}{advice}") from error
 
 
@@ -126,15 +131,16 @@ def _import_file(name: str) -> ModuleType:
     place = os.path.realpath(file)
     for module in list(sys.modules.values()):
         # The running script, for one: a class must not be there twice. Some modules load others when they are asked.
-        known = getattr(module, "__dict__", {}).get("__file__")
-        if isinstance(known, str) and os.path.basename(known) == file.name and os.path.realpath(known) == place:
+        origin = getattr(module, "__dict__", {}).get("__file__")
+        if isinstance(origin, str) and os.path.basename(origin) == file.name and os.path.realpath(origin) == place:
             return module
     sys.path.append(os.path.dirname(place))  # it may import its neighbours
-    spec = importlib.util.spec_from_file_location(
-        f"{file.stem}_{hashlib.sha256(place.encode()).hexdigest()[:8]}", place
-    )
+    # Files of one name, in two folders, are two modules.
+    digest = hashlib.sha256(place.encode()).hexdigest()
+    spec = importlib.util.spec_from_file_location(f"{file.stem}_{digest[:8]}", place)
     assert spec is not None and spec.loader is not None, "a file of Python has a loader"
     module = importlib.util.module_from_spec(spec)
+    # Before it is executed, as Python does: pickling and dataclasses look their module up there.
     sys.modules[spec.name] = module
     _importing.depth = getattr(_importing, "depth", 0) + 1
     try:
@@ -186,75 +192,87 @@ def place_of(code: Any, key: str) -> str:
     attribute = getattr(code, "__qualname__", None)
     if not isinstance(attribute, str) or not callable(code):
         raise BadInput(_no_code(code, key))
-    shown = f"{key}: {'class' if inspect.isclass(code) else 'function'} '{attribute.rpartition('.')[2]}'"
+    kind = "class" if inspect.isclass(code) else "function"
+    subject = f"{key}: {kind} '{attribute.rpartition('.')[2]}'"
     if "<lambda>" in attribute:
         raise BadInput(f"{key}: a lambda has no name by which a later process could find it; write a function (def)")
     if "<locals>" in attribute:
         raise BadInput(
-            f"{shown} is defined inside a function, where no other process finds it; move it to the top of its file"
+            f"{subject} is defined inside a function, where no other process finds it; move it to the top of its file"
         )
     module = sys.modules.get(code.__module__)
     if module is None or attribute_of(module, attribute) != code:
-        raise BadInput(f"{shown} is not what '{code.__module__}:{attribute}' names; give it under its own name")
-    return f"{_name_again(module, shown)}:{attribute}"
+        raise BadInput(f"{subject} is not what '{code.__module__}:{attribute}' names; give it under its own name")
+    return f"{_lasting_name(module, subject)}:{attribute}"
 
 
 def _no_code(value: Any, key: str) -> str:
-    kind = type(value)
+    """Complaint about an object that stands where a name, a class or a function should."""
+    kind = type(value).__name__
+    # An environment of Gymnasium, or its specification, knows its id.
     spec = getattr(value, "spec", value)
-    known = getattr(spec, "id", None)
-    if isinstance(known, str):
-        return f"{key} must name what makes an environment, and not be a {kind.__name__}: say {key}={known!r}"
-    return (
-        f"{key} must be a name, or a class or function that can be imported again, not an object of type "
-        f"{kind.__name__}"
-    )
+    env_id = getattr(spec, "id", None)
+    if isinstance(env_id, str):
+        return f"{key} must name what makes an environment, and not be a {kind}: say {key}={env_id!r}"
+    return f"{key} must be a name, or a class or function that can be imported again, not an object of type {kind}"
 
 
-def _name_again(module: ModuleType, shown: str) -> str:
+def _lasting_name(module: ModuleType, subject: str) -> str:
     """The name, of a module or of its file, under which other processes find a module.
+
+    Args:
+        subject: what is looked for in it, to begin the line of an error.
 
     Raises:
         BadInput: there is none.
     """
-    name, file = module.__name__, str(getattr(module, "__file__", None) or "")
+    name = module.__name__
+    file = str(getattr(module, "__file__", None) or "")
     if name == "__main__":
         spec = getattr(module, "__spec__", None)
         if spec is not None:  # python -m
             return str(spec.name)
         if not (file.endswith(".py") and os.path.isfile(file)):
             raise BadInput(
-                f"{shown} was typed in a notebook or at a prompt, where no other process finds it; save it to a file, "
-                "such as mine.py, and import it from there"
+                f"{subject} was typed in a notebook or at a prompt, where no other process finds it; save it to a "
+                "file, such as mine.py, and import it from there"
             )
         return _from_here(file)
     root = name.partition(".")[0]
     package = sys.modules.get(root, module)
-    origin = os.path.realpath(getattr(package, "__file__", None) or next(iter(getattr(package, "__path__", [""]))))
+    # A package without an __init__.py has no file, but folders.
+    folders = getattr(package, "__path__", [""])
+    origin = os.path.realpath(getattr(package, "__file__", None) or next(iter(folders)))
+    # Installed, or found by a Python that is started here.
     if any(map(Path(origin).is_relative_to, LIBRARIES)) or _fresh_origin(root) == origin:
         return name
     # It is beside the running script, say, or was found by a path that was put into sys.path.
     if "." not in name and file.endswith(".py"):
         return _from_here(file)
     raise BadInput(
-        f"{shown} is in '{name}', which no other process finds; install that package, or run from "
+        f"{subject} is in '{name}', which no other process finds; install that package, or run from "
         f"'{Path(origin).parents[1]}'"
     )
 
 
 def _fresh_origin(module: str) -> str:
     """File that a fresh Python imports under a name, the working folder searched last; empty without one."""
-    asked = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-P", "-c", _WHERE, module], capture_output=True, text=True, timeout=60, check=False
     )
-    return os.path.realpath(asked.stdout.strip()) if asked.stdout.strip() else ""
+    origin = process.stdout.strip()
+    if not origin:
+        return ""
+    return os.path.realpath(origin)
 
 
 def _from_here(file: str) -> str:
     """A file's path, from the working folder if it is in there."""
     path = Path(file).resolve()
     here = Path.cwd().resolve()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    if path.is_relative_to(here):
+        path = path.relative_to(here)
+    return str(path)
 
 
 # -- what a document names ---------------------------------------------------------------------------------------------

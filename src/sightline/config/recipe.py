@@ -106,7 +106,8 @@ class RewardBlock(Strict):
         return {"Reward": self.kind.replace("_", " ")}
 
 
-REWARD, ALGORITHM = Plugin("reward", "zero_shot"), Plugin("algorithm", "ppo")
+REWARD = Plugin("reward", "zero_shot")
+ALGORITHM = Plugin("algorithm", "ppo")
 AGENT_REWARD = Plugin("reward", "ground_truth")
 
 
@@ -140,7 +141,9 @@ class Videos(Strict):
 
 def _video_settings(value: Any) -> Any:
     """`videos=false` leaves out all videos, `videos=true` is the default."""
-    return {"final": value} if isinstance(value, bool) else value
+    if isinstance(value, bool):
+        return {"final": value}
+    return value
 
 
 class RecipeBase(Strict):
@@ -190,7 +193,10 @@ class RecipeBase(Strict):
 
 def _names_of_parts(value: Any) -> Any:
     """One name, or several; parts of tuples are numbered."""
-    keys = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    if value is None:
+        return ()
+    keys = value if isinstance(value, list | tuple) else [value]
+    # True is an int too, and no number of a part.
     return tuple(str(key) if type(key) is int else key for key in keys)
 
 
@@ -224,6 +230,7 @@ class ControlRecipe(RecipeBase):
 
     @model_validator(mode="after")
     def _buffer_holds_two_chunks(self) -> ControlRecipe:
+        # The rewards of a chunk come while the next one is collected: both are in the buffer then.
         chunk = self.learner.chunk * self.envs
         if isinstance(self.learner, OffPolicyLearner) and self.learner.buffer_size < 2 * chunk:
             raise ValueError(
@@ -246,7 +253,9 @@ class ControlRecipe(RecipeBase):
             raise ValueError(
                 f"learner.chunk={learner.chunk} must be a multiple of learner.frames_every={learner.frames_every}"
             )
-        chunk, size = learner.chunk * self.envs, learner.batch_size
+        chunk = learner.chunk * self.envs
+        size = learner.batch_size
+        # A minibatch of one has no deviation, by which advantages are divided.
         if size is not None and (chunk % size or size == 1):
             raise ValueError(
                 f"learner.batch_size={size} must divide the learner.chunk x envs = {chunk} transitions of a chunk; say "
@@ -259,6 +268,7 @@ def _names_of_actions(value: Any) -> Any:
     """Names of actions as text, in a list or as the keys of a map; 1 is a name, too."""
     if not isinstance(value, list | tuple | dict):
         return value
+    # Turned into text, `no` would become "False", and the action could not be named.
     if any(name is None or isinstance(name, bool) for name in value):
         raise ValueError(
             "YAML reads yes, no, on, off and null as other things than text; put names of actions in quotes"
@@ -303,7 +313,8 @@ class AgentRecipe(RecipeBase):
 
     @model_validator(mode="after")
     def _sampler_can(self) -> AgentRecipe:
-        rollouts, policy = self.rollouts, self.policy
+        rollouts = self.rollouts
+        policy = self.policy
         if policy.sampler != "transformers" and (rollouts.top_k or rollouts.top_p < 1 or rollouts.min_p):
             raise ValueError(
                 "rollouts.top_k, top_p and min_p need policy.sampler=transformers: others do not say which tokens they "
@@ -328,7 +339,9 @@ class AgentRecipe(RecipeBase):
 
     @model_validator(mode="after")
     def _rollouts_fit(self) -> AgentRecipe:
-        rollouts, update, algorithm = self.rollouts, self.update, self.algorithm
+        rollouts = self.rollouts
+        update = self.update
+        algorithm = self.algorithm
         if rollouts.staleness and rollouts.dynamic_sampling:
             raise ValueError(
                 "rollouts.staleness and dynamic_sampling exclude each other: which tasks teach nothing is known only "

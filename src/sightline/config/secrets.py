@@ -44,6 +44,7 @@ _ADVICE = "put it into an environment variable"
 def masked(text: str) -> str:
     """A text with `…` in place of whatever looks like a secret, and addresses without user and password."""
     text = _USER.sub("", text)
+    # Names stay, so that a reader sees what was left out.
     text = _PARAMETER.sub(r"\1=…", text)
     text = _ASSIGNMENT.sub(r"\1\2…", text)
     return _KEY.sub("…", text)
@@ -52,13 +53,16 @@ def masked(text: str) -> str:
 def masked_document(value: Any) -> Any:
     """Plain data with its texts masked."""
     if isinstance(value, dict):
-        return {
-            key: "…" if _is_secret_name(str(key)) and _is_literal(child) else masked_document(child)
-            for key, child in value.items()
-        }
+        document: dict[Any, Any] = {}
+        for key, child in value.items():
+            is_secret = _is_secret_name(str(key)) and _is_literal(child)
+            document[key] = "…" if is_secret else masked_document(child)
+        return document
     if isinstance(value, list | tuple):
         return [masked_document(child) for child in value]
-    return masked(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return masked(value)
+    return value
 
 
 def refuse_secrets(document: Mapping[str, Any]) -> None:
@@ -98,13 +102,16 @@ def _texts(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
 
 def _reason(path: Sequence[str], value: str) -> str:
     """Why a text may not stand at this place of a recipe; empty if it may."""
+    # What looks like a key is refused everywhere, also in a sentence.
     if _KEY.search(VARIABLE.sub("", value)):
         return f"looks like a key, and a recipe is written to files; {_ADVICE} and say key_env="
     if any(part in _WITHOUT_SECRETS for part in path):
         return ""
     if path and _is_secret_name(path[-1]) and _is_literal(value):
         return f"holds a secret, and a recipe is written to files; {_ADVICE}: key_env=NAME, or $NAME in a header"
-    return _reason_of_url(value) if "://" in value else ""
+    if "://" not in value:
+        return ""
+    return _reason_of_url(value)
 
 
 def _reason_of_url(url: str) -> str:

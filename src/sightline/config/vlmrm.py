@@ -46,13 +46,17 @@ def _noise(noise: Any) -> Any:
     if not isinstance(noise, dict):
         return None
     if noise.get("name") == "OrnsteinUhlenbeckActionNoise":
-        named = {key: noise[key] for key in ("sigma", "mean", "theta", "dt") if noise.get(key) is not None}
-        return {"kind": "ornstein_uhlenbeck", **named}
-    return {"sigma": noise.get("sigma"), "mean": noise["mean"]} if noise.get("mean") else noise.get("sigma")
+        settings = {key: noise[key] for key in ("sigma", "mean", "theta", "dt") if noise.get(key) is not None}
+        return {"kind": "ornstein_uhlenbeck", **settings}
+    if noise.get("mean"):
+        return {"sigma": noise.get("sigma"), "mean": noise["mean"]}
+    return noise.get("sigma")
 
 
 def _layers(options: Any) -> Any:
-    return options.get("net_arch") if isinstance(options, dict) else None
+    if not isinstance(options, dict):
+        return None
+    return options.get("net_arch")
 
 
 COUNTERPARTS: dict[str, Counterpart] = {
@@ -121,6 +125,13 @@ DEFAULTS: dict[str, Any] = {
 """What holds in vlmrm where a configuration says nothing, and something else in ours."""
 WIDTHS = {"DQN": [64, 64], "SAC": [256, 256]}
 """Of Stable-Baselines3's `MlpPolicy`."""
+_ALGORITHM_OF_KEY = {
+    "rl.ent_coef": "SAC",
+    "rl.use_sde": "SAC",
+    "rl.action_noise": "SAC",
+    "rl.target_update_interval": "DQN",
+}
+"""Keys that one of the two algorithms has."""
 _SHARED = ("seed", "description", "reward.alpha", "reward.batch_size")
 
 
@@ -149,18 +160,23 @@ def convert(document: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     for key in ("reward.camera_config", "rl.rl_kwargs", "rl.policy_kwargs"):
         if not isinstance(flat.get(key) or {}, dict):
             raise BadInput(f"{key} must be a map of keys and values, or null")
+    # vlmrm takes DQN for its one task with discrete actions, and SAC for all others.
     algorithm = "DQN" if flat.get("env_name") == "CartPole-v1" else "SAC"
     recipe: dict[str, Any] = {"description": str(flat.get("description", "")), "env": ""}
     notes: list[str] = []
-    only = {"rl.ent_coef": "SAC", "rl.use_sde": "SAC", "rl.action_noise": "SAC", "rl.target_update_interval": "DQN"}
     for key, value in flat.items():
-        counterpart = Counterpart(key, value=_same) if key in _SHARED else COUNTERPARTS.get(key)
+        counterpart = COUNTERPARTS.get(key)
+        if key in _SHARED:
+            counterpart = Counterpart(key, value=_same)
         if counterpart is None:
             notes.append(f"{key} is no key of vlmrm and was left out")
-        elif only.get(key, algorithm) != algorithm or value is None:
             continue
-        elif counterpart.value is not None and (ours := counterpart.value(value)) is not None:
-            _put(recipe, counterpart.key, ours)
+        # Their configurations carry the keys of both algorithms; a recipe may have those of its own only.
+        if _ALGORITHM_OF_KEY.get(key, algorithm) != algorithm or value is None or counterpart.value is None:
+            continue
+        our_value = counterpart.value(value)
+        if our_value is not None:
+            _put(recipe, counterpart.key, our_value)
     recipe.setdefault("learner", {})["algorithm"] = algorithm
     recipe["learner"].setdefault("hidden", WIDTHS[algorithm])
     _take_over_options(recipe, flat)
@@ -174,8 +190,10 @@ def _flat(document: dict[str, Any]) -> dict[str, Any]:
     """Keys of a configuration as `block.key`."""
     flat: dict[str, Any] = {}
     for name, value in document.items():
-        blocks = name in ("reward", "rl", "logging") and isinstance(value, dict)
-        flat |= {f"{name}.{key}": inner for key, inner in value.items()} if blocks else {str(name): value}
+        if name in ("reward", "rl", "logging") and isinstance(value, dict):
+            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
+        else:
+            flat[str(name)] = value
     return flat
 
 
@@ -188,14 +206,22 @@ def _put(recipe: dict[str, Any], key: str, value: Any) -> None:
 
 def _take_over_options(recipe: dict[str, Any], flat: dict[str, Any]) -> None:
     """Arguments that vlmrm passes through to the algorithm and to its network."""
-    options = dict(flat.get("rl.rl_kwargs") or {})
-    learner = DQNLearner if recipe["learner"]["algorithm"] == "DQN" else SACLearner
-    for name in [name for name in options if name in learner.model_fields]:
-        recipe["learner"][name] = options.pop(name)  # a key of its own
-    network = {name: value for name, value in (flat.get("rl.policy_kwargs") or {}).items() if name != "net_arch"}
-    recipe["learner"]["options"] = options | ({"policy_kwargs": network} if network else {})
-    if not recipe["learner"]["options"]:
-        del recipe["learner"]["options"]
+    learner = recipe["learner"]
+    fields = DQNLearner.model_fields if learner["algorithm"] == "DQN" else SACLearner.model_fields
+    options: dict[str, Any] = {}
+    for name, value in (flat.get("rl.rl_kwargs") or {}).items():
+        # Some arguments have a key of their own in a recipe.
+        if name in fields:
+            learner[name] = value
+        else:
+            options[name] = value
+    network = dict(flat.get("rl.policy_kwargs") or {})
+    network.pop("net_arch", None)  # `learner.hidden`
+    if network:
+        options["policy_kwargs"] = network
+    learner.pop("options", None)
+    if options:
+        learner["options"] = options
     tags = flat.get("tags")
     if tags:
         recipe["description"] += f" ({', '.join(map(str, tags))})"
@@ -203,9 +229,10 @@ def _take_over_options(recipe: dict[str, Any], flat: dict[str, Any]) -> None:
 
 def _take_over_env(recipe: dict[str, Any], flat: dict[str, Any], notes: list[str]) -> None:
     """The environment with its camera and look."""
-    textured, camera = bool(flat["reward.textured"]), flat.get("reward.camera_config")
+    is_textured = bool(flat["reward.textured"])
+    camera = flat.get("reward.camera_config")
     name = flat.get("env_name")
-    if name == "MountainCarContinuous-v0" and textured:
+    if name == "MountainCarContinuous-v0" and is_textured:
         recipe["env"] = "mountain-car-textured"
     recipe.pop("env_options", None)
     if name != HUMANOID:
@@ -217,16 +244,23 @@ def _take_over_env(recipe: dict[str, Any], flat: dict[str, Any], notes: list[str
         recipe["env"] = "Humanoid-v5"
         recipe["env_options"] = {"terminate_when_unhealthy": False}
         if camera:
-            recipe["env_options"]["default_camera_config"] = {k: v for k, v in camera.items() if k != "trackbodyid"}
+            # Theirs may follow the body; Gymnasium's takes the other settings.
+            settings = {key: value for key, value in camera.items() if key != "trackbodyid"}
+            recipe["env_options"]["default_camera_config"] = settings
         notes.append("no task of ours has this sentence, so success is unknown; 'sightline tasks' lists those that do")
         return
     recipe["env"] = task
-    recipe["env_options"] = {"look": "gl", "scene": "textured" if textured else "original", "action_seconds": 0.015}
+    scene = "textured" if is_textured else "original"
+    # As they draw and step it: OpenGL, and an action every 0.015 s.
+    recipe["env_options"] = {"look": "gl", "scene": scene, "action_seconds": 0.015}
     recipe["training_options"] = {"physics": "gymnasium"}
     if camera:
-        place = {"look_at": "lookat", "distance": "distance", "azimuth": "azimuth", "elevation": "elevation"}
-        assumed = {"lookat": [0.0, 0.0, 1.0], "distance": 4.0, "azimuth": 90.0, "elevation": -45.0}
-        recipe["env_options"]["camera"] = {ours: camera.get(theirs, assumed[theirs]) for ours, theirs in place.items()}
+        recipe["env_options"]["camera"] = {
+            "look_at": camera.get("lookat", [0.0, 0.0, 1.0]),
+            "distance": camera.get("distance", 4.0),
+            "azimuth": camera.get("azimuth", 90.0),
+            "elevation": camera.get("elevation", -45.0),
+        }
     else:
         recipe["env_options"]["camera"] = "side"
         notes.append("without camera_config vlmrm's camera went with the body, from its side; camera=side stands still")
@@ -245,17 +279,26 @@ def translations(document: dict[str, Any], is_ours: Callable[[str], bool] = lamb
     Args:
         is_ours: whether the block at that place, perhaps a third party's, has a key of the name.
     """
-    held: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in document.items():
-        inner = value if isinstance(value, dict) else {}
-        held |= {str(name): value} | {f"{name}.{key}": inner[key] for key in inner}
-    for key, value in held.items():
-        if (counterpart := COUNTERPARTS.get(key)) is None or is_ours(key):
+        values[str(name)] = value
+        if isinstance(value, dict):
+            values |= {f"{name}.{key}": inner for key, inner in value.items()}
+    for key, value in values.items():
+        counterpart = COUNTERPARTS.get(key)
+        if counterpart is None or is_ours(key):
             continue
-        ours = None if counterpart.value is None else counterpart.value(value)
-        said = counterpart.key if ours is None else f"{counterpart.key}={_text(ours)}"
-        note = f" ({counterpart.note})" if counterpart.note else ""
-        yield f"{key}: say {said}{note}" if said else f"{key}: {counterpart.note}"
+        if not counterpart.key:
+            yield f"{key}: {counterpart.note}"
+            continue
+        phrase = f"{key}: say {counterpart.key}"
+        if counterpart.value is not None:
+            our_value = counterpart.value(value)
+            if our_value is not None:
+                phrase += f"={_text(our_value)}"
+        if counterpart.note:
+            phrase += f" ({counterpart.note})"
+        yield phrase
 
 
 def _text(value: Any) -> str:
@@ -264,6 +307,11 @@ def _text(value: Any) -> str:
         if len(value) != 1:
             return f"'{json.dumps(value, ensure_ascii=False, default=str)}'"  # JSON is YAML
         (value,) = value
-    text = str(value).lower() if isinstance(value, bool) else " ".join(str(value).split())
-    text = text if len(text) <= 80 else text[:79] + "…"
-    return f'"{text}"' if " " in text else text
+    text = " ".join(str(value).split())
+    if isinstance(value, bool):
+        text = text.lower()
+    if len(text) > 80:
+        text = text[:79] + "…"
+    if " " in text:
+        return f'"{text}"'
+    return text

@@ -73,7 +73,10 @@ class _Invalid(Exception):
     """Raised for valid YAML that is refused; the message continues a sentence that begins with the document's name."""
 
 
-_INT, _FLOAT, _DATE = (f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp"))
+_INT = "tag:yaml.org,2002:int"
+_FLOAT = "tag:yaml.org,2002:float"
+_DATE = "tag:yaml.org,2002:timestamp"
+_MERGE = "tag:yaml.org,2002:merge"
 _WHOLE = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _BROKEN = re.compile(
     r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
@@ -83,14 +86,15 @@ _BROKEN = re.compile(
 
 def _resolvers(inherited: dict[str, list[tuple[str, Any]]]) -> dict[str, list[tuple[str, Any]]]:
     """What plain scalars mean, by their first character: YAML 1.2's numbers, no dates, and PyYAML's other types."""
-    first = {
-        begin: [(tag, pattern) for tag, pattern in known if tag not in (_INT, _FLOAT, _DATE)]
-        for begin, known in inherited.items()
-    }
-    numbers = ((_INT, re.compile(f"(?:{_WHOLE.pattern})$")), (_FLOAT, re.compile(f"(?:{_BROKEN.pattern})$")))
-    for begin in "-+.0123456789":
-        first[begin] = [*numbers, *first.get(begin, [])]
-    return first
+    resolvers: dict[str, list[tuple[str, Any]]] = {}
+    for character, candidates in inherited.items():
+        resolvers[character] = [(tag, pattern) for tag, pattern in candidates if tag not in (_INT, _FLOAT, _DATE)]
+    whole = (_INT, re.compile(f"(?:{_WHOLE.pattern})$"))
+    broken = (_FLOAT, re.compile(f"(?:{_BROKEN.pattern})$"))
+    for character in "-+.0123456789":
+        # The first pattern that matches counts: `10` is whole, though it fits both.
+        resolvers[character] = [whole, broken, *resolvers.get(character, [])]
+    return resolvers
 
 
 class _Dumper(yaml.SafeDumper):
@@ -102,8 +106,9 @@ class _Loader(yaml.SafeLoader):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._count = self._depth = 0
-        self._known: dict[int, tuple[int, int] | None] = {}
+        self._count = 0
+        self._depth = 0
+        self._extents: dict[int, tuple[int, int] | None] = {}
         """id of a node -> (size, height); None while the node is being examined, to detect cycles."""
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
@@ -111,16 +116,21 @@ class _Loader(yaml.SafeLoader):
         if not _WHOLE.fullmatch(text):
             raise ValueError(f"'{text[:80]}' is no whole number")
         # Python knows 0o10 and 0x1F by their beginnings, but refuses 010.
-        return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+        if text[:2] in ("0o", "0x"):
+            return int(text, 0)
+        return int(text)
 
     def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
         text = str(self.construct_scalar(node))
         if not _BROKEN.fullmatch(text):
             raise ValueError(f"'{text[:80]}' is no number")
+        # YAML writes .inf and .nan, Python inf and nan.
         return float(re.sub(r"\.(?=[iInN])", "", text))
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        self._count, self._depth = self._count + 1, self._depth + 1
+        # Counted while the text is read, before a huge document fills the memory.
+        self._count += 1
+        self._depth += 1
         self._check(self._count, self._depth)
         node = super().compose_node(parent, index)
         self._depth -= 1
@@ -129,25 +139,28 @@ class _Loader(yaml.SafeLoader):
     def examine(self, node: yaml.Node) -> tuple[int, int]:
         """Size and height of a node with all aliases expanded; each node is visited once."""
         key = id(node)
-        if key in self._known:
-            known = self._known[key]
-            if known is None:
+        if key in self._extents:
+            extent = self._extents[key]
+            if extent is None:
                 raise _Invalid(f"refers to itself (line {node.start_mark.line + 1})")
-            return known
-        self._known[key] = None
+            return extent
+        self._extents[key] = None
         children: list[yaml.Node] = []
         if isinstance(node, yaml.MappingNode):
             self._check_keys(node)
-            children = [part for pair in node.value for part in pair]
+            for pair in node.value:
+                children.extend(pair)
         elif isinstance(node, yaml.SequenceNode):
             children = node.value
-        size, height = 1, 0
+        size = 1
+        height = 1
         for child in children:
             child_size, child_height = self.examine(child)
-            size, height = size + child_size, max(height, child_height)
-        self._check(size, height + 1)
-        self._known[key] = size, height + 1
-        return size, height + 1
+            size += child_size
+            height = max(height, child_height + 1)
+        self._check(size, height)
+        self._extents[key] = (size, height)
+        return size, height
 
     def _check(self, size: int, depth: int) -> None:
         if size > MAX_NODES:
@@ -160,10 +173,13 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 continue  # refused when it is constructed
-            is_merge = key.tag == "tag:yaml.org,2002:merge"
-            value, line = key.value if is_merge else self.construct_object(key), key.start_mark.line + 1
+            # Compared as values: `1` and `0x1` are the same key. `<<`, which merges, has none.
+            value = key.value if key.tag == _MERGE else self.construct_object(key)
+            line = key.start_mark.line + 1
             if value in lines:
-                where = f"line {line}" if line == lines[value] else f"lines {lines[value]} and {line}"
+                where = f"lines {lines[value]} and {line}"
+                if line == lines[value]:
+                    where = f"line {line}"
                 raise _Invalid(f"has the key '{key.value[:80]}' twice ({where}); keep one of them")
             lines[value] = line
 
