@@ -21,6 +21,9 @@ import numpy as np
 import pytest
 import torch
 
+import fork_server
+from fork_server import ForkedProcess
+
 TESTS = Path(__file__).parent
 SENTENCES = ("a pole upright on the cart", "the cart at the left edge", "pole and cart", "a car in the mountain")
 
@@ -180,13 +183,21 @@ def sightline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., 
     return call
 
 
-def start_sightline(*arguments: Any, cwd: Path, **environment: str) -> subprocess.Popen[str]:
-    """The command as a process of its own, in a session of its own."""
+def start_sightline(*arguments: Any, cwd: Path, **environment: str) -> subprocess.Popen[str] | ForkedProcess:
+    """The command as a process of its own, in a session of its own.
+
+    It is forked from one that has imported the libraries, unless variables are given that libraries read when they are
+    imported.
+    """
     paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths} | environment
+    words = list(map(str, arguments))
+    if environment.keys() <= {"TMPDIR"}:
+        return fork_server.start(words, cwd, variables)
     return subprocess.Popen(
-        [sys.executable, "-m", "sightline", *map(str, arguments)],
+        [sys.executable, "-m", "sightline", *words],
         cwd=cwd,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths} | environment,
+        env=variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
