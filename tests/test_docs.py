@@ -9,7 +9,6 @@ import importlib.util
 import json
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 
 import api_reference
 import sightline as sl
+from conftest import Finished, start_sightline
 from sightline import registry
 from sightline.agents.types import Turn
 from sightline.config.loading import load_recipe
@@ -39,15 +39,16 @@ COMMANDS = [
 ]
 
 
-def sightline(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sightline", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+def sightline(arguments: list[str], folder: Path) -> Finished:
+    process = start_sightline(*arguments, cwd=folder)
+    out, err = process.communicate()
+    return Finished(process.wait(), out, err)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_of_the_readme_are_understood(command: str, tmp_path: Path) -> None:
     done = sightline([*shlex.split(command)[1:], "--dry-run"], tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
 
 
 GUIDE = (ROOT / "docs" / "your-environment.md").read_text()
@@ -60,7 +61,7 @@ def test_the_commands_of_the_guide_are_understood(tmp_path: Path) -> None:
     assert commands
     for command in commands:
         done = sightline([*shlex.split(command)[1:], "--dry-run"], tmp_path)
-        assert done.returncode == 0, f"{command}: {done.stderr}"
+        assert done.code == 0, f"{command}: {done.err}"
 
 
 def test_names_that_the_documents_use_are_public() -> None:
@@ -85,7 +86,7 @@ def test_the_guide_ends_well_without_a_network(tmp_path: Path) -> None:
     small += ["envs=2", "learner.chunk=16", "videos=false", "tensorboard=false"]
     small += ["evaluation.episodes=2", "evaluation.test_episodes=2", "learner.gradient_steps=2", "episode_steps=50"]
     done = sightline([*shlex.split(command)[1:], *small], tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     assert "sightline models --fetch" in GUIDE
 
 
@@ -102,7 +103,7 @@ PREFERENCES = (ROOT / "docs" / "preferences.md").read_text()
 )
 def test_commands_of_the_page_on_preferences_are_understood(command: str, tmp_path: Path) -> None:
     done = sightline([*shlex.split(command)[1:], "--dry-run"], tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
 
 
 AGENTS = (ROOT / "docs" / "agents.md").read_text().replace("\\\n", " ")
@@ -118,7 +119,7 @@ AGENTS = (ROOT / "docs" / "agents.md").read_text().replace("\\\n", " ")
 )
 def test_commands_of_the_page_on_agents_are_understood(command: str, tmp_path: Path) -> None:
     done = sightline([*shlex.split(command)[1:], "--dry-run"], tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
 
 
 def test_there_are_commands_to_check() -> None:
@@ -265,8 +266,8 @@ def test_the_environment_of_the_guide_can_be_trained(tmp_path: Path) -> None:
     words = ["goal=a red square in the top left corner", "baseline=a red square"]
     arguments = ["train", "env=reacher:Point", "episode_steps=50", *words, *small, "--run-dir", "run", "--json"]
     done = sightline(arguments, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["episodes"] == 4
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["episodes"] == 4
     assert (tmp_path / "run" / "report.html").is_file()
 
 
