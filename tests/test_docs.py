@@ -82,7 +82,8 @@ def test_the_guide_ends_well_without_a_network(tmp_path: Path) -> None:
     (tmp_path / "reacher.py").write_text(re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)[0])
     lines = GUIDE.replace("\\\n", " ").splitlines()
     (command,) = [line for line in lines if line.startswith("sightline train") and "reward.encoder" not in line]
-    small = ["reward.explore=64", "reward.every=64", "reward.questions=8", "reward.teacher.kind=encoder", "steps=600"]
+    small = ["reward.explore=64", "reward.every=64", "reward.questions=8", "reward.teacher.kind=encoder", "steps=256"]
+    small += ["evaluation.every=128", "reward.fitting.epochs=4"]
     small += ["envs=2", "learner.chunk=16", "videos=false", "tensorboard=false"]
     small += ["evaluation.episodes=2", "evaluation.test_episodes=2", "learner.gradient_steps=2", "episode_steps=50"]
     done = sightline([*shlex.split(command)[1:], *small], tmp_path)
@@ -261,7 +262,7 @@ def test_the_example_of_a_provider(example: Any) -> None:
 
 def test_the_environment_of_the_guide_can_be_trained(tmp_path: Path) -> None:
     (tmp_path / "reacher.py").write_text(re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)[0])
-    small = ["steps=600", "envs=2", "learner.algorithm=SAC", "learner.chunk=16", "learner.gradient_steps=2"]
+    small = ["steps=256", "evaluation.every=128", "envs=2", "learner.algorithm=SAC", "learner.chunk=16", "learner.gradient_steps=2"]
     small += ["evaluation.episodes=2", "evaluation.test_episodes=4", "videos=false", "tensorboard=false"]
     words = ["goal=a red square in the top left corner", "baseline=a red square"]
     arguments = ["train", "env=reacher:Point", "episode_steps=50", *words, *small, "--run-dir", "run", "--json"]
