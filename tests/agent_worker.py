@@ -24,6 +24,7 @@ import torch
 
 import sightline.reports.run_page
 import sightline.reports.trajectories_page  # noqa: F401
+from empty_plots import leave_plots_empty
 from sightline.agents import training  # noqa: F401
 from sightline.cli.commands import main
 from sightline.models.vlm.model import load_vlm
@@ -100,5 +101,6 @@ def start(job: dict[str, Any], prepare: Callable[[], object] = lambda: None) -> 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    leave_plots_empty()
     load_vlm(value_head=True, device="cpu")  # what is imported here need not be in every child
     print(json.dumps([run(job) for job in json.load(sys.stdin)]))

@@ -22,6 +22,7 @@ import pytest
 import torch
 
 import fork_server
+from empty_plots import draw, leave_plots_empty
 from fork_server import ForkedProcess
 
 TESTS = Path(__file__).parent
@@ -76,6 +77,36 @@ def result_of(run: Path) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+THOROUGH = {
+    *("agent_faults", "agent_learning", "agent_preferences", "agent_training", "api", "background", "chat_teacher"),
+    *("chat_training", "check_env", "cli", "clips", "deformables", "docs", "engines", "everybodys_environments"),
+    *("examples", "existing_labels", "game_processes", "golden_runs", "hostile_folders", "humanoid"),
+    *("image_text_matching", "interruptions", "learned_reward", "learning", "lease", "lessons", "metaworld", "miniwob"),
+    *("named_code", "odd_environments", "on_policy", "plugins", "policy_server", "pretraining_vlm", "reports"),
+    *("run_folder", "server_faults", "simulators", "spaces", "sweep", "teaching", "training", "trajectory_page", "vlm"),
+    "wrap_learning",
+}
+"""Files of tests that train, start processes or draw. All others are `quick`: `pytest -m quick` while working."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.stem.removeprefix("test_") not in THOROUGH:
+            item.add_marker("quick")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _empty_plots() -> None:
+    leave_plots_empty()
+
+
+@pytest.fixture(autouse=True)
+def _plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that are marked `plots` have them drawn."""
+    if request.node.get_closest_marker("plots") is not None:
+        monkeypatch.setattr("sightline.reports.plots._saved", draw)
 
 
 @pytest.fixture(scope="session")

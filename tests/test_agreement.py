@@ -25,6 +25,8 @@ from sightline.labels.types import Answer, ModelCall, Outcome, Question, prefere
 from sightline.reports.labels_page import table, write_labels_page
 from test_label_store import Judge, pair, segment
 
+pytestmark = pytest.mark.plots
+
 FIRST, SECOND, EQUAL = Outcome.FIRST, Outcome.SECOND, Outcome.EQUAL
 FLIP = {FIRST: SECOND, SECOND: FIRST}
 

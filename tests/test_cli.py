@@ -738,6 +738,7 @@ def test_what_is_cut_off_pictures_that_are_not_square_is_warned_of(sightline: Si
     check_one_line(sightline(*scored, "--aspect", "stretch"), 2, "'stretch'", "crop, pad, squash")
 
 
+@pytest.mark.plots
 @pytest.mark.parametrize("suffix", ["gif", "mp4"])
 def test_score_a_video_with_its_plot(sightline: Sightline, pictures: Path, tmp_path: Path, suffix: str) -> None:
     frames = [np.asarray(Image.open(file)) for file in sorted(pictures.iterdir())]

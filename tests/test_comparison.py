@@ -20,6 +20,8 @@ from sightline.runs.files import write_document
 from sightline.runs.folder import RunFolder, write_recipe
 from small_runs import fabricate_run
 
+pytestmark = pytest.mark.plots
+
 Sightline = Callable[..., Finished]
 EVIL = "</script><img src=x onerror=alert(1)>"
 

@@ -262,7 +262,14 @@ def test_the_example_of_a_provider(example: Any) -> None:
 
 def test_the_environment_of_the_guide_can_be_trained(tmp_path: Path) -> None:
     (tmp_path / "reacher.py").write_text(re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)[0])
-    small = ["steps=256", "evaluation.every=128", "envs=2", "learner.algorithm=SAC", "learner.chunk=16", "learner.gradient_steps=2"]
+    small = [
+        "steps=256",
+        "evaluation.every=128",
+        "envs=2",
+        "learner.algorithm=SAC",
+        "learner.chunk=16",
+        "learner.gradient_steps=2",
+    ]
     small += ["evaluation.episodes=2", "evaluation.test_episodes=4", "videos=false", "tensorboard=false"]
     words = ["goal=a red square in the top left corner", "baseline=a red square"]
     arguments = ["train", "env=reacher:Point", "episode_steps=50", *words, *small, "--run-dir", "run", "--json"]

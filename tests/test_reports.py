@@ -26,6 +26,8 @@ from sightline.reports.examples import LARGE, labels_and_examples
 from sightline.reports.run_page import MAX_VIDEO_BYTES, write_report
 from sightline.runs.files import write_document
 
+pytestmark = pytest.mark.plots
+
 METRICS: list[dict[str, Any]] = [
     {"step": 100, "rollout/reward": 0.5, "rollout/success": 0.1, "rollout/return": 12.0},
     {"step": 200, "evaluation/reward": 0.6, "evaluation/success_rate": 0.4, "evaluation/return": 40.0}

@@ -18,6 +18,8 @@ from sightline.reports.trajectories_page import recorded_sets, write_trajectorie
 from sightline.reports.verdicts import looking_verdict
 from small_runs import EVIL, fabricate_run, fabricated_metrics
 
+pytestmark = pytest.mark.plots
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
