@@ -58,12 +58,13 @@ import transformers
 
 from blackjack_rules import best_reward, odds_of, stand_always
 from running import keep, sightline
+from sightline.agents.agent_setup import AgentSetup, build
 from sightline.agents.algorithms.ppo import PPO
-from sightline.agents.building import AgentSetup, build, game_maker, played_game, resolve
 from sightline.agents.engines.engine import SingleProcess
 from sightline.agents.evaluation import oracle_play, random_play
 from sightline.agents.parsing import read_reply
 from sightline.agents.prompting import prompt_text
+from sightline.agents.resolving import game_maker, played_game, resolve
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.samplers import Completion, Conversation, Key, Sampler
 from sightline.agents.sharing import gather_episodes

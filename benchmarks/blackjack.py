@@ -33,7 +33,7 @@ from agents import played_by_rule
 from asking import asked, replies
 from blackjack_rules import from_14, odds_of, odds_of_shares
 from running import keep, kept
-from sightline.agents.building import game_maker, played_game
+from sightline.agents.resolving import game_maker, played_game
 from sightline.agents.types import same_text
 from sightline.config.loading import for_agent, load_recipe
 from sightline.evaluation.seeds import make_panel

@@ -32,7 +32,7 @@ import numpy as np
 
 from asking import asked, replies
 from running import keep, kept
-from sightline.agents.building import game_maker, played_game
+from sightline.agents.resolving import game_maker, played_game
 from sightline.agents.types import same_text
 from sightline.config.loading import for_agent, load_recipe
 from sightline.evaluation.seeds import make_panel

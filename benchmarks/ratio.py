@@ -18,7 +18,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from running import keep
-from sightline.agents.building import build, resolve
+from sightline.agents.agent_setup import build
+from sightline.agents.resolving import resolve
 from sightline.agents.rollouts import EpisodeTask
 from sightline.config.loading import for_agent, load_recipe
 

@@ -34,7 +34,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from running import folder_of, keep, kept, percent, sightline
-from sightline.agents.building import game_maker, played_game
+from sightline.agents.resolving import game_maker, played_game
 from sightline.config.loading import for_agent, load_recipe
 from sightline.evaluation.seeds import make_panel
 from sightline.evaluation.statistics import wilson

@@ -38,9 +38,10 @@ import torch
 from PIL import Image
 
 from running import keep
-from sightline.agents.building import build, game_maker, resolve
+from sightline.agents.agent_setup import build
 from sightline.agents.parsing import read_reply
 from sightline.agents.prompting import prompt_text
+from sightline.agents.resolving import game_maker, resolve
 from sightline.agents.rollouts import EpisodeTask
 from sightline.config.loading import for_agent, load_recipe
 from sightline.models.vlm.types import Prompt

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sightline.agents.building import AgentSetup, load_model
+from sightline.agents.agent_setup import AgentSetup, load_model
 from sightline.agents.engines.ddp import DDP
 from sightline.agents.engines.engine import Engine
 from sightline.agents.engines.fsdp2 import FSDP2

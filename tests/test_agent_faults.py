@@ -19,8 +19,9 @@ import torch
 from gymnasium import spaces
 
 from conftest import Finished
-from sightline.agents.building import AgentSetup, build, resolve
+from sightline.agents.agent_setup import AgentSetup, build
 from sightline.agents.learning import PolicyLearner
+from sightline.agents.resolving import resolve
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.types import Failure, Trajectory
 from sightline.agents.warm_start import warm_start
@@ -589,7 +590,7 @@ def test_a_model_that_never_comes_to_an_end_of_its_replies(
     overrides = (*SMALL, "replies.max_tokens=2", f"replies.unparsable={unparsable}", "replies.penalty=0.1")
     refused = sightline("train", "numberline", *overrides, "--run-dir", run)
     assert refused.code == 2 and "too few: even a short reply" in refused.err and not run.exists()
-    monkeypatch.setattr("sightline.agents.building._check_texts", lambda recipe, vlm: None)
+    monkeypatch.setattr("sightline.agents.agent_setup._check_texts", lambda recipe, vlm: None)
     done = sightline("train", "numberline", *overrides, "steps=12", "--run-dir", run, "--json")
     assert done.code == 0, done.err
     updates = [record for record in metrics_of(run) if "rollout/unparsable" in record]

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from conftest import Finished
-from sightline.agents.building import AgentSetup, best_play, build, resolve
+from sightline.agents.agent_setup import AgentSetup, build
 from sightline.agents.demos import Demo, demonstrations
+from sightline.agents.resolving import best_play, resolve
 from sightline.agents.rollouts import EpisodeTask
 from sightline.agents.sequences import build_sequences, count_turns
 from sightline.agents.types import Advantages, Trajectory
@@ -209,7 +210,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_loaded(
 ) -> None:
     for name, value in {"RANK": 0, "WORLD_SIZE": processes}.items():
         monkeypatch.setenv(name, str(value))
-    monkeypatch.setattr("sightline.agents.building.load_model", lambda recipe: pytest.fail("loaded"))
+    monkeypatch.setattr("sightline.agents.agent_setup.load_model", lambda recipe: pytest.fail("loaded"))
     with pytest.raises(BadInput, match=why) as told:
         setup_of(*overrides)
     assert "\n" not in str(told.value)

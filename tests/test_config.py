@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from conftest import our_tasks
 from sightline.agents.algorithms.grpo import GRPO
 from sightline.agents.algorithms.ppo import PPO
-from sightline.agents.building import resolve as complete_agent
+from sightline.agents.resolving import resolve as complete_agent
 from sightline.config.bundled import bundled_recipes
 from sightline.config.learners import DQNLearner, SACLearner
 from sightline.config.loading import for_agent, for_control, leaves, load_recipe, validate_recipe

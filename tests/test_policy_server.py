@@ -17,8 +17,9 @@ import torch
 import sightline as sl
 from conftest import Finished
 from policy_server import Faults, PolicyServer
+from sightline.agents.agent_setup import build
 from sightline.agents.asynchronous import RolloutsAhead, staleness, within_bound
-from sightline.agents.building import build, resolve
+from sightline.agents.resolving import resolve
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.samplers.server import ServerSampler
 from sightline.agents.samplers.weight_check import WeightCheck

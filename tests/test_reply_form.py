@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sightline import roles
-from sightline.agents.building import resolve
+from sightline.agents.resolving import resolve
 from sightline.config.agents import Replies
 from sightline.config.loading import for_agent, load_recipe
 from sightline.errors import BadInput

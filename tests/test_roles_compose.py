@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from conftest import our_names
-from sightline.agents.building import played_game
+from sightline.agents.resolving import played_game
 from sightline.agents.rewards import TurnRewards
 from sightline.agents.types import Reply, Trajectory, Turn
 from sightline.config.loading import for_agent, for_control, load_recipe

@@ -31,7 +31,7 @@ from sightline.runs.stopping import GivenUp, Stopped
 def complete(recipe: Recipe) -> Recipe:
     """Fill in what the recipe leaves open."""
     if isinstance(recipe, AgentRecipe):
-        from sightline.agents.building import resolve as complete_agent
+        from sightline.agents.resolving import resolve as complete_agent
 
         return complete_agent(recipe)
     from sightline.control.resolving import resolve as complete_control
@@ -184,7 +184,7 @@ def _train_control(
 def _train_agent(
     recipe: AgentRecipe, path: Path, name: str, resume: bool, command: str | None, quiet: bool
 ) -> tuple[RunFolder, dict[str, Any]]:
-    from sightline.agents.building import build
+    from sightline.agents.agent_setup import build
     from sightline.agents.training import train as train_agent
 
     # Of several processes the first owns the folder; the others write nothing.
@@ -226,7 +226,7 @@ def evaluate_model(
 ) -> tuple[AgentRecipe, dict[str, Any]]:
     """Play a game's panel with any model: one that is loaded here, or one that is hosted by a provider or at an
     address."""
-    from sightline.agents.building import with_form_of_model
+    from sightline.agents.resolving import with_form_of_model
     from sightline.agents.run_evaluation import evaluate_chat
     from sightline.agents.run_evaluation import evaluate_model as evaluate_loaded
 

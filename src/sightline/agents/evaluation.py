@@ -1,9 +1,16 @@
 """Agent evaluation: success and perception accuracy on evaluation seeds, with real, blank and shuffled pictures.
 
-An agent that has learned to win by the words alone is as good without pictures. So every result comes with two of the
-same episodes without sight (`blank`: grey pictures; `shuffled`: pictures of other states), with random play and with
-the environment's oracle, all on the same seeds. Blind tests of this kind are usual for models that answer questions
-about pictures (Goyal et al., "Making the V in VQA Matter", CVPR 2017).
+An agent that has learned to win by the words alone is as good without pictures. So `evaluate_policy` plays the same
+seeds five times:
+
+    real        the policy sees the pictures: these numbers are the result
+    blank       the policy sees grey pictures
+    shuffled    the policy sees pictures of other states
+    random      no model: a random legal action in every turn
+    oracle      no model: the environment's own best play, where it knows one
+
+Blind tests of this kind are usual for models that answer questions about pictures (Goyal et al., "Making the V in VQA
+Matter", CVPR 2017). `run_evaluation.py` calls this for `sightline evaluate`, `training.py` at the end of a run.
 """
 
 from __future__ import annotations
@@ -47,20 +54,67 @@ POOL = 512
 STATES_OF_EPISODE = 64
 """Maximum number of such pictures from one episode, so that they come from several."""
 ALONE = SingleProcess()
-"""Plays all episodes."""
+"""The engine that plays all episodes in this process."""
 
 Choose = Callable[[gymnasium.Env[Any, Any], Mapping[str, Any], np.random.Generator], "str | None"]
 """(environment, info of its state, random generator) -> name of an action; None plays a random one."""
 
-
 Watch = Callable[[str], Callable[[int], None]]
-"""Called with what is about to be played, in a few words -> called with every number of turns that was just played; it
-may say how far that is, and raise what stops it."""
+"""Maker of progress callbacks: what is about to be played, in a few words -> a callback. The callback receives the
+number of turns after every step of the games; it may show progress, and it may raise to stop the evaluation."""
 
 
 def unwatched(what: str) -> Callable[[int], None]:
-    """Watch nothing."""
+    """A `Watch` that shows nothing."""
     return lambda turns: None
+
+
+# -- the whole evaluation ----------------------------------------------------------------------------------------------
+
+
+def evaluate_policy(
+    worker: RolloutWorker,
+    sampler: Sampler,
+    eval_seeds: EvalSeeds,
+    keep: Callable[[PictureCondition, list[Trajectory]], None] = lambda pictures, episodes: None,
+    rewards: TurnRewards | None = None,
+    engine: Engine = ALONE,
+    watch: Watch = unwatched,
+) -> dict[str, Any]:
+    """Evaluate an agent, and whatever it is compared with, on the same seeds.
+
+    Args:
+        keep: called with the episodes of each picture condition.
+        rewards, engine: see `play_eval_seeds`.
+        watch: see `Watch`.
+
+    Returns:
+        The agent's `summary`; and under `blank`, `shuffled`, `random` and `oracle` the summaries of the comparisons
+        (`oracle` is None if the environment has none, or one that knows no move in these episodes).
+    """
+    numbers: dict[str, Any] = {}
+    episodes: list[Trajectory] = []
+    for pictures in PICTURE_CONDITIONS:
+        # Where no picture is shown, there is nothing to hide: the same episodes stand for all.
+        if pictures == "real" or _shows_pictures(episodes):
+            after_turns = watch(f"{pictures} pictures")
+            episodes = play_eval_seeds(worker, sampler, eval_seeds, pictures, after_turns, rewards, engine)
+        keep(pictures, episodes)
+        condition = summary(episodes, eval_seeds, worker.success)
+        if pictures == "real":
+            numbers |= condition
+        else:
+            numbers[pictures] = condition
+    numbers["random"] = random_play(worker, eval_seeds, engine, watch)
+    numbers["oracle"] = oracle_play(worker, eval_seeds, engine, watch)
+    return numbers
+
+
+def _shows_pictures(episodes: Sequence[Trajectory]) -> bool:
+    return any(turn.exchange.pictures for episode in episodes for turn in episode.turns)
+
+
+# -- episodes of the policy --------------------------------------------------------------------------------------------
 
 
 def play_eval_seeds(
@@ -90,17 +144,20 @@ def play_eval_seeds(
         picture_filter = blank_picture
     elif pictures == "shuffled":
         picture_filter = ShuffledPictures(collect_pictures(worker, eval_seeds))
+    # A reward model that reads frames scores them in blocks while the games are played, so that few are held at a time.
     blocks = BlockRewards(rewards) if rewards is not None and rewards.needs_frames else None
-    shown: dict[str, Picture] = {}
+    packed_pictures: dict[str, Picture] = {}
 
-    def kept(picture: Picture) -> Picture:
-        if picture.digest not in shown:
-            shown[picture.digest] = picture.packed()
-        return shown[picture.digest]
+    def packed(picture: Picture) -> Picture:
+        if picture.digest not in packed_pictures:
+            packed_pictures[picture.digest] = picture.packed()
+        return packed_pictures[picture.digest]
 
-    # Nothing large is kept of a turn that was played: neither episodes nor their turns fill the memory.
+    # Prompts are dropped as soon as a turn is over, and pictures are packed or dropped: so memory does not grow with
+    # the number of turns.
     def at_turn(index: int, episode: Trajectory) -> None:
-        episode.turns[-1] = light_turn(episode.turns[-1], kept if index < LOGGED_EPISODES else reference_to)
+        replacement = packed if index < LOGGED_EPISODES else reference_to
+        episode.turns[-1] = light_turn(episode.turns[-1], replacement)
         if blocks is not None:
             blocks.take(index, episode)
 
@@ -109,14 +166,14 @@ def play_eval_seeds(
         if blocks is not None:
             blocks.end(index, episode)
 
-    played = worker.play(
+    episodes = worker.play(
         sampler, tasks, picture_filter=picture_filter, after_turns=after_turns, at_turn=at_turn, at_end=at_end
     )
     if blocks is not None:
         blocks.score()
     elif rewards is not None:
-        rewards.score(played)
-    return gather_episodes(engine, played, 1, pictured=LOGGED_EPISODES)
+        rewards.score(episodes)
+    return gather_episodes(engine, episodes, 1, pictured=LOGGED_EPISODES)
 
 
 def blank_picture(picture: Picture, task: EpisodeTask, turn: int) -> Picture:
@@ -144,36 +201,35 @@ class ShuffledPictures:
         return groups
 
     def __call__(self, picture: Picture, task: EpisodeTask, turn: int) -> Picture:
-        shape, digest = picture.pixels.shape, picture.digest
-        others = [one for one in self._by_shape.get(shape, ()) if one.digest != digest]
-        if not others:
+        same_shape = self._by_shape.get(picture.pixels.shape, ())
+        candidates = [candidate for candidate in same_shape if candidate.digest != picture.digest]
+        if not candidates:
             return blank_picture(picture, task, turn)
-        digest_of_turn = hashlib.sha256(f"{task.seed} {task.member} {turn}".encode()).digest()
-        return others[int.from_bytes(digest_of_turn[:8], "big") % len(others)]
+        # A hash, not a generator: the choice does not depend on the order in which turns are played.
+        turn_hash = hashlib.sha256(f"{task.seed} {task.member} {turn}".encode()).digest()
+        number = int.from_bytes(turn_hash[:8], "big")
+        return candidates[number % len(candidates)]
 
 
 def collect_pictures(worker: RolloutWorker, eval_seeds: EvalSeeds) -> tuple[Picture, ...]:
     """Collect different pictures of an environment by random play on the evaluation seeds.
 
-    They are the same whatever the order of the seeds; the worker must not be playing.
+    The pictures are the same whatever the order of the seeds; the worker must not be playing.
     """
-    found: dict[str, Picture] = {}
+    pool: dict[str, Picture] = {}
 
-    def keep(observation: Observation, steps: int) -> bool:
+    def add_pictures(observation: Observation, steps: int) -> bool:
         for image in observation.images:
             picture = Picture(np.array(image))
-            if picture.digest not in found:
-                found[picture.digest] = picture.packed()
-        return not is_full() and steps < STATES_OF_EPISODE
-
-    def is_full() -> bool:
-        return len(found) >= POOL
+            if picture.digest not in pool:
+                pool[picture.digest] = picture.packed()
+        return len(pool) < POOL and steps < STATES_OF_EPISODE
 
     for seed in sorted(set(eval_seeds.seeds)):
-        if is_full():
+        if len(pool) >= POOL:
             break
-        _play_without_model(worker, seed, _random_action, keep)
-    return tuple(found[digest] for digest in sorted(found))
+        _play_without_model(worker, seed, _random_action, add_pictures)
+    return tuple(pool[digest] for digest in sorted(pool))
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
@@ -222,19 +278,25 @@ def summary(trajectories: Sequence[Trajectory], eval_seeds: EvalSeeds, rule: Suc
         to its end. What cannot be measured is None: where the environment does not state success, so are all rates of
         it, and the score.
     """
-    complete = [_outcome(trajectory, rule) for trajectory in trajectories if is_complete(trajectory)]
-    broken = [trajectory.error or "it ended early" for trajectory in trajectories if not is_complete(trajectory)]
-    return _summary(complete, broken, eval_seeds, rule)
+    outcomes: list[_Outcome] = []
+    errors: list[str] = []
+    for trajectory in trajectories:
+        if is_complete(trajectory):
+            outcomes.append(_outcome(trajectory, rule))
+        else:
+            errors.append(trajectory.error or "it ended early")
+    return _summary(outcomes, errors, eval_seeds, rule)
 
 
 def _outcome(trajectory: Trajectory, rule: SuccessRule) -> _Outcome:
     turns = trajectory.turns
-    faultless = trajectory.mistakes == 0 and all(turn.legal for turn in turns)
     states = [turn.success for turn in turns]
-    by_rule = success_by_rule(states, trajectory.success is not None, forfeited=turns[-1].played is None)
+    success = success_by_rule(states, trajectory.success is not None, forfeited=turns[-1].played is None)
+    success[rule] = trajectory.success
+    faultless = trajectory.mistakes == 0 and all(turn.legal for turn in turns)
     return _Outcome(
-        success=by_rule | {rule: trajectory.success},
-        clean=None if trajectory.success is None else trajectory.success and faultless,
+        success=success,
+        clean=_clean(trajectory.success, faultless),
         total=trajectory.env_return,
         turns=len(turns),
         kind=trajectory.kind,
@@ -246,69 +308,88 @@ def _outcome(trajectory: Trajectory, rule: SuccessRule) -> _Outcome:
     )
 
 
+def _clean(success: bool | None, faultless: bool) -> bool | None:
+    """Whether an episode succeeded without a mistake; None where success is unknown."""
+    return None if success is None else success and faultless
+
+
 def _summary(
-    outcomes: Sequence[_Outcome], broken: Sequence[str], eval_seeds: EvalSeeds, rule: SuccessRule
+    outcomes: Sequence[_Outcome], errors: Sequence[str], eval_seeds: EvalSeeds, rule: SuccessRule
 ) -> dict[str, Any]:
+    # Rules by which the environment states success in every episode.
+    success: dict[str, np.ndarray] = {}
+    for name in get_args(SuccessRule):
+        by_rule = known_success([outcome.success[name] for outcome in outcomes])
+        if by_rule is not None:
+            success[name] = by_rule
+    totals = np.array([outcome.total for outcome in outcomes])
+    lengths = np.array([outcome.turns for outcome in outcomes])
+    numbers: dict[str, Any] = {**summarise_episodes(totals, lengths, success, rule)}
+
+    numbers["episodes"] = len(outcomes)
+    numbers["errors"] = len(errors)
+    if errors:
+        numbers["error"] = errors[0]
+    numbers["panel"] = str(eval_seeds)
+    numbers["reward"] = _mean([outcome.reward for outcome in outcomes if outcome.reward is not None])
+
+    # Perception: of all visible facts, and of all turns with facts.
+    perception = [counts for outcome in outcomes for counts in outcome.perception or ()]
+    correct_facts = sum(correct for correct, _ in perception)
+    visible_facts = sum(visible for _, visible in perception)
+    truthful_replies = _mean([correct == visible for correct, visible in perception])
+    numbers["truthful"] = _share(correct_facts, visible_facts)
+    numbers["truthful_replies"] = truthful_replies
+
+    # Shares of turns. Without a model there are no replies that could be parsed.
     turns = sum(outcome.turns for outcome in outcomes)
-    perception = [turn for outcome in outcomes for turn in outcome.perception or ()]
     unparsable = [outcome.unparsable for outcome in outcomes if outcome.unparsable is not None]
-    by_rule = {name: known_success([outcome.success[name] for outcome in outcomes]) for name in get_args(SuccessRule)}
-    won = {name: success for name, success in by_rule.items() if success is not None}
-    kinds = _kinds(outcomes, rule, stated=bool(won))
+    numbers["illegal"] = _share(sum(outcome.illegal for outcome in outcomes), turns)
+    numbers["unparsable"] = _share(sum(unparsable), turns) if unparsable else None
+    numbers["replaced"] = _share(sum(outcome.replaced for outcome in outcomes), turns)
+    numbers["measures"] = {}
+
+    # Skill: episodes without a mistake, by category of tasks if there are any.
     clean = _mean(known_success([outcome.clean for outcome in outcomes]))
-    kinds_mean = _mean([kind["clean"] for kind in kinds.values()]) if kinds and won else None
-    truthful_replies = _mean([correct == total for correct, total in perception])
+    kinds = _kinds(outcomes, rule, states_success=bool(success))
+    kinds_mean = None
+    if kinds and success:
+        kinds_mean = _mean([kind["clean"] for kind in kinds.values()])
+    numbers["clean"] = clean
+    numbers["kinds"] = kinds
+    numbers["kinds_mean"] = kinds_mean
+
     skill = clean if kinds_mean is None else kinds_mean
     if not outcomes:
-        score: float | None = 0.0
+        numbers["score"] = 0.0
     elif skill is None:
-        score = None
+        numbers["score"] = None
     else:
-        score = skill * (1.0 if truthful_replies is None else truthful_replies)
-    return {
-        **summarise_episodes(
-            np.array([outcome.total for outcome in outcomes]),
-            np.array([outcome.turns for outcome in outcomes]),
-            won,
-            rule,
-        ),
-        "episodes": len(outcomes),
-        "errors": len(broken),
-        **({"error": broken[0]} if broken else {}),
-        "panel": str(eval_seeds),
-        "reward": _mean([outcome.reward for outcome in outcomes if outcome.reward is not None]),
-        "truthful": _share(sum(correct for correct, _ in perception), sum(total for _, total in perception)),
-        "truthful_replies": truthful_replies,
-        "illegal": _share(sum(outcome.illegal for outcome in outcomes), turns),
-        "unparsable": _share(sum(unparsable), turns) if unparsable else None,
-        "replaced": _share(sum(outcome.replaced for outcome in outcomes), turns),
-        "measures": {},
-        "clean": clean,
-        "kinds": kinds,
-        "kinds_mean": kinds_mean,
-        "score": score,
-    }
+        numbers["score"] = skill * (1.0 if truthful_replies is None else truthful_replies)
+    return numbers
 
 
-def _kinds(outcomes: Sequence[_Outcome], rule: SuccessRule, stated: bool) -> dict[str, dict[str, Any]] | None:
+def _kinds(outcomes: Sequence[_Outcome], rule: SuccessRule, states_success: bool) -> dict[str, dict[str, Any]] | None:
     """Success by category of tasks, None where it is not stated; None if the environment has no categories."""
     groups: dict[str, list[_Outcome]] = defaultdict(list)
     for outcome in outcomes:
         groups[outcome.kind].append(outcome)
     if not any(groups):
         return None
-    return {
-        kind: {
-            "episodes": len(groups[kind]),
-            "success_rate": _mean([bool(outcome.success[rule]) for outcome in groups[kind]]) if stated else None,
-            "clean": _mean([bool(outcome.clean) for outcome in groups[kind]]) if stated else None,
-        }
-        for kind in sorted(groups)
-    }
+    kinds: dict[str, dict[str, Any]] = {}
+    for kind in sorted(groups):
+        group = groups[kind]
+        kinds[kind] = {"episodes": len(group), "success_rate": None, "clean": None}
+        if states_success:
+            kinds[kind]["success_rate"] = _mean([bool(outcome.success[rule]) for outcome in group])
+            kinds[kind]["clean"] = _mean([bool(outcome.clean) for outcome in group])
+    return kinds
 
 
 def _mean(values: Sequence[float] | np.ndarray | None) -> float | None:
-    return None if values is None or not len(values) else float(np.mean(values))
+    if values is None or not len(values):
+        return None
+    return float(np.mean(values))
 
 
 def _share(part: int, whole: int) -> float | None:
@@ -322,8 +403,8 @@ def random_play(
     worker: RolloutWorker, eval_seeds: EvalSeeds, engine: Engine = ALONE, watch: Watch = unwatched
 ) -> dict[str, Any]:
     """Summary of the random baseline, uniform over legal actions. No model replies, so perception is not measured."""
-    played = _play_panel(worker, eval_seeds, _random_action, engine, watch("random play"))
-    return _summary_of_complete(played, eval_seeds, worker)
+    outcomes = _play_panel(worker, eval_seeds, _random_action, engine, watch("random play"))
+    return _summary_of_complete(outcomes, eval_seeds, worker)
 
 
 def oracle_play(
@@ -335,30 +416,34 @@ def oracle_play(
     """
     if not has_oracle(worker.games[0]):
         return None
-    played = _play_panel(worker, eval_seeds, _oracle_action, engine, watch("the oracle"))
-    advised = [outcome for outcome in played if isinstance(outcome, str) or outcome.replaced < outcome.turns]
-    knows_any = any(isinstance(outcome, _Outcome) for outcome in advised)
-    return _summary_of_complete(advised, eval_seeds, worker) if knows_any else None
+    outcomes = _play_panel(worker, eval_seeds, _oracle_action, engine, watch("the oracle"))
+    # Episodes in which every move was a random one say nothing about the oracle.
+    advised = [outcome for outcome in outcomes if isinstance(outcome, str) or outcome.replaced < outcome.turns]
+    if not any(isinstance(outcome, _Outcome) for outcome in advised):
+        return None
+    return _summary_of_complete(advised, eval_seeds, worker)
 
 
 def _play_panel(
     worker: RolloutWorker, eval_seeds: EvalSeeds, choose: Choose, engine: Engine, after_turns: Callable[[int], None]
 ) -> list[_Outcome | str]:
-    """Play every seed by a rule, each process its share; gives the reason where the environment broke down."""
+    """Play every seed by a rule, each process its share; gives the error where the environment broke down."""
     outcomes: list[_Outcome | str] = []
     for seed in eval_seeds.seeds[engine.rank :: engine.world]:
-        outcomes.append(_play_without_model(worker, seed, choose))
-        after_turns(0 if isinstance(outcomes[-1], str) else outcomes[-1].turns)
-    parts = engine.gather(outcomes)
-    return [parts[i % engine.world][i // engine.world] for i in range(len(eval_seeds.seeds))]
+        outcome = _play_without_model(worker, seed, choose)
+        outcomes.append(outcome)
+        after_turns(0 if isinstance(outcome, str) else outcome.turns)
+    # Process r played the seeds r, r + world, …: put them back into the order of the seeds.
+    shares = engine.gather(outcomes)
+    return [shares[i % engine.world][i // engine.world] for i in range(len(eval_seeds.seeds))]
 
 
 def _summary_of_complete(
     outcomes: Sequence[_Outcome | str], eval_seeds: EvalSeeds, worker: RolloutWorker
 ) -> dict[str, Any]:
     complete = [outcome for outcome in outcomes if not isinstance(outcome, str)]
-    broken = [outcome for outcome in outcomes if isinstance(outcome, str)]
-    return _summary(complete, broken, eval_seeds, worker.success)
+    errors = [outcome for outcome in outcomes if isinstance(outcome, str)]
+    return _summary(complete, errors, eval_seeds, worker.success)
 
 
 def _play_without_model(
@@ -373,32 +458,42 @@ def _play_without_model(
         go_on: called with every observation and the number of steps before it; False leaves the episode.
 
     Returns:
-        Its statistics, or why the environment broke down.
+        Its statistics, or the error by which the environment broke down.
     """
     game = worker.games[0]
-    total, steps, illegal, replaced, over, states = 0.0, 0, 0, 0, False, list[bool | None]()
+    total = 0.0
+    steps = illegal = replaced = 0
+    over = False
+    states: list[bool | None] = []
     try:
         observation, info = game.reset(seed=seed)
-        kind, stated = str(info.get("kind", "")), stated_success(info) is not None
+        kind = str(info.get("kind", ""))
+        states_success = stated_success(info) is not None
         while go_on(observation, steps) and not over:
-            chance = np.random.default_rng((CHANCE_OF_MOVES, seed, steps))
-            choice = choose(game, info, chance)
-            action = _random_action(game, info, chance) if choice is None else choice
-            replaced += choice is None
-            legal = info["legal_actions"]
+            # The random move of a step is the one that a rollout would play in place of an unparsable reply.
+            rng = np.random.default_rng((CHANCE_OF_MOVES, seed, steps))
+            action = choose(game, info, rng)
+            if action is None:
+                action = _random_action(game, info, rng)
+                replaced += 1
+            legal_actions = info["legal_actions"]
             # Where nothing has a name, any text may be tried.
-            illegal += bool(legal or game.get_wrapper_attr("action_names")) and action not in legal
+            has_names = bool(legal_actions or game.get_wrapper_attr("action_names"))
+            illegal += has_names and action not in legal_actions
+
             observation, reward, terminated, truncated, info = game.step(action)
-            total, steps, over = total + float(reward), steps + 1, bool(terminated or truncated)
+            total += float(reward)
+            steps += 1
+            over = bool(terminated or truncated)
             states.append(stated_success(info))
     except BadInput:
         raise  # no other episode would go better
     except Exception as error:
         worker.games.discard(0)
         return line_of(error)
-    success = success_by_rule(states, stated)
-    won, faultless = success[worker.success], not illegal and not info.get("mistakes", 0)
-    clean = None if won is None else won and faultless
+    success = success_by_rule(states, states_success)
+    faultless = not illegal and not info.get("mistakes", 0)
+    clean = _clean(success[worker.success], faultless)
     return _Outcome(success, clean, total, steps, kind, illegal=illegal, replaced=replaced)
 
 
@@ -414,46 +509,12 @@ def film_episode(
     worker: RolloutWorker, sampler: Sampler, eval_seeds: EvalSeeds, rewards: TurnRewards | None
 ) -> Film | None:
     """Play the first evaluation seed for a video; None if the agent is shown no pictures, or the episode broke."""
-    (played,) = worker.play(sampler, [EpisodeTask(eval_seeds.seeds[0])])
-    if not is_complete(played) or not all(turn.exchange.pictures for turn in played.turns):
+    (episode,) = worker.play(sampler, [EpisodeTask(eval_seeds.seeds[0])])
+    if not is_complete(episode) or not all(turn.exchange.pictures for turn in episode.turns):
         return None
     if rewards is not None:
-        rewards.score([played])
-    frames = Reel(at_video_size(turn.exchange.pictures[-1].pixels[None])[0] for turn in played.turns)
+        rewards.score([episode])
+    newest_pictures = (turn.exchange.pictures[-1] for turn in episode.turns)
+    frames = Reel(at_video_size(picture.pixels[None])[0] for picture in newest_pictures)
     fps = worker.games[0].metadata.get("render_fps") or FRAMES_PER_SECOND
-    return Film(frames, played.rewards, int(fps), f"{len(played.turns)} turns")
-
-
-# -- agent evaluation --------------------------------------------------------------------------------------------------
-
-
-def evaluate_policy(
-    worker: RolloutWorker,
-    sampler: Sampler,
-    eval_seeds: EvalSeeds,
-    keep: Callable[[PictureCondition, list[Trajectory]], None] = lambda pictures, played: None,
-    rewards: TurnRewards | None = None,
-    engine: Engine = ALONE,
-    watch: Watch = unwatched,
-) -> dict[str, Any]:
-    """Evaluate an agent: its summary, and under `blank`, `shuffled`, `random` and `oracle` those to compare it with
-    (`oracle` is None if the environment has none, or one that knows no move in these episodes).
-
-    Args:
-        keep: called with the episodes of each picture condition.
-        rewards, engine: see `play_eval_seeds`.
-        watch: see `Watch`.
-    """
-    numbers: dict[str, Any] = {}
-    played: list[Trajectory] = []
-    for pictures in PICTURE_CONDITIONS:
-        # Where no picture is shown, there is nothing to hide: the same episodes stand for all.
-        if pictures == "real" or any(turn.exchange.pictures for one in played for turn in one.turns):
-            after_turns = watch(f"{pictures} pictures")
-            played = play_eval_seeds(worker, sampler, eval_seeds, pictures, after_turns, rewards, engine)
-        keep(pictures, played)
-        found = summary(played, eval_seeds, worker.success)
-        numbers |= found if pictures == "real" else {pictures: found}
-    numbers["random"] = random_play(worker, eval_seeds, engine, watch)
-    numbers["oracle"] = oracle_play(worker, eval_seeds, engine, watch)
-    return numbers
+    return Film(frames, episode.rewards, int(fps), f"{len(episode.turns)} turns")

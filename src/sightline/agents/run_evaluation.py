@@ -1,13 +1,19 @@
-"""Agent evaluation behind `sightline evaluate`: a run's best model, a recipe's model, or a chat model."""
+"""`sightline evaluate` of an agent: a run's best model, a recipe's model, or a chat model.
+
+Each function here only says which model replies, and to which recipe. What is played with it is the same for all:
+`evaluation.evaluate_policy` plays the test panel with real, blank and shuffled pictures, by random play and by the
+environment's oracle, and `evaluation.summary` says what the numbers mean.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sightline.agents.building import AgentSetup, build_reward, evaluation_worker, load_model, played_game
+from sightline.agents.agent_setup import AgentSetup, build_reward, evaluation_worker, load_model
 from sightline.agents.evaluation import evaluate_policy
 from sightline.agents.prompting import reply_schema
+from sightline.agents.resolving import played_game
 from sightline.config.loading import for_agent
 from sightline.config.recipe import AgentRecipe
 from sightline.evaluation.seeds import make_panel
@@ -36,12 +42,13 @@ def evaluate_run(run: RunFolder, episodes: int, seed: int, trust: bool = False) 
         BadInput: the run has no complete best checkpoint yet, or names code of its own.
     """
     recipe = for_agent(run.trusted_recipe(trust))
-    chosen = chosen_checkpoint(run)
+    checkpoint = chosen_checkpoint(run)
     setup = _setup(recipe)
-    setup.vlm.load_weights(chosen.path)
+    setup.vlm.load_weights(checkpoint.path)
+    # A reward model that was learned during the run judges as it did when the checkpoint was saved.
     if setup.reward is not None:
-        load_reward(chosen.path, setup.reward.model)
-    return {"chosen_step": chosen.step} | _evaluate(setup, episodes, seed)
+        load_reward(checkpoint.path, setup.reward.model)
+    return {"chosen_step": checkpoint.step} | _evaluate(setup, episodes, seed)
 
 
 def load_chosen(run: RunFolder, trust: bool = False) -> VLM:
@@ -51,9 +58,9 @@ def load_chosen(run: RunFolder, trust: bool = False) -> VLM:
         BadInput: the run has no complete best checkpoint yet, or names code of its own.
     """
     recipe = for_agent(run.trusted_recipe(trust))
-    chosen = chosen_checkpoint(run)
+    checkpoint = chosen_checkpoint(run)
     setup = _setup(recipe)
-    setup.vlm.load_weights(chosen.path)
+    setup.vlm.load_weights(checkpoint.path)
     return setup.vlm
 
 
@@ -83,16 +90,18 @@ def evaluate_chat(
 
     worker = evaluation_worker(recipe)
     game = worker.games[0]
-    names, queried_facts = game.get_wrapper_attr("action_names"), game.get_wrapper_attr("asked")
-    sampler = ChatSampler(config, reply_schema(recipe.replies, queried_facts, names), say)
+    action_names = game.get_wrapper_attr("action_names")
+    queried_facts = game.get_wrapper_attr("asked")
+    schema = reply_schema(recipe.replies, queried_facts, action_names)
+    sampler = ChatSampler(config, schema, say)
     sampler.check()
-    numbers = evaluate_policy(worker, sampler, make_panel("test", played_game(recipe), episodes, seed))
-    return numbers | {
-        "model": sampler.name,
-        "missing": sum(sampler.failures.values()),
-        "input_tokens": sampler.input_tokens,
-        "output_tokens": sampler.output_tokens,
-    }
+    seeds = make_panel("test", played_game(recipe), episodes, seed)
+    numbers = evaluate_policy(worker, sampler, seeds)
+    numbers["model"] = sampler.name
+    numbers["missing"] = sum(sampler.failures.values())
+    numbers["input_tokens"] = sampler.input_tokens
+    numbers["output_tokens"] = sampler.output_tokens
+    return numbers
 
 
 def _setup(recipe: AgentRecipe) -> AgentSetup:
@@ -102,7 +111,9 @@ def _setup(recipe: AgentRecipe) -> AgentSetup:
     from sightline.agents.engines.engine import SingleProcess
 
     torch.set_num_threads(recipe.threads)
-    return AgentSetup(recipe, load_model(recipe), SingleProcess(), reward=build_reward(recipe, asks=False))
+    vlm = load_model(recipe)
+    reward = build_reward(recipe, asks=False)
+    return AgentSetup(recipe, vlm, SingleProcess(), reward=reward)
 
 
 def _evaluate(setup: AgentSetup, episodes: int, seed: int) -> dict[str, Any]:

@@ -22,13 +22,14 @@ from typing import Any
 
 import numpy as np
 
+from sightline.agents.agent_setup import AgentSetup
 from sightline.agents.alarms import Alarms
 from sightline.agents.algorithms.returns import informative_tasks, is_complete
 from sightline.agents.asynchronous import RolloutsAhead, staleness, within_bound
-from sightline.agents.building import AgentSetup, game_maker
 from sightline.agents.evaluation import evaluate_policy, film_episode, play_eval_seeds, summary
 from sightline.agents.losses import Sums
 from sightline.agents.metrics import MetricValues, merge_sums, rollout_metrics, update_metrics
+from sightline.agents.resolving import game_maker
 from sightline.agents.rollouts import EpisodeTask
 from sightline.agents.samplers import Completion, Conversation, Key, Sampler
 from sightline.agents.samplers.server import ServerSampler

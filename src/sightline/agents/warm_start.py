@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sightline.agents.building import AgentSetup, best_play
+from sightline.agents.agent_setup import AgentSetup
 from sightline.agents.demos import Demo, read_demos
 from sightline.agents.engines.engine import padded_microbatches
 from sightline.agents.parsing import read_reply
+from sightline.agents.resolving import best_play
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import same_text
 from sightline.config.agents import WarmStart

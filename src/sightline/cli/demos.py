@@ -35,8 +35,8 @@ def demos(
     Some moves are random, so that there are mistakes to recover from: warm_start.explore=0.3 says how many. The recipe
     learns from the folder by warm_start.demos=FOLDER, and so does another with the same game and the same replies.
     """
-    from sightline.agents.building import best_play
     from sightline.agents.demos import Demo, write_demos
+    from sightline.agents.resolving import best_play
     from sightline.config.agents import WarmStart
     from sightline.config.bundled import bundled_recipes
     from sightline.config.loading import for_agent, load_recipe

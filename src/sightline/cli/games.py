@@ -85,7 +85,7 @@ def _has_words(env: str, keys: Sequence[str]) -> bool:
 def _check_game(env: str, keys: Sequence[str], episodes: int) -> list[Finding]:
     import shlex
 
-    from sightline.agents.building import game_maker
+    from sightline.agents.resolving import game_maker
     from sightline.config.loading import for_agent, load_recipe
     from sightline.envs.games.checking import Finding, check_game
 

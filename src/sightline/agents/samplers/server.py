@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sightline.agents.samplers import Completion, Conversation, Key
-from sightline.agents.samplers.served import banned_biases, check_prompt, completion_of, seed_of
+from sightline.agents.samplers.vllm_common import banned_biases, check_prompt, completion_of, seed_of
 from sightline.agents.samplers.weight_check import FAR_OFF, PROBED, PROBES, WeightCheck, probes
 from sightline.config.agents import PolicyServer
 from sightline.errors import BadInput, RunFailed, nearest

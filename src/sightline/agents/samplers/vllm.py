@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sightline.agents.samplers import Completion, Conversation, Key
-from sightline.agents.samplers.served import banned_biases, check_prompt, completion_of, seed_of
+from sightline.agents.samplers.vllm_common import banned_biases, check_prompt, completion_of, seed_of
 from sightline.config.agents import VLLM
 from sightline.errors import BadInput, RunFailed
 from sightline.models.vlm.types import Prompt

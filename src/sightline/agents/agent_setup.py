@@ -1,36 +1,32 @@
-"""Resolve an agent's recipe, and build what a run needs: environment, policy, engine, sampler, rollout workers."""
+"""`AgentSetup`: what a run of an agent needs, built from its completed recipe (policy, engine, reward model), and what
+is made from that: rollout workers, samplers, the learner."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sightline.agents.algorithms.base import AlgorithmConfig
-from sightline.agents.demos import Demo, demonstrations, read_demos
 from sightline.agents.engines.engine import Engine
 from sightline.agents.prompting import BLANK, demonstration, prompt_text
+from sightline.agents.resolving import game_maker, played_game
 from sightline.agents.rewards import TurnRewards
 from sightline.agents.rollouts import RolloutWorker
 from sightline.agents.samplers import Sampler
 from sightline.agents.samplers.policy import PolicySampler
-from sightline.config.agents import WarmStart
-from sightline.config.loading import for_agent, validate_recipe
 from sightline.config.recipe import AGENT_REWARD, AgentRecipe
 from sightline.envs.frames import rgb_frame
-from sightline.envs.games.checking import HOW_TO_STATE_SUCCESS, states_success
-from sightline.envs.games.making import GameMaker
 from sightline.envs.games.wrapping import begin_once
 from sightline.envs.tasks import find_task
 from sightline.envs.vector import close_env
 from sightline.errors import BadInput
-from sightline.evaluation.seeds import EvalSeeds, make_panel, played
+from sightline.evaluation.seeds import EvalSeeds, make_panel
 from sightline.images import Picture
-from sightline.models.vlm.card import with_taught_form
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import EVERY_TOKEN, ChatTurn, Truncation
 from sightline.rewards.base import OnlineRewardModel, RewardModel, frame_shrinker
@@ -38,7 +34,6 @@ from sightline.rewards.config import (
     RewardContext,
     RewardSetup,
     RunContext,
-    resolved_words,
     reward_config,
     run_shrinker,
 )
@@ -48,110 +43,6 @@ if TYPE_CHECKING:
     from sightline.agents.learning import PolicyLearner
     from sightline.agents.samplers.server import ServerSampler
     from sightline.agents.samplers.vllm import VLLMSampler
-
-
-def resolve(recipe: AgentRecipe) -> AgentRecipe:
-    """Fill in what the recipe leaves open, and check that its environment and demonstrations exist.
-
-    Raises:
-        BadInput: there is no such environment, it does not take these options, it has no pictures, or there are no
-            demonstrations of it.
-        RunFailed: the environment cannot be built on this machine.
-    """
-    recipe = with_form_of_model(recipe)
-    for make in (game_maker(recipe), game_maker(recipe, training=True)):
-        game = make()
-        try:
-            begin_once(game, recipe.env)
-        finally:
-            close_env(game)
-    if recipe.warm_start is not None:
-        # Read or make one demonstration: a warm start that cannot begin is refused before the model is loaded.
-        settings = recipe.warm_start
-        next(best_play(recipe, settings, 1) if settings.demos is None else read_demos(Path(settings.demos)), None)
-    _check_success(recipe)
-    document: dict[str, Any] = recipe.model_dump(mode="json") | resolved_words(recipe, find_task(recipe.env))
-    tenth = max(recipe.steps // 10, 1)
-    document["evaluation"]["every"] = recipe.evaluation.every or tenth
-    document["checkpoints"]["every"] = recipe.checkpoints.every or tenth
-    return for_agent(validate_recipe(document))
-
-
-def with_form_of_model(recipe: AgentRecipe) -> AgentRecipe:
-    """The recipe with the form of replies that its model was taught, where it leaves the form open.
-
-    Raises:
-        BadInput: the model's card states a form that there is not.
-    """
-    return recipe.model_copy(update={"replies": with_taught_form(recipe.replies, recipe.policy.model)})
-
-
-def _check_success(recipe: AgentRecipe) -> None:
-    """Refuse to learn from success, or to wait for it, where the environment does not state it.
-
-    Raises:
-        BadInput: in some random episodes no info says whether a state is a success.
-    """
-    stop_at, needs = recipe.evaluation.stop_at, ""
-    if recipe.reward.reads_success:
-        needs = f"reward.kind={recipe.reward.kind} pays for success"
-    elif stop_at is not None:
-        needs = f"evaluation.stop_at={stop_at:g} is a share of episodes with success"
-    if not needs:
-        return
-    game = game_maker(recipe)()
-    try:
-        stated = states_success(game, recipe.seed)
-    except BadInput:
-        raise
-    except Exception:
-        return  # an environment that breaks is told of where it is played
-    finally:
-        game.close()
-    if not stated:
-        raise BadInput(f"{needs}, and '{recipe.env}' does not state it; {HOW_TO_STATE_SUCCESS}")
-
-
-def game_maker(recipe: AgentRecipe, training: bool = False, changed: Mapping[str, Any] | None = None) -> GameMaker:
-    """Factory of the recipe's environment for evaluation, or with the changed options and time limit of training.
-
-    Args:
-        recipe: names the environment.
-        training: whether its games are to be learned from.
-        changed: options over all others, those of the demonstrated game.
-    """
-    options, steps = recipe.env_options, recipe.episode_steps
-    if training:
-        options, steps = options | recipe.rollouts.train_env_options, recipe.rollouts.episode_steps or steps
-    options = options | dict(changed or {})
-    return GameMaker(
-        recipe.env,
-        options,
-        recipe.prompt,
-        recipe.actions,
-        steps,
-        recipe.text_only,
-        recipe.success_from,
-        ignores_reward=not recipe.reward.reads_own_reward,
-    )
-
-
-def best_play(recipe: AgentRecipe, settings: WarmStart, samples: int) -> Iterator[Demo]:
-    """Demonstrated turns of the recipe's training games, with the options that its warm start changes."""
-    maker = game_maker(recipe, training=True, changed=settings.env_options)
-    return demonstrations(maker, recipe.replies, samples, recipe.seed, settings)
-
-
-def played_game(recipe: AgentRecipe) -> str:
-    """Name of the evaluated environment with all options that change it, as evaluation seeds depend on it."""
-    # Panels are drawn from this name: `in_words` was the key of `text_only`, and keeps their seeds what they were.
-    return played(
-        recipe.env,
-        env_options=recipe.env_options,
-        episode_steps=recipe.episode_steps,
-        in_words=recipe.text_only,
-        success_from=recipe.success_from,
-    )
 
 
 @dataclass(frozen=True)
@@ -177,7 +68,9 @@ class AgentSetup:
     def judge(self) -> RewardModel | None:
         """The reward model that evaluations report and checkpoints are chosen by; None where it sees nothing, so that
         success says it all."""
-        return self.reward.model if self.reward is not None and self.reward.model.needs else None
+        if self.reward is None or not self.reward.model.needs:
+            return None
+        return self.reward.model
 
     def turn_rewards(self, online: OnlineRewardModel | None = None) -> TurnRewards | None:
         """What scores episodes; None where they keep the environment's own rewards.
@@ -202,8 +95,8 @@ class AgentSetup:
         if self.engine.world > 1:
             raise BadInput("a reward that is learned from a teacher pays an agent in one process; leave out torchrun")
         recipe = self.recipe
-        shape = _first_frame(recipe).shape
-        context = RunContext(folder, recipe.env, recipe.goal, shape, recipe.seed, recipe.steps, None, say)
+        frame_shape = _first_frame(recipe).shape
+        context = RunContext(folder, recipe.env, recipe.goal, frame_shape, recipe.seed, recipe.steps, None, say)
         return reward_config(recipe.reward).online(self.reward, context)
 
     def rollout_worker(self, training: bool = False) -> RolloutWorker:
@@ -211,29 +104,37 @@ class AgentSetup:
         recipe = self.recipe
         if not training:
             return evaluation_worker(recipe, self.vlm, self.judge)
+
+        share = recipe.rollouts.parallel // self.engine.world
+        shrink = None
+        if self.judge is not None:
+            shrink = run_shrinker(reward_config(recipe.reward), self.judge)
         return RolloutWorker(
             game_maker(recipe, training=True),
             recipe.replies,
             recipe.rollouts.window,
-            max(recipe.rollouts.parallel // self.engine.world, 1),
+            max(share, 1),
             self.vlm,
             find_task(recipe.env).success,
             keeps_frames=self.judge is not None,
             workers=recipe.workers,
             prompt_tokens=recipe.rollouts.prompt_tokens,
             step_timeout=recipe.step_timeout,
-            shrink=None if self.judge is None else run_shrinker(reward_config(recipe.reward), self.judge),
+            shrink=shrink,
         )
 
     def sampler(self, training: bool = False) -> Sampler:
         """Sampler of the policy, at the temperature of training or of evaluation."""
-        recipe = self.recipe
-        temperature = recipe.rollouts.temperature if training else recipe.evaluation.temperature
+        rollouts = self.recipe.rollouts
+        if training:
+            temperature = rollouts.temperature
+            truncation = Truncation(rollouts.top_k, rollouts.top_p, rollouts.min_p)
+        else:
+            temperature = self.recipe.evaluation.temperature
+            truncation = EVERY_TOKEN
         if self.server is not None:
             return self.server.at(temperature)
-        cut = recipe.rollouts
-        truncation = Truncation(cut.top_k, cut.top_p, cut.min_p) if training else EVERY_TOKEN
-        return PolicySampler(self.vlm, temperature, recipe.replies.max_tokens, truncation)
+        return PolicySampler(self.vlm, temperature, self.recipe.replies.max_tokens, truncation)
 
     def learner(self, say: Callable[[str], None] = print) -> PolicyLearner:
         """What trains the policy, with new optimiser state; the engine must have prepared the policy.
@@ -244,7 +145,8 @@ class AgentSetup:
         """
         from sightline.agents.learning import PolicyLearner
 
-        recipe, algorithm = self.recipe, self.recipe.algorithm
+        recipe = self.recipe
+        algorithm = recipe.algorithm
         if recipe.rollouts.staleness and recipe.update.importance_cap is None and not self.vlm.exact:
             # In bfloat16 old log-probabilities are computed anew, with weights that have sampled none of these replies.
             raise BadInput(
@@ -308,20 +210,27 @@ def _check_texts(recipe: AgentRecipe, vlm: VLM) -> None:
     Raises:
         BadInput: as the processor says; or naming the minimum.
     """
+    # The first prompt of a game is encoded as a rollout would do it.
     game = game_maker(recipe)()
     try:
-        names, queried_facts = game.get_wrapper_attr("action_names"), game.get_wrapper_attr("asked")
+        action_names = game.get_wrapper_attr("action_names")
+        queried_facts = game.get_wrapper_attr("asked")
         observation, info = begin_once(game, recipe.env)
-        shown = names or tuple(info.get("legal_actions", ()))
-        text = prompt_text(observation.text, recipe.replies, queried_facts, shown)
-        vlm.encode([ChatTurn(text, tuple(Picture(np.array(image)) for image in observation.images))])
+        listed_actions = action_names or tuple(info.get("legal_actions", ()))
+        text = prompt_text(observation.text, recipe.replies, queried_facts, listed_actions)
+        pictures = tuple(Picture(np.array(image)) for image in observation.images)
+        vlm.encode([ChatTurn(text, pictures)])
     finally:
         close_env(game)
 
+    # Every action must fit, with short facts, some words of thought, and the token that ends a reply.
     thoughts = BLANK * 8
     facts = dict.fromkeys(queried_facts, BLANK)
-    shortest = (demonstration(recipe.replies, facts, thoughts, name) for name in names or (BLANK,))
-    minimum = max(len(vlm.tokens.encode(reply)) for reply in shortest) + 1
+    lengths = []
+    for name in action_names or (BLANK,):
+        reply = demonstration(recipe.replies, facts, thoughts, name)
+        lengths.append(len(vlm.tokens.encode(reply)))
+    minimum = max(lengths) + 1
     if minimum > recipe.replies.max_tokens:
         raise BadInput(
             f"replies.max_tokens={recipe.replies.max_tokens} is too few: even a short reply of this model has "
@@ -357,7 +266,8 @@ def _check_trainable(recipe: AgentRecipe) -> None:
     Raises:
         BadInput: whole weights in bfloat16, or several processes with one GPU or one server for all of them.
     """
-    policy, processes = recipe.policy, int(os.environ.get("WORLD_SIZE", "1"))
+    policy = recipe.policy
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
     if policy.dtype == "bfloat16" and policy.lora is None:
         raise BadInput(
             "policy.dtype=bfloat16 rounds the steps of an optimiser away; leave it at auto (float32 weights, bfloat16 "
@@ -402,7 +312,7 @@ def build(recipe: AgentRecipe) -> AgentSetup:
         from sightline.agents.samplers.server import ServerSampler
 
         server = ServerSampler(vlm, recipe.policy.server, max_tokens=recipe.replies.max_tokens)
-        server.take_over_weights()  # whatever it serves at first
+        server.take_over_weights()  # it may serve any weights of the model at first
     return AgentSetup(recipe, vlm, engine, server, build_reward(recipe))
 
 
@@ -415,10 +325,9 @@ def build_reward(recipe: AgentRecipe, asks: bool = True) -> RewardSetup | None:
     Raises:
         BadInput, RunFailed: as the encoders, the words and the teacher say.
     """
-    usual = AGENT_REWARD.make_default()
-    if recipe.reward == usual and recipe.rollouts.rewards == "turn":
+    default = AGENT_REWARD.make_default()
+    if recipe.reward == default and recipe.rollouts.rewards == "turn":
         return None
-
     context = RewardContext(recipe.goal, recipe.baseline, recipe.seed, asks, lambda *size: _first_frame(recipe))
     return build_model_of(reward_config(recipe.reward), context)
 
@@ -428,6 +337,7 @@ def _first_frame(recipe: AgentRecipe) -> np.ndarray:
     game = game_maker(recipe)()
     try:
         observation, _ = game.reset(seed=0)
-        return observation.images[-1] if observation.images else rgb_frame(game)
+        frame: np.ndarray = observation.images[-1] if observation.images else rgb_frame(game)
+        return frame
     finally:
         close_env(game)
