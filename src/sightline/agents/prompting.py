@@ -15,7 +15,8 @@ from typing import Any
 
 from sightline.config.agents import Replies
 
-ACTION, THOUGHTS = "action", "thoughts"
+ACTION = "action"
+THOUGHTS = "thoughts"
 BLANK = "..."
 """Placeholder in the skeleton of a reply; never the name of an action."""
 
@@ -27,16 +28,19 @@ def prompt_text(
     action_names: Sequence[str],
     memory: str = "",
 ) -> str:
-    """Compose the prompt of one turn: the observation's words, what was written down, and the reply instructions.
+    """Compose the prompt of one turn: the observation's words, the model's notes, and the reply instructions.
 
     Args:
-        observation_text: rules, and what of the present state is told in words.
+        observation_text: rules, and the part of the present state that is described in words.
         queried_facts: names of the facts that a reply should state, in order.
         action_names: of the environment.
         memory: what the reply before wrote down, for settings that have a key for that.
     """
-    notes = "" if settings.memory is None else f"\nYou have written down: {memory or 'nothing'}"
-    return f"{observation_text}{notes}\n{instructions(settings, queried_facts, action_names)}"
+    parts = [observation_text]
+    if settings.memory is not None:
+        parts.append(f"You have written down: {memory or 'nothing'}")
+    parts.append(instructions(settings, queried_facts, action_names))
+    return "\n".join(parts)
 
 
 def instructions(settings: Replies, queried_facts: Sequence[str], action_names: Sequence[str]) -> str:
@@ -48,25 +52,40 @@ def instructions(settings: Replies, queried_facts: Sequence[str], action_names: 
             none, if any text is an action.
     """
     facts = settings.asks(queried_facts)
-    if settings.fields:
-        listed = "; ".join(f"{name}: {hint}" if hint else name for name, hint in settings.fields.items())
-    else:
-        wanted = [f"what you see ({', '.join(facts)})"] if facts else []
-        wanted += ["your thoughts"] if settings.thoughts else []
-        wanted += ["one action"]
-        listed = wanted[0] if len(wanted) == 1 else f"{', '.join(wanted[:-1])} and {wanted[-1]}"
+    contents = _contents(settings, facts)
     form = "JSON" if settings.format == "json" else "tags"
-    actions = ", ".join(json.dumps(name, ensure_ascii=False) for name in action_names)
     skeleton = demonstration(settings, dict.fromkeys(facts, BLANK), BLANK, BLANK)
-    choice = f"The action is one of {actions}. " if action_names else ""
-    return f"{choice}Reply in {form} with {listed}:\n{skeleton}"
+    text = f"Reply in {form} with {contents}:\n{skeleton}"
+    if action_names:
+        actions = ", ".join(json.dumps(name, ensure_ascii=False) for name in action_names)
+        text = f"The action is one of {actions}. {text}"
+    return text
+
+
+def _contents(settings: Replies, facts: Sequence[str]) -> str:
+    """What a reply consists of, in words: `what you see (current, target), your thoughts and one action`."""
+    parts: list[str] = []
+    if settings.fields:
+        for name, hint in settings.fields.items():
+            parts.append(f"{name}: {hint}" if hint else name)
+        return "; ".join(parts)
+    if facts:
+        parts.append(f"what you see ({', '.join(facts)})")
+    if settings.thoughts:
+        parts.append("your thoughts")
+    if not parts:
+        return "one action"
+    return f"{', '.join(parts)} and one action"
 
 
 def keys_of(settings: Replies, queried_facts: Iterable[str]) -> tuple[str, ...]:
     """Keys of a reply, in order."""
     if settings.fields:
         return tuple(settings.fields)
-    return (*settings.asks(queried_facts), *([THOUGHTS] if settings.thoughts else []), ACTION)
+    keys = [*settings.asks(queried_facts)]
+    if settings.thoughts:
+        keys.append(THOUGHTS)
+    return (*keys, ACTION)
 
 
 def demonstration(settings: Replies, facts: Mapping[str, str], thoughts: str, action: str) -> str:
@@ -76,10 +95,17 @@ def demonstration(settings: Replies, facts: Mapping[str, str], thoughts: str, ac
         facts: to be stated, in order; left out if the settings do not want facts.
         thoughts: left out if the settings do not want them.
     """
-    said = {key: action if key == ACTION else facts.get(key, thoughts) for key in keys_of(settings, facts)}
+    values: dict[str, str] = {}
+    for key in keys_of(settings, facts):
+        # Keys that name neither the action nor a fact are thoughts, whatever the recipe calls them.
+        values[key] = action if key == ACTION else facts.get(key, thoughts)
     if settings.format == "json":
-        return json.dumps(said, ensure_ascii=False)
-    return "\n".join(f"<{tag_name(name)}>{value}</{tag_name(name)}>" for name, value in said.items())
+        return json.dumps(values, ensure_ascii=False)
+    lines = []
+    for key, value in values.items():
+        tag = tag_name(key)
+        lines.append(f"<{tag}>{value}</{tag}>")
+    return "\n".join(lines)
 
 
 def tag_name(name: str) -> str:
@@ -93,7 +119,8 @@ def reply_schema(settings: Replies, queried_facts: Sequence[str], action_names: 
         return None
     text: dict[str, Any] = {"type": "string"}
     properties = dict.fromkeys(keys_of(settings, queried_facts), text)
-    properties[ACTION] = text | ({"enum": list(action_names)} if action_names else {})
+    if action_names:
+        properties[ACTION] = text | {"enum": list(action_names)}
     return {
         "type": "object",
         "properties": properties,
@@ -104,5 +131,10 @@ def reply_schema(settings: Replies, queried_facts: Sequence[str], action_names: 
 
 def common_start(texts: Sequence[str]) -> str:
     """What all texts begin with; there is at least one."""
-    first, last = min(texts), max(texts)  # of sorted texts, these two have least in common
-    return first[: next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
+    # Of sorted texts, the first and the last have least in common.
+    first = min(texts)
+    last = max(texts)
+    for i, (a, b) in enumerate(zip(first, last, strict=False)):
+        if a != b:
+            return first[:i]
+    return first

@@ -24,9 +24,10 @@ from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardS
 
 PerWhat = Literal["turn", "episode"]
 
-
-BLOCK_TURNS, BLOCK_BYTES = 512, 64_000_000
-"""So many turns are scored at once, or fewer whose frames take so much memory."""
+BLOCK_TURNS = 512
+"""Turns that are scored at once, at most."""
+BLOCK_BYTES = 64_000_000
+"""Bytes of the frames of such a block from which on it is scored with fewer turns."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Stretch:
     """Consecutive turns of an episode, of those that led to a state.
 
     Attributes:
-        start, stop: numbers of the first one and of the one after the last.
-        over: whether the episode is over, and ends with them.
+        start, stop: numbers of the first turn, and of the one after the last.
+        over: whether the episode is over, and ends with this stretch.
     """
 
     episode: Trajectory
@@ -74,7 +75,9 @@ class TurnRewards:
                 f"{type(model).__name__} reads states, and an agent's environment shows pictures; choose a reward that "
                 "reads frames"
             )
-        self.model, self.per, self.instruction = model, per, instruction
+        self.model = model
+        self.per = per
+        self.instruction = instruction
         self._states_success = states_success
 
     @property
@@ -83,10 +86,10 @@ class TurnRewards:
         return "frames" in self.model.needs
 
     def score(self, trajectories: Sequence[Trajectory], learns: bool = False) -> None:
-        """Replace the rewards of all turns of complete episodes; frames are let go.
+        """Replace the rewards of all turns of complete episodes, and drop their frames.
 
         Args:
-            learns: let a reward model that is learned during the run take in what was seen.
+            learns: hand the frames to a reward model that is learned during the run.
 
         Raises:
             BadInput: the environment does not say what the model needs, such as success.
@@ -96,128 +99,163 @@ class TurnRewards:
         if not episodes:
             return
         stretches = [Stretch(episode, 0, len(states_of(episode)), over=True) for episode in episodes]
-        led = any(stretch.turns for stretch in stretches)
-        rewards = iter(self._rewards(self.clip(stretches), learns)[:, 0].tolist() if led else ())
+        if not any(stretch.turns for stretch in stretches):
+            # Every episode was forfeited at once: there is no state to judge, but penalties count.
+            for episode in episodes:
+                self.pay(episode, [])
+            return
+        rewards = self._rewards(self.clip(stretches), learns)[:, 0].tolist()
+        # The clip has one episode after the other: take each one's rewards off its front.
+        start = 0
         for stretch in stretches:
-            self.pay(stretch.episode, [next(rewards) for _ in stretch.turns])
+            end = start + len(stretch.turns)
+            self.pay(stretch.episode, rewards[start:end])
+            start = end
 
-    def pay(self, episode: Trajectory, earned: Sequence[float]) -> None:
-        """Give the turns of an episode what they have earned, less their penalties; frames are let go.
+    def pay(self, episode: Trajectory, rewards: Sequence[float]) -> None:
+        """Set the rewards of an episode's turns, less their penalties, and drop the frames.
 
         Args:
-            earned: of each turn that led to a state. A forfeited one led to none: there is nothing to judge, and
-                nothing is earned.
+            rewards: of each turn that led to a state. A forfeited one led to none: there is nothing to judge, and its
+                reward is 0.
         """
-        rewards = iter(earned)
-        of_turns = [next(rewards) if _led_somewhere(turn) else 0.0 for turn in episode.turns]
+        remaining = iter(rewards)
+        turn_rewards = [next(remaining) if _led_to_state(turn) else 0.0 for turn in episode.turns]
         if self.per == "episode":
-            of_turns = [0.0] * (len(of_turns) - 1) + [sum(of_turns)]
-        for turn, reward in zip(episode.turns, of_turns, strict=True):
-            turn.reward, turn.frame = reward - turn.penalty, None
+            turn_rewards = [0.0] * (len(turn_rewards) - 1) + [sum(turn_rewards)]
+        for turn, reward in zip(episode.turns, turn_rewards, strict=True):
+            turn.reward = reward - turn.penalty
+            turn.frame = None
 
     def _rewards(self, clip: Clip, learns: bool) -> np.ndarray:
+        """float32[T, 1]: rewards of a clip, which a model that is learned takes in."""
         if not (learns and isinstance(self.model, OnlineRewardModel)):
             return RewardStream(self.model)(clip)
+        # In the order of an online reward model's protocol: what it captures of the frames is taken before they go.
         captured = self.model.capture(clip)
-        features, seen = self.model.embed(clip), replace(clip, frames=None)
-        rewards = self.model.score(features, seen)
-        self.model.collected(features, seen, captured)
+        features = self.model.embed(clip)
+        without_frames = replace(clip, frames=None)
+        rewards = self.model.score(features, without_frames)
+        self.model.collected(features, without_frames, captured)
         return rewards
 
     def clip(self, stretches: Sequence[Stretch]) -> Clip:
         """The turns of stretches of episodes, one after the other, as a clip of one column."""
-        turns = [turn for stretch in stretches for turn in stretch.turns]
-        first = [i == 0 for stretch in stretches for i in range(stretch.start, stretch.stop)]
-        ended = [
-            stretch.over and i == stretch.stop - 1 for stretch in stretches for i in range(stretch.start, stretch.stop)
-        ]
-        terminal = {
-            id(stretch.episode.turns[-1]) for stretch in stretches if stretch.over and not stretch.episode.truncated
-        }
-        # The episode's own rule says whether it succeeded; that is known at its end.
-        won = {id(stretch.episode.turns[-1]): stretch.episode.success for stretch in stretches if stretch.over}
-        success = [won.get(id(turn), turn.success) for turn in turns]
-        states_success = self._states_success or any(one is not None for one in success)
+        turns: list[Turn] = []
+        first: list[bool] = []
+        ended: list[bool] = []
+        terminated: list[bool] = []
+        success: list[bool | None] = []
+        for stretch in stretches:
+            episode = stretch.episode
+            turns += stretch.turns
+            for number, turn in enumerate(stretch.turns, stretch.start):
+                first.append(number == 0)
+                ended.append(stretch.over and number == stretch.stop - 1)
+                # The last turn of an episode may have led to no state, and then no state of it is a terminal one.
+                is_last_turn = stretch.over and turn is episode.turns[-1]
+                terminated.append(is_last_turn and not episode.truncated)
+                # The episode's own rule says whether it succeeded; that is known at its end.
+                success.append(episode.success if is_last_turn else turn.success)
+
+        states_success = self._states_success or any(state is not None for state in success)
+        frames = None
+        if self.needs_frames:
+            frames = np.stack([turn.frame for turn in turns])[:, None]  # type: ignore[misc]
         return Clip(
             np.array(first, bool)[:, None],
-            frames=np.stack([turn.frame for turn in turns])[:, None] if self.needs_frames else None,  # type: ignore[misc]
+            frames=frames,
             env_reward=np.array([turn.env_reward for turn in turns], np.float32)[:, None],
-            success=np.array([bool(one) for one in success])[:, None] if states_success else None,
+            success=np.array([bool(state) for state in success])[:, None] if states_success else None,
             ended=np.array(ended, bool)[:, None],
-            terminated=np.array([id(turn) in terminal for turn in turns], bool)[:, None],
+            terminated=np.array(terminated, bool)[:, None],
             instruction=self.instruction,
         )
 
 
 class BlockRewards:
-    """Rewards of episodes while they are played: frames are scored in blocks and let go, so that there are never many.
+    """Rewards of episodes while they are played: frames are scored in blocks and dropped, so that there are never many.
 
-    The numbers are those of `TurnRewards.score`, to the rounding of a reward model whose batches are others.
+    The numbers are those of `TurnRewards.score`, up to the rounding of a reward model that scores other batches.
 
     Args:
         rewards: scores the turns, by a model that reads frames and learns nothing meanwhile.
     """
 
     def __init__(self, rewards: TurnRewards) -> None:
-        self._rewards = rewards
-        # By the index of an episode: what it consists of so far, and what its states have earned.
-        self._played: dict[int, Trajectory] = {}
-        self._earned: dict[int, list[float]] = {}
+        self._turn_rewards = rewards
+        # By the index of an episode: the episode so far, and the rewards of its states so far.
+        self._episodes: dict[int, Trajectory] = {}
+        self._rewards: dict[int, list[float]] = {}
         self._over: set[int] = set()
-        self._turns = self._bytes = 0
+        # Of the block that is gathering.
+        self._turns = 0
+        self._bytes = 0
 
     def take(self, index: int, episode: Trajectory) -> None:
-        """Take in the newest turn of an episode, and score what has gathered if it is a block."""
-        self._played[index] = episode
-        self._earned.setdefault(index, [])
-        frame = episode.turns[-1].frame
+        """Take in the newest turn of an episode, and score the block if it is full."""
+        self._episodes[index] = episode
+        self._rewards.setdefault(index, [])
         self._turns += 1
-        self._bytes += 0 if frame is None else frame.nbytes
+        frame = episode.turns[-1].frame
+        if frame is not None:
+            self._bytes += frame.nbytes
         if self._turns >= BLOCK_TURNS or self._bytes >= BLOCK_BYTES:
             self.score()
 
     def end(self, index: int, episode: Trajectory) -> None:
-        """Take note that an episode has ended; one that broke down is not scored."""
+        """Note that an episode has ended; one that broke down is not scored."""
         if is_complete(episode):
             self._over.add(index)
             return
-        self._played.pop(index, None)
+        self._episodes.pop(index, None)
         for turn in episode.turns:
             turn.frame = None
 
     def score(self) -> None:
-        """Score what has gathered: all turns but the newest of episodes that go on, which may be their last.
+        """Score the turns that have gathered, but for the newest one of every episode that goes on: it may be its last.
 
         Raises:
             BadInput, RunFailed: as for `TurnRewards.score`.
         """
-        back = self._rewards.model.window - 1
+        model = self._turn_rewards.model
+        overlap = model.window - 1
         stretches: dict[int, Stretch] = {}
-        for index, episode in self._played.items():
-            over, scored = index in self._over, len(self._earned[index])
-            stop = len(states_of(episode)) - (0 if over else 1)
+        for index, episode in self._episodes.items():
+            over = index in self._over
+            scored = len(self._rewards[index])
+            stop = len(states_of(episode))
+            if not over:
+                stop -= 1
             if stop > scored:
-                # Rewards of windows need the steps before, whose own rewards are known.
-                stretches[index] = Stretch(episode, max(scored - back, 0), stop, over)
+                # Windows reach back over states that were scored before: those go in again.
+                stretches[index] = Stretch(episode, max(scored - overlap, 0), stop, over)
+
         if stretches:
-            rewards = iter(
-                RewardStream(self._rewards.model)(self._rewards.clip(list(stretches.values())))[:, 0].tolist()
-            )
+            clip = self._turn_rewards.clip(list(stretches.values()))
+            rewards = RewardStream(model)(clip)[:, 0].tolist()
+            begin = 0
             for index, stretch in stretches.items():
-                of_stretch = [next(rewards) for _ in stretch.turns]
-                self._earned[index] += of_stretch[len(self._earned[index]) - stretch.start :]
-                for turn in states_of(stretch.episode)[: max(stretch.stop - back, 0)]:
+                end = begin + len(stretch.turns)
+                # The first ones are of states that have their rewards already.
+                repeated = len(self._rewards[index]) - stretch.start
+                self._rewards[index] += rewards[begin + repeated : end]
+                begin = end
+                # Frames that no later window reaches back to are not needed any more.
+                for turn in states_of(stretch.episode)[: max(stretch.stop - overlap, 0)]:
                     turn.frame = None
+
         for index in self._over:
-            self._rewards.pay(self._played.pop(index), self._earned.pop(index))
+            self._turn_rewards.pay(self._episodes.pop(index), self._rewards.pop(index))
         self._over.clear()
-        self._turns = self._bytes = 0
+        self._turns = 0
+        self._bytes = 0
 
 
 def states_of(episode: Trajectory) -> list[Turn]:
     """The turns that led to a state."""
-    return [turn for turn in episode.turns if _led_somewhere(turn)]
+    return [turn for turn in episode.turns if _led_to_state(turn)]
 
 
-def _led_somewhere(turn: Turn) -> bool:
+def _led_to_state(turn: Turn) -> bool:
     return turn.played is not None

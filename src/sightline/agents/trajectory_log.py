@@ -1,6 +1,6 @@
-"""Episodes that are kept to be read: every look, reply, token and fact, as plain data in the run folder.
+"""Log of trajectories: the prompts, pictures, replies, tokens and facts of some episodes, as JSON in the run folder.
 
-`reports/trajectories_page.py` makes a page of them, so what is written here is read there.
+`reports/trajectories_page.py` makes a page of the log: a key that is written here is read there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from sightline.runs.folder import PICTURES, TRAJECTORIES, RunFolder
 
 LOGGED_EPISODES = 32
 """Episodes of an update, and of each picture condition, that are written."""
-THOUGHT, ACTION = "thought", "action"
+THOUGHT = "thought"
+ACTION = "action"
 Token = tuple[str, float | None, float | None, str]
 """Text, natural log-probability, advantage, and `thought` or `action`; None is unknown."""
 
@@ -27,21 +28,24 @@ Token = tuple[str, float | None, float | None, str]
 def trajectory_log(
     trajectories: Sequence[Trajectory], credits: Sequence[Advantages | None] | None = None, vlm: VLM | None = None
 ) -> tuple[list[dict[str, Any]], dict[str, Picture]]:
-    """What happened, as plain data for JSON.
+    """Convert trajectories to plain data for JSON.
 
     Args:
         credits: one for each trajectory; None if nothing was learned from them.
-        vlm: whose tokens the replies are made of. Without it, or where a reply has no tokens, what stands for the
-            action is told apart from the rest of the text, and nothing more.
+        vlm: decodes the tokens of the replies. Without it, or where a reply has no tokens, a reply is divided into its
+            action and the text before and after that.
 
     Returns:
         A record for each trajectory, and the pictures that they name: digest -> picture.
     """
-    credits = credits if credits is not None else [None] * len(trajectories)
-    records = [_episode(one, credit, vlm) for one, credit in zip(trajectories, credits, strict=True)]
-    pictures = {
-        picture.digest: picture for one in trajectories for turn in one.turns for picture in turn.exchange.pictures
-    }
+    if credits is None:
+        credits = [None] * len(trajectories)
+    records: list[dict[str, Any]] = []
+    pictures: dict[str, Picture] = {}
+    for trajectory, credit in zip(trajectories, credits, strict=True):
+        records.append(_episode_record(trajectory, credit, vlm))
+        for turn in trajectory.turns:
+            pictures |= {picture.digest: picture for picture in turn.exchange.pictures}
     return records, pictures
 
 
@@ -50,10 +54,13 @@ def write_trajectory_log(
 ) -> None:
     """Write `trajectories/<name>.json`, and each picture once as `trajectories/pictures/<digest>.png`.
 
-    The pictures come first and every file whole or not at all, so no record names a picture that is not there.
+    The pictures are written first, and every file whole or not at all: so every picture that a record names exists.
 
     Args:
         name: letters, digits, `-`, `_` and `.`, such as `update-0004`.
+
+    Raises:
+        ValueError: the name has other characters.
     """
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise ValueError(f"'{name}' cannot name a file")
@@ -61,14 +68,16 @@ def write_trajectory_log(
     document = {"format": FORMAT, "episodes": list(records)}
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     with run.writing():
-        (folder / PICTURES).mkdir(parents=True, exist_ok=True)
+        picture_folder = folder / PICTURES
+        picture_folder.mkdir(parents=True, exist_ok=True)
         for picture in pictures.values():
-            PictureFiles(folder / PICTURES, flat=True).add(picture.pixels)
-        # A reply may hold half of a surrogate pair, which no file can.
+            PictureFiles(picture_folder, flat=True).add(picture.pixels)
+        # A reply may contain half of a surrogate pair, which UTF-8 cannot encode.
         write_atomically(folder / f"{name}.json", text.encode("utf-8", "replace"))
 
 
-def _episode(trajectory: Trajectory, credit: Advantages | None, vlm: VLM | None) -> dict[str, Any]:
+def _episode_record(trajectory: Trajectory, credit: Advantages | None, vlm: VLM | None) -> dict[str, Any]:
+    turns = [_turn_record(turn, credit, number, vlm) for number, turn in enumerate(trajectory.turns)]
     return {
         "seed": trajectory.seed,
         "member": trajectory.member,
@@ -78,62 +87,76 @@ def _episode(trajectory: Trajectory, credit: Advantages | None, vlm: VLM | None)
         "truncated": trajectory.truncated,
         "mistakes": trajectory.mistakes,
         "error": trajectory.error,
-        "turns": [_turn(turn, credit, i, vlm) for i, turn in enumerate(trajectory.turns)],
+        "turns": turns,
     }
 
 
-def _turn(turn: Turn, credit: Advantages | None, index: int, vlm: VLM | None) -> dict[str, Any]:
-    advantage = None if credit is None else _finite(credit.advantages[index])
-    valued = credit is not None and credit.returns is not None
-    learned = turn.prompt is not None and turn.on_policy
+def _turn_record(turn: Turn, credit: Advantages | None, number: int, vlm: VLM | None) -> dict[str, Any]:
+    advantage = value = None
+    if credit is not None:
+        advantage = _finite(credit.advantages[number])
+        if credit.returns is not None:  # only algorithms with a critic have values
+            value = _finite(turn.value)
+    # The turn's advantage is logged in any case, that of its tokens only if they were trained on.
+    is_trained_on = turn.prompt is not None and turn.on_policy
+    token_advantage = advantage if is_trained_on else None
+
     reply = turn.reply
+    failure = None if reply.failure is None else reply.failure.value
+    correct_facts = {name: same_text(reply.stated.get(name, ""), fact) for name, fact in turn.facts.items()}
     return {
         "prompt": turn.exchange.text,
         "pictures": [picture.digest for picture in turn.exchange.pictures],
         "reply": turn.sample.text,
         "finished": turn.sample.finished,
-        "tokens": tokens_of(turn, advantage if learned else None, vlm),
+        "tokens": tokens_of(turn, token_advantage, vlm),
         "action": reply.action,
-        "failure": None if reply.failure is None else reply.failure.value,
+        "failure": failure,
         "played": turn.played,
         "legal": turn.legal,
         "legal_actions": list(turn.legal_actions),
         "stated": dict(reply.stated),
         "facts": dict(turn.facts),
-        "true": {name: same_text(reply.stated.get(name, ""), fact) for name, fact in turn.facts.items()},
+        "true": correct_facts,
         "reward": _finite(turn.reward),
-        "value": _finite(turn.value) if valued else None,
+        "value": value,
         "advantage": advantage,
         "credited": turn.on_policy,
     }
 
 
 def tokens_of(turn: Turn, advantage: float | None, vlm: VLM | None) -> list[Token]:
-    """The reply in pieces that together are its text.
+    """Divide the reply's text among its tokens; joined, the texts of the tokens are the reply's text.
 
-    A character that several tokens make up is given to the first of them; tokens that are not in the text, such as the
+    Where several tokens make up one character, the first of them has it. Tokens that are not in the text, such as the
     one that ends the reply, are empty.
     """
     ids = [int(token) for token in turn.sample.ids]
     text = turn.sample.text
     if vlm is None or not ids:
-        return _pieces(text, turn.reply.span, advantage)
+        return _tokens_by_span(text, turn.reply.span, advantage)
     tokens: list[Token] = []
-    reached = 0
-    logprobs = zip(vlm.offsets(ids), turn.sample.logprobs, turn.action_tokens, strict=True)
-    for (_, end), logprob, acts in logprobs:
-        piece, reached = text[reached : max(end, reached)], max(end, reached)
-        tokens.append((piece, _finite(logprob), advantage, ACTION if acts else THOUGHT))
-    return [*tokens, (text[reached:], None, advantage, THOUGHT)] if reached < len(text) else tokens
+    start = 0
+    sampled = zip(vlm.offsets(ids), turn.sample.logprobs, turn.action_tokens, strict=True)
+    for (_, stop), logprob, is_action in sampled:
+        end = max(stop, start)  # a byte of a character that is finished later adds nothing
+        kind = ACTION if is_action else THOUGHT
+        tokens.append((text[start:end], _finite(logprob), advantage, kind))
+        start = end
+    if start < len(text):
+        tokens.append((text[start:], None, advantage, THOUGHT))
+    return tokens
 
 
-def _pieces(text: str, span: tuple[int, int] | None, advantage: float | None) -> list[Token]:
-    """The same without tokens: what comes before the action, the action, and what comes after."""
+def _tokens_by_span(text: str, span: tuple[int, int] | None, advantage: float | None) -> list[Token]:
+    """Divide a reply without tokens into the text before the action, the action, and the text after it."""
     start, end = span or (len(text), len(text))
     pieces = ((text[:start], THOUGHT), (text[start:end], ACTION), (text[end:], THOUGHT))
     return [(piece, None, advantage, kind) for piece, kind in pieces if piece]
 
 
 def _finite(value: float) -> float | None:
-    """A number that JSON has."""
-    return float(value) if math.isfinite(value) else None
+    """The number, or None if JSON cannot hold it."""
+    if not math.isfinite(value):
+        return None
+    return float(value)
