@@ -1,7 +1,7 @@
-"""Demonstrations: what an agent is shown, and the reply that a game's own best play would give.
+"""Demonstrations: prompts of a game, each with the reply that its own best play would give.
 
 On disk they are a folder: `demos.jsonl` with one object a line (`text`, `pictures`, `reply`, `seed`, `turn`, `facts`),
-and `pictures/`, each distinct picture once, as a PNG file named by its digest. Others' are read in LLaVA's form, too.
+and `pictures/`, each distinct picture once, as a PNG file named by its digest. Files in LLaVA's form are read, too.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from sightline.errors import BadInput, RunFailed
 from sightline.images import Picture, PictureFiles, file_within, read_image
 from sightline.runs.files import write_atomically
 
-LINES, PICTURES = "demos.jsonl", "pictures"
+LINES = "demos.jsonl"
+PICTURES = "pictures"
 BARREN = 1_000
-"""Episodes in a row in which best play is never known; then it is given up."""
-_CHANCE_OF_TASKS, _CHANCE_OF_MOVES = 1, 2
+"""Episodes in a row without a demonstration after which the search for one is given up."""
+_CHANCE_OF_TASKS = 1
+_CHANCE_OF_MOVES = 2
 _OURS = re.compile(r"(pictures/[0-9a-f]{16}\.png|(pictures/)?\.[\w.]+\.\d+-\d+\.writing)")
 """Files that an interrupted call may leave behind."""
 _KINDS: dict[str, type] = {"text": str, "pictures": list, "reply": str, "seed": int, "turn": int, "facts": dict}
@@ -40,12 +42,12 @@ class Demo:
     """One turn, and how to reply.
 
     Attributes:
-        text: all words of the prompt, with how to reply.
-        pictures: what is shown.
+        text: all words of the prompt, with the reply instructions.
+        pictures: those of the prompt.
         reply: the reply's text.
-        seed: of the game that it is from.
-        turn: of that game, from 0.
-        facts: what can be seen: name -> text.
+        seed: of the game that the turn is from.
+        turn: its number in that game, from 0.
+        facts: the visible facts: name -> text.
     """
 
     text: str
@@ -63,23 +65,24 @@ def demonstrations(
     seed: int = 0,
     settings: WarmStart | None = None,
 ) -> Iterator[Demo]:
-    """Play a game and say in every turn what best play would reply.
+    """Play games, and write in every turn the reply of best play.
 
-    Equal arguments give equal demonstrations, and fewer samples the first of them.
+    Equal arguments give equal demonstrations; fewer samples give the first ones of them.
 
     Args:
         maker: makes a game that knows its best play.
-        replies: their form.
-        samples: turns.
+        replies: the form of the replies.
+        samples: number of turns.
         seed: of all chance.
-        settings: how the game is played meanwhile (`explore`), and what of it is demonstrated (`later_turns`,
-            `mistakes`).
+        settings: how the game is played meanwhile (`explore`), and which of its turns and moves are demonstrated
+            (`later_turns`, `mistakes`).
 
     Raises:
         BadInput: the game does not know how to play.
         RunFailed: best play is never known, as in games that cannot be won.
     """
-    settings, env = settings or WarmStart(), maker()
+    settings = settings or WarmStart()
+    env = maker()
     try:
         if settings.mistakes < 1 and not has_oracle(env):
             kind = type(env.unwrapped).__name__
@@ -88,16 +91,18 @@ def demonstrations(
                 "teach it only to see, by warm_start.mistakes=1"
             )
         chance = np.random.default_rng((seed, _CHANCE_OF_MOVES))
-        made = barren = 0
+        count = 0
+        barren = 0  # episodes since the last demonstration
         for episode in range(samples * BARREN):
-            if made == samples:
+            if count == samples:
                 return
-            task = int(np.random.SeedSequence((seed, _CHANCE_OF_TASKS, episode)).generate_state(1)[0])
+            task_seed = int(np.random.SeedSequence((seed, _CHANCE_OF_TASKS, episode)).generate_state(1)[0])
             barren += 1
-            for demo in _played(env, replies, task, chance, settings):
+            for demo in _play_episode(env, replies, task_seed, chance, settings):
                 yield demo
-                made, barren = made + 1, 0
-                if made == samples:
+                count += 1
+                barren = 0
+                if count == samples:
                     break
             if barren == BARREN:
                 raise RunFailed(f"best play was not known in {BARREN} games in a row; are they winnable at all?")
@@ -105,68 +110,75 @@ def demonstrations(
         close_env(env)
 
 
-def _played(
+def _play_episode(
     env: gymnasium.Env[Any, Any], replies: Replies, seed: int, chance: np.random.Generator, settings: WarmStart
 ) -> Iterator[Demo]:
-    """One game, as long as there is something to demonstrate."""
-    asked: Sequence[str] = env.get_wrapper_attr("asked")
+    """Play one game, until it is over or best play is not known, and demonstrate some of its turns."""
+    queried_facts: Sequence[str] = env.get_wrapper_attr("asked")
+    visible_facts = replies.asks(queried_facts) if replies.fields else queried_facts
     observation, info = env.reset(seed=seed)
-    turn, over, memory = 0, False, ""
+    turn = 0
+    over = False
+    memory = ""
 
     def happens(share: float) -> bool:
+        # The ends draw no number, so that recipes without mistakes or exploration keep their games.
         return share > 0 and (share >= 1 or chance.random() < share)
 
     while not over:
-        seen = replies.asks(asked) if replies.fields else asked
-        facts = {name: str(info["facts"][name]) for name in seen}
-        names = env.get_wrapper_attr("action_names") or info["legal_actions"]
-        legal, reasons = info["legal_actions"], thoughts(env)
-        shown = random_action(env, legal, chance) if happens(settings.mistakes) else oracle(env)
-        if shown is None:
+        facts = {name: str(info["facts"][name]) for name in visible_facts}
+        legal_actions = info["legal_actions"]
+        action_names = env.get_wrapper_attr("action_names") or legal_actions
+        reasons = thoughts(env)
+        action = random_action(env, legal_actions, chance) if happens(settings.mistakes) else oracle(env)
+        if action is None:
             return
-        text = prompt_text(observation.text, replies, asked, names, memory)
+        text = prompt_text(observation.text, replies, queried_facts, action_names, memory)
         memory = reasons or thoughts_of(facts)
         if turn == 0 or happens(settings.later_turns):
-            reply = demonstration(replies, facts, memory, shown)
+            reply = demonstration(replies, facts, memory, action)
             # Copies: some environments draw on one canvas all the time.
             pictures = tuple(Picture(np.array(image)) for image in observation.images)
             yield Demo(text, pictures, reply, seed, turn, facts)
-        played = random_action(env, legal, chance) if happens(settings.explore) else shown
-        observation, _, terminated, truncated, info = env.step(played)
-        turn, over = turn + 1, bool(terminated or truncated)
+        # Some moves are random, so that later turns have mistakes to recover from.
+        if happens(settings.explore):
+            action = random_action(env, legal_actions, chance)
+        observation, _, terminated, truncated, info = env.step(action)
+        turn += 1
+        over = bool(terminated or truncated)
 
 
 def thoughts_of(facts: Mapping[str, str]) -> str:
-    """A plain true sentence: what is seen, once more, for games that cannot say why a move is best."""
+    """Thoughts that repeat the facts in a plain true sentence, for games that cannot say why a move is best."""
     return ", ".join(f"{name} is {value}" for name, value in facts.items())
 
 
-def write_demos(folder: Path, demos: Iterable[Demo]) -> int:
-    """Write demonstrations to a folder that holds nothing else; gives how many.
+# -- files -------------------------------------------------------------------------------------------------------------
 
-    The lines come last and at once, so a folder with lines is whole. What an interrupted call left is used again.
+
+def write_demos(folder: Path, demos: Iterable[Demo]) -> int:
+    """Write demonstrations to a folder that holds nothing else, and return their number.
+
+    The lines are written last and at once, so a folder with lines is whole. Files of an interrupted call are reused.
 
     Raises:
         BadInput: the folder holds demonstrations already, or anything else; or it is none.
         RunFailed: it cannot be written.
     """
-    target, files = folder / LINES, PictureFiles(folder / PICTURES, flat=True)
+    target = folder / LINES
+    files = PictureFiles(folder / PICTURES, flat=True)
     lines: list[str] = []
     try:
         if target.exists():
             raise BadInput(f"'{folder}' holds demonstrations already; say another folder, or remove it")
-        if folder.exists() and not folder.is_dir():
-            raise BadInput(f"'{folder}' is a file; say a folder that is new or empty")
-        for place in (folder, folder / PICTURES):
-            for file in place.iterdir() if place.is_dir() else ():
-                name = file.relative_to(folder).as_posix()
-                if not (name == PICTURES and file.is_dir()) and not (_OURS.fullmatch(name) and file.is_file()):
-                    raise BadInput(f"'{folder}' holds other things ('{name}'); say a folder that is new or empty")
+        _check_only_ours(folder)
         # Before the folder is made: there may be no such game, or none that knows its best play.
-        first = list(islice(demos := iter(demos), 1))
+        demos = iter(demos)
+        first = list(islice(demos, 1))
         (folder / PICTURES).mkdir(parents=True, exist_ok=True)
         for demo in chain(first, demos):
-            document = vars(demo) | {"pictures": [files.add(picture.pixels) for picture in demo.pictures]}
+            names = [files.add(picture.pixels) for picture in demo.pictures]
+            document = vars(demo) | {"pictures": names}
             lines.append(json.dumps(document, ensure_ascii=False))
         write_atomically(target, "".join(f"{line}\n" for line in lines).encode())
     except (FileExistsError, NotADirectoryError) as error:
@@ -174,6 +186,25 @@ def write_demos(folder: Path, demos: Iterable[Demo]) -> int:
     except OSError as error:
         raise RunFailed(f"demonstrations cannot be written to '{folder}': {error.strerror or error}") from error
     return len(lines)
+
+
+def _check_only_ours(folder: Path) -> None:
+    """Refuse a folder with anything but the files that an interrupted call leaves behind.
+
+    Raises:
+        BadInput: it is a file, or holds other files.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"'{folder}' is a file; say a folder that is new or empty")
+    for parent in (folder, folder / PICTURES):
+        if not parent.is_dir():
+            continue
+        for file in parent.iterdir():
+            name = file.relative_to(folder).as_posix()
+            is_picture_folder = name == PICTURES and file.is_dir()
+            is_ours = _OURS.fullmatch(name) and file.is_file()
+            if not is_picture_folder and not is_ours:
+                raise BadInput(f"'{folder}' holds other things ('{name}'); say a folder that is new or empty")
 
 
 def read_demos(folder: Path) -> Iterator[Demo]:
@@ -191,14 +222,15 @@ def read_demos(folder: Path) -> Iterator[Demo]:
     file = folder / LINES
     if not file.is_file():
         raise BadInput(f"'{folder}' holds no demonstrations ({LINES}); 'sightline demos' writes some")
-    files, known = PictureFiles(folder / PICTURES, flat=True), dict[str, Picture]()
+    files = PictureFiles(folder / PICTURES, flat=True)
+    pictures: dict[str, Picture] = {}
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            yield _read_line(line, f"'{file}' line {number}", files, known)
+            yield _read_line(line, f"'{file}' line {number}", files, pictures)
 
 
 def _read_conversations(file: Path) -> Iterator[Demo]:
-    """Read demonstrations in the form of LLaVA (Liu et al., NeurIPS 2023), which RL4VLM's are in.
+    """Read demonstrations in the form of LLaVA (Liu et al., NeurIPS 2023), which RL4VLM uses, too.
 
         [{"image": "cards/0.png", "conversations": [{"from": "human", "value": "<image>\\nYou play …"},
                                                     {"from": "gpt", "value": "{\\"action\\": …}"}]}, …]
@@ -213,35 +245,41 @@ def _read_conversations(file: Path) -> Iterator[Demo]:
         raise BadInput(f"'{file}' is no JSON: {' '.join(str(error).split())[:100]}") from error
     if not isinstance(document, list):
         raise BadInput(f"'{file}' holds no list of conversations")
-    known: dict[str, Picture] = {}
+    pictures: dict[str, Picture] = {}
     for number, entry in enumerate(document):
         place = f"'{file}' entry {number + 1}"
-        said = entry.get("conversations") if isinstance(entry, dict) else None
-        if not isinstance(said, list) or not all(
-            isinstance(one, dict) and isinstance(one.get("value"), str) for one in said
-        ):
+        messages = entry.get("conversations") if isinstance(entry, dict) else None
+        if not isinstance(messages, list) or not all(map(_is_message, messages)):
             raise BadInput(f"{place} has no 'conversations' with a 'value' each")
-        if [one.get("from") for one in said] != ["human", "gpt"]:
-            raise BadInput(f"{place} has {len(said)} messages; one of 'human' and one of 'gpt' are a turn")
-        listed = entry.get("image") or []
-        images = [str(image) for image in (listed if isinstance(listed, list) else [listed])]
-        for image in images:
-            if image not in known:
-                known[image] = Picture(read_image(_beside(file, image, place)))
-        pictures = tuple(known[image] for image in images)
-        text = said[0]["value"].replace("<image>", "").strip()
-        yield Demo(text, pictures, said[1]["value"], 0, number, {})
+        if [message.get("from") for message in messages] != ["human", "gpt"]:
+            raise BadInput(f"{place} has {len(messages)} messages; one of 'human' and one of 'gpt' are a turn")
+        images = entry.get("image") or []
+        if not isinstance(images, list):
+            images = [images]
+        names = [str(image) for image in images]
+        for name in names:
+            if name not in pictures:
+                pictures[name] = Picture(read_image(_image_file(file, name, place)))
+        text = messages[0]["value"].replace("<image>", "").strip()
+        reply = messages[1]["value"]
+        yield Demo(text, tuple(pictures[name] for name in names), reply, 0, number, {})
 
 
-def _beside(file: Path, image: str, place: str) -> Path:
-    """An image's file, below the list's folder or its `images`."""
+def _is_message(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("value"), str)
+
+
+def _image_file(file: Path, image: str, place: str) -> Path:
+    """An image's file, below the folder of the JSON file or below its `images`."""
     for name in (image, f"images/{image}"):
-        if (found := file_within(file.parent, name)) is not None:
-            return found
+        path = file_within(file.parent, name)
+        if path is not None:
+            return path
     raise BadInput(f"{place}: there is no picture '{image}' beside the file, or below 'images'")
 
 
-def _read_line(line: bytes, place: str, files: PictureFiles, known: dict[str, Picture]) -> Demo:
+def _read_line(line: bytes, place: str, files: PictureFiles, pictures: dict[str, Picture]) -> Demo:
+    """Read one demonstration, and its pictures unless they were read before."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -255,7 +293,7 @@ def _read_line(line: bytes, place: str, files: PictureFiles, known: dict[str, Pi
     if not all(isinstance(fact, str) for fact in facts.values()):
         raise BadInput(f"{place} is broken: a fact is no text")
     for name in document["pictures"]:
-        if files.file(name, place).stem not in known:  # looked up as a file first: `name` may be anything
-            known[name] = Picture(files.read(name, place))
-    pictures = tuple(known[name] for name in document["pictures"])
-    return Demo(document["text"], pictures, document["reply"], document["seed"], document["turn"], facts)
+        if files.file(name, place).stem not in pictures:  # looked up as a file first: `name` may be anything
+            pictures[name] = Picture(files.read(name, place))
+    own_pictures = tuple(pictures[name] for name in document["pictures"])
+    return Demo(document["text"], own_pictures, document["reply"], document["seed"], document["turn"], facts)

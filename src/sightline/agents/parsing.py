@@ -4,12 +4,12 @@ Nothing here raises, whatever a model writes, and nothing is guessed:
 
 - An action counts if it is the whole name of one, exactly or but for blanks, capital letters, quotes around it and
   punctuation after it. A name within other words is none: `10` is not `1`, and `cabinet 10` not `cabinet 1`.
-- What the model only thought, between marks, is left out (`sightline.replies.without_thoughts`).
+- Thinking between marks, such as `<think>`, is left out (`sightline.replies.without_thoughts`).
 - `json`: closed objects with a key `action` count, one within another object only if that has no such key. The first
   counts if all have the same action; else the reply is ambiguous, as in `Draft: {…} Final: {…}`. An object whose action
   is a placeholder, `...` or `<action>`, only repeats the form.
-- `tags`: pairs of tags that were asked for count wherever they are. Between them is text up to the closing tag, also if
-  it looks like other tags; one that is never closed is not in the format.
+- `tags`: pairs of tags that the prompt asks for count wherever they are. Between them is text up to the closing tag,
+  also if it looks like other tags; a tag that is never closed is not in the format.
 - The first value of a key counts; different actions in one object, or in several tags, are ambiguous.
 - A reply that reached the limit of tokens counts if its object, or its action's tags, were complete before.
 """
@@ -40,7 +40,7 @@ def read_reply(
     text: str,
     settings: Replies,
     action_names: Sequence[str],
-    asked: Sequence[str] = (),
+    queried_facts: Sequence[str] = (),
     finished: bool = True,
     thinking: Thinking = COMMON,
 ) -> Reply:
@@ -50,7 +50,7 @@ def read_reply(
         text: of the reply, without special tokens.
         settings: in which format it should be.
         action_names: all of the game's, or of the present state; empty if any text is an action.
-        asked: names of the facts that it may state.
+        queried_facts: names of the facts that it may state.
         finished: whether the model ended it; False if it was cut off.
         thinking: how the model marks its thoughts.
 
@@ -59,48 +59,75 @@ def read_reply(
     """
     if not text.strip():
         return Reply(None, None, failure=Failure.EMPTY)
-    own = tuple(key for key in settings.fields if key != ACTION and key not in asked) or (THOUGHTS,)
+
+    # Keys of the recipe that name neither a fact nor the action are thoughts.
+    own_keys = [key for key in settings.fields if key != ACTION and key not in queried_facts]
+    thought_keys = own_keys or [THOUGHTS]
     if settings.format == "json":
         fields, in_format = _json_fields(without_thoughts(text, thinking, finished), action_names)
     else:
-        keys = (*asked, *own, ACTION)
-        fields, in_format = _tag_fields(without_thoughts(text, thinking, finished, map(tag_name, keys)), keys)
-    said: dict[str, str] = {}
-    for one in fields:
-        if one.key != ACTION and one.text.strip():
-            said.setdefault(one.key, one.text.strip())
-    stated = {name: said[normalise_key(name)] for name in asked if normalise_key(name) in said}
+        keys = (*queried_facts, *thought_keys, ACTION)
+        # A tag that the prompt asks for is no mark of thinking, even if it is called `<thoughts>`.
+        tags = map(tag_name, keys)
+        fields, in_format = _tag_fields(without_thoughts(text, thinking, finished, tags), keys)
 
-    actions = [one for one in fields if one.key == ACTION and one.text.strip()]
-    action: str | None = None
-    span: tuple[int, int] | None = None
-    failure: Failure | None = None
+    # The first value of a key counts; an empty one is as good as none.
+    texts: dict[str, str] = {}
+    actions: list[_Field] = []
+    for field in fields:
+        content = field.text.strip()
+        if content and field.key == ACTION:
+            actions.append(field)
+        elif content:
+            texts.setdefault(field.key, content)
+    facts = _texts_under(queried_facts, texts)
+    thoughts = "\n".join(_texts_under(thought_keys, texts).values())
+    memory = "" if settings.memory is None else texts.get(normalise_key(settings.memory), "")
+
     if actions:
-        first = actions[0]
-        raw = text[first.start : first.end]  # the span leaves out the blanks around the name
-        span = (first.end - len(raw.lstrip()), first.start + len(raw.rstrip()))
-        meant = [_matches(one.text, action_names or [one.text.strip()]) for one in actions]
-        different = {names[0] if names else one.text.strip() for names, one in zip(meant, actions, strict=True)}
-        if len(different) > 1 or len(meant[0]) > 1:
-            failure = Failure.AMBIGUOUS
-        elif meant[0]:
-            action = meant[0][0]
-        else:
-            failure = Failure.UNKNOWN_ACTION
-    elif not finished:
+        action, failure = _choose(actions, action_names)
+        return Reply(action, _trimmed_span(text, actions[0]), facts, thoughts, failure, memory)
+    if not finished:
         failure = Failure.CUT_OFF
+    elif in_format:
+        failure = Failure.NO_ACTION
     else:
-        failure = Failure.NO_ACTION if in_format else Failure.MALFORMED
-    thoughts = "\n".join(said[normalise_key(key)] for key in own if normalise_key(key) in said)
-    memory = "" if settings.memory is None else said.get(normalise_key(settings.memory), "")
-    return Reply(action, span, stated, thoughts, failure, memory)
+        failure = Failure.MALFORMED
+    return Reply(None, None, facts, thoughts, failure, memory)
 
 
-def _matches(said: str, action_names: Sequence[str]) -> list[str]:
-    """The actions that are meant: those that are nearest to what is said."""
+def _texts_under(names: Sequence[str], texts: dict[str, str]) -> dict[str, str]:
+    """The texts of those names that the reply has as keys, name -> text, in the order of the names."""
+    keys = {name: normalise_key(name) for name in names}
+    return {name: texts[key] for name, key in keys.items() if key in texts}
+
+
+def _choose(actions: Sequence[_Field], action_names: Sequence[str]) -> tuple[str | None, Failure | None]:
+    """The action that all fields name, or the reason why there is none."""
+    # Without a list of names any text is an action.
+    matches = [_matches(field.text, action_names or [field.text.strip()]) for field in actions]
+    different: set[str] = set()
+    for field, names in zip(actions, matches, strict=True):
+        different.add(names[0] if names else field.text.strip())
+    if len(different) > 1 or len(matches[0]) > 1:
+        return None, Failure.AMBIGUOUS
+    if not matches[0]:
+        return None, Failure.UNKNOWN_ACTION
+    return matches[0][0], None
+
+
+def _trimmed_span(text: str, field: _Field) -> tuple[int, int]:
+    """The characters [start, end) of a field's text, without the blanks around it."""
+    raw = text[field.start : field.end]
+    return field.end - len(raw.lstrip()), field.start + len(raw.rstrip())
+
+
+def _matches(text: str, action_names: Sequence[str]) -> list[str]:
+    """The actions whose name is nearest to a text: equal to it, or but for blanks, case, quotes and punctuation."""
     for simplified in (str, str.strip, normalise, _undecorated):
-        if found := [name for name in action_names if simplified(name) == simplified(said)]:
-            return list(dict.fromkeys(found))
+        matches = [name for name in action_names if simplified(name) == simplified(text)]
+        if matches:
+            return list(dict.fromkeys(matches))
     return []
 
 
@@ -109,7 +136,8 @@ def _undecorated(name: str) -> str:
     name = normalise(name)
     for _ in range(3):  # "go left." and "go left".
         quoted = _QUOTED.fullmatch(name)
-        name = (quoted[1] if quoted else name.rstrip(".,;:!?…。、！")).strip() or name
+        bare = quoted[1] if quoted else name.rstrip(".,;:!?…。、！")
+        name = bare.strip() or name
     return name
 
 
@@ -137,30 +165,37 @@ def _json_fields(text: str, action_names: Sequence[str]) -> tuple[list[_Field], 
         The fields, without actions where no closed object has one, and with the actions of all closed objects that have
         some; and whether any object is closed.
     """
-    shown: JsonValue | None = None
-    acting: list[JsonValue] = []
+    fallback: JsonValue | None = None
+    with_action: list[JsonValue] = []
     for objects in find_objects(text):
         outermost = objects[0]
         if outermost.closed:
-            acting += _acting(objects)
-        if shown is None or (outermost.closed and not shown.closed):
-            shown = outermost
-    if acting:
-        meant = [one for one in acting if not _repeats_the_form(one, action_names)] or acting[:1]
-        first, *others = [_fields_of(text, one) for one in meant]
-        return [*first, *(one for fields in others for one in fields if one.key == ACTION)], True
-    if shown is None:
+            with_action += _with_action(objects)
+        if fallback is None or (outermost.closed and not fallback.closed):
+            fallback = outermost
+
+    if with_action:
+        replies = [candidate for candidate in with_action if not _repeats_the_form(candidate, action_names)]
+        first, *others = replies or with_action[:1]
+        fields = _fields_of(text, first)
+        # Of further objects only the actions count: they may contradict the first.
+        for other in others:
+            fields += [field for field in _fields_of(text, other) if field.key == ACTION]
+        return fields, True
+    if fallback is None:
         return [], False
-    return [one for one in _fields_of(text, shown) if one.key != ACTION], shown.closed
+    # An object without an action may still state facts; an action in one that is not closed may be incomplete.
+    return [field for field in _fields_of(text, fallback) if field.key != ACTION], fallback.closed
 
 
-def _acting(objects: list[JsonValue]) -> list[JsonValue]:
-    """Those of an object and all within it that have an action, but for those within one that has."""
-    acting: list[JsonValue] = []
-    for one in objects:
-        if one.get(ACTION) and not (acting and one.start < acting[-1].end):
-            acting.append(one)
-    return acting
+def _with_action(objects: list[JsonValue]) -> list[JsonValue]:
+    """Of an object and all objects within it, the outermost ones that have an action."""
+    with_action: list[JsonValue] = []
+    for candidate in objects:
+        is_within = bool(with_action) and candidate.start < with_action[-1].end
+        if candidate.get(ACTION) and not is_within:
+            with_action.append(candidate)
+    return with_action
 
 
 def _repeats_the_form(container: JsonValue, action_names: Sequence[str]) -> bool:
@@ -173,15 +208,16 @@ def _fields_of(text: str, container: JsonValue) -> list[_Field]:
     """Fields of an object. A fact may be a list of scalars; other lists and objects are taken as they are written."""
     fields = []
     for key, value in container.items:
-        said = text[value.start : value.end] if value.kind else value.text
-        if value.kind == "[" and key != ACTION and not any(item.kind for _, item in value.items):
-            said = ", ".join(item.text for _, item in value.items)
-        fields.append(_Field(key, value.start, value.end, said))
+        content = text[value.start : value.end] if value.kind else value.text
+        is_flat_list = value.kind == "[" and not any(item.kind for _, item in value.items)
+        if is_flat_list and key != ACTION:
+            content = ", ".join(item.text for _, item in value.items)
+        fields.append(_Field(key, value.start, value.end, content))
     return fields
 
 
 def _tag_fields(text: str, keys: Sequence[str]) -> tuple[list[_Field], bool]:
-    """Fields of all tags that were asked for, up to one that is not closed, which may state a fact but no action.
+    """Fields of all tags with these names, up to one that is not closed, which may state a fact but no action.
 
     Returns:
         The fields, and whether there are any and all are closed.
@@ -190,15 +226,17 @@ def _tag_fields(text: str, keys: Sequence[str]) -> tuple[list[_Field], bool]:
     opening, closings = _tag_patterns(names)
     start = 0
     fields: list[_Field] = []
-    while opened := opening.search(text, start):
-        number = int(opened.lastindex or 1) - 1
-        closed = closings[number].search(text, opened.end())
-        end = closed.start() if closed else len(text)
-        if closed or names[number] != ACTION:
-            fields.append(_Field(normalise_key(names[number]), opened.end(), end, text[opened.end() : end]))
-        if closed is None:
+    while opening_tag := opening.search(text, start):
+        number = int(opening_tag.lastindex or 1) - 1
+        name = names[number]
+        begin = opening_tag.end()
+        closing_tag = closings[number].search(text, begin)
+        end = closing_tag.start() if closing_tag else len(text)
+        if closing_tag or name != ACTION:
+            fields.append(_Field(normalise_key(name), begin, end, text[begin:end]))
+        if closing_tag is None:
             return fields, False
-        start = closed.end()
+        start = closing_tag.end()
     return fields, bool(fields)
 
 
@@ -206,8 +244,10 @@ def _tag_fields(text: str, keys: Sequence[str]) -> tuple[list[_Field], bool]:
 def _tag_patterns(names: tuple[str, ...]) -> tuple[re.Pattern[str], tuple[re.Pattern[str], ...]]:
     """The pattern that opens any of the tags, with a group for each, and the patterns that close them."""
     tags = [re.escape(tag_name(name)) for name in names]
-    opening = re.compile("<(?:" + "|".join(f"({tag})" for tag in tags) + ")>", re.IGNORECASE)
-    return opening, tuple(re.compile(f"</{tag}>", re.IGNORECASE) for tag in tags)
+    any_tag = "|".join(f"({tag})" for tag in tags)
+    opening = re.compile(f"<(?:{any_tag})>", re.IGNORECASE)
+    closings = tuple(re.compile(f"</{tag}>", re.IGNORECASE) for tag in tags)
+    return opening, closings
 
 
 # -- tokens of the action ----------------------------------------------------------------------------------------------
@@ -240,7 +280,12 @@ def action_tokens(span: tuple[int, int] | None, offsets: Offsets) -> np.ndarray:
     if span is None:
         return np.zeros(len(offsets), bool)
     start, end = span
-    return np.array([first < end and (start < last or start <= first) for first, last in offsets], bool)
+    mask = []
+    for first, last in offsets:
+        begins_before_end = first < end
+        ends_after_start = last > start or first >= start  # the latter: an empty token
+        mask.append(begins_before_end and ends_after_start)
+    return np.array(mask, bool)
 
 
 def choice_tokens(
@@ -277,14 +322,24 @@ def choice_tokens(
     start, end = span
     if text[start - 1 : start] == '"':  # within the quotes of JSON, names are escaped
         legal = [json.dumps(name, ensure_ascii=False)[1:-1] for name in legal]
-    written = [text[:start] + name + text[end:] for name in legal]
-    encoded = [encode(one) for one in written]
-    place = next((place for place, there in enumerate(zip(*encoded, strict=False)) if len(set(there)) > 1), None)
-    if place is None:
+    alternatives = [text[:start] + name + text[end:] for name in legal]
+    encodings = [encode(alternative) for alternative in alternatives]
+
+    # The position at which the encodings differ first, and the character at which its token begins.
+    position = None
+    for i, tokens in enumerate(zip(*encodings, strict=False)):
+        if len(set(tokens)) > 1:
+            position = i
+            break
+    if position is None:
         return None, ()
-    begins = offsets_of(encoded[0])[place][0]
-    if any(one[:begins] != text[:begins] for one in written):
+    character = offsets_of(encodings[0])[position][0]
+    if any(alternative[:character] != text[:character] for alternative in alternatives):
         return None, ()
-    sampled = enumerate(offsets_of([int(token) for token in ids]))
-    index = next((i for i, (first, last) in sampled if first == begins and last > first), None)
-    return (None, ()) if index is None else (index, tuple(dict.fromkeys(one[place] for one in encoded)))
+
+    # The sampled token that begins there; the reply may be cut into other tokens before it.
+    for index, (first, last) in enumerate(offsets_of([int(token) for token in ids])):
+        if first == character and last > first:
+            choices = dict.fromkeys(encoding[position] for encoding in encodings)
+            return index, tuple(choices)
+    return None, ()

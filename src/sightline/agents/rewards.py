@@ -27,7 +27,7 @@ PerWhat = Literal["turn", "episode"]
 BLOCK_TURNS = 512
 """Turns that are scored at once, at most."""
 BLOCK_BYTES = 64_000_000
-"""Bytes of the frames of such a block from which on it is scored with fewer turns."""
+"""Bytes of their frames, at most: where frames are large, fewer turns are scored at once."""
 
 
 @dataclass(frozen=True)
