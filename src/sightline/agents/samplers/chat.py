@@ -25,7 +25,7 @@ class ChatSampler:
 
     A request that is refused, or that fails after all retries, gives an empty reply (which has no action) and is
     counted; the first of each kind is reported. A request that is rejected for good (the key, the model's name, a
-    quota) ends the run, for so would every other.
+    quota) ends the run, because every other request would be rejected, too.
 
     Args:
         config: provider, model, limits and sampling.
@@ -51,7 +51,8 @@ class ChatSampler:
         self.name = config.model
         self.failures: Counter[str] = Counter()
         self.input_tokens = self.output_tokens = 0
-        self._config, self._warn = config, warn
+        self._config = config
+        self._warn = warn
         self._schema = schema if config.structured else None
         self._model: ChatModel = config.open()
         self._limits = config.limits(self._model)
@@ -92,10 +93,10 @@ class ChatSampler:
         return last
 
     def _count(self, attempt: Attempt) -> None:
-        # a failed attempt may have cost tokens as well
-        outcome = attempt.reply or attempt.error
-        self.input_tokens += outcome.input_tokens if outcome else 0
-        self.output_tokens += outcome.output_tokens if outcome else 0
+        outcome = attempt.reply or attempt.error  # a failed attempt may have cost tokens as well
+        if outcome:
+            self.input_tokens += outcome.input_tokens
+            self.output_tokens += outcome.output_tokens
 
     def _note_failure(self, attempt: Attempt) -> None:
         kind = "refused" if isinstance(attempt.error, Refused) else "failed"
@@ -113,10 +114,14 @@ class ChatSampler:
 def as_one_turn(conversation: Conversation) -> tuple[Part, ...]:
     """Parts of one request with all turns: pictures, words and reply of each, the present one last."""
     parts: list[Part] = []
-    for number, exchange in enumerate(conversation, 1):
-        if len(conversation) > 1:
-            parts.append(f"Turn {number} of {len(conversation)}" + (", now:" if number == len(conversation) else ":"))
-        parts += [*exchange.pictures, exchange.text]
-        if number < len(conversation):
-            parts.append(f"You replied: {exchange.reply_text}")
+    count = len(conversation)
+    for number, turn in enumerate(conversation, 1):
+        is_present = number == count
+        if count > 1:
+            ending = ", now:" if is_present else ":"
+            parts.append(f"Turn {number} of {count}{ending}")
+        parts += turn.pictures
+        parts.append(turn.text)
+        if not is_present:
+            parts.append(f"You replied: {turn.reply_text}")
     return tuple(parts)

@@ -38,34 +38,42 @@ class PolicySampler:
         if not conversations:
             return []
         prompts = [self.vlm.encode(conversation) for conversation in conversations]
+        prompt_keys = [_prompt_key(conversation) for conversation in conversations]
         uniforms = None
         if self.temperature > 0:
             # One uniform number for each token, inverted through the cumulative distribution: a reply does not depend
             # on the batch that it is generated in.
             generators = [np.random.default_rng((CHANCE_OF_SAMPLING, *key)) for key in keys]
             uniforms = np.stack([generator.random(self.max_tokens) for generator in generators])
-        samples = self._sample(prompts, [_key(conversation) for conversation in conversations], uniforms)
+        samples = self._sample(prompts, prompt_keys, uniforms)
         return [Completion(sample, prompt) for sample, prompt in zip(samples, prompts, strict=True)]
 
     def _sample(
-        self, prompts: Sequence[Prompt], states: Sequence[Hashable], uniforms: np.ndarray | None
+        self, prompts: Sequence[Prompt], prompt_keys: Sequence[Hashable], uniforms: np.ndarray | None
     ) -> list[Sample]:
-        """Sample replies, as many at once as memory is known to suffice for: each has its own uniform numbers, so the
-        result is the same.
+        """Sample replies in the largest batches that are known to fit into memory. The size of a batch does not change
+        the replies, for each has its own uniform numbers.
+
+        Args:
+            prompts: N of them.
+            prompt_keys: equal prompts have equal keys.
+            uniforms: float64[N, max_tokens], or None for greedy replies.
 
         Raises:
-            RunFailed: it does not suffice for one.
+            RunFailed: a single reply does not fit into memory.
         """
         import torch
 
         samples: list[Sample] = []
         while len(samples) < len(prompts):
-            at_once = slice(len(samples), len(samples) + (self.vlm.replies_at_once or len(prompts)))
+            start = len(samples)
+            stop = start + (self.vlm.replies_at_once or len(prompts))
+            batch = slice(start, stop)
             try:
-                numbers = None if uniforms is None else uniforms[at_once]
-                samples += self._sample_at_once(prompts[at_once], states[at_once], numbers)
+                batch_uniforms = None if uniforms is None else uniforms[batch]
+                samples += self._sample_batch(prompts[batch], prompt_keys[batch], batch_uniforms)
             except (torch.OutOfMemoryError, MemoryError) as error:
-                tried = len(prompts[at_once])
+                tried = len(prompts[batch])
                 if tried == 1:
                     raise RunFailed(
                         "out of memory while a single reply is written; lower replies.max_tokens, or take a smaller "
@@ -74,26 +82,31 @@ class PolicySampler:
                 self.vlm.replies_at_once = tried // 2
         return samples
 
-    def _sample_at_once(
-        self, prompts: Sequence[Prompt], states: Sequence[Hashable], uniforms: np.ndarray | None
+    def _sample_batch(
+        self, prompts: Sequence[Prompt], prompt_keys: Sequence[Hashable], uniforms: np.ndarray | None
     ) -> list[Sample]:
-        """Sample replies in one batch. Episodes of a group begin alike, and small games have few states: what is shown
-        several times is read once."""
-        prompt_of = dict(zip(states, prompts, strict=True))
-        place = {state: i for i, state in enumerate(prompt_of)}
-        shared = len(prompt_of) <= WORTH_SHARING * len(prompts)
+        """Sample replies in one batch. Episodes of a group begin alike, and small games have few states: a prompt that
+        occurs several times is passed through the model once, if enough prompts do."""
+        distinct = dict(zip(prompt_keys, prompts, strict=True))
+        prompt_of_reply: list[int] | None = None
+        if len(distinct) <= WORTH_SHARING * len(prompts):
+            numbers = {key: number for number, key in enumerate(distinct)}
+            prompt_of_reply = [numbers[key] for key in prompt_keys]
+            prompts = list(distinct.values())
         return self.vlm.generate(
-            list(prompt_of.values()) if shared else prompts,
+            prompts,
             uniforms,
             self.temperature or 1.0,
             self.max_tokens,
             truncation=self.truncation,
-            of=[place[state] for state in states] if shared else None,
+            of=prompt_of_reply,
         )
 
 
-def _key(conversation: Conversation) -> Hashable:
-    """What a prompt depends on."""
-    return tuple(
-        (turn.layout, tuple(picture.digest for picture in turn.pictures), tuple(turn.reply)) for turn in conversation
-    )
+def _prompt_key(conversation: Conversation) -> Hashable:
+    """Everything that a prompt depends on: layout, pictures and reply of each turn."""
+    turns = []
+    for turn in conversation:
+        digests = tuple(picture.digest for picture in turn.pictures)
+        turns.append((turn.layout, digests, tuple(turn.reply)))
+    return tuple(turns)

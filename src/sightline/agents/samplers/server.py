@@ -6,8 +6,8 @@
       |                                                |
       | weights/3/model.safetensors, then 3/READY      |   a folder that both see; the mark comes last
       | POST /collective_rpc  reload_weights           |   returns when they are loaded
-      | POST /reset_prefix_cache, /reset_encoder_cache |   what was computed with the ones before is forgotten
-      | POST /v1/chat/completions, some probes         |   checked: they are answered by these weights
+      | POST /reset_prefix_cache, /reset_encoder_cache |   both hold values that the weights before have computed
+      | POST /v1/chat/completions, some probes         |   checked: the answers are those of the new weights
 
     VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs --generation-config vllm
 
@@ -49,9 +49,12 @@ if TYPE_CHECKING:
 
 READY = "READY"
 """File that says that a folder of weights is whole."""
-ATTEMPTS, PAUSE, LONGEST_PAUSE = 4, 0.5, 30.0
-"""Times that a request is sent if the server is busy or the connection breaks; seconds before the second time, four
-times as long before each further one; and at most, if the server says how long to wait."""
+ATTEMPTS = 4
+"""Times that a request is sent if the server is busy or the connection breaks."""
+PAUSE = 0.5
+"""Seconds before the second attempt; four times as long before each further one."""
+LONGEST_PAUSE = 30.0
+"""Seconds before the next attempt, at most, where the server says how long to wait."""
 
 
 class ServerSampler:
@@ -70,22 +73,27 @@ class ServerSampler:
     def __init__(
         self, vlm: VLM, settings: PolicyServer | None = None, temperature: float = 1.0, max_tokens: int = 256
     ) -> None:
-        self._vlm, self._settings = vlm, settings or PolicyServer()
-        self._temperature, self._max_tokens = temperature, max_tokens
-        place = resolve_endpoint(
-            self._settings.url, self._settings.key_env, "", "", "/v1", insecure_http=self._settings.insecure_http
-        )
-        self._url, self._query = place.url, filled_in(place.query)
-        self._key = None if place.key_env is None else read_key(place.key_env)
-        self._temporary = None if self._settings.weights else TemporaryFolder("weights")
-        self._folder = Path(self._settings.weights or self._temporary.path)  # type: ignore[union-attr]
+        settings = settings or PolicyServer()
+        self._vlm = vlm
+        self._settings = settings
+        self._temperature = temperature
+        self._max_tokens = max_tokens
+        endpoint = resolve_endpoint(settings.url, settings.key_env, "", "", "/v1", insecure_http=settings.insecure_http)
+        self._url = endpoint.url
+        self._query = filled_in(endpoint.query)
+        self._key = None if endpoint.key_env is None else read_key(endpoint.key_env)
+        if settings.weights:
+            self._folder = Path(settings.weights)
+        else:
+            self._temporary = TemporaryFolder("weights")  # which is removed with this attribute
+            self._folder = self._temporary.path
         self._banned = {str(token): bias for token, bias in banned_biases(vlm).items()}
         self._loaded = _Loaded()
         self._model = self._served_model()
 
     @property
     def version(self) -> int:
-        """Number of the weights that the server has loaded; -1 before the first."""
+        """Number of the weights that the server has loaded; -1 before the first ones."""
         return self._loaded.version
 
     @contextlib.contextmanager
@@ -110,14 +118,14 @@ class ServerSampler:
             RunFailed: the server is gone or too slow, or its answer is not what the learner can learn from.
         """
         prompts = [self._vlm.encode(conversation) for conversation in conversations]
-        asked = [
-            self._request(conversation, seed_of(key), self._temperature, self._max_tokens)
-            for conversation, key in zip(conversations, keys, strict=True)
-        ]
+        requests = []
+        for conversation, key in zip(conversations, keys, strict=True):
+            requests.append(self._request(conversation, seed_of(key), self._temperature, self._max_tokens))
+        # Answers come in any order.
         completions: dict[int, Completion] = {}
-        for place, answer in stream_async(self._connected, self._answer, asked, self._settings.concurrency):
-            completions[place] = self._completion(prompts[place], answer)
-        return [completions[place] for place in range(len(prompts))]
+        for number, answer in stream_async(self._connected, self._answer, requests, self._settings.concurrency):
+            completions[number] = self._completion(prompts[number], answer)
+        return [completions[number] for number in range(len(prompts))]
 
     def _request(self, conversation: Conversation, seed: int, temperature: float, max_tokens: int) -> _Request:
         body = {
@@ -141,37 +149,40 @@ class ServerSampler:
         Raises:
             RunFailed: it is of another model or prompt, or holds no usable reply.
         """
+        server = f"the server at {self._url}"
         try:
-            model, read = answer["model"], answer.get("prompt_token_ids")
+            model = answer["model"]
+            prompt_ids = answer.get("prompt_token_ids")
             choice = answer["choices"][0]
             ids = choice.get("token_ids")
-            logprobs = [float(one["logprob"]) for one in (choice.get("logprobs") or {}).get("content") or ()]
+            content = (choice.get("logprobs") or {}).get("content") or ()
+            logprobs = [float(token["logprob"]) for token in content]
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise RunFailed(f"the server at {self._url} answers no chat completion: {str(answer)[:80]}") from error
+            raise RunFailed(f"{server} answers no chat completion: {str(answer)[:80]}") from error
         if model != self._model:
-            raise RunFailed(f"the server at {self._url} answers as '{model}' where '{self._model}' was asked")
-        if read is None or ids is None:
+            raise RunFailed(f"{server} answers as '{model}' where '{self._model}' was asked")
+
+        # Importance ratios need the very tokens, and their probability under the very prompt.
+        if prompt_ids is None or ids is None:
+            raise RunFailed(f"{server} does not say token ids; take a vLLM that knows return_token_ids")
+        advice = "its model or chat template is another one (or rollouts.window shows replies that it spells otherwise)"
+        check_prompt(prompt_ids, prompt, server, advice)
+        if not all(map(self._may_be_sampled, ids)):
+            raise RunFailed(f"{server} has sampled tokens that were banned, or that there are not")
+        # A log-probability above 0 by more than rounding is none.
+        if len(logprobs) != len(ids) or not all(math.isfinite(logprob) and logprob < 1e-3 for logprob in logprobs):
             raise RunFailed(
-                f"the server at {self._url} does not say token ids; take a vLLM that knows return_token_ids"
-            )
-        check_prompt(
-            *(read, prompt, f"the server at {self._url}"),
-            "its model or chat template is another one (or rollouts.window shows replies that it spells otherwise)",
-        )
-        banned = self._vlm.tokens.banned
-        if not all(isinstance(token, int) and 0 <= token < len(banned) and not banned[token] for token in ids):
-            raise RunFailed(f"the server at {self._url} has sampled tokens that were banned, or that there are not")
-        if len(logprobs) != len(ids) or not all(math.isfinite(one) and one < 1e-3 for one in logprobs):
-            raise RunFailed(
-                f"the server at {self._url} gives {len(logprobs)} log-probabilities for {len(ids)} tokens, or such as "
-                "are none"
+                f"{server} gives {len(logprobs)} log-probabilities for {len(ids)} tokens, or such as are none"
             )
         completion = completion_of(self._vlm, prompt, ids, logprobs, self.version)
         if choice.get("finish_reason") == "stop" and not completion.sample.finished:
-            raise RunFailed(
-                f"the server at {self._url} leaves out the token that ends a reply, whose probability is part of it"
-            )
+            raise RunFailed(f"{server} leaves out the token that ends a reply, whose probability is part of it")
         return completion
+
+    def _may_be_sampled(self, token: Any) -> bool:
+        """Whether something is the id of a token that is not banned."""
+        banned = self._vlm.tokens.banned
+        return isinstance(token, int) and 0 <= token < len(banned) and not banned[token]
 
     # -- weights -------------------------------------------------------------------------------------------------------
 
@@ -180,27 +191,31 @@ class ServerSampler:
 
         Args:
             version: their number.
-            keep: the newest ones that stay.
+            keep: how many of the newest weights stay.
+
+        Raises:
+            RunFailed: they cannot be written.
         """
         folder = self._folder / str(version)
-        shutil.rmtree(folder, ignore_errors=True)  # of an earlier run, perhaps half
+        shutil.rmtree(folder, ignore_errors=True)  # it may be of an earlier run, and incomplete
         try:
             self._vlm.merge_and_save(folder)
             (folder / READY).touch()
         except OSError as error:
             raise RunFailed(f"weights for the server cannot be written to '{folder}': {error.strerror}") from error
         self._loaded.published = version
-        self._loaded.check.expect(version, self._probed_here())
-        for old in self._folder.iterdir():
-            if old.name.isdecimal() and (old / READY).exists() and int(old.name) <= version - keep:
-                shutil.rmtree(old, ignore_errors=True)
-                self._loaded.check.forget(int(old.name))
+        self._loaded.check.expect(version, self._probe_policy())
+        for folder in self._folder.iterdir():
+            is_weights = folder.name.isdecimal() and (folder / READY).exists()
+            if is_weights and int(folder.name) <= version - keep:
+                shutil.rmtree(folder, ignore_errors=True)
+                self._loaded.check.forget(int(folder.name))
 
     def load(self, version: int) -> None:
         """Have the server load published weights, unless it has them.
 
         Raises:
-            RunFailed: it cannot, or has others afterwards.
+            RunFailed: it cannot, or it has other weights afterwards.
         """
         if version == self.version:
             return
@@ -208,10 +223,12 @@ class ServerSampler:
         path = str((self._folder / str(version)).resolve())
         reload = {"method": "reload_weights", "kwargs": {"weights_path": path}}
         self._ask(_Request(f"{root}/collective_rpc", reload))
-        for cache in ("prefix", "encoder"):  # of prompts, and of pictures
+        # vLLM keeps what it computed of prompts and of pictures; both are out of date now.
+        for cache in ("prefix", "encoder"):
             self._ask(_Request(f"{root}/reset_{cache}_cache", {}))
         self._loaded.version = version
-        self._loaded.check.compare(version, self._probed_there(0.0), f"the server at {self._url}")
+        answers = self._probe_server(0.0)
+        self._loaded.check.compare(version, answers, f"the server at {self._url}")
 
     def take_over_weights(self, version: int | None = None) -> None:
         """Publish the present weights of the policy and have the server load them.
@@ -219,9 +236,10 @@ class ServerSampler:
         Args:
             version: their number; by default the next one.
         """
-        version = self._loaded.published + 1 if version is None else version
+        if version is None:
+            version = self._loaded.published + 1
         self.publish(version)
-        self._loaded.version = -1  # equal numbers may be other weights: of a run that was resumed
+        self._loaded.version = -1  # the server may have other weights of that number, from before a resumption
         self.load(version)
         if not self._loaded.sampling_checked:
             self._check_sampling()
@@ -234,13 +252,16 @@ class ServerSampler:
         """
         import torch
 
-        temperature = 2.0  # any but 1
-        said = self._probed_there(temperature)
-        prompts = [self._vlm.encode(probe) for probe in probes()]
-        sequences = [TokenSequence.of_reply(prompt, one.ids) for prompt, one in zip(prompts, said, strict=True)]
+        # At 1 the raw log-probabilities of vLLM are those of the distribution that it samples from; elsewhere not.
+        temperature = 2.0
+        samples = self._probe_server(temperature)
+        sequences = []
+        for probe, sample in zip(probes(), samples, strict=True):
+            sequences.append(TokenSequence.of_reply(self._vlm.encode(probe), sample.ids))
         with torch.no_grad():
-            own = self._vlm.score(sequences, temperature).logprobs.float().cpu().numpy()
-        gap = float(np.abs(own - np.concatenate([sample.logprobs for sample in said])).mean())
+            expected = self._vlm.score(sequences, temperature).logprobs.float().cpu().numpy()
+        logprobs = np.concatenate([sample.logprobs for sample in samples])
+        gap = float(np.abs(expected - logprobs).mean())
         if gap > FAR_OFF:
             raise RunFailed(
                 f"the log-probabilities of the server at {self._url} are not those that it samples from: at "
@@ -249,15 +270,21 @@ class ServerSampler:
             )
         self._loaded.sampling_checked = True
 
-    def _probed_here(self) -> list[Sample]:
+    def _probe_policy(self) -> list[Sample]:
+        """The policy's greedy answers to the probes."""
         prompts = [self._vlm.encode(conversation) for conversation in probes()]
         return self._vlm.generate(prompts, None, 1.0, min(PROBED, self._max_tokens))
 
-    def _probed_there(self, temperature: float) -> list[Sample]:
-        tokens, shown = min(PROBED, self._max_tokens), probes()
-        asked = [self._request(conversation, 0, temperature, tokens) for conversation in shown]
-        answers = dict(stream_async(self._connected, self._answer, asked, PROBES))
-        return [self._completion(self._vlm.encode(probe), answers[place]).sample for place, probe in enumerate(shown)]
+    def _probe_server(self, temperature: float) -> list[Sample]:
+        """The server's answers to the probes; at temperature 0 they are greedy."""
+        max_tokens = min(PROBED, self._max_tokens)
+        requests = [self._request(probe, 0, temperature, max_tokens) for probe in probes()]
+        answers = dict(stream_async(self._connected, self._answer, requests, PROBES))
+        samples = []
+        for number, probe in enumerate(probes()):
+            completion = self._completion(self._vlm.encode(probe), answers[number])
+            samples.append(completion.sample)
+        return samples
 
     # -- HTTP ----------------------------------------------------------------------------------------------------------
 
@@ -270,34 +297,36 @@ class ServerSampler:
     def _served_model(self) -> str:
         """Name of the model to ask for."""
         try:
-            listed = self._ask(_Request(f"{self._url}/models", attempts=1))
-            names = [str(one["id"]) for one in listed["data"]]
+            answer = self._ask(_Request(f"{self._url}/models", attempts=1))
+            names = [str(model["id"]) for model in answer["data"]]
         except (RunFailed, LookupError, TypeError) as error:
             raise BadInput(
                 f"policy.sampler=server: there is no server at {self._url} ({error}); start one, such as 'vllm serve', "
                 "and say policy.server.url="
             ) from error
-        wanted = self._settings.model
-        if wanted is None and len(names) != 1:
+        name = self._settings.model
+        if name is None and len(names) != 1:
             raise BadInput(f"the server at {self._url} serves {', '.join(names)}; say policy.server.model=")
-        if wanted is not None and wanted not in names:
-            raise BadInput(f"the server at {self._url} does not serve '{wanted}'{nearest(wanted, names)}")
-        return wanted or names[0]
+        if name is not None and name not in names:
+            raise BadInput(f"the server at {self._url} does not serve '{name}'{nearest(name, names)}")
+        return name or names[0]
 
     def _ask(self, request: _Request) -> Any:
-        """What a single request is answered with."""
+        """Send a single request and return the JSON of its answer."""
         ((_, answer),) = stream_async(self._connected, self._answer, [request], 1)
         return answer
 
     async def _answer(self, client: Any, request: _Request) -> Any:
-        """The JSON that a request is answered with; None if the answer is empty.
+        """Send a request, several times if need be, and return the JSON of its answer; None if that is empty.
 
         Raises:
             RunFailed: after all attempts, or at once if the request itself is refused.
         """
         import httpx2
 
-        method, trouble, pause = "GET" if request.body is None else "POST", "", 0.0
+        method = "GET" if request.body is None else "POST"
+        trouble = ""
+        pause = 0.0
         for attempt in range(request.attempts):
             await asyncio.sleep(pause)
             pause = PAUSE * 4**attempt
@@ -309,8 +338,10 @@ class ServerSampler:
                 if response.status_code == 200:
                     return response.json() if text.strip() else None
                 trouble = f"status {response.status_code}: {complaint(text)}"
-                wanted = seconds_to_wait(response.headers.get("retry-after"))
-                pause = pause if wanted is None else min(wanted, LONGEST_PAUSE)
+                seconds = seconds_to_wait(response.headers.get("retry-after"))
+                if seconds is not None:
+                    pause = min(seconds, LONGEST_PAUSE)
+                # Time-outs, conflicts and full queues pass; other refusals stay as they are.
                 if response.status_code < 500 and response.status_code not in (408, 409, 429):
                     break
             except (TimeoutError, httpx2.TimeoutException):
@@ -329,8 +360,8 @@ class _Request:
     """A request.
 
     Attributes:
-        body: to be posted; without one, the address is read.
-        attempts: until a server that is busy, gone or too slow is given up.
+        body: JSON of a POST; None for a GET.
+        attempts: maximum number, if the server is busy, gone or too slow.
     """
 
     url: str
@@ -339,23 +370,26 @@ class _Request:
 
 
 class _Loaded:
-    """What a server has loaded; shared by samplers of different temperatures.
+    """State of a server; shared by samplers of different temperatures.
 
     Attributes:
-        version: number of the weights; -1 before the first.
+        version: number of the weights that it has loaded; -1 before the first ones.
         published: number of the newest weights that it could load.
-        check: tells whether these are its weights.
-        sampling_checked: whether its log-probabilities are known to be of what it samples from.
-        lock: held by whoever samples, so that weights do not change below a rollout or an evaluation.
+        check: compares its weights with those of the policy.
+        sampling_checked: whether its log-probabilities are known to be those of the distribution that it samples from.
+        lock: held during a rollout or an evaluation, so that the weights do not change meanwhile.
     """
 
     def __init__(self) -> None:
-        self.version = self.published = -1
-        self.check, self.sampling_checked = WeightCheck(), False
+        self.version = -1
+        self.published = -1
+        self.check = WeightCheck()
+        self.sampling_checked = False
         self.lock = threading.Lock()
 
 
 def _messages(conversation: Conversation) -> list[dict[str, Any]]:
+    """Messages of a chat request: the earlier turns with their replies, and the present one."""
     messages: list[dict[str, Any]] = []
     for number, turn in enumerate(conversation):
         pictures = iter(turn.pictures)

@@ -87,11 +87,9 @@ class VLLMSampler:
         if not conversations:
             return []
         prompts = [self._vlm.encode(conversation) for conversation in conversations]
-        outputs = self._llm.generate(
-            [self._input(conversation) for conversation in conversations],
-            [self._vllm.SamplingParams(seed=seed_of(key), **self._sampling) for key in keys],
-            use_tqdm=False,
-        )
+        inputs = [self._input(conversation) for conversation in conversations]
+        sampling = [self._vllm.SamplingParams(seed=seed_of(key), **self._sampling) for key in keys]
+        outputs = self._llm.generate(inputs, sampling, use_tqdm=False)
         return [self._completion(prompt, output) for prompt, output in zip(prompts, outputs, strict=True)]
 
     def at(self, temperature: float) -> VLLMSampler:
@@ -104,19 +102,19 @@ class VLLMSampler:
         """Load the present weights of the policy, adapters merged, into vLLM; see `sync`. They need no number here."""
         from safetensors.torch import load_file
 
-        # by way of files, because the names of weights in a checkpoint are those that vLLM knows
+        # By way of files, because the names of weights in a checkpoint are those that vLLM knows.
         self._vlm.merge_and_save(self._folder.path)
         for file in sorted(self._folder.path.glob("*.safetensors")):
             self.sync(load_file(file).items())
 
     def sync(self, named_parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Load weights, and clear the caches of what was computed with the ones before.
+        """Load weights, and clear the caches, which hold values that were computed with the weights before.
 
         Args:
             named_parameters: (name, values) as in the model's checkpoint, adapters merged.
 
         Raises:
-            BadInput: there are adapters among them.
+            BadInput: some of the weights are adapters.
             RunFailed: vLLM cannot clear its cache, because it is still generating.
         """
         weights = [(name, values.detach()) for name, values in named_parameters]
@@ -134,15 +132,20 @@ class VLLMSampler:
     def _input(self, conversation: Conversation) -> dict[str, Any]:
         from PIL import Image
 
-        shown = [Image.fromarray(picture.pixels) for exchange in conversation for picture in exchange.pictures]
+        images: list[Any] = []
+        for turn in conversation:
+            images += [Image.fromarray(picture.pixels) for picture in turn.pictures]
         prompt: dict[str, Any] = {"prompt_token_ids": self._vlm.unexpanded(conversation)}
-        return prompt | ({"multi_modal_data": {"image": shown}} if shown else {})
+        if images:
+            prompt["multi_modal_data"] = {"image": images}
+        return prompt
 
     def _completion(self, prompt: Prompt, output: Any) -> Completion:
+        """Check vLLM's prompt, and take over the reply with its log-probabilities."""
         check_prompt(output.prompt_token_ids, prompt, "vLLM", "take policy.sampler=transformers")
-        written = output.outputs[0]
-        ids = [int(token) for token in written.token_ids]
-        logprobs = [float(written.logprobs[place][token].logprob) for place, token in enumerate(ids)]
+        reply = output.outputs[0]
+        ids = [int(token) for token in reply.token_ids]
+        logprobs = [float(reply.logprobs[position][token].logprob) for position, token in enumerate(ids)]
         return completion_of(self._vlm, prompt, ids, logprobs)
 
 

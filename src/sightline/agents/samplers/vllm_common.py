@@ -1,4 +1,5 @@
-"""What vLLM in this process and a server have in common: seeds, banned tokens, and the check of what they have read."""
+"""Parts that the two samplers with vLLM share, in this process and on a server: seeds, banned tokens, and checks of the
+prompt and the reply."""
 
 from __future__ import annotations
 
@@ -15,37 +16,47 @@ if TYPE_CHECKING:
     from sightline.models.vlm.model import VLM
 
 CHANCE_OF_SEEDS = 3
-"""First number of the PRNG keys of their seeds."""
+"""First number of the PRNG keys of vLLM's seeds."""
 _BANNED = -100.0
 """Lowest logit bias that vLLM takes: the token's probability times 4e-44."""
 
 
 def seed_of(key: Key) -> int:
     """Hash a PRNG key to a seed of 31 bits, as vLLM wants it."""
-    return int(np.random.SeedSequence((CHANCE_OF_SEEDS, *key)).generate_state(1)[0] >> 1)
+    sequence = np.random.SeedSequence((CHANCE_OF_SEEDS, *key))
+    return int(sequence.generate_state(1)[0] >> 1)
 
 
 def banned_biases(vlm: VLM) -> dict[int, float]:
-    """Logit bias of each banned token."""
-    return {int(token): _BANNED for token in vlm.tokens.banned.nonzero().flatten().tolist()}
+    """Logit bias of each banned token: token id -> bias."""
+    tokens = vlm.tokens.banned.nonzero().flatten().tolist()
+    return {int(token): _BANNED for token in tokens}
 
 
-def check_prompt(read: Sequence[int], prompt: Prompt, who: str, advice: str) -> None:
-    """Check that a prompt is the learner's, id by id: under another one log-probabilities make wrong ratios.
+def check_prompt(ids: Sequence[int], prompt: Prompt, who: str, advice: str) -> None:
+    """Check that the prompt that vLLM has read is the learner's, id by id: log-probabilities under another prompt make
+    wrong importance ratios.
+
+    Args:
+        ids: of the tokens that vLLM has read.
+        prompt: the learner's.
+        who: names the reader, for the message.
+        advice: what to do about a difference, for the message.
 
     Raises:
-        RunFailed: it is another.
+        RunFailed: they differ.
     """
-    if list(read) != prompt.ids.tolist():
+    if list(ids) != prompt.ids.tolist():
         raise RunFailed(
-            f"{who} reads a prompt of {len(read)} tokens where the learner reads another of {len(prompt.ids)}; {advice}"
+            f"{who} reads a prompt of {len(ids)} tokens where the learner reads another of {len(prompt.ids)}; {advice}"
         )
 
 
 def completion_of(
     vlm: VLM, prompt: Prompt, ids: Sequence[int], logprobs: Sequence[float], version: int | None = None
 ) -> Completion:
-    """The completion that some tokens and their log-probabilities are."""
+    """Make a completion of sampled tokens and their log-probabilities."""
     finished = bool(ids) and ids[-1] in vlm.tokens.stops
-    sample = Sample(np.array(ids, np.int64), np.array(logprobs, np.float32), vlm.decode(ids), finished)
+    text = vlm.decode(ids)
+    sample = Sample(np.array(ids, np.int64), np.array(logprobs, np.float32), text, finished)
     return Completion(sample, prompt, version)

@@ -1,11 +1,11 @@
-"""Check that a server has the weights that it says it has loaded, by what it answers to some probes.
+"""Check that a server has loaded the weights that it says it has, by its answers to some probes.
 
 When weights are published, the policy answers the probes greedily; when a server has loaded them, so does the server,
-and their log-probabilities agree up to rounding. By then the policy may have learned on, so its answers are kept.
+and their log-probabilities agree up to rounding. By then the policy may have learned on, so its answers are stored.
 
-How large rounding is nobody knows beforehand, and one update may change less than it. So older weights are those that
-the server's answers are clearly nearer to than to the new ones; and they are compared with the last weights that were
-clearly not the ones before, so that small changes add up.
+The size of rounding errors is not known beforehand, and one update may change the answers by less. So a server is said
+to have older weights if its answers are clearly nearer to those of the older weights than to those of the new ones. The
+older weights are the last ones that were clearly different from those before, so that small changes add up.
 
     weights        0      1      2      3           one number stands for all log-probabilities
     policy        -.50   -.41   -.40   -.10
@@ -25,8 +25,10 @@ from sightline.errors import RunFailed
 from sightline.images import Picture
 from sightline.models.vlm.types import ChatTurn, Sample
 
-PROBES, PROBED = 4, 16
-"""Number of probes, and tokens of an answer, at most."""
+PROBES = 4
+"""Number of probes."""
+PROBED = 16
+"""Tokens of an answer to a probe, at most."""
 FAR_OFF = 0.2
 """Mean difference, in nats, between log-probabilities from which on a server is said to serve something else; rounding
 makes some thousandths, some hundredths in bfloat16."""
@@ -37,28 +39,31 @@ CLEARLY = 3.0
 
 
 def probes() -> list[Conversation]:
-    """Prompts that no model was made for: what they are answered with is uncertain, and changes with any weight."""
-    pictures = np.random.default_rng(0).integers(0, 256, (PROBES, 96, 96, 3), np.uint8)
-    return [[ChatTurn(f"What is this? ({number})", (Picture(pixels),))] for number, pixels in enumerate(pictures)]
+    """Prompts with pictures of noise: no model is sure of its answer, so the answer changes with any weight."""
+    noise = np.random.default_rng(0).integers(0, 256, (PROBES, 96, 96, 3), np.uint8)
+    conversations: list[Conversation] = []
+    for number, pixels in enumerate(noise):
+        conversations.append([ChatTurn(f"What is this? ({number})", (Picture(pixels),))])
+    return conversations
 
 
 class WeightCheck:
-    """What weights answer to the probes, and whether a server has them."""
+    """The policy's answers to the probes by the number of its weights, and their comparison with those of a server."""
 
     def __init__(self) -> None:
         self._expected: dict[int, Sequence[Sample]] = {}
         self._told_apart: Sequence[Sample] | None = None
 
     def expect(self, version: int, answers: Sequence[Sample]) -> None:
-        """Note what the policy answers with weights of that number."""
+        """Store the policy's answers with weights of that number."""
         self._expected[version] = answers
 
     def forget(self, version: int) -> None:
-        """Weights of that number will not be loaded any more."""
+        """Drop the answers of weights that will not be loaded any more."""
         self._expected.pop(version, None)
 
     def compare(self, version: int, answers: Sequence[Sample], who: str) -> None:
-        """Compare what a server answers with what weights of that number answer, if that is known.
+        """Compare a server's answers with the policy's answers with weights of that number, if those are stored.
 
         Args:
             answers: to each probe, greedy, with log-probabilities at temperature 1.
@@ -89,13 +94,14 @@ class WeightCheck:
 def _gap(answers: Sequence[Sample], expected: Sequence[Sample]) -> float:
     """Mean difference, in nats, between the log-probabilities of two greedy answers to each probe.
 
-    Up to where they part, and there too: tokens differ, but the most probable one is about as probable, if rounding is
-    all that they differ by.
+    Tokens count up to the first different one, and that one, too: if only rounding differs, the most probable token is
+    about as probable in both answers.
     """
     gaps = []
-    for one, other in zip(answers, expected, strict=True):
-        shared = min(len(one.ids), len(other.ids))
-        parted = np.flatnonzero(one.ids[:shared] != other.ids[:shared])
-        end = parted[0] + 1 if len(parted) else shared
-        gaps.append(np.abs(one.logprobs[:end] - other.logprobs[:end]))
+    for answer, reference in zip(answers, expected, strict=True):
+        end = min(len(answer.ids), len(reference.ids))
+        different = np.flatnonzero(answer.ids[:end] != reference.ids[:end])
+        if len(different):
+            end = different[0] + 1
+        gaps.append(np.abs(answer.logprobs[:end] - reference.logprobs[:end]))
     return float(np.mean(np.concatenate(gaps)))
