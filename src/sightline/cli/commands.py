@@ -1,4 +1,4 @@
-"""The commands on runs and models. Each reads its arguments, calls one function, and prints what came out."""
+"""The commands on runs and models. Each reads its arguments, calls one function, and prints the result."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ GRACE_SECONDS = 0.5
 """Time that threads have to end after the command."""
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         from sightline import __version__
 
         typer.echo(f"sightline {__version__}")
@@ -100,14 +100,15 @@ def train(
         if run_dir is None:
             raise BadInput("--resume-or-start: say which folder, --run-dir DIR; it is the same in every attempt")
         resume = resume or RunFolder(run_dir).recipe_file.is_file()
-    here = Path.cwd()  # some simulators change the working folder while they are built
+    working_folder = Path.cwd()  # some simulators change it while they are built
     if resume:
         run, name, completed = _run_to_resume(arguments, run_dir, trust)
         path = run.path
     else:
-        name, wanted = _recipe(arguments)
+        name, incomplete = _recipe(arguments)
         path = run_dir or default_run_path(name)
-        completed = roles.complete(wanted)
+        completed = roles.complete(incomplete)
+
     if dry_run:
         document = completed.model_dump(mode="json")
         if as_json:
@@ -117,8 +118,9 @@ def train(
         for line in (*roles.describe_spaces(completed), roles.describe_size(completed)):
             typer.echo(line, err=True)
         return
-    _, result = roles.train(completed, here / path, name, resume)
-    if _is_one_of_many():
+
+    _, result = roles.train(completed, working_folder / path, name, resume)
+    if _another_process_prints():
         return
     if as_json:
         print_json(result | {"run": str(path)})
@@ -128,14 +130,14 @@ def train(
     panel = f"({result['episodes']} episodes of the test panel)"
     typer.echo(f"untrained   {describe(result['untrained'])} {panel}")
     typer.echo(f"trained     {describe(result)} {panel}")
-    for look in ("blank", "shuffled"):
-        if result.get(look):
-            typer.echo(f"  {look:<9} {describe(result[look])}")
+    for pictures in ("blank", "shuffled"):
+        if result.get(pictures):
+            typer.echo(f"  {pictures:<9} {describe(result[pictures])}")
     typer.echo(f"report      {RunFolder(path).report_file}")
 
 
-def _is_one_of_many() -> bool:
-    """True in a process started by torchrun for which another one prints."""
+def _another_process_prints() -> bool:
+    """True in all processes of torchrun but the first."""
     return os.environ.get("RANK", "0") != "0"
 
 
@@ -143,10 +145,10 @@ def _recipe(arguments: list[str], own: bool = True) -> tuple[str, Recipe]:
     """Split `[RECIPE] key=value…`; gives the run's name and its recipe, which is the user's own or a run folder's."""
     from sightline.config.loading import is_stream, is_yaml_text, load_recipe, recipe_name
 
-    recipe, overrides = _split(arguments)
-    wanted = load_recipe(recipe, overrides, own)
-    is_text = recipe is None or recipe == "-" or is_yaml_text(recipe) or is_stream(recipe)
-    return recipe_name(None if is_text else recipe, wanted), wanted
+    source, overrides = _split(arguments)
+    recipe = load_recipe(source, overrides, own)
+    is_text = source is None or source == "-" or is_yaml_text(source) or is_stream(source)
+    return recipe_name(None if is_text else source, recipe), recipe
 
 
 def _split(arguments: list[str]) -> tuple[str | None, list[str]]:
@@ -158,31 +160,44 @@ def _split(arguments: list[str]) -> tuple[str | None, list[str]]:
     first, *rest = arguments
     # A Path would raise if this is a long sentence.
     is_recipe = first == "-" or is_yaml_text(first) or "=" not in first or os.path.isfile(first)
-    return (first, rest) if is_recipe else (None, arguments)
+    if is_recipe:
+        return first, rest
+    return None, arguments
 
 
 def _run_to_resume(arguments: list[str], path: Path | None, trust: bool) -> tuple[RunFolder, str, Recipe]:
-    """The run that is named, or the newest of that recipe; what else the command line says must agree with it, but for
-    `steps`, which may grow."""
+    """Find the run to resume: the one in `--run-dir`, or the newest one of the recipe.
+
+    Returns:
+        Its folder, its name, and its recipe with the keys of the command line, which must agree with the run's; only
+        `steps` may grow.
+    """
     from sightline import roles
     from sightline.runs.folder import open_run
 
+    # The folder alone.
     if not arguments:
         if path is None:
             raise BadInput("say which run to resume: the same command as before, or --run-dir")
         run = open_run(path)
         return run, path.name, roles.resumed_recipe(run, None, (), trust)
-    stated = [text.partition("=")[0] for text in arguments if "=" in text]
-    if path is not None and _split(arguments)[0] is None and "env" not in stated:  # keys of the run's own recipe
+
+    # The folder, and keys of its own recipe.
+    keys = [text.partition("=")[0] for text in arguments if "=" in text]
+    if path is not None and _split(arguments)[0] is None and "env" not in keys:
         run = open_run(path)
-        return run, path.name, roles.resumed_with_keys(run, arguments, stated, trust)
-    # A recipe that the user names says what it says in the user's name, but not the run's own.
-    own = path is not None and os.path.realpath(arguments[0]) == os.path.realpath(path / "recipe.yaml")
-    if own and path is not None:
+        return run, path.name, roles.resumed_with_keys(run, arguments, keys, trust)
+
+    # A recipe. The code that it names is trusted if the user names the recipe, but not if it is the run folder's.
+    is_of_run = path is not None and os.path.realpath(arguments[0]) == os.path.realpath(path / "recipe.yaml")
+    if is_of_run and path is not None:
         open_run(path).trusted_recipe(trust)
-    name, wanted = _recipe(arguments, own=not own)
-    run = open_run(path) if path is not None else roles.run_to_resume(name, wanted)
-    return run, name, roles.resumed_recipe(run, wanted, stated, trust, own)
+    name, recipe = _recipe(arguments, own=not is_of_run)
+    if path is not None:
+        run = open_run(path)
+    else:
+        run = roles.run_to_resume(name, recipe)
+    return run, name, roles.resumed_recipe(run, recipe, keys, trust, is_of_run)
 
 
 @app.command()
@@ -238,13 +253,14 @@ def evaluate(
         raise BadInput(f"--episodes {episodes} is too large; at most {MAX_EPISODES}")
     if model is not None and not model.strip():
         raise BadInput("--model is empty; name a model, or leave it out for that of a run")
-    if model is None and (folder := RunFolder(Path(run))).recipe_file.is_file():
+    folder = RunFolder(Path(run))
+    if model is None and folder.recipe_file.is_file():
         check_name(folder.path)
-        of_hosted = {"--provider": provider, "--url": url, "--insecure-http": insecure_http}
-        if stated := [option for option, value in of_hosted.items() if value]:
-            raise BadInput(
-                f"{stated[0]} is for a model that --model names, and the run '{run}' has its own; leave it out"
-            )
+        for option, value in {"--provider": provider, "--url": url, "--insecure-http": insecure_http}.items():
+            if value:
+                raise BadInput(
+                    f"{option} is for a model that --model names, and the run '{run}' has its own; leave it out"
+                )
         numbers = roles.evaluate(folder, episodes, seed, trust, overrides or [])
     elif model is None and provider is None:
         raise BadInput(f"'{run}' is not a run folder: it has no recipe.yaml; to evaluate a model on a game say --model")
@@ -256,11 +272,17 @@ def evaluate(
     from sightline.evaluation.episode_stats import describe
 
     typer.echo(f"{describe(numbers)} ({numbers['episodes']} episodes, panel {numbers['panel']})")
-    for control in ("blank", "shuffled", "random", "oracle"):
-        if numbers.get(control):
-            played, all_played = (block["episodes"] + block["errors"] for block in (numbers[control], numbers))
-            part = f" (in {played} of {all_played} episodes; it knows no move in the others)"
-            typer.echo(f"  {control:<9} {describe(numbers[control])}{part if played < all_played else ''}")
+    # The controls of an agent (see `agents.evaluation.evaluate_policy`); a policy on states has none.
+    for name in ("blank", "shuffled", "random", "oracle"):
+        control = numbers.get(name)
+        if not control:
+            continue
+        line = f"  {name:<9} {describe(control)}"
+        count = control["episodes"] + control["errors"]
+        total = numbers["episodes"] + numbers["errors"]
+        if count < total:
+            line += f" (in {count} of {total} episodes; it knows no move in the others)"
+        typer.echo(line)
     if numbers.get("missing"):
         typer.echo(f"  missing   {numbers['missing']} replies never came and count as empty")
 
@@ -315,17 +337,23 @@ def sweep(
         return
     at_a_time = processes or plan.default_processes(per_run)
     failures = carry_out(plan, at_a_time, lambda line: typer.echo(line, err=True), trainer(per_run))
-    compared = compare([run_dir]) if any(cell.started for cell in plan.cells) else None
-    page = None if compared is None else write_comparison(run_dir / "report.html", compared, run_dir.resolve().name)
+
+    # There is nothing to compare if no cell has begun.
+    comparison = page = None
+    if any(cell.started for cell in plan.cells):
+        comparison = compare([run_dir])
+        page = write_comparison(run_dir / "report.html", comparison, run_dir.resolve().name)
     if as_json:
-        cells = [
-            {"cell": cell.name, "run": str(cell.path), "state": cell.state, "failure": failures.get(cell.name)}
-            for cell in plan.cells
-        ]
-        numbers = {} if compared is None else comparison_document(compared)
-        print_json({"sweep": str(run_dir), "report": page and str(page), "cells": cells} | numbers)
-    elif compared is not None:
-        typer.echo(text_table(compared))
+        cells = []
+        for cell in plan.cells:
+            failure = failures.get(cell.name)
+            cells.append({"cell": cell.name, "run": str(cell.path), "state": cell.state, "failure": failure})
+        document = {"sweep": str(run_dir), "report": page and str(page), "cells": cells}
+        if comparison is not None:
+            document |= comparison_document(comparison)
+        print_json(document)
+    elif comparison is not None:
+        typer.echo(text_table(comparison))
         typer.echo(f"report      {page}")
     if failures:
         for name, reason in failures.items():
@@ -359,20 +387,25 @@ def report(
 def _report_comparison(runs: list[Path], out: Path | None, as_json: bool) -> None:
     from sightline.reports.comparison import compare, comparison_document, is_sweep, text_table, write_comparison
 
-    one = runs[0] if len(runs) == 1 and is_sweep(runs[0]) else None
-    target = out or (one / "report.html" if one is not None else Path("comparison.html"))
+    of_sweep = len(runs) == 1 and is_sweep(runs[0])
+    # A sweep's page lies in its folder; runs from several folders are compared in the working folder.
+    target = out or Path("comparison.html")
+    if of_sweep and not out:
+        target = runs[0] / "report.html"
     check_target(target, "--out")
-    compared = compare(runs)
-    count = sum(len(combination.runs) for combination in compared.combinations)
-    title = one.resolve().name if one is not None else f"{count} runs compared"
-    page = write_comparison(target, compared, title)
+    comparison = compare(runs)
+    count = sum(len(combination.runs) for combination in comparison.combinations)
+    title = f"{count} runs compared"
+    if of_sweep:
+        title = runs[0].resolve().name
+    page = write_comparison(target, comparison, title)
     if as_json:
-        print_json({"report": str(page)} | comparison_document(compared))
+        print_json({"report": str(page)} | comparison_document(comparison))
     else:
-        typer.echo(text_table(compared))
+        typer.echo(text_table(comparison))
         typer.echo(page)
-    if compared.damage:
-        raise RunFailed(f"the page shows what can be read: {'; '.join(compared.damage)}")
+    if comparison.damage:
+        raise RunFailed(f"the page shows what can be read: {'; '.join(comparison.damage)}")
 
 
 def _report_run(run: Path, out: Path | None, as_json: bool) -> None:
@@ -383,15 +416,16 @@ def _report_run(run: Path, out: Path | None, as_json: bool) -> None:
     folder = open_run(run)
     check_plain(folder.path)
     check_target(out or folder.report_file, "--out")
-    page, found = roles.write_report(folder, out), damage(folder.path)
+    page = roles.write_report(folder, out)
+    damages = damage(folder.path)
     if as_json:
         result = read_mapping(folder.path / "result.json") or None  # none before the end, or if it is damaged
-        warnings = [line for line in read_warnings(folder.path) if line not in found]
-        print_json({"report": str(page), "result": result, "warnings": warnings, "damage": found})
+        warnings = [line for line in read_warnings(folder.path) if line not in damages]
+        print_json({"report": str(page), "result": result, "warnings": warnings, "damage": damages})
     else:
         typer.echo(page)
-    if found:
-        raise RunFailed(f"the page shows what can be read: {'; '.join(found)}")
+    if damages:
+        raise RunFailed(f"the page shows what can be read: {'; '.join(damages)}")
 
 
 @app.command()
@@ -422,8 +456,8 @@ def relabel(
         raise BadInput("recipe keys are for the new run; add --train")
     words: Any = (list(goal), list(baseline or ()))
     if train:
-        stated = dict(map(parse_override, overrides or []))
-        new: Any = old.relabel(*words, alpha=alpha, train=True, run_dir=run_dir, **stated)
+        keys = dict(map(parse_override, overrides or []))
+        new: Any = old.relabel(*words, alpha=alpha, train=True, run_dir=run_dir, **keys)
         if as_json:
             print_json(new.result | {"run": str(new.path)})
         else:
@@ -478,24 +512,30 @@ def score(
 
     if aspect not in get_args(Aspect):
         raise BadInput(f"--aspect cannot be '{aspect[:80]}', only {', '.join(get_args(Aspect))}")
-    goals = (*goal, goal2) if goal2 is not None else tuple(goal)
+    goals = tuple(goal)
+    if goal2 is not None:
+        goals += (goal2,)
     check_sentences("--goal", goals)
     check_sentences("--baseline", baseline or ())
-    scored = {os.path.realpath(image) for image in images}
+
+    # No output may overwrite a picture that is scored, named by itself or in a folder.
+    sources = {os.path.realpath(image) for image in images}
     for option, file in (("--csv", csv), ("--plot", plot)):
-        if file:
-            check_target(file, option)
-            place = os.path.realpath(file)
-            in_folder = os.path.dirname(place) in scored and place.lower().endswith(IMAGE_SUFFIXES)
-            if place in scored or (in_folder and os.path.exists(place)):
-                raise BadInput(f"{option}: '{file}' is one of the pictures; name another file")
+        if not file:
+            continue
+        check_target(file, option)
+        path = os.path.realpath(file)
+        is_in_folder = os.path.dirname(path) in sources and path.lower().endswith(IMAGE_SUFFIXES)
+        if path in sources or (is_in_folder and os.path.exists(path)):
+            raise BadInput(f"{option}: '{file}' is one of the pictures; name another file")
     if csv and plot and os.path.realpath(csv) == os.path.realpath(plot):
         raise BadInput(f"--csv and --plot are both '{csv}'; name two files")
+
     scores = score_files(images, goals, baseline or (), alpha, model, cast(Aspect, aspect))
     rows = scores.rows
     for warning in scores.warnings:
         typer.echo(f"warning: {warning}", err=True)
-    # The rewards are shown first: they are not lost if a file cannot be written.
+    # The rewards are printed first: they are not lost if a file cannot be written.
     if as_json:
         print_json([{"image": row.image, "reward": row.reward} for row in rows])
     else:
@@ -538,7 +578,7 @@ def tasks(as_json: AsJson = False) -> None:
     for name in sorted(registry.names("env")):
         try:
             task = find_task(name)
-        except BadInput as error:  # a package that cannot be imported hides no other
+        except BadInput as error:  # a package that cannot be imported does not hide the tasks of others
             rows.append((name, "", str(error)))
             continue
         rows.append((name, ", ".join(task.roles), task.summary))
@@ -569,23 +609,28 @@ def doctor(as_json: AsJson = False) -> None:
     """Say what works on this machine, and how to fix what does not."""
     from sightline.doctor import examine
 
-    # Half a minute on a busy machine: on a terminal one line, which is written over and taken away at the end.
-    over = "\r\033[K" if sys.stderr.isatty() else ""
+    # This takes half a minute on a busy machine. A terminal shows one line, which is overwritten and then erased.
+    if sys.stderr.isatty():
+        erase = "\r\033[K"
+        ending = ""
+    else:
+        erase = ""
+        ending = "\n"
 
     def say(what: str) -> None:
-        print(f"{over}looking at {what} …", end="" if over else "\n", file=sys.stderr, flush=True)
+        print(f"{erase}looking at {what} …", end=ending, file=sys.stderr, flush=True)
 
     findings = examine(say)
-    print(over, end="", file=sys.stderr, flush=True)
+    print(erase, end="", file=sys.stderr, flush=True)
     if as_json:
         # `mend` is the name of the key since the first version; scripts read it.
         print_json([{"name": f.name, "works": f.works, "detail": f.detail, "mend": f.fix} for f in findings])
         return
     for finding in findings:
         mark = "ok " if finding.works else "-- "
-        typer.echo(
-            f"{mark} {finding.name:<22} {finding.detail}" + ("" if finding.works else f"\n{'':26} {finding.fix}")
-        )
+        typer.echo(f"{mark} {finding.name:<22} {finding.detail}")
+        if not finding.works:
+            typer.echo(f"{'':26} {finding.fix}")
 
 
 @contextlib.contextmanager
@@ -597,10 +642,11 @@ def _errors_in_one_line() -> Iterator[None]:
         yield
     except BadInput as error:
         _leave(str(error), 2, error)
+    # Ended by the user or by the machine: by a signal, or because nobody reads the output any more.
     except Stopped as stop:
         _leave(f"{stop}; {stop.saved}; {stop.advice}", 128 + stop.signal_number, None)
-    except typer.Exit as left:
-        sys.exit(left.exit_code)
+    except typer.Exit as exit_request:
+        sys.exit(exit_request.exit_code)
     except GivenUp as stop:
         _leave(str(stop), 128 + stop.signal_number, None)
     except (typer.Abort, KeyboardInterrupt):
@@ -608,23 +654,26 @@ def _errors_in_one_line() -> Iterator[None]:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    # Failures.
     except RunFailed as error:
         _leave(f"{error}{_versions_to_blame()}", 1, error)
     except PermissionError as error:
         _leave(f"'{error.filename}' cannot be opened by this user: {error.strerror}", 2, error)
     except MemoryError as error:
         reason = " ".join(str(error).split())
-        _leave(f"there is not enough memory{f': {reason}' if reason else ''}", 1, error)
+        ending = f": {reason}" if reason else ""
+        _leave(f"there is not enough memory{ending}", 1, error)
     except Exception as error:
-        if hasattr(error, "format_message"):  # every way of misusing the command line
+        if hasattr(error, "format_message"):  # Typer's exceptions, for a command line that it refuses
             _leave(_misuse(error), 2, error)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-            place = f"'{error.filename}' cannot be written: " if error.filename else ""
-            _leave(f"{place}{error.strerror}; what was saved before is whole, and --resume goes on from it", 1, error)
+            file = f"'{error.filename}' cannot be written: " if error.filename else ""
+            _leave(f"{file}{error.strerror}; what was saved before is whole, and --resume goes on from it", 1, error)
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             _leave(f"'{str(error.filename)[:60]}…' is too long for the name of a file", 2, error)
-        if (limit := _limit_of(error)) is not None:
-            _leave(limit, 1, error)
+        advice_on_limit = _limit_of(error)
+        if advice_on_limit is not None:
+            _leave(advice_on_limit, 1, error)
         reason = " ".join(str(error).split())
         _leave(f"{type(error).__name__}: {reason} (sightline --debug … shows where){_versions_to_blame()}", 1, error)
     except BaseException as error:  # SystemExit and the like, of an environment, a reward or a plug-in
@@ -650,12 +699,14 @@ def _misuse(error: Any) -> str:
     message = " ".join(error.format_message().split()).rstrip(".")
     for pattern, words in _OPTION_WORDS:
         message = re.sub(pattern, words, message)
-    command = getattr(getattr(error, "ctx", None), "command_path", "sightline")
+    context = getattr(error, "ctx", None)
+    command = getattr(context, "command_path", "sightline")
     return f"{message} ('{command} --help' lists what there is)"
 
 
 def _limit_of(error: Exception) -> str | None:
-    """What to do about a limit of this machine or account that an exception comes from; None if it comes from none."""
+    """Advice on the limit of this machine or account that caused an exception; None if no limit did."""
+    # Libraries raise errors of their own for these limits, so their words are compared, too.
     message = str(error)
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.EMFILE, errno.ENFILE):
@@ -676,15 +727,17 @@ def _limit_of(error: Exception) -> str | None:
 
 
 def _check_threads() -> None:
-    """Start as many threads as libraries start when they are loaded, all at a time.
+    """Check that libraries will be able to start their threads, by starting as many ourselves, all at a time.
 
-    Where they cannot, they do not raise: some send SIGINT to their own process, some end it.
+    Libraries do not raise if a thread cannot be started: some send SIGINT to their own process, some end it.
 
     Raises:
         RuntimeError: Python's own, if one cannot be started.
     """
-    stated = os.environ.get("OMP_NUM_THREADS", "")
-    count = int(stated) if stated.isdecimal() else os.cpu_count() or 1
+    count = os.cpu_count() or 1
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    if limit.isdecimal():
+        count = int(limit)
     end = threading.Event()
     try:
         for _ in range(min(count, 64)):
@@ -694,26 +747,29 @@ def _check_threads() -> None:
 
 
 def _versions_to_blame() -> str:
-    """End of an error's line where libraries do not fit, whether it comes from that or not."""
-    wrong = advice()
-    return f"; this may be why: {wrong}" if wrong else ""
+    """End of an error's line if the versions of libraries do not fit together, whether that is the cause or not."""
+    mismatch = advice()
+    if not mismatch:
+        return ""
+    return f"; this may be why: {mismatch}"
 
 
 def _leave(message: str, code: int, error: BaseException | None) -> None:
+    """Print a line on stderr and end the process; with `--debug` raise the error instead."""
     if error is not None and os.environ.get("SIGHTLINE_DEBUG"):
         raise error
     print(f"sightline: {printable(message)}", file=sys.stderr)
     sys.exit(code)
 
 
-def _tell_what_was_not_printed(left: SystemExit) -> None:
-    """A command whose output was lost has failed, though nothing else is lost; who closed a pipe knows it."""
+def _report_lost_output(exit_request: SystemExit) -> None:
+    """Let a command fail whose output was lost. A closed pipe needs no message: whoever closed it knows."""
     failure = failure_of_stdout()
-    if failure is None or left.code:
+    if failure is None or exit_request.code:
         return
     if failure.errno != errno.EPIPE:
         print(f"sightline: the output could not be written: {failure.strerror or failure}", file=sys.stderr)
-    left.code = 1
+    exit_request.code = 1
 
 
 def main() -> None:
@@ -732,9 +788,11 @@ def main() -> None:
         sys.unraisablehook = lambda unraisable: None
     with _errors_in_one_line():
         _check_threads()
-        code = app(prog_name="sightline", standalone_mode=False)  # Typer turns Ctrl-C into the code 130
-        if code == 130:
-            raise KeyboardInterrupt if Interruption.signal_number is None else GivenUp(Interruption.signal_number)
+        code = app(prog_name="sightline", standalone_mode=False)
+        if code == 130:  # Typer's code for Ctrl-C
+            if Interruption.signal_number is None:
+                raise KeyboardInterrupt
+            raise GivenUp(Interruption.signal_number)
     sys.exit(code or 0)
 
 
@@ -743,14 +801,16 @@ def carry_out() -> None:
     try:
         try:
             main()
-        except SystemExit as left:
-            _tell_what_was_not_printed(left)
+        except SystemExit as exit_request:
+            _report_lost_output(exit_request)
             raise
-    except SystemExit as left:
+    except SystemExit as exit_request:
         deadline = time.monotonic() + GRACE_SECONDS
-        others = [each for each in threading.enumerate() if each is not threading.current_thread() and not each.daemon]
-        for thread in others:
+        this_thread = threading.current_thread()
+        threads = [thread for thread in threading.enumerate() if thread is not this_thread and not thread.daemon]
+        for thread in threads:
             thread.join(max(deadline - time.monotonic(), 0))
-        if any(thread.is_alive() for thread in others):
-            exit_now(left.code if isinstance(left.code, int) else 1)
+        if any(thread.is_alive() for thread in threads):
+            # Python's own exit would wait for them.
+            exit_now(exit_request.code if isinstance(exit_request.code, int) else 1)
         raise

@@ -42,26 +42,29 @@ def demos(
     from sightline.config.loading import for_agent, load_recipe
     from sightline.runs.progress import ProgressBar
 
-    stated = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
+    keys = list(overrides or [])
+    if seed is not None:
+        keys.append(f"seed={seed}")
     if recipe in bundled_recipes() or Path(recipe).suffix in (".yaml", ".yml"):
-        found = for_agent(load_recipe(recipe, stated))
+        agent_recipe = for_agent(load_recipe(recipe, keys))
     else:
-        found = for_agent(load_recipe(None, ["role=agent", f"env={recipe}", *stated]))
-    settings = found.warm_start or WarmStart()
-    made = best_play(found, settings, turns)
+        agent_recipe = for_agent(load_recipe(None, ["role=agent", f"env={recipe}", *keys]))
+    settings = agent_recipe.warm_start or WarmStart()
+    demonstrations = best_play(agent_recipe, settings, turns)
     games: set[int] = set()
     pictures: set[str] = set()
 
+    # Counted on the way to the disk: all demonstrations may not fit into memory.
     def counted(bar: ProgressBar) -> Iterator[Demo]:
-        for number, demo in enumerate(made, 1):
+        for number, demo in enumerate(demonstrations, 1):
             games.add(demo.seed)
             pictures.update(picture.digest for picture in demo.pictures)
             bar.update(number, {})
             yield demo
 
     with ProgressBar(turns, "demonstrating") as bar:
-        written = write_demos(out, counted(bar))
+        count = write_demos(out, counted(bar))
     if as_json:
-        print_json({"turns": written, "games": len(games), "pictures": len(pictures), "path": str(out)})
+        print_json({"turns": count, "games": len(games), "pictures": len(pictures), "path": str(out)})
         return
-    typer.echo(f"written     {written} turns of {len(games)} games, with {len(pictures)} different pictures, to {out}")
+    typer.echo(f"written     {count} turns of {len(games)} games, with {len(pictures)} different pictures, to {out}")

@@ -32,34 +32,48 @@ def check_env(
 
     from sightline.evaluation.statistics import wilson
 
-    keys = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
-    findings = _check_game(env, keys, episodes) if _is_for_agents(env, keys) else _check_control(env, keys, episodes)
-    intervals = [wilson(f.won, f.played) if f.played and f.won is not None else None for f in findings]
+    keys = list(overrides or [])
+    if seed is not None:
+        keys.append(f"seed={seed}")
+    if _is_for_agents(env, keys):
+        findings = _check_game(env, keys, episodes)
+    else:
+        findings = _check_control(env, keys, episodes)
+
+    # Each finding as an object for JSON and as a line; those that count successes have a confidence interval.
+    rows = []
+    lines = []
+    for finding in findings:
+        interval = None
+        line = f"{'ok ' if finding.passed else '-- '} {finding.name:<16} {finding.detail}"
+        if finding.played and finding.won is not None:
+            interval = wilson(finding.won, finding.played)
+            low, high = (100 * bound for bound in interval)
+            rate = 100 * finding.won / finding.played
+            line += f" ({rate:.0f} %, 95 % interval {low:.0f} to {high:.0f} %)"
+        rows.append(asdict(finding) | {"interval": interval})
+        lines.append(line)
     passed = all(finding.passed for finding in findings)
     if as_json:
-        rows = [asdict(f) | {"interval": interval} for f, interval in zip(findings, intervals, strict=True)]
         print_json({"env": env, "passed": passed, "findings": rows})
     else:
-        for finding, interval in zip(findings, intervals, strict=True):
-            rate = ""
-            if interval and finding.played and finding.won is not None:
-                low, high = (100 * bound for bound in interval)
-                rate = f" ({100 * finding.won / finding.played:.0f} %, 95 % interval {low:.0f} to {high:.0f} %)"
-            typer.echo(f"{'ok ' if finding.passed else '-- '} {finding.name:<16} {finding.detail}{rate}")
+        for line in lines:
+            typer.echo(line)
     if not passed:
         raise typer.Exit(1)
 
 
 def _is_for_agents(env: str, keys: Sequence[str]) -> bool:
-    """Whether an environment is meant for an agent: it was said so, a key of agents was given, or it has words."""
+    """Whether an environment is meant for an agent: by the key `role`, by any key that only agents have, or because it
+    has words."""
     from sightline.config.recipe import AgentRecipe, ControlRecipe
     from sightline.envs.tasks import find_task
 
-    stated = dict(key.partition("=")[::2] for key in keys)
-    if "role" in stated:
-        return stated["role"] == "agent"
-    of_agents = AgentRecipe.model_fields.keys() - ControlRecipe.model_fields.keys()
-    if any(key.partition(".")[0] in of_agents for key in stated):
+    values = dict(key.partition("=")[::2] for key in keys)
+    if "role" in values:
+        return values["role"] == "agent"
+    agent_blocks = AgentRecipe.model_fields.keys() - ControlRecipe.model_fields.keys()
+    if any(key.partition(".")[0] in agent_blocks for key in values):
         return True
     task = find_task(env)
     return task.is_game or task.prompt is not None or task.text_actions or _has_words(env, keys)
@@ -74,12 +88,12 @@ def _has_words(env: str, keys: Sequence[str]) -> bool:
     from sightline.envs.games.contract import Game
     from sightline.envs.vector import close_env
 
-    maker = env_maker(for_control(load_recipe(None, [f"env={env}", *keys])), frame_size=None, render=False)
-    made = maker.as_it_is()
+    recipe = for_control(load_recipe(None, [f"env={env}", *keys]))
+    environment = env_maker(recipe, frame_size=None, render=False).as_it_is()
     try:
-        return isinstance(made.unwrapped, Game) or isinstance(made.action_space, spaces.Text)
+        return isinstance(environment.unwrapped, Game) or isinstance(environment.action_space, spaces.Text)
     finally:
-        close_env(made)
+        close_env(environment)
 
 
 def _check_game(env: str, keys: Sequence[str], episodes: int) -> list[Finding]:
@@ -89,14 +103,18 @@ def _check_game(env: str, keys: Sequence[str], episodes: int) -> list[Finding]:
     from sightline.config.loading import for_agent, load_recipe
     from sightline.envs.games.checking import Finding, check_game
 
-    roles = [key for key in keys if key.partition("=")[0] != "role"]
-    recipe = for_agent(load_recipe(None, ["role=agent", f"env={env}", *roles]))
+    keys = [key for key in keys if _name(key) != "role"]
+    recipe = for_agent(load_recipe(None, ["role=agent", f"env={env}", *keys]))
     findings = check_game(game_maker(recipe), episodes, recipe.seed, _through_a_reply(recipe.replies))
     if not all(finding.passed for finding in findings):
         return findings
-    given = [key for key in roles if key.partition("=")[0] != "seed"]
-    command = f"sightline train {shlex.join(['role=agent', f'env={env}', *given])}"
-    return [*findings, Finding("train with", True, command)]
+    arguments = ["role=agent", f"env={env}", *(key for key in keys if _name(key) != "seed")]
+    return [*findings, Finding("train with", True, f"sightline train {shlex.join(arguments)}")]
+
+
+def _name(key: str) -> str:
+    """The name in `name=value`."""
+    return key.partition("=")[0]
 
 
 def _check_control(env: str, keys: Sequence[str], episodes: int) -> list[Finding]:
@@ -113,16 +131,20 @@ def _check_control(env: str, keys: Sequence[str], episodes: int) -> list[Finding
     findings = check_control(maker, episodes, recipe.seed, recipe.workers == "processes")
     if findings[-1].name == "no exception":
         return findings
-    wrong = {finding.name for finding in findings if not finding.passed}
-    given = [key for key in keys if key.partition("=")[0] not in ("seed", "role")]
-    given += ["workers=processes"] if "copies" in wrong else []
-    has_goal = any(key.startswith("goal=") for key in given) or bool(find_task(env).goal)
-    pays = "" if has_goal else ' goal="what the picture should show"'
-    if "pictures" in wrong:
-        pays = " reward.kind=ground_truth"
+
+    # The command that trains in this environment, in spite of the failed checks where that is possible.
+    failed = {finding.name for finding in findings if not finding.passed}
+    arguments = [f"env={env}", *(key for key in keys if _name(key) not in ("seed", "role"))]
+    if "copies" in failed:
+        arguments.append("workers=processes")
+    command = f"sightline train {shlex.join(arguments)}"
+    has_goal = any(key.startswith("goal=") for key in keys) or bool(find_task(env).goal)
+    if "pictures" in failed:
         if any(finding.name == "own reward" and UNLEARNABLE in finding.detail for finding in findings):
             return findings  # neither its pictures nor its reward can be learned from
-    command = f"sightline train {shlex.join([f'env={env}', *given])}{pays}"
+        command += " reward.kind=ground_truth"
+    elif not has_goal:
+        command += ' goal="what the picture should show"'
     return [*findings, Finding("train with", True, command)]
 
 

@@ -83,30 +83,41 @@ def run(
     from sightline.runs.progress import ProgressBar
 
     result = label_offline(path, overrides or [], questions, fresh, lambda count: ProgressBar(count, "asking"), trust)
-    outcomes = Counter(answer.outcome.value for answer in result.answers.answers if answer is not None)
-    remembered, over_budget = result.answers.remembered, result.answers.over_budget
+    answers = result.answers
+    outcomes = Counter(answer.outcome.value for answer in answers.answers if answer is not None)
+    failures = Counter(answers.failures)
     if as_json:
-        numbers = {"questions": len(result.questions), "fresh": result.fresh, "remembered": remembered}
-        other_model = result.answers.other_model
-        spoken = {"outcomes": outcomes, "over_budget": over_budget, "other_model": other_model, "run": result.run}
-        spoken |= {"failures": Counter(result.answers.failures)}
-        print_json({"teacher": result.teacher} | numbers | spoken)
-        _fail_if_unanswered(result.answers)
+        document = {
+            "teacher": result.teacher,
+            "questions": len(result.questions),
+            "fresh": result.fresh,
+            "remembered": answers.remembered,
+            "outcomes": outcomes,
+            "over_budget": answers.over_budget,
+            "other_model": answers.other_model,
+            "run": result.run,
+            "failures": failures,
+        }
+        print_json(document)
+        _fail_if_unanswered(answers)
         return
+    origin = "of random play" if result.fresh else "asked before"
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
     typer.echo(f"teacher     {result.teacher}")
-    about = "of random play" if result.fresh else "asked before"
-    typer.echo(f"questions   {len(result.questions)} {about}, {remembered} of them answered by this teacher already")
-    typer.echo("answers     " + (", ".join(f"{count} {name}" for name, count in outcomes.most_common()) or "none"))
-    for reason, count in Counter(result.answers.failures).most_common(3):
+    typer.echo(
+        f"questions   {len(result.questions)} {origin}, {answers.remembered} of them answered by this teacher already"
+    )
+    typer.echo(f"answers     {counts or 'none'}")
+    for reason, count in failures.most_common(3):
         typer.echo(f"failed      {count}: {reason}")
-    if result.answers.failures:
+    if answers.failures:
         typer.echo("            the same command asks these again")
-    if over_budget:
-        typer.echo(f"budget      reached: {over_budget}")
-    if result.answers.other_model:
-        typer.echo(f"warning     {result.answers.other_model}")
+    if answers.over_budget:
+        typer.echo(f"budget      reached: {answers.over_budget}")
+    if answers.other_model:
+        typer.echo(f"warning     {answers.other_model}")
     typer.echo(f"next        sightline label stats {path}")
-    _fail_if_unanswered(result.answers)
+    _fail_if_unanswered(answers)
 
 
 def _fail_if_unanswered(answers: Answers) -> None:
@@ -138,19 +149,32 @@ def stats(
     with LabelStore(folder, read_only=True) as store:
         labels = store.labels(_run_id(run))
         if not labels:
-            raise BadInput(f"there are no labels in '{store.folder}'" + (f" of run '{run}'" if run else ""))
-        found, disputed = statistics(labels, _read_choice), disputes(labels, read_reply=_read_choice)
-        write_labels_page(page, path.resolve().name, found, disputed, store)
+            of_run = f" of run '{run}'" if run else ""
+            raise BadInput(f"there are no labels in '{store.folder}'{of_run}")
+        summary = statistics(labels, _read_choice)
+        disputed = disputes(labels, read_reply=_read_choice)
+        write_labels_page(page, path.resolve().name, summary, disputed, store)
     if as_json:
-        print_json(asdict(found) | {"page": str(page)})
+        print_json(asdict(summary) | {"page": str(page)})
         return
-    headings, rows = table(found)
-    texts = [[f"{cell.text} [{cell.note}]" if cell.note else cell.text or "-" for cell in row] for row in rows]
-    for name, cells in zip(headings, zip(*texts, strict=True), strict=True):
-        typer.echo(f"{name:<20}" + "".join(f"{cell:<28}  " for cell in cells).rstrip())
-    for pair in found.between:
-        kappa = "" if pair.kappa is None else f", kappa {pair.kappa:.2f}"
-        typer.echo(f"{pair.first} and {pair.second}: {pair.same.count} of {pair.same.of} the same{kappa}")
+
+    # The page has a row for each teacher; here each teacher is a column.
+    headings, rows = table(summary)
+    for number, name in enumerate(headings):
+        line = f"{name:<20}"
+        for row in rows:
+            cell = row[number]
+            text = cell.text or "-"
+            if cell.note:
+                text = f"{cell.text} [{cell.note}]"
+            line += f"{text:<28}  "
+        typer.echo(line.rstrip())
+    # Agreement of every pair of teachers.
+    for pair in summary.between:
+        line = f"{pair.first} and {pair.second}: {pair.same.count} of {pair.same.of} the same"
+        if pair.kappa is not None:
+            line += f", kappa {pair.kappa:.2f}"
+        typer.echo(line)
     typer.echo(f"page                {page}")
 
 
@@ -158,16 +182,23 @@ def _run_id(run: str | None) -> str | None:
     """Id of a run that is named by its folder; anything else is an id."""
     from sightline.runs.folder import RunFolder
 
-    return RunFolder(Path(run)).id if run and (Path(run) / "run.json").is_file() else run
+    if run and (Path(run) / "run.json").is_file():
+        return RunFolder(Path(run)).id
+    return run
 
 
 def _read_choice(exchange: ModelCall) -> Outcome | None:
-    """Preference in a model's reply, of the pair as it was shown; None if it decides nothing, or is a description."""
+    """Preference in a model's reply, between the pictures in the order of the request; None if there is none, or the
+    reply is a description."""
     from sightline.labels.types import Outcome
     from sightline.teachers.parsing import parse_choice
 
-    outcome = parse_choice(exchange.reply).outcome if exchange.stage in ("compare", "label") else None
-    return outcome if outcome in (Outcome.FIRST, Outcome.SECOND, Outcome.EQUAL) else None
+    if exchange.stage not in ("compare", "label"):
+        return None
+    outcome = parse_choice(exchange.reply).outcome
+    if outcome not in (Outcome.FIRST, Outcome.SECOND, Outcome.EQUAL):
+        return None
+    return outcome
 
 
 @label.command()
@@ -200,18 +231,21 @@ def fit(
     fitted = fit_labels(store, config, recipe.goal or None, recipe.seed)
     if out is not None:
         fitted.reward.save(out)
-    numbers = asdict(fitted.fit) | {"held_out": fitted.held_out, "rank_correlation": fitted.rank_correlation}
     if as_json:
-        shown = {name: None if value is None or isnan(value) else value for name, value in numbers.items()}
-        print_json(shown | {"interval": fitted.interval, "path": str(out) if out else None})
+        # JSON has no NaN, which a loss is where nothing was held out.
+        document = asdict(fitted.fit) | {"held_out": fitted.held_out, "rank_correlation": fitted.rank_correlation}
+        for name, value in document.items():
+            if value is not None and isnan(value):
+                document[name] = None
+        print_json(document | {"interval": fitted.interval, "path": str(out) if out else None})
         return
+    fit = fitted.fit
     typer.echo(f"labels      {fitted.labels}, of which {fitted.held_out} were held out")
-    found = fitted.fit
-    typer.echo(f"loss        {found.loss:.3f}, held out {found.held_out_loss:.3f}, {found.epochs} epochs")
+    typer.echo(f"loss        {fit.loss:.3f}, held out {fit.held_out_loss:.3f}, {fit.epochs} epochs")
     if fitted.interval is not None:
         low, high = (100 * bound for bound in fitted.interval)
-        rates = f"{100 * found.accuracy:.0f} % of decided pairs, held out {100 * found.held_out_accuracy:.0f} %"
-        typer.echo(f"accuracy    {rates} [{low:.0f}, {high:.0f}]")
+        accuracy = f"{100 * fit.accuracy:.0f} % of decided pairs, held out {100 * fit.held_out_accuracy:.0f} %"
+        typer.echo(f"accuracy    {accuracy} [{low:.0f}, {high:.0f}]")
     if fitted.rank_correlation is not None:
         typer.echo(f"truth       rank correlation {fitted.rank_correlation:.2f} with true returns of segments held out")
     if out is not None:

@@ -22,29 +22,31 @@ class _Output:
 
 
 def _reserve_stdout(context: typer.Context, as_json: bool) -> bool:
-    """Send what libraries and simulators print to stderr until the command has ended, from C as well as from Python."""
+    """Redirect the output of libraries and simulators to stderr until the command has ended, that of C code, too."""
     if not as_json or context.resilient_parsing:
         return as_json
-    printed = sys.stdout
+    stdout = sys.stdout
     closing = contextlib.ExitStack()
     try:
-        is_file = printed.fileno() == 1
+        is_file = stdout.fileno() == 1
     except (OSError, ValueError):  # a stand-in that Python code collects
         is_file = False
     if is_file:
-        printed.flush()
+        # C code writes to the file descriptor 1: it becomes a copy of 2, and a copy of 1 is kept for the document.
+        stdout.flush()
         _Output.reserved = closing.enter_context(os.fdopen(os.dup(1), "w"))
         closing.callback(os.dup2, _Output.reserved.fileno(), 1)
         os.dup2(2, 1)
     else:
-        _Output.reserved = printed
+        _Output.reserved = stdout
     sys.stdout = sys.stderr
 
-    def give_back() -> None:
-        sys.stdout, _Output.reserved = printed, None
+    def restore() -> None:
+        sys.stdout = stdout
+        _Output.reserved = None
         closing.close()
 
-    context.call_on_close(give_back)
+    context.call_on_close(restore)
     return as_json
 
 
@@ -69,7 +71,7 @@ def print_rows(rows: Sequence[tuple[str, ...]], names: tuple[str, ...], as_json:
     if as_json:
         print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]  # the last column is not padded
     for row in rows:
         cells = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)]
         typer.echo("  ".join([*cells, row[-1]]))
