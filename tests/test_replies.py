@@ -419,7 +419,7 @@ def test_a_models_own_marks_are_known(form: Replies) -> None:
 
 
 def test_what_a_prompt_has_begun_to_think_is_a_thought_until_it_ends() -> None:
-    begun = Thinking(begun=True)
+    begun = Thinking(opened_by_prompt=True)
     draft = 'Perhaps {"action": "-"}? Let me'
     assert read_reply(draft, JSON, SIGNS, finished=False, thinking=begun).failure is Failure.CUT_OFF
     assert read_reply(draft + '</think>{"action": "+"}', JSON, SIGNS, finished=False, thinking=begun).action == "+"
@@ -437,7 +437,7 @@ def test_replies_can_be_written_with_common_marks() -> None:
     own = Thinking(openings=("((",), closings=("))",))
     assert with_common_marks("((a)) b", own, finished=True) == "<think>((a))</think> b"
     assert with_common_marks("<think>a</think> b", own, finished=True) == "<think>a</think> b"
-    assert with_common_marks("a", Thinking(begun=True), finished=False) == "<think>a</think>"
+    assert with_common_marks("a", Thinking(opened_by_prompt=True), finished=False) == "<think>a</think>"
 
 
 # -- which tokens ------------------------------------------------------------------------------------------------------

@@ -820,7 +820,7 @@ CHUNKS = (
         (CHATML.replace("IMAGE", "<image>"), Thinking()),
         (
             CHATML.replace("IMAGE", "<image>").replace("assistant\n{% endif", "assistant\n<think>\n{% endif"),
-            Thinking(begun=True),
+            Thinking(opened_by_prompt=True),
         ),
         (
             CHATML.replace("IMAGE", "<image>").replace("assistant\n{% endif", "assistant\n<think>\n\n</think>{% endif"),

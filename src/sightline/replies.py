@@ -1,10 +1,10 @@
-"""Reader of language models' replies: leaves out their thinking and finds JSON objects in whatever is around them.
+"""Reader of language models' replies: leaves out their thinking, and finds JSON objects within other text.
 
-What the JSON means is decided elsewhere: `agents.parsing` takes an action from it, `teachers.parsing` an answer.
+`agents.parsing` takes an action from the JSON, `teachers.parsing` an answer.
 
-Nothing here raises, whatever a model writes, nothing recurses, and all takes time in proportion to the reply's length.
-Punctuation is forgiven (missing or superfluous commas, line breaks in strings, values without quotes), since it cannot
-change what is said. An object that is not closed, or that anything else breaks off, is reported as such.
+Nothing here raises, whatever a model writes, nothing recurses, and the time is proportional to the reply's length.
+Wrong punctuation is accepted (missing or superfluous commas, line breaks in strings, values without quotes), since it
+cannot change the meaning. An object that is not closed, or that other text breaks off, is marked as not closed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TAG = re.compile(
 )
 """Anything between brackets that a model might mark its thoughts with: `<think>`, `◁/think▷`, `<|END_THINKING|>`."""
 _THOUGHT = frozenset({"think", "thinking", "thought"})
-"""Words of a mark that begins a thought even if nothing ends it; those below may be headings, and need an end."""
+"""Words of a mark that begins a thought even if nothing ends it."""
 _PERHAPS_THOUGHT = frozenset(
     {
         "thoughts",
@@ -37,18 +37,19 @@ _PERHAPS_THOUGHT = frozenset(
         "monologue",
     }
 )
+"""Words of a mark that begins a thought only if another mark ends it: without one, it may be a heading."""
 _LAST = frozenset({"end", "stop", "close", "suffix"})
 """Words of a mark that ends a thought, beside the slash: `<|end_of_thought|>`, `<|inner_suffix|>`."""
-_OTHER_OPENINGS = (
+_SPECIAL_OPENINGS = (
     r"<\|channel\|?>\s*(?:analysis|thought|thinking|commentary)\b|<unused94>\s*thought\b|\Aanalysis(?-i:(?=[A-Z{\"]))"
     r"|\bHere(?:'s| is) my thought process:"
 )
-_OTHER_CLOSINGS = (
+_SPECIAL_CLOSINGS = (
     r"(?:<\|end\|>\s*)?(?:<\|start\|>\s*assistant\s*)?<\|channel\|>\s*final\b[^<\n]{0,40}(?:<\|constrain\|>[^<\n]{0,40})?"
     r"<\|message\|>|<channel\|>|<unused95>|(?<=\S)assistantfinal(?![a-z])|\bHere(?:'s| is) my response:"
 )
-"""Marks without brackets of their own: the channels of Harmony and Gemma 4 (also as they read once special tokens are
-left out: `assistantfinal`), MedGemma's unused tokens, and Granite's words."""
+"""Marks that are no word between brackets: the channels of Harmony and Gemma 4 (also without their special tokens:
+`assistantfinal`), MedGemma's unused tokens, and Granite's words."""
 _SENTENCE_BEGINS = re.compile(r"(?:^|[\n.!?:…。])[^\S\n]*\Z")
 _OBJECT_BEGINS = re.compile(r'\{(?=\s*+["}])')
 """A brace with a key after it, rather than some brace of prose."""
@@ -59,7 +60,7 @@ _TOKEN = re.compile(
 
 @dataclass
 class JsonValue:
-    """A value of the JSON in a reply.
+    """A value of the JSON in a reply, and its place there.
 
     Attributes:
         kind: `{` for an object, `[` for an array, empty for a scalar: a string, a number or a word.
@@ -93,16 +94,16 @@ def normalise_key(key: str) -> str:
 
 @dataclass(frozen=True)
 class Thinking:
-    """How a model marks what it only thinks, as far as its own files say.
+    """The marks around a model's thoughts, as far as its own files name them.
 
     Attributes:
-        openings, closings: its own marks, beside those that are common.
-        begun: whether its prompt ends within a thought, so that replies begin with one.
+        openings, closings: its own marks, beside the common ones.
+        opened_by_prompt: whether its prompt ends within a thought, so that replies begin with one.
     """
 
     openings: tuple[str, ...] = ()
     closings: tuple[str, ...] = ()
-    begun: bool = False
+    opened_by_prompt: bool = False
 
     def marks(self) -> tuple[str, ...]:
         """All marks of its own."""
@@ -110,7 +111,7 @@ class Thinking:
 
 
 COMMON = Thinking()
-"""The marks that are common; nothing else is known of the model."""
+"""The common marks alone, for a model whose own marks are unknown."""
 
 
 @dataclass(frozen=True)
@@ -129,24 +130,27 @@ class _Mark:
 
 
 def without_thoughts(text: str, thinking: Thinking = COMMON, finished: bool = True, keys: Iterable[str] = ()) -> str:
-    """Blank out what a model thought aloud: what is left is what it said.
+    """Replace a reply's thoughts by blanks.
 
-    Some chat templates write the opening mark into the prompt, so that the reply has only the closing one: what comes
-    before that was thought. A mark within a JSON object is part of a string.
+    Some chat templates write the opening mark into the prompt, so that the reply has only the closing one: all text
+    before that is a thought. A mark within a JSON object is part of a string.
 
     Args:
         thinking: the model's own marks.
-        finished: whether the model ended its reply; what was cut off may have been thought, if the prompt began so.
-        keys: names of tags that were asked for, which are no marks.
+        finished: whether the model ended its reply. If not, and the prompt opened a thought, all of it may be thought.
+        keys: names of tags that the prompt asks for, which are no marks.
 
     Returns:
-        A text of the same length, so that places in it are places in the reply.
+        A text of the same length, so that characters [start, end) of it are those of the reply.
     """
-    parts, place = [], 0
+    parts: list[str] = []
+    after = 0
     for start, end in _thoughts(text, thinking, finished, keys):
-        parts += [text[place:start], " " * (end - start)]
-        place = end
-    return "".join([*parts, text[place:]])
+        parts.append(text[after:start])
+        parts.append(" " * (end - start))
+        after = end
+    parts.append(text[after:])
+    return "".join(parts)
 
 
 def begins_thought(prompt: str, thinking: Thinking) -> bool:
@@ -162,78 +166,102 @@ def marks_thought(token: str) -> bool:
 
 
 def with_common_marks(text: str, thinking: Thinking, finished: bool) -> str:
-    """Write a reply so that its thoughts are told from what it says without knowing the model."""
+    """Put common marks around a reply's thoughts, so that a reader finds them without knowing the model."""
     if without_thoughts(text) == without_thoughts(text, thinking, finished):
         return text
-    parts, place = [], 0
+    parts: list[str] = []
+    after = 0
     for start, end in _thoughts(text, thinking, finished, ()):
-        parts += [text[place:start], f"<think>{text[start:end]}</think>"]
-        place = end
-    return "".join([*parts, text[place:]])
+        parts.append(text[after:start])
+        parts.append(f"<think>{text[start:end]}</think>")
+        after = end
+    parts.append(text[after:])
+    return "".join(parts)
 
 
 def _thoughts(text: str, thinking: Thinking, finished: bool, keys: Iterable[str]) -> list[tuple[int, int]]:
     """The characters [start, end) of each thought, with its marks, in order."""
     marks = _marks(text, thinking, keys)
+    # A reply that was cut off within the thought that its prompt opened has not said anything yet.
+    cut_off_in_thought = thinking.opened_by_prompt and not finished
     if not marks:
-        return [(0, len(text))] if thinking.begun and not finished and text else []
+        if cut_off_in_thought and text:
+            return [(0, len(text))]
+        return []
+
     spans: list[tuple[int, int]] = []
-    unclosed: list[_Mark] = []
+    openings: list[_Mark] = []  # since the last closing mark
     closed_any = False
     for mark in _outside_objects(marks, text):
         if not mark.closes:
-            unclosed.append(mark)
+            openings.append(mark)
             continue
-        if not unclosed:  # without an opening, all before it was thought
-            spans.clear()
-        spans.append((unclosed[0].start if unclosed else 0, mark.end))
-        unclosed, closed_any = [], True
-    begins = next((mark.start for mark in unclosed if mark.certain), None)
-    if thinking.begun and not finished and not closed_any:
-        begins = 0
-    return spans if begins is None else [*spans, (begins, len(text))]
+        if openings:
+            spans.append((openings[0].start, mark.end))
+        else:  # a closing mark without an opening one ends a thought that began with the reply
+            spans = [(0, mark.end)]
+        openings = []
+        closed_any = True
+
+    # A thought that nothing ends goes on to the end of the reply.
+    if cut_off_in_thought and not closed_any:
+        return [*spans, (0, len(text))]
+    for mark in openings:
+        if mark.certain:
+            return [*spans, (mark.start, len(text))]
+    return spans
 
 
 def _marks(text: str, thinking: Thinking, keys: Iterable[str]) -> list[_Mark]:
     """All marks around thoughts, in order; those of the model win over common ones at the same place."""
     no_marks = {key.casefold() for key in keys}
     marks: list[_Mark] = []
-    for found in _pattern(thinking).finditer(text):
-        start, end, name = found.start(), found.end(), found["name"]
-        if name is None:
-            marks.append(_Mark(start, end, found["closing"] is not None, True))
+    for match in _pattern(thinking).finditer(text):
+        start, end = match.span()
+        if match["name"] is None:  # a mark of the model's own, or a special one
+            marks.append(_Mark(start, end, match["closing"] is not None, True))
             continue
-        words = {name.casefold(), *re.split(r"[_:.-]+", name.casefold())}
-        # Square brackets are headings in prose: [Thought], [Analysis].
-        known = {"think", "thinking"} if found["bracket"] == "[" else _THOUGHT | _PERHAPS_THOUGHT
-        if not words & known or name.casefold() in no_marks:
+        name = match["name"].casefold()
+        words = {name, *re.split(r"[_:.-]+", name)}
+        # Other words in square brackets are headings in prose: [Thought], [Analysis].
+        mark_words = {"think", "thinking"} if match["bracket"] == "[" else _THOUGHT | _PERHAPS_THOUGHT
+        if not words & mark_words or name in no_marks:
             continue
-        begins = _SENTENCE_BEGINS.search(text, max(start - 8, 0), start) is not None or start == 0
-        closes = found["slash"] is not None or bool(words & _LAST)
-        marks.append(_Mark(start, end, closes, bool(words & _THOUGHT) and begins))
+        closes = match["slash"] is not None or bool(words & _LAST)
+        # In the middle of a sentence, `<think>` may be a word about thinking.
+        begins_sentence = start == 0 or _SENTENCE_BEGINS.search(text, max(start - 8, 0), start) is not None
+        marks.append(_Mark(start, end, closes, bool(words & _THOUGHT) and begins_sentence))
     return marks
 
 
 @lru_cache(maxsize=64)
 def _pattern(thinking: Thinking) -> re.Pattern[str]:
-    """The pattern of all marks: groups `opening` and `closing` of known ones, `name` of those between brackets."""
+    """The pattern of all marks: group `opening` or `closing` for the model's own and special ones, `name` for words
+    between brackets."""
 
-    def listed(own: tuple[str, ...], common: str) -> str:
-        return "|".join([*map(re.escape, sorted(own, key=len, reverse=True)), common])
+    def alternatives(own: tuple[str, ...], special: str) -> str:
+        longest_first = sorted(own, key=len, reverse=True)
+        return "|".join([*map(re.escape, longest_first), special])
 
-    opening, closing = listed(thinking.openings, _OTHER_OPENINGS), listed(thinking.closings, _OTHER_CLOSINGS)
+    opening = alternatives(thinking.openings, _SPECIAL_OPENINGS)
+    closing = alternatives(thinking.closings, _SPECIAL_CLOSINGS)
     return re.compile(f"(?P<opening>{opening})|(?P<closing>{closing})|{_TAG.pattern}", re.IGNORECASE)
 
 
 def _outside_objects(marks: list[_Mark], text: str) -> Iterator[_Mark]:
-    """Those marks that are no part of a closed JSON object."""
-    objects = ((one[0].start, one[0].end) for one in find_objects(text) if one[0].closed)
-    begin, end = next(objects, (len(text), len(text)))
+    """Leave out the marks that are part of a closed JSON object. Both are in order, so one pass suffices."""
+    outermost = (objects[0] for objects in find_objects(text))
+    spans = ((value.start, value.end) for value in outermost if value.closed)
+    after_the_last = (len(text), len(text))
+    begin, end = next(spans, after_the_last)
     for mark in marks:
         while mark.start >= end and begin < len(text):
-            begin, end = next(objects, (len(text), len(text)))
+            begin, end = next(spans, after_the_last)
         if mark.start < begin:
             yield mark
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
 
 
 def find_objects(text: str, start: int = 0) -> Iterator[list[JsonValue]]:
@@ -248,55 +276,74 @@ def find_objects(text: str, start: int = 0) -> Iterator[list[JsonValue]]:
 
 
 def _read_object(text: str, at: int) -> tuple[list[JsonValue], int]:
-    """Read the object that begins at a character, and say where reading stopped."""
+    """Read the object that begins at a character, token by token.
+
+    `expected` is what may come next: a `key`, the `colon` after it, a `value`, or what comes `next` after a value: a
+    comma or a closing bracket.
+
+    Returns:
+        The object and all objects within it, and the character at which reading stopped.
+    """
     objects: list[JsonValue] = []
-    open_ones: list[JsonValue] = [JsonValue("", at, at)]  # the first stands for the reply around the object
-    key, expected = "", "value"
+    stack: list[JsonValue] = [JsonValue("", at, at)]  # the first stands for the reply around the object
+    key = ""
+    expected = "value"
     while token := _TOKEN.match(text, at):
-        inside, mark, scalar = open_ones[-1], token["mark"], _scalar(token)
+        container = stack[-1]
+        mark = token["mark"]
+        scalar = _scalar(token)
+        closes_container = bool(mark) and container.kind + mark in ("{}", "[]")
         if expected == "colon":
             if mark != ":":
                 break
             expected = "value"
         elif mark in ("{", "[") and expected == "value":
-            opened = JsonValue(mark, token.start("mark"), token.end())
-            inside.items.append((key, opened))
-            open_ones.append(opened)
-            objects += [opened] if mark == "{" else []
-            key, expected = "", "key" if mark == "{" else "value"
-        elif mark and inside.kind + mark in ("{}", "[]") and (expected != "value" or mark == "]"):
-            inside.end, inside.closed = token.end(), True
-            open_ones.pop()
-            if len(open_ones) == 1:
+            value = JsonValue(mark, token.start("mark"), token.end())
+            container.items.append((key, value))
+            stack.append(value)
+            if mark == "{":
+                objects.append(value)
+            key = ""
+            expected = "key" if mark == "{" else "value"
+        elif closes_container and (expected != "value" or mark == "]"):
+            container.end = token.end()
+            container.closed = True
+            stack.pop()
+            if len(stack) == 1:
                 return objects, token.end()
             expected = "next"
         elif mark == "," and expected == "next":
-            expected = "key" if inside.kind == "{" else "value"
+            expected = "key" if container.kind == "{" else "value"
         elif scalar and expected == "value":
-            inside.items.append((key, scalar))
-            key, expected = "", "next"
-        elif scalar and token["string"] is not None and inside.kind == "{":  # the comma before a key may be missing
-            key, expected = normalise_key(scalar.text), "colon"
+            container.items.append((key, scalar))
+            key = ""
+            expected = "next"
+        elif scalar and token["string"] is not None and container.kind == "{":  # the comma before a key may be missing
+            key = normalise_key(scalar.text)
+            expected = "colon"
         else:
             break
         at = token.end()
-    for broken in open_ones:
-        broken.end = at
+    # Whatever is still open was broken off here.
+    for value in stack:
+        value.end = at
     return objects, at
 
 
 def _scalar(token: re.Match[str]) -> JsonValue | None:
-    """The string, number or word that a token is; None for punctuation."""
+    """The value of a token that is a string, a number or a word; None for punctuation."""
     if token["bare"] is not None:
-        said, start = token["bare"].rstrip(), token.start("bare")
-        return JsonValue("", start, start + len(said), "" if said == "null" else said)
+        start = token.start("bare")
+        word = token["bare"].rstrip()
+        return JsonValue("", start, start + len(word), "" if word == "null" else word)
     if token["string"] is None:
         return None
-    said = token["string"]
-    if "\\" in said:
+    text = token["string"]
+    if "\\" in text:
         try:
-            resolved: str = json.loads(f'"{said}"', strict=False)
-            said = resolved.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            resolved: str = json.loads(f'"{text}"', strict=False)
+            # Pairs of surrogates become characters; half a pair becomes the replacement character.
+            text = resolved.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         except ValueError:
-            pass  # these are no escapes: it is taken as it is written
-    return JsonValue("", *token.span("string"), said)
+            pass  # its backslashes are no escapes: the text stays as it is
+    return JsonValue("", *token.span("string"), text)

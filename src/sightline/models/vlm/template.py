@@ -23,8 +23,8 @@ def thinking_of(processor: Any) -> Thinking:
     closings |= _marks_that_hide(processor)
     thinking = Thinking(tuple(sorted(openings)), tuple(sorted(closings)))
     prompt = _rendered(processor, [_message("user", USER)], add_generation_prompt=True) or ""
-    begun = begins_thought(prompt.rpartition(USER)[2], thinking)
-    return Thinking(thinking.openings, thinking.closings, begun)
+    opened_by_prompt = begins_thought(prompt.rpartition(USER)[2], thinking)
+    return Thinking(thinking.openings, thinking.closings, opened_by_prompt)
 
 
 def end_of_turn(processor: Any) -> int | None:
