@@ -34,10 +34,10 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from pretraining.encoder.card import auc
 from running import keep
+from sightline.envs.frame_vector import FrameVectorEnv, episode_seeds
 from sightline.envs.making import EnvMaker
 from sightline.envs.rendering import opengl_renderer, prepare_rendering
 from sightline.envs.tasks import find_task
-from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.evaluation.statistics import spearman
 from sightline.models.encoders import load_encoder
 from sightline.rewards.zero_shot import ZeroShotReward

@@ -40,7 +40,7 @@ from sightline.config.recipe import ControlRecipe
 from sightline.control.building import build
 from sightline.control.off_policy import OffPolicyTrainer
 from sightline.control.resolving import resolve
-from sightline.envs.vector import FrameVectorEnv, episode_seeds
+from sightline.envs.frame_vector import FrameVectorEnv, episode_seeds
 from sightline.models.encoder_base import OpenClipFormat
 from sightline.models.encoders import load_encoder
 from sightline.rewards.zero_shot import ZeroShotReward

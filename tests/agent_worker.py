@@ -38,7 +38,7 @@ PLACES = {
     "saving": "sightline.models.vlm.model.VLM.save",
     "saved": "sightline.session.RunSession.save",
     "recording": "sightline.agents.training.write_trajectory_log",
-    "collecting": "sightline.envs.vector.FrameVectorEnv.step",
+    "collecting": "sightline.envs.frame_vector.FrameVectorEnv.step",
     "lesson": "sightline.preferences.rounds.PreferenceLearner.learn",
     "evaluating": "sightline.control.building.play_panel",
 }

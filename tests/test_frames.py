@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
+from sightline.envs.frame_vector import FrameVectorEnv, episode_seeds
 from sightline.envs.frames import checked_frame, rgb_frame
 from sightline.envs.making import EnvMaker
-from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import RunFailed
 from small_envs import Clock
 

@@ -17,8 +17,8 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from sightline.envs.constructing import parameters_of, size_options
+from sightline.envs.frame_vector import FrameVectorEnv
 from sightline.envs.making import DEFAULT_EPISODE_STEPS, EnvMaker
-from sightline.envs.vector import FrameVectorEnv
 from sightline.errors import BadInput, RunFailed
 from small_envs import Clock, Unasked
 
@@ -173,7 +173,7 @@ def test_what_has_a_vector_entry_point_alone_is_refused(registered: None) -> Non
 
 def test_our_own_humanoids_are_simulated_at_once() -> None:
     pytest.importorskip("mujoco")
-    assert EnvMaker("sightline/Humanoid-v0", render=False).vectorised(2, False) is not None
+    assert EnvMaker("sightline/Humanoid-v0", render=False).native_vector(2, False) is not None
 
 
 # -- constructors ------------------------------------------------------------------------------------------------------

@@ -28,8 +28,8 @@ from sightline.control.on_policy import NewestStates
 from sightline.control.resolving import describe_size, env_maker, resolve
 from sightline.control.standardisation import RewardScale, StandardisedObservations
 from sightline.control.state import acting_spaces
+from sightline.envs.frame_vector import FrameVectorEnv, episode_seeds
 from sightline.envs.making import EnvMaker
-from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import BadInput
 from sightline.rewards.base import Clip
 from sightline.runs.metrics import read_metrics

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from conftest import SIZES, write_open_clip_encoder
+from sightline.envs.frame_vector import FrameVectorEnv, episode_seeds
 from sightline.envs.making import EnvMaker
-from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.models.encoders import load_encoder
 from sightline.rewards.base import Clip, RewardModel, RewardStream, common_shrinker, frame_shrinker
 from sightline.rewards.image_text_matching import ImageTextMatchingReward

@@ -21,9 +21,9 @@ import pytest
 import odd_simulators
 from conftest import TESTS, Finished
 from sightline.control.trainer import ControlTrainer
+from sightline.envs.frame_vector import FrameVectorEnv
 from sightline.envs.games.processes import GamePool, begin
 from sightline.envs.making import EnvMaker
-from sightline.envs.vector import FrameVectorEnv
 from sightline.errors import BadInput, RunFailed
 from sightline.runs.stopping import StopRequests
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from sightline.envs.frame_vector import FrameVectorEnv, episode_seeds
 from sightline.envs.making import EnvMaker
 from sightline.envs.success import stated_success, truth, with_success
-from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import BadInput
 from small_envs import Clock
 

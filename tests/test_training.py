@@ -27,7 +27,7 @@ from sightline.control.collection import CollectingVecEnv
 from sightline.control.learners import build_learner, check_learner
 from sightline.control.resolving import env_maker, resolve
 from sightline.control.state import chosen_policy
-from sightline.envs.vector import FrameVectorEnv, episode_seeds
+from sightline.envs.frame_vector import FrameVectorEnv, episode_seeds
 from sightline.errors import BadInput
 from sightline.rewards.zero_shot import GoalBaselineHead, ZeroShotReward
 from sightline.runs.folder import RunFolder

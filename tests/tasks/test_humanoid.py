@@ -18,9 +18,9 @@ import numpy as np
 import psutil
 import pytest
 
+from sightline.envs.frame_vector import FrameVectorEnv, episode_seeds
 from sightline.envs.making import EnvMaker
 from sightline.envs.rendering import is_software
-from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import BadInput, RunFailed
 from sightline.runs.metrics import read_metrics
 from sightline_tasks.cameras import View
@@ -328,7 +328,7 @@ def test_unfinished_episodes_of_many_are_restored_exactly() -> None:
     rng = np.random.default_rng(0)
     for t in range(8):
         if t == 3:  # so that their episodes are not of one age
-            envs._vectorised._envs._steps[1] = 6
+            envs._native._envs._steps[1] = 6
         step = envs.step(rng.uniform(-1, 1, (3, 17)).astype(np.float32))
     assert sorted(map(len, envs.actions)) == [2, 2, 4]
     again = FrameVectorEnv(maker, 3, episode_seeds(4), frames=False)

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from sightline.envs.frame_vector import FrameVectorEnv, episode_seeds
 from sightline.envs.making import EnvMaker
-from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import BadInput, RunFailed
 from sightline_tasks.control.metaworld import VIEWS, MetaWorld, View
 from sightline_tasks.registration import METAWORLD_ID

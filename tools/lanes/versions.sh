@@ -34,7 +34,7 @@ PYTHON
 )
 result=$(
   "$VIRTUAL_ENV/bin/python" -m pytest -q -n 2 -m "not learning" tests/test_naming.py tests/test_odd_environments.py \
-    tests/test_spaces.py tests/test_vector.py tests/test_wrap.py tests/test_encoders.py tests/test_zero_shot_reward.py \
+    tests/test_spaces.py tests/test_frame_vector.py tests/test_wrap.py tests/test_encoders.py tests/test_zero_shot_reward.py \
     tests/test_private_parts.py tests/test_replay.py tests/test_training.py tests/test_on_policy.py tests/test_requirements.py tests/test_vlm.py \
     2>&1 | tee "$folder/tests.log" | tail -1
 ) || { grep -E "^(FAILED|ERROR)" "$folder/tests.log" | head -20 || true; }

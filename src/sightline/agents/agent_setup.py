@@ -22,8 +22,8 @@ from sightline.agents.samplers.policy import PolicySampler
 from sightline.config.recipe import AGENT_REWARD, AgentRecipe
 from sightline.envs.frames import rgb_frame
 from sightline.envs.games.wrapping import begin_once
+from sightline.envs.stepping import close_env
 from sightline.envs.tasks import find_task
-from sightline.envs.vector import close_env
 from sightline.errors import BadInput
 from sightline.evaluation.seeds import EvalSeeds, make_panel
 from sightline.images import Picture

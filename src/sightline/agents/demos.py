@@ -21,7 +21,7 @@ from sightline.agents.prompting import demonstration, prompt_text
 from sightline.config.agents import Replies, WarmStart
 from sightline.config.decoding import decoded
 from sightline.envs.games.wrapping import has_oracle, oracle, random_action, thoughts
-from sightline.envs.vector import close_env
+from sightline.envs.stepping import close_env
 from sightline.errors import BadInput, RunFailed
 from sightline.images import Picture, PictureFiles, file_within, read_image
 from sightline.runs.files import write_atomically

@@ -86,7 +86,7 @@ def _has_words(env: str, keys: Sequence[str]) -> bool:
     from sightline.config.loading import for_control, load_recipe
     from sightline.control.resolving import env_maker
     from sightline.envs.games.contract import Game
-    from sightline.envs.vector import close_env
+    from sightline.envs.stepping import close_env
 
     recipe = for_control(load_recipe(None, [f"env={env}", *keys]))
     environment = env_maker(recipe, frame_size=None, render=False).as_it_is()

@@ -21,8 +21,8 @@ from sightline.control.resolving import env_maker
 from sightline.envs.frames import rgb_frame
 from sightline.envs.making import EnvMaker
 from sightline.envs.rendering import is_software, opengl_context, opengl_renderer
+from sightline.envs.stepping import close_env
 from sightline.envs.tasks import Task, find_task
-from sightline.envs.vector import close_env
 from sightline.errors import BadInput
 from sightline.evaluation.episodes import Episodes, Policy, play_panel, task_panel
 from sightline.evaluation.seeds import EvalSeeds

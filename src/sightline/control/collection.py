@@ -11,8 +11,8 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 
 from sightline.control.sizes import check_frames
+from sightline.envs.frame_vector import FrameVectorEnv, Transitions
 from sightline.envs.observations import Observations, picked
-from sightline.envs.vector import FrameVectorEnv, Transitions
 from sightline.evaluation.episode_stats import EpisodeStats
 from sightline.evaluation.episodes import stacked, step_clip
 from sightline.rewards.base import Clip

@@ -21,8 +21,8 @@ from sightline.config.basics import check_words
 from sightline.config.loading import for_control, load_recipe, validate_recipe
 from sightline.config.recipe import ControlRecipe
 from sightline.control.resolving import env_maker, resolve
+from sightline.envs.frame_vector import FrameVectorEnv, episode_seeds
 from sightline.envs.tasks import find_task
-from sightline.envs.vector import FrameVectorEnv, episode_seeds
 from sightline.errors import BadInput
 from sightline.labels.store import LabelStore, StoredLabel, existing_store
 from sightline.labels.types import Question, Segment

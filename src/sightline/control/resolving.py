@@ -27,8 +27,8 @@ from sightline.envs.frames import Size, rgb_frame
 from sightline.envs.making import EnvMaker
 from sightline.envs.observations import Misfit, misfit
 from sightline.envs.spaces import what_is_read
+from sightline.envs.stepping import close_env
 from sightline.envs.tasks import find_task
-from sightline.envs.vector import close_env
 from sightline.errors import BadInput, RunFailed, reason_and_place
 from sightline.rewards.config import resolved_words
 

@@ -35,7 +35,7 @@ from sightline.control.learners import build_acting_learner, build_learner
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.resolving import env_maker
 from sightline.control.sb3 import last_observations, names_of_tensors, set_last_observations
-from sightline.envs.vector import close_env
+from sightline.envs.stepping import close_env
 from sightline.errors import BadInput
 from sightline.evaluation.episode_stats import EpisodeStats
 from sightline.models.device import random_states_kept

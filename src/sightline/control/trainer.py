@@ -22,7 +22,7 @@ from sightline.control.collection import CollectingVecEnv
 from sightline.control.learners import greedy
 from sightline.control.noticing import RunWatch
 from sightline.control.state import load_policy, restore_run, save_policy, save_run
-from sightline.envs.vector import FrameVectorEnv, episode_seeds
+from sightline.envs.frame_vector import FrameVectorEnv, episode_seeds
 from sightline.errors import RunFailed
 from sightline.evaluation.episodes import Policy, play_one
 from sightline.evaluation.landscape import reward_landscape

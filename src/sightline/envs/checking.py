@@ -21,7 +21,7 @@ from sightline.envs.games.checking import Finding, limit_in_words
 from sightline.envs.making import EnvMaker
 from sightline.envs.probing import ROUNDING, random_actions
 from sightline.envs.spaces import is_picture
-from sightline.envs.vector import FrameAndState, close_env, reward_advice, scalar_reward
+from sightline.envs.stepping import CheckedEnv, close_env, reward_advice, scalar_reward
 from sightline.envs.watching import PictureWatch, equal
 from sightline.errors import BadInput, RunFailed, line_of, reason_and_place
 
@@ -96,7 +96,7 @@ class Player:
 
     def __init__(self, maker: EnvMaker, frames: bool) -> None:
         self.env = _Kept(maker())
-        self._stepped = FrameAndState(self.env, frames, f"'{maker.env_id}'", needs_reward=False)
+        self._stepped = CheckedEnv(self.env, frames, f"'{maker.env_id}'", needs_reward=False)
         self.frames, self.watch = frames, PictureWatch()
         self.size: tuple[int, ...] = (0, 0)
         self.step_seconds: list[float] = []
@@ -204,7 +204,7 @@ def _spaces_of(maker: EnvMaker) -> tuple[spaces.Space[Any], spaces.Space[Any], s
     """What an environment observes, what a policy reads of that, and what it does; it is made, reset and drawn once."""
     env = maker()
     # Resets as in training, with errors in a line.
-    stepped = FrameAndState(env, False, f"'{maker.env_id}'", needs_reward=False)
+    stepped = CheckedEnv(env, False, f"'{maker.env_id}'", needs_reward=False)
     try:
         stepped.reset(0)
         if maker.render:

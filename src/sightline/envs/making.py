@@ -17,11 +17,11 @@ from sightline.envs.constructing import construct, creator_of, parameters_of, si
 from sightline.envs.frames import Size, checked_frame
 from sightline.envs.gymnasium_api import GymnasiumAPI, check_environment, check_reset_signature, layers_of
 from sightline.envs.naming import find_environment
+from sightline.envs.native_vector import NativeVector, native_vector_class
 from sightline.envs.rendering import prepare_rendering
 from sightline.envs.spaces import adapted_to_learners
 from sightline.envs.success import truth
 from sightline.envs.tasks import StatesSuccess
-from sightline.envs.vectorised import VectorisedFrames, vectorised_class
 from sightline.errors import BadInput, RunFailed, reason_of
 
 DEFAULT_EPISODE_STEPS = 1000
@@ -85,9 +85,12 @@ class EnvMaker:
         Raises:
             BadInput, RunFailed: as for a call.
         """
-        gymnasium.logger.min_level = gymnasium.logger.ERROR + 1  # our lines say it, and stderr is for them alone
+        # Our own lines say what Gymnasium would warn of, and stderr is for them alone.
+        gymnasium.logger.min_level = gymnasium.logger.ERROR + 1
         prepare_rendering(self.render)
-        source = find_environment(self.env_id, self.also_known) if self.build is None else self.build
+        source: Any = self.build
+        if source is None:
+            source = find_environment(self.env_id, self.also_known)
         env = construct(source, self.env_id, self.options, self.render, self.frame_size)
         check_environment(env, self.env_id)
         check_reset_signature(env, self.env_id)
@@ -98,17 +101,23 @@ class EnvMaker:
         if self.render and env.render_mode != "rgb_array" and not in_words:
             env = _drawing_unasked(env, self.env_id, parameters_of(creator_of(source)))
         env = self._with_time_limit(GymnasiumAPI(env, self.env_id), source)
-        return env if self.success_from is None else SuccessFrom(env, self.env_id, self.success_from)
+        if self.success_from is None:
+            return env
+        return SuccessFrom(env, self.env_id, self.success_from)
 
     def _with_time_limit(self, env: gymnasium.Env[Any, Any], source: Any) -> gymnasium.Env[Any, Any]:
         """The environment with the recipe's time limit, that of its registration, or one of ours if it has none."""
-        of_registration = source.max_episode_steps if isinstance(source, EnvSpec) else None
-        steps = self.episode_steps or of_registration
-        if steps is None and not any(isinstance(layer, TimeLimit) for layer in layers_of(env)):
+        steps = self.episode_steps or None
+        if steps is None and isinstance(source, EnvSpec):
+            steps = source.max_episode_steps
+        if steps is None:
+            # The environment may have put its own limit around itself.
+            if any(isinstance(layer, TimeLimit) for layer in layers_of(env)):
+                return env
             steps = DEFAULT_EPISODE_STEPS
-        return env if steps is None else TimeLimit(env, steps)
+        return TimeLimit(env, steps)
 
-    def vectorised(self, count: int, frames: bool) -> VectorisedFrames | None:
+    def native_vector(self, count: int, frames: bool) -> NativeVector | None:
         """Make environments that are simulated all at once; None if this one cannot, or not with these choices.
 
         Args:
@@ -119,15 +128,17 @@ class EnvMaker:
             BadInput, RunFailed: as for a call.
         """
         spec = gymnasium.registry.get(self.env_id)
-        build = None if spec is None else vectorised_class(spec)
-        if spec is None or build is None or self.rescale or self.success_from is not None:
+        if spec is None or self.rescale or self.success_from is not None:
+            return None
+        build = native_vector_class(spec)
+        if build is None:
             return None
         options = dict(self.options) | {"max_episode_steps": self.episode_steps or spec.max_episode_steps}
         if self.render:
             options = {"render_mode": "rgb_array", **size_options(build, self.frame_size), **options}
         prepare_rendering(self.render)
         envs: Any = construct(partial(build, count), self.env_id, options, render=False, size=None)
-        return VectorisedFrames(envs, frames, self.env_id)
+        return NativeVector(envs, frames, self.env_id)
 
 
 class Draws(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -153,8 +164,9 @@ def _drawing_unasked(env: gymnasium.Env[Any, Any], name: str, parameters: set[st
             return Draws(env)
     with contextlib.suppress(Exception):
         env.close()
-    asked = "render_mode" in parameters
-    advice = "keep the render_mode that it is given" if asked else "must take render_mode='rgb_array'"
+    advice = "must take render_mode='rgb_array'"
+    if "render_mode" in parameters:
+        advice = "keep the render_mode that it is given"
     raise BadInput(f"environment '{name}' renders no frames; its constructor {advice}{reason}")
 
 
@@ -169,7 +181,8 @@ class SuccessFrom(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any], name: str, success_from: StatesSuccess) -> None:
         super().__init__(env)
-        self._name, self._success_from = name, success_from
+        self._name = name
+        self._success_from = success_from
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step, and say whether the state reached is a success.
@@ -179,16 +192,16 @@ class SuccessFrom(gymnasium.Wrapper[Any, Any, Any, Any]):
             RunFailed: there is no such info.
         """
         observation, reward, terminated, truncated, info = self.env.step(action)
-        stated = self._success_from
-        if callable(stated):
-            success = truth(stated(float(reward), info), f"what success_from gives of '{self._name}'")
-        elif stated == "reward":
+        rule = self._success_from
+        if callable(rule):
+            success = truth(rule(float(reward), info), f"what success_from gives of '{self._name}'")
+        elif rule == "reward":
             success = float(reward) > 0
-        elif stated in info:
-            success = truth(info[stated], f"the info '{stated}' of '{self._name}'")
+        elif rule in info:
+            success = truth(info[rule], f"the info '{rule}' of '{self._name}'")
         else:
             raise RunFailed(
-                f"'{self._name}' states no info '{stated}', but {', '.join(sorted(info)) or 'none'}; name one of these "
+                f"'{self._name}' states no info '{rule}', but {', '.join(sorted(info)) or 'none'}; name one of these "
                 "in success_from, or say success_from=reward"
             )
         return observation, reward, terminated, truncated, {**info, "success": success}

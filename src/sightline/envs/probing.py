@@ -18,8 +18,8 @@ import gymnasium
 import numpy as np
 
 from sightline.envs.frames import rgb_frame
+from sightline.envs.stepping import scalar_reward
 from sightline.envs.success import stated_success
-from sightline.envs.vector import scalar_reward
 from sightline.envs.watching import PictureWatch, equal
 
 STEPS = 16

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from sightline.config.basics import Workers
+from sightline.envs.frame_vector import FrameVectorEnv, MakeEnv, Transitions
 from sightline.envs.making import EnvMaker
 from sightline.envs.observations import Observations
 from sightline.envs.probing import ROUNDING
 from sightline.envs.tasks import SuccessRule, Task
-from sightline.envs.vector import FrameVectorEnv, MakeEnv, Transitions
 from sightline.envs.watching import equal
 from sightline.evaluation.episode_stats import EpisodeStats, summarise_episodes
 from sightline.evaluation.seeds import EvalSeeds, make_panel, played

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from sightline.envs.frame_vector import MakeEnv
 from sightline.envs.frames import rgb_frame
+from sightline.envs.stepping import close_env
 from sightline.envs.tasks import Task
-from sightline.envs.vector import MakeEnv, close_env
 from sightline.rewards.base import RewardModel
 
 

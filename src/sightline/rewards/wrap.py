@@ -40,8 +40,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 from sightline.envs.frames import checked_frame, rendered_by, rgb_frame
 from sightline.envs.gymnasium_api import layers_of
 from sightline.envs.record_frame import RECORDS_FRAME, Camera, RecordFrame
+from sightline.envs.stepping import scalar_reward
 from sightline.envs.success import KEYS, stated_success, truth
-from sightline.envs.vector import scalar_reward
 from sightline.envs.watching import NOISE, PictureWatch
 from sightline.errors import BadInput, RunFailed, warn
 from sightline.requirements import keep_llvms_apart

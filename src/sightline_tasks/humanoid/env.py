@@ -70,7 +70,7 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
         "render_fps": round(1 / ACTION_SECONDS),
         "autoreset_mode": AutoresetMode.DISABLED,
     }
-    resets_each = True  # see `sightline.envs.vectorised`
+    resets_each = True  # see `sightline.envs.native_vector`
 
     def __init__(
         self,

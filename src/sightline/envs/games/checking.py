@@ -25,8 +25,8 @@ from gymnasium.utils.env_checker import check_env
 from sightline.envs.games.actions import AnyEnv, check_action_names
 from sightline.envs.games.wrapping import has_oracle, oracle, random_action
 from sightline.envs.making import DEFAULT_EPISODE_STEPS
+from sightline.envs.stepping import close_env
 from sightline.envs.success import stated_success
-from sightline.envs.vector import close_env
 from sightline.envs.watching import PictureWatch
 from sightline.errors import BadInput, RunFailed, reason_and_place
 

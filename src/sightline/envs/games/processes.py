@@ -15,7 +15,7 @@ import gymnasium
 
 from sightline.envs.games.contract import Observation
 from sightline.envs.games.wrapping import has_oracle, oracle
-from sightline.envs.vector import close_env
+from sightline.envs.stepping import close_env
 from sightline.envs.workers import Worker, end_all
 
 MakeGame = Callable[[], gymnasium.Env[Any, Any]]

@@ -13,8 +13,8 @@ from sightline.envs.frames import checked_frame, rgb_frame
 from sightline.envs.games.contract import MAX_TEXT, ActionText, AnyText, Observation
 from sightline.envs.games.old_api import OldTextEnv
 from sightline.envs.games.wrapping import begin_once
+from sightline.envs.stepping import scalar_reward
 from sightline.envs.success import stated_success, truth
-from sightline.envs.vector import scalar_reward
 from sightline.errors import BadInput, RunFailed
 
 OfState = str | Callable[[Any, Mapping[str, Any]], Any]

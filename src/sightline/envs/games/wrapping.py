@@ -15,8 +15,8 @@ from sightline.envs.frames import rgb_frame, to_array
 from sightline.envs.games.actions import AnyEnv, attribute, named_actions, own_action_names, whole_number
 from sightline.envs.games.contract import ActionText, AnyText, Game, Observation
 from sightline.envs.rendering import drawing_advice
+from sightline.envs.stepping import scalar_reward
 from sightline.envs.success import stated_success
-from sightline.envs.vector import scalar_reward
 from sightline.errors import BadInput, RunFailed, nearest, reason_and_place
 
 

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from sightline.control.collection import CollectingVecEnv
+from sightline.envs.frame_vector import FrameVectorEnv, Transitions, episode_seeds
 from sightline.envs.making import EnvMaker
-from sightline.envs.vector import FrameVectorEnv, Transitions, episode_seeds, scalar_reward
+from sightline.envs.stepping import scalar_reward
 from sightline.envs.workers import Worker
 from sightline.errors import BadInput, RunFailed
 from sightline_tasks.registration import CARTPOLE_ID, MOUNTAIN_CAR_ID
@@ -402,7 +403,7 @@ def test_an_environment_that_repeats_nothing_cannot_be_restored() -> None:
 
 def kill(envs: FrameVectorEnv, worker: int) -> None:
     """Kill a worker process, as the system does where memory runs out."""
-    place = envs._places[worker]
+    place = envs._hosts[worker]
     assert isinstance(place, Worker)
     place._process.kill()
     place._process.join()

@@ -1,4 +1,4 @@
-"""Environments that simulate many of themselves at once, with frames, as `FrameVectorEnv` steps them.
+"""Environments that simulate many of themselves at once: Gymnasium's own vectors, with frames, for `FrameVectorEnv`.
 
 An environment offers this by a `vector_entry_point` in its registration, a class of `gymnasium.vector.VectorEnv` with
 autoreset disabled and the attribute `resets_each = True`. By that it promises to keep to what `SyncVectorEnv` does:
@@ -18,24 +18,25 @@ from gymnasium.vector import VectorEnv
 
 from sightline.envs.frames import checked_frame
 from sightline.envs.observations import misfit
-from sightline.envs.vector import EnvDescription, Step
+from sightline.envs.stepping import EnvDescription, Step
 from sightline.errors import BadInput, RunFailed, reason_and_place
 
 
-def vectorised_class(spec: EnvSpec) -> Any | None:
+def native_vector_class(spec: EnvSpec) -> Any | None:
     """The class that simulates many of a registered environment at once, if it promises what is needed here."""
     entry: Any = spec.vector_entry_point
     if isinstance(entry, str):
         try:
             entry = load_env_creator(entry)
-        except (ImportError, AttributeError):  # of a package that is not there, and needed for vectors only
+        except (ImportError, AttributeError):  # of a package that is missing, and needed for vectors only
             return None
-    return entry if getattr(entry, "resets_each", False) is True else None
+    if getattr(entry, "resets_each", False) is not True:
+        return None
+    return entry
 
 
-class VectorisedFrames:
-    """A vectorised environment, as `sightline.envs.vector.FrameVectorEnv` steps it: it does for N environments at once
-    what `sightline.envs.vector.FrameAndState` does for one, with the same checks.
+class NativeVector:
+    """An environment that simulates N of itself, checked as `sightline.envs.stepping.CheckedEnv` checks one.
 
     Attributes:
         description: of one of the environments.
@@ -50,15 +51,14 @@ class VectorisedFrames:
         self._envs: Any = envs  # Gymnasium's base class knows of no seeds of single environments
         self._name = name
         self._shape: tuple[int, ...] | None = None
+        """Of the frames of all environments, [N, H, W, 3]."""
+        frame_shape = None
         if frames:
             envs.reset(seed=0)
             self._shape = self.frames().shape
-        self.description = EnvDescription(
-            envs.single_observation_space,
-            envs.single_action_space,
-            None if self._shape is None else self._shape[1:],
-            int(envs.metadata.get("render_fps") or 30),
-        )
+            frame_shape = self._shape[1:]
+        rate = int(envs.metadata.get("render_fps") or 30)
+        self.description = EnvDescription(envs.single_observation_space, envs.single_action_space, frame_shape, rate)
 
     def reset(self, seeds: Mapping[int, int]) -> list[np.ndarray]:
         """Begin new episodes of some environments, by their seeds; returns their first states."""
@@ -77,19 +77,23 @@ class VectorisedFrames:
         if not np.isfinite(rewards).all():
             raise self._failure("returned a reward that is not finite")
         self._check(states)
-        frames = self.frames() if draws else None
-        flags = {key: np.asarray(values) for key, values in info.items()}
-        return [
-            Step(
+        frames: Sequence[np.ndarray | None] = [None] * len(rewards)
+        if draws:
+            frames = list(self.frames())
+        arrays = {key: np.asarray(values) for key, values in info.items()}
+        truths = {key: values for key, values in arrays.items() if values.dtype == bool}
+        steps = []
+        for i in range(len(rewards)):
+            step = Step(
                 state=np.array(states[i]),
-                frame=None if frames is None else frames[i],
+                frame=frames[i],
                 reward=float(rewards[i]),
                 terminated=bool(terminated[i]),
                 truncated=bool(truncated[i]),
-                flags={key: bool(values[i]) for key, values in flags.items() if values.dtype == bool},
+                flags={key: bool(values[i]) for key, values in truths.items()},
             )
-            for i in range(len(rewards))
-        ]
+            steps.append(step)
+        return steps
 
     def replay(self, seeds: Sequence[int], histories: Sequence[Sequence[Any]]) -> np.ndarray:
         """Restore unfinished episodes: the states after each environment's actions, [N, …].
@@ -97,7 +101,11 @@ class VectorisedFrames:
         All environments end their replay with the same step; one with fewer actions is reset to its seed later.
         """
         longest = max(map(len, histories))
-        idle = np.stack([np.zeros_like(self.description.action_space.sample())] * len(histories))
+        idle_action = np.zeros_like(self.description.action_space.sample())
+        # Every step is one of all environments:
+        #
+        #     environment 0    reset a a a a a
+        #     environment 1    idle  . . reset a a      begins = 3
         begins = np.array([longest - len(history) for history in histories])
         states, _ = self._envs.reset(seed=list(seeds))
         for time in range(longest + 1):
@@ -105,7 +113,7 @@ class VectorisedFrames:
             if starting.any():
                 states, _ = self._envs.reset(seed=list(seeds), options={"reset_mask": starting})
             if time < longest:
-                actions = idle.copy()
+                actions = np.stack([idle_action] * len(histories))
                 for i in np.flatnonzero(begins <= time).tolist():
                     actions[i] = histories[i][time - int(begins[i])]
                 states = self._envs.step(actions)[0]
