@@ -21,9 +21,9 @@ from sightline.config.loading import for_control, load_recipe
 from sightline.control.learners import spaces_in_words
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.state import chosen_policy
-from sightline.envs.actions import adapted_actions, what_is_done
+from sightline.envs.actions import adapted_actions, describe_actions
 from sightline.envs.making import EnvMaker
-from sightline.envs.spaces import adapted_to_learners, what_is_read
+from sightline.envs.spaces import adapted_to_learners, describe_observations
 from sightline.errors import BadInput
 from sightline.rewards.base import Clip
 from sightline.rewards.ground_truth import GroundTruthReward
@@ -119,7 +119,7 @@ def test_what_policies_read(observes: str) -> None:
     env = observing(observes)
     space, (state, _) = env.observation_space, env.reset(seed=0)
     assert space.contains(state)
-    assert what_is_read(env, convolves=True) == line
+    assert describe_observations(env, convolves=True) == line
     if isinstance(shapes, dict):
         assert {name: part.shape for name, part in space.items()} == shapes
     else:
@@ -188,7 +188,7 @@ def test_observations_that_nothing_can_be_read_of(observes: str, said: str) -> N
 def test_parts_can_be_chosen() -> None:
     env = observing("camera", observation_keys=("state",))
     assert env.observation_space == OBSERVED["state"]
-    assert what_is_read(env, convolves=True) == "the policy reads state (2 numbers); left out: image"
+    assert describe_observations(env, convolves=True) == "the policy reads state (2 numbers); left out: image"
     env = observing("nested", observation_keys=("robot", "eyes.1"))
     assert list(env.observation_space) == ["eyes.1", "robot.joints", "robot.mode"]
     alone = observing("camera", observation_keys=("image",)).observation_space
@@ -382,7 +382,7 @@ def test_a_learner_without_such_a_network_is_refused(sightline: Sightline, tmp_p
     assert "CrossQ has no network for several parts of an observation (pictures: image; numbers: state)" in done.err
 
 
-def test_the_dry_run_says_what_is_read(sightline: Sightline) -> None:
+def test_the_dry_run_says_describe_observations(sightline: Sightline) -> None:
     done = sightline("train", *OWN, "env_options.observes=camera", "--dry-run")
     assert f"spaces      {CAMERA}" in done.err.splitlines()
     assert "transitions of 9.6" in done.err, "two pictures of 4800 bytes"
@@ -434,8 +434,8 @@ def test_all_actions_can_be_chosen(acts: str) -> None:
         ("one", None),
     ],
 )
-def test_what_is_done_with_actions_is_said(acts: str, said: str | None) -> None:
-    assert what_is_done(acting(acts, enumerates=True)) == said
+def test_describe_actions_with_actions_is_said(acts: str, said: str | None) -> None:
+    assert describe_actions(acting(acts, enumerates=True)) == said
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ trees = st.recursive(
 
 @settings(deadline=None, max_examples=150)
 @given(trees)
-def test_what_is_read_equals_what_was_written(tree: Any) -> None:
+def test_describe_observations_equals_what_was_written(tree: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_state(Path(folder) / "state.safetensors", tree)
         assert same(read_state(Path(folder) / "state.safetensors"), tree)

@@ -36,9 +36,9 @@ from sightline.config.recipe import ControlRecipe
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.control.sizes import transitions_kept
 from sightline.control.standardisation import ReadParts, StandardisedObservations
-from sightline.envs.actions import what_is_done
+from sightline.envs.actions import describe_actions
 from sightline.envs.observations import Observations
-from sightline.envs.spaces import CONVOLVED, is_convolved, is_picture, what_is_read
+from sightline.envs.spaces import CONVOLVED, is_convolved, is_picture, describe_observations
 from sightline.errors import BadInput, nearest, reason_of
 from sightline.evaluation.episodes import Policy
 from sightline.models.device import choose_device
@@ -234,8 +234,8 @@ def spaces_in_words(recipe: ControlRecipe, env: gymnasium.Env[Any, Any]) -> list
         BadInput: the algorithm cannot read it.
     """
     policy, warning = choose_policy(algorithm_class(recipe.learner), env.observation_space)
-    read = what_is_read(env, convolves=policy != "MlpPolicy")
-    lines = [warning if read is None else read, _slow_to_read(env.observation_space), what_is_done(env)]
+    read = describe_observations(env, convolves=policy != "MlpPolicy")
+    lines = [warning if read is None else read, _slow_to_read(env.observation_space), describe_actions(env)]
     return [line for line in lines if line is not None]
 
 

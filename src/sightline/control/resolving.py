@@ -22,11 +22,11 @@ from sightline.config.learners import (
 from sightline.config.loading import for_control, validate_recipe
 from sightline.config.recipe import ControlRecipe
 from sightline.control.sizes import Seen, check_memory, space_of
-from sightline.envs.actions import COMBINATIONS, combinations, what_is_done
+from sightline.envs.actions import COMBINATIONS, combinations, describe_actions
 from sightline.envs.frames import Size, rgb_frame
 from sightline.envs.making import EnvMaker
 from sightline.envs.observations import Misfit, misfit
-from sightline.envs.spaces import what_is_read
+from sightline.envs.spaces import describe_observations
 from sightline.envs.stepping import close_env
 from sightline.envs.tasks import find_task
 from sightline.errors import BadInput, RunFailed, reason_and_place
@@ -118,7 +118,7 @@ def describe_spaces(recipe: ControlRecipe) -> list[str]:
     gives."""
     env = env_maker(recipe, None, render=False)()
     try:
-        if what_is_read(env, convolves=True) is None and what_is_done(env) is None:
+        if describe_observations(env, convolves=True) is None and describe_actions(env) is None:
             return []
         from sightline.control.learners import spaces_in_words  # loads torch
 

@@ -29,17 +29,17 @@ WIDEST = 1e15
 
 
 @dataclass(frozen=True)
-class _Deed:
-    """How actions are chosen.
+class _ActionForm:
+    """The form in which learners choose actions.
 
     Attributes:
         space: that a learner chooses from.
-        done: makes the environment's own action of what was chosen; None where it is the same.
+        to_env: from the learner's action to the environment's own; None where it is the same.
         words: what is special about it, for people.
     """
 
     space: spaces.Space[Any]
-    done: Callable[[Any], Any] | None = None
+    to_env: Callable[[Any], Any] | None = None
     words: str | None = None
 
 
@@ -52,25 +52,29 @@ class ChosenActions(gymnasium.ActionWrapper[Any, Any, Any]):
     Args:
         env: the environment.
         space: that a learner chooses from.
-        done: makes the environment's own action of what was chosen.
+        to_env: from the learner's action to the environment's own.
         describe: see there.
     """
 
     def __init__(
-        self, env: gymnasium.Env[Any, Any], space: spaces.Space[Any], done: Callable[[Any], Any], describe: str | None
+        self, env: gymnasium.Env[Any, Any], space: spaces.Space[Any], to_env: Callable[[Any], Any], describe: str | None
     ) -> None:
         super().__init__(env)
-        self.action_space, self.describe, self._done = space, describe, done
+        self.action_space = space
+        self.describe = describe
+        self._to_env = to_env
 
     def action(self, action: Any) -> Any:
         """The environment's own action."""
-        return self._done(action)
+        return self._to_env(action)
 
 
-def what_is_done(env: gymnasium.Env[Any, Any]) -> str | None:
+def describe_actions(env: gymnasium.Env[Any, Any]) -> str | None:
     """What is special about the actions of an adapted environment, in one line; None if nothing is."""
-    chosen = next((layer for layer in layers_of(env) if isinstance(layer, ChosenActions)), None)
-    return None if chosen is None else chosen.describe
+    for layer in layers_of(env):
+        if isinstance(layer, ChosenActions):
+            return layer.describe
+    return None
 
 
 def adapted_actions(env: gymnasium.Env[Any, Any], env_id: str, enumerates: bool) -> gymnasium.Env[Any, Any]:
@@ -82,10 +86,12 @@ def adapted_actions(env: gymnasium.Env[Any, Any], env_id: str, enumerates: bool)
     Raises:
         BadInput: they cannot be converted.
     """
-    deed = _deed(env, env.action_space, f"actions of '{env_id}'")
-    if enumerates and isinstance(deed.space, spaces.MultiDiscrete | spaces.MultiBinary):
-        deed = _enumerated(deed, f"actions of '{env_id}'")
-    return env if deed.done is None else ChosenActions(env, deed.space, deed.done, deed.words)
+    form = _form(env, env.action_space, f"actions of '{env_id}'")
+    if enumerates and isinstance(form.space, spaces.MultiDiscrete | spaces.MultiBinary):
+        form = _enumerated(form, f"actions of '{env_id}'")
+    if form.to_env is None:
+        return env
+    return ChosenActions(env, form.space, form.to_env, form.words)
 
 
 def combinations(space: spaces.Space[Any]) -> int:
@@ -93,12 +99,14 @@ def combinations(space: spaces.Space[Any]) -> int:
     return math.prod(_choices(space))
 
 
-def _deed(env: gymnasium.Env[Any, Any], space: spaces.Space[Any], what: str) -> _Deed:
+def _form(env: gymnasium.Env[Any, Any], space: spaces.Space[Any], what: str) -> _ActionForm:
     if isinstance(space, spaces.Box):
         return _box(env, space, what)
     if isinstance(space, spaces.Discrete):
         first = space.start
-        return _Deed(space) if first == 0 else _Deed(spaces.Discrete(int(space.n)), lambda action: action + first)
+        if first == 0:
+            return _ActionForm(space)
+        return _ActionForm(spaces.Discrete(int(space.n)), lambda action: action + first)
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         return _several(space, what)
     if isinstance(space, spaces.Dict | spaces.Tuple):
@@ -113,10 +121,11 @@ def _deed(env: gymnasium.Env[Any, Any], space: spaces.Space[Any], what: str) -> 
     )
 
 
-def _box(env: gymnasium.Env[Any, Any], space: spaces.Box, what: str) -> _Deed:
+def _box(env: gymnasium.Env[Any, Any], space: spaces.Box, what: str) -> _ActionForm:
     if not math.prod(space.shape):
         raise BadInput(f"{what} are empty (shape {list(space.shape)}), so there is nothing to choose")
-    low, high = (side.reshape(-1).astype(np.float64) for side in (space.low, space.high))
+    low = space.low.reshape(-1).astype(np.float64)
+    high = space.high.reshape(-1).astype(np.float64)
     if (np.abs(low) > WIDEST).any() or (np.abs(high) > WIDEST).any():  # true of infinite ones, too
         how = "give action_space finite bounds, such as Box(-1, 1, …)"
         if any(isinstance(layer, ClipAction) for layer in layers_of(env)):
@@ -128,98 +137,118 @@ def _box(env: gymnasium.Env[Any, Any], space: spaces.Box, what: str) -> _Deed:
     if not is_free.any():
         raise BadInput(f"{what} have bounds with low = high everywhere, so there is nothing to choose")
     if space.dtype == np.float32 and is_free.all() and space.shape:
-        return _Deed(space)
+        return _ActionForm(space)
     free = spaces.Box(low[is_free].astype(np.float32), high[is_free].astype(np.float32), dtype=np.float32)
     if is_free.all() and space.shape:
         free = spaces.Box(free.low.reshape(space.shape), free.high.reshape(space.shape), dtype=np.float32)
     is_whole = np.dtype(space.dtype).kind in "iub"
 
-    def done(action: Any) -> np.ndarray:
+    def to_env(action: Any) -> np.ndarray:
         numbers = low.copy()
         numbers[is_free] = np.asarray(action, np.float64).reshape(-1)
-        numbers = (np.rint(numbers) if is_whole else numbers).clip(low, high)
+        if is_whole:
+            numbers = np.rint(numbers)
+        numbers = numbers.clip(low, high)
         # A number between the bounds may be rounded beyond them on its way to the environment's own dtype.
         own = numbers.astype(space.dtype).reshape(space.shape)
         return np.asarray(np.minimum(np.maximum(own, space.low), space.high), space.dtype)
 
-    words = [f"are rounded to whole numbers ({space.dtype})"] if is_whole else []
+    remarks = []
+    if is_whole:
+        remarks.append(f"are rounded to whole numbers ({space.dtype})")
     if not is_free.all():
-        words.append(f"have low = high in {(~is_free).sum()} of {is_free.size} numbers, which are left as they are")
-    return _Deed(free, done, f"{what} {' and '.join(words)}" if words else None)
+        remarks.append(f"have low = high in {(~is_free).sum()} of {is_free.size} numbers, which are left as they are")
+    words = None
+    if remarks:
+        words = f"{what} {' and '.join(remarks)}"
+    return _ActionForm(free, to_env, words)
 
 
-def _several(space: spaces.MultiDiscrete | spaces.MultiBinary, what: str) -> _Deed:
+def _several(space: spaces.MultiDiscrete | spaces.MultiBinary, what: str) -> _ActionForm:
     counts = _choices(space)
     if not counts:
         raise BadInput(f"{what} are empty, so there is nothing to choose")
     if isinstance(space, spaces.MultiBinary):
-        # Policies draw zeros and ones in floats.
-        return _Deed(
-            spaces.MultiBinary(len(counts)), lambda action: np.asarray(action).astype(space.dtype).reshape(space.shape)
-        )
+
+        def zeros_and_ones(action: Any) -> np.ndarray:
+            # Policies draw them in floats.
+            return np.asarray(action).astype(space.dtype).reshape(space.shape)
+
+        return _ActionForm(spaces.MultiBinary(len(counts)), zeros_and_ones)
     if len(space.shape) == 1 and not space.start.any() and space.dtype == np.int64:
-        return _Deed(space)
-    return _Deed(
-        spaces.MultiDiscrete(counts),
-        lambda action: (np.asarray(action).reshape(space.shape) + space.start).astype(space.dtype),
-    )
+        return _ActionForm(space)
+    first = space.start
+
+    def numbered(action: Any) -> np.ndarray:
+        return np.asarray((np.asarray(action).reshape(space.shape) + first).astype(space.dtype))
+
+    return _ActionForm(spaces.MultiDiscrete(counts), numbered)
 
 
-def _parts(env: gymnasium.Env[Any, Any], space: Any, what: str) -> _Deed:
+def _parts(env: gymnasium.Env[Any, Any], space: Any, what: str) -> _ActionForm:
     """One choice of everything in a dictionary or a tuple."""
-    named = list(space.items()) if isinstance(space, spaces.Dict) else list(enumerate(space))
-    deeds = [_deed(env, part, f"'{name}' of the {what}") for name, part in named]
-    if not deeds:
+    parts: dict[Any, Any] = dict(space.items() if isinstance(space, spaces.Dict) else enumerate(space))
+    forms = [_form(env, part, f"'{name}' of the {what}") for name, part in parts.items()]
+    if not forms:
         raise BadInput(f"{what} are empty, so there is nothing to choose")
-    sizes = [math.prod(deed.space.shape or (1,)) for deed in deeds]
-    places = np.cumsum(sizes)[:-1]
-    boxes = [deed.space for deed in deeds if isinstance(deed.space, spaces.Box)]
-    if len(boxes) == len(deeds):
-        low, high = (np.concatenate([getattr(box, side).reshape(-1) for box in boxes]) for side in ("low", "high"))
-        joint: spaces.Space[Any] = spaces.Box(low, high, dtype=np.float32)
+    # The joint action holds the numbers of all parts, one part after the other: [D1 + D2 + …].
+    sizes = [math.prod(form.space.shape or (1,)) for form in forms]
+    borders = np.cumsum(sizes)[:-1]
+    boxes = [form.space for form in forms if isinstance(form.space, spaces.Box)]
+    joint: spaces.Space[Any]
+    if len(boxes) == len(forms):
+        low = np.concatenate([box.low.reshape(-1) for box in boxes])
+        high = np.concatenate([box.high.reshape(-1) for box in boxes])
+        joint = spaces.Box(low, high, dtype=np.float32)
     elif not boxes:
-        joint = spaces.MultiDiscrete([count for deed in deeds for count in _choices(deed.space)])
+        counts: list[int] = []
+        for form in forms:
+            counts += _choices(form.space)
+        joint = spaces.MultiDiscrete(counts)
     else:
         raise BadInput(
             f"{what} hold numbers (Box) beside choices, and a learner draws the one or the other; make it all Box, or "
             "all Discrete"
         )
 
-    def done(action: Any) -> Any:
-        own = [_own(deed, chosen) for deed, chosen in zip(deeds, np.split(np.asarray(action), places), strict=True)]
+    def to_env(action: Any) -> Any:
+        numbers = np.split(np.asarray(action), borders)
+        own = [_own(form, of_part) for form, of_part in zip(forms, numbers, strict=True)]
         if isinstance(space, spaces.Dict):
-            return {name: part for (name, _), part in zip(named, own, strict=True)}
+            return dict(zip(parts, own, strict=True))
         return tuple(own)
 
-    words = [deed.words for deed in deeds if deed.words]
-    return _Deed(joint, done, "; ".join(words) or None)
+    words = [form.words for form in forms if form.words]
+    return _ActionForm(joint, to_env, "; ".join(words) or None)
 
 
-def _own(deed: _Deed, chosen: np.ndarray) -> Any:
-    """A part's own action, of the numbers that were chosen for it: [D]."""
-    shaped: Any = np.int64(chosen[0]) if isinstance(deed.space, spaces.Discrete) else chosen.reshape(deed.space.shape)
-    return shaped if deed.done is None else deed.done(shaped)
+def _own(form: _ActionForm, numbers: np.ndarray) -> Any:
+    """A part's own action, of the numbers that the learner chose for it: [D]."""
+    action: Any = numbers.reshape(form.space.shape)
+    if isinstance(form.space, spaces.Discrete):
+        action = np.int64(numbers[0])
+    return action if form.to_env is None else form.to_env(action)
 
 
-def _enumerated(deed: _Deed, what: str) -> _Deed:
+def _enumerated(form: _ActionForm, what: str) -> _ActionForm:
     """One choice among all combinations.
 
     Raises:
         BadInput: there are too many.
     """
-    counts = _choices(deed.space)
+    counts = _choices(form.space)
     if math.prod(counts) > COMBINATIONS:
         raise BadInput(
             f"{what} are {len(counts)} choices at once, {math.prod(counts):,} combinations, and this learner counts "
             f"through {COMBINATIONS} at most; say learner.algorithm=PPO"
         )
 
-    def done(action: Any) -> Any:
-        chosen = np.array(np.unravel_index(int(action), counts), np.int64)
-        return chosen if deed.done is None else deed.done(chosen)
+    def to_env(action: Any) -> Any:
+        choices = np.array(np.unravel_index(int(action), counts), np.int64)
+        return choices if form.to_env is None else form.to_env(choices)
 
     words = f"{what} are {len(counts)} choices at once, learned as one of {math.prod(counts)} combinations"
-    return _Deed(spaces.Discrete(math.prod(counts)), done, words)
+    return _ActionForm(spaces.Discrete(math.prod(counts)), to_env, words)
 
 
 def _choices(space: spaces.Space[Any]) -> list[int]:

@@ -54,8 +54,8 @@ class Moment:
     success: bool | None = None
 
 
-class _Kept(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Wrapper that keeps what an environment states beside its observations.
+class _Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Wrapper that records what an environment states beside its observations.
 
     Attributes:
         reward: the own reward of the last step, as it is.
@@ -95,9 +95,10 @@ class Player:
     """
 
     def __init__(self, maker: EnvMaker, frames: bool) -> None:
-        self.env = _Kept(maker())
+        self.env = _Recorder(maker())
         self._stepped = CheckedEnv(self.env, frames, f"'{maker.env_id}'", needs_reward=False)
-        self.frames, self.watch = frames, PictureWatch()
+        self.frames = frames
+        self.watch = PictureWatch()
         self.size: tuple[int, ...] = (0, 0)
         self.step_seconds: list[float] = []
         self.frame_seconds: list[float] = []
@@ -126,17 +127,21 @@ class Player:
 
     def recorded(self, seed: int, steps: int) -> list[Moment]:
         """Play as many steps, with pictures; episodes have the seeds from `seed` on."""
-        actions, moments, begins = random_actions(self.env, seed), [self.begin(seed)], True
+        actions = random_actions(self.env, seed)
+        moments = [self.begin(seed)]
+        begins = True
         last: np.ndarray | None = None
         for _ in range(steps):
             moment = self.step(next(actions))
             if self.frames:
                 picture = self.draw()
                 self.watch.see(picture[None], moment.observed, [begins])
+                # From one episode to the next a picture changes anyway.
                 if last is not None and not begins:
                     self.changes.append(_change(last, picture))
                 last = picture
-                moment = replace(moment, picture=hashlib.blake2b(picture.tobytes(), digest_size=16).digest())
+                digest = hashlib.blake2b(picture.tobytes(), digest_size=16).digest()
+                moment = replace(moment, picture=digest)
             moments.append(moment)
             begins = moment.over
             if moment.over:
@@ -146,7 +151,8 @@ class Player:
 
     def episode(self, seed: int, until: float = np.inf, most_steps: int | None = None) -> list[Moment]:
         """Play one episode without pictures, to its end, a number of steps, or a moment of `time.monotonic`."""
-        actions, moments = random_actions(self.env, seed), [self.begin(seed)]
+        actions = random_actions(self.env, seed)
+        moments = [self.begin(seed)]
         while not moments[-1].over and time.monotonic() < until and len(moments) - 1 != most_steps:
             moments.append(self.step(next(actions)))
         return moments
@@ -216,16 +222,21 @@ def _spaces_of(maker: EnvMaker) -> tuple[spaces.Space[Any], spaces.Space[Any], s
 
 def _tell_spaces(maker: EnvMaker) -> Iterator[Finding]:
     observed, read, acted = _spaces_of(maker)
-    reads = f"a policy reads {'pictures, ' if is_picture(read) else ''}{described(read)}"
-    yield Finding("observations", True, f"{described(observed)}; {reads}")
-    for_agents = "; to check it for an agent, name them: prompt=… actions=[…]"
-    yield Finding("actions", True, described(acted) + (for_agents if isinstance(acted, spaces.Discrete) else ""))
+    reads = described(read)
+    if is_picture(read):
+        reads = f"pictures, {reads}"
+    yield Finding("observations", True, f"{described(observed)}; a policy reads {reads}")
+    actions = described(acted)
+    if isinstance(acted, spaces.Discrete):
+        actions += "; to check it for an agent, name them: prompt=… actions=[…]"
+    yield Finding("actions", True, actions)
 
 
 def described(space: spaces.Space[Any]) -> str:
     """A space in a few words, such as `float32[4]` or `2 choices`."""
     if isinstance(space, spaces.Box):
-        low, high = float(np.min(space.low)), float(np.max(space.high))
+        low = float(np.min(space.low))
+        high = float(np.max(space.high))
         return f"{space.dtype}{list(space.shape)} from {low:.4g} to {high:.4g}"
     if isinstance(space, spaces.Discrete):
         return f"{int(space.n)} choices"
@@ -235,11 +246,14 @@ def described(space: spaces.Space[Any]) -> str:
         return "a tuple of " + ", ".join(map(described, space.spaces))
     if isinstance(space, spaces.Text):
         return "text"
-    return str(space)[:80] if type(space).__module__.startswith("gymnasium.") else type(space).__name__
+    if type(space).__module__.startswith("gymnasium."):
+        return str(space)[:80]
+    return type(space).__name__
 
 
 def _checks_of_play(maker: EnvMaker, episodes: int, seed: int, in_processes: bool) -> Iterator[Finding]:
-    records, players = [], []
+    records = []
+    players = []
     for _ in range(2):  # one after the other: some simulators allow one environment in a process
         player = Player(maker, maker.render)
         try:
@@ -254,12 +268,12 @@ def _checks_of_play(maker: EnvMaker, episodes: int, seed: int, in_processes: boo
         if maker.render:
             yield _check_pictures(players[0])
         until = time.monotonic() + PATIENCE
-        played = [player.episode(seed, until)]
-        while len(played) < episodes and time.monotonic() < until:
-            played.append(player.episode(seed + len(played), until))
-        yield _check_success(player, played)
-        yield _check_own_reward(player, played)
-        yield _check_ends(player, played)
+        games = [player.episode(seed, until)]
+        while len(games) < episodes and time.monotonic() < until:
+            games.append(player.episode(seed + len(games), until))
+        yield _check_success(player, games)
+        yield _check_own_reward(player, games)
+        yield _check_ends(player, games)
         yield _tell_time([*players, player])
         yield _check_copies(maker, player, in_processes)
     finally:
@@ -270,20 +284,20 @@ def _checks_of_play(maker: EnvMaker, episodes: int, seed: int, in_processes: boo
 def _check_equal_seeds(records: Sequence[list[Moment]], player: Player, seed: int) -> Finding:
     name = "equal seeds"
     advice = "draw all chance from self.np_random, after super().reset(seed=seed)"
-    for step, (one, other) in enumerate(zip(*records, strict=False)):
+    for step, (first, second) in enumerate(zip(*records, strict=False)):
         parts = (
-            ("observation", equal(one.observed, other.observed, ROUNDING)),
-            ("own reward", equal(one.own_reward, other.own_reward, ROUNDING)),
-            ("end", one.over == other.over),
-            ("picture", one.picture == other.picture),
+            ("observation", equal(first.observed, second.observed, ROUNDING)),
+            ("own reward", equal(first.own_reward, second.own_reward, ROUNDING)),
+            ("end", first.over == second.over),
+            ("picture", first.picture == second.picture),
         )
         for part, is_same in parts:
             if not is_same:
                 where = f"seed {seed}, step {step}: the {part} differs between two copies"
                 return Finding(name, False, f"{where}; {advice}")
     # Chance that a constructor seeds is the same in all copies, and goes on from reset to reset.
-    first = player.begin(seed).observed
-    if not equal(first, player.begin(seed).observed, ROUNDING):
+    start = player.begin(seed).observed
+    if not equal(start, player.begin(seed).observed, ROUNDING):
         return Finding(name, False, f"two resets with seed {seed} give other observations; {advice}")
     return Finding(name, True, f"{RECORDED} steps played twice, alike")
 
@@ -293,9 +307,9 @@ def _check_other_seeds(player: Player, seed: int) -> Finding:
     if not all(equal(starts[0], start) for start in starts):
         return Finding("other seeds", True, "give other starts")
     # The same actions for all of them: any difference is due to the seed.
-    actions = random_actions(player.env, seed)
-    chosen = [next(actions) for _ in range(RECORDED)]
-    outcomes = [list(_played(player, seed + number, chosen)) for number in range(SEEDS)]
+    draws = random_actions(player.env, seed)
+    actions = [next(draws) for _ in range(RECORDED)]
+    outcomes = [list(_observations_of(player, seed + number, actions)) for number in range(SEEDS)]
     if not all(equal(outcomes[0], outcome) for outcome in outcomes):
         return Finding("other seeds", True, "give the same start, and other episodes")
     return Finding(
@@ -303,7 +317,8 @@ def _check_other_seeds(player: Player, seed: int) -> Finding:
     )
 
 
-def _played(player: Player, seed: int, actions: Sequence[Any]) -> Iterator[Any]:
+def _observations_of(player: Player, seed: int, actions: Sequence[Any]) -> Iterator[Any]:
+    """What is observed in an episode of a seed in which these actions are taken."""
     player.begin(seed)
     for action in actions:
         moment = player.step(action)
@@ -323,7 +338,7 @@ def _check_pictures(player: Player) -> Finding:
     trouble = player.watch.trouble_with(f"all pictures of {RECORDED} random steps")
     if trouble is not None:
         return Finding("pictures", False, trouble)
-    amount, share = np.mean(player.changes, axis=0) if player.changes else (0.0, 0.0)
+    amount, share = np.mean(player.changes or [(0.0, 0.0)], axis=0)
     return Finding(
         "pictures",
         True,
@@ -332,13 +347,15 @@ def _check_pictures(player: Player) -> Finding:
     )
 
 
-def _check_success(player: Player, played: Sequence[list[Moment]]) -> Finding:
-    stated = [[moment.success for moment in moments if moment.success is not None] for moments in played]
-    if any(stated):
-        won = sum(map(any, stated))
-        return Finding("success", True, f"is stated; random play had it in {won} of {len(played)}", won, len(played))
+def _check_success(player: Player, games: Sequence[list[Moment]]) -> Finding:
+    stating = [moments for moments in games if any(moment.success is not None for moment in moments)]
+    if stating:
+        won = sum(any(moment.success for moment in moments) for moments in stating)
+        return Finding("success", True, f"is stated; random play had it in {won} of {len(games)}", won, len(games))
     keys = ", ".join(sorted(player.env.truths))
-    info = f", success_from=KEY if one of its infos does ({keys:.80})" if keys else ""
+    info = ""
+    if keys:
+        info = f", success_from=KEY if one of its infos does ({keys:.80})"
     return Finding(
         "success",
         True,
@@ -346,45 +363,54 @@ def _check_success(player: Player, played: Sequence[list[Moment]]) -> Finding:
     )
 
 
-def _check_own_reward(player: Player, played: Sequence[list[Moment]]) -> Finding:
-    name, rewards = "own reward", [[moment.own_reward for moment in moments[1:]] for moments in played]
-    if any(reward is None for episode in rewards for reward in episode):
+def _check_own_reward(player: Player, games: Sequence[list[Moment]]) -> Finding:
+    name = "own reward"
+    rewards: list[float | None] = []
+    returns = []
+    for moments in games:
+        of_episode = [moment.own_reward for moment in moments[1:]]
+        rewards += of_episode
+        returns.append(sum(filter(None, of_episode)))
+    if None in rewards:
         return Finding(
             name,
             True,
             f"is no number but {player.env.reward!r:.40}: it is ignored where words pay, and {UNLEARNABLE} "
             f"(reward.kind=ground_truth){reward_advice(player.env.reward)}",
         )
-    returns = [sum(filter(None, episode)) for episode in rewards]
-    if not any(reward for episode in rewards for reward in episode):
+    if not any(rewards):
         return Finding(
             name,
             True,
-            f"was 0 at every step of {len(played)} random episodes; if it always is, pay with a sentence (goal=…) or "
+            f"was 0 at every step of {len(games)} random episodes; if it always is, pay with a sentence (goal=…) or "
             "with success (reward.kind=success), not with reward.kind=ground_truth",
         )
+    plural = "s" if len(games) > 1 else ""
     return Finding(
         name,
         True,
         f"returns from {min(returns):.4g} to {max(returns):.4g}, mean {np.mean(returns):.4g} (random play, "
-        f"{len(played)} episode{'s' if len(played) > 1 else ''})",
+        f"{len(games)} episode{plural})",
     )
 
 
-def _check_ends(player: Player, played: Sequence[list[Moment]]) -> Finding:
-    longest = max(len(moments) - 1 for moments in played)
-    if not all(moments[-1].over for moments in played):
+def _check_ends(player: Player, games: Sequence[list[Moment]]) -> Finding:
+    longest = max(len(moments) - 1 for moments in games)
+    if not all(moments[-1].over for moments in games):
         return Finding("ends", True, f"an episode had not ended after {longest} steps, when time was up")
     return Finding("ends", True, limit_in_words(player.env, longest))
 
 
 def _tell_time(players: Sequence[Player]) -> Finding:
-    steps = [seconds for player in players for seconds in player.step_seconds]
-    frames = [seconds for player in players for seconds in player.frame_seconds]
-    told = f"a step takes {1000 * np.median(steps):.3g} ms"
+    steps: list[float] = []
+    frames: list[float] = []
+    for player in players:
+        steps += player.step_seconds
+        frames += player.frame_seconds
+    times = f"a step takes {1000 * np.median(steps):.3g} ms"
     if frames:
-        told += f", a picture {1000 * np.median(frames):.3g} ms"
-    return Finding("time", True, told)
+        times += f", a picture {1000 * np.median(frames):.3g} ms"
+    return Finding("time", True, times)
 
 
 def _check_copies(maker: EnvMaker, player: Player, in_processes: bool) -> Finding:

@@ -1,4 +1,4 @@
-"""Calling what makes an environment: with frames, at the size that is wanted, and every exception in one line."""
+"""Calling the constructor of an environment: asked for frames of a size, and every exception in one line."""
 
 from __future__ import annotations
 
@@ -58,11 +58,13 @@ def construct(
             raise BadInput("env_options.render_mode: Sightline asks for pictures by itself; leave it out")
         creator = creator_of(source)
         parameters = parameters_of(creator)
-        asked = size_options(creator, size) if render else {}
-        if render and parameters & {"render_mode", ANY}:
-            asked["render_mode"] = "rgb_array"
+        for_frames: dict[str, Any] = {}
+        if render:
+            for_frames = size_options(creator, size)
+            if parameters & {"render_mode", ANY}:
+                for_frames["render_mode"] = "rgb_array"
         try:
-            return _call(source, {**asked, **options})
+            return _call(source, {**for_frames, **options})
         except TypeError as error:
             # A function passes on whatever it is given to a class that cannot be asked for frames.
             if not re.search("unexpected keyword argument 'render_mode'", str(error)) or "render_mode" in options:
@@ -70,10 +72,11 @@ def construct(
             return _call(source, dict(options))
     except BadInput as error:
         # Our own constructors do not call an option as a recipe does.
-        named = [f"env_options.{option}" for option in options if re.search(rf"\b{re.escape(option)}\b", str(error))]
-        if not named or "env_options" in str(error):
+        culprits = [option for option in options if re.search(rf"\b{re.escape(option)}\b", str(error))]
+        if not culprits or "env_options" in str(error):
             raise
-        raise BadInput(f"{error} ({', '.join(named)})") from error
+        keys = ", ".join(f"env_options.{option}" for option in culprits)
+        raise BadInput(f"{error} ({keys})") from error
     except RunFailed:
         raise
     except TypeError as error:
@@ -119,7 +122,9 @@ def size_options(creator: Any, size: Size | None) -> dict[str, Any]:
     # Their constructors pass these two on, and do not all name them.
     if any(base.__name__ in ("MujocoEnv", "MujocoRobotEnv") for base in getattr(creator, "__mro__", ())):
         return {"height": size[0], "width": size[1]}
-    return {"height": height, "width": width} if _has_picture_sides(creator) else {}
+    if _has_picture_sides(creator):
+        return {"height": height, "width": width}
+    return {}
 
 
 def _has_picture_sides(creator: Any) -> bool:
@@ -186,19 +191,20 @@ def _explained_type_error(
     error: TypeError, name: str, options: Mapping[str, Any], parameters: set[str]
 ) -> BadInput | RunFailed:
     """A line for a TypeError: options that the constructor does not take, options that it lacks, or its own mistake."""
-    # Gymnasium raises it anew, with a longer message.
-    original = error.__cause__ if isinstance(error.__cause__, TypeError) else error
+    original = error
+    if isinstance(error.__cause__, TypeError):  # Gymnasium raises it anew, with a longer message
+        original = error.__cause__
     message = " ".join(str(original).split())
     unexpected = re.search(r"unexpected keyword argument '(\w+)'", message)
     if unexpected is not None and unexpected[1] in options:
         hint = nearest(unexpected[1], parameters - {ANY, "self", "render_mode"})
         return BadInput(f"environment '{name}' does not take these options: env_options.{unexpected[1]}{hint}")
-    missing = re.search(r"missing \d+ required (?:positional|keyword-only) arguments?: (.*)", message)
+    lacks = re.search(r"missing \d+ required (?:positional|keyword-only) arguments?: (.*)", message)
     # Raised by the call itself, and not by a line of the constructor.
-    if missing is not None and not _inside_constructor(original):
-        needed = re.findall(r"'(\w+)'", missing[1])
-        said = " ".join(f"env_options.{one}=…" for one in needed)
-        return BadInput(f"environment '{name}' needs options that are not given: {said}")
+    if lacks is not None and not _inside_constructor(original):
+        required = re.findall(r"'(\w+)'", lacks[1])
+        keys = " ".join(f"env_options.{option}=…" for option in required)
+        return BadInput(f"environment '{name}' needs options that are not given: {keys}")
     if any(f"'{option}'" in message for option in options):
         return BadInput(f"environment '{name}' does not take these options: {message}")
     if options and _is_ours(original):
@@ -214,8 +220,8 @@ def _is_ours(error: BaseException) -> bool:
 
 def _wrong_value(name: str, options: Mapping[str, Any]) -> BadInput:
     """A line for options of one of our own environments that it takes, but not with such a value."""
-    given = ", ".join(f"env_options.{option}={value!r:.60}" for option, value in options.items())
-    return BadInput(f"environment '{name}' cannot be built with {given}: that is no value of its kind")
+    settings = ", ".join(f"env_options.{option}={value!r:.60}" for option, value in options.items())
+    return BadInput(f"environment '{name}' cannot be built with {settings}: that is no value of its kind")
 
 
 def _inside_constructor(error: BaseException) -> bool:
@@ -255,4 +261,6 @@ def _version_advice(error: BaseException) -> str:
         "mujoco" in frame.f_globals and not Path(frame.f_code.co_filename).is_relative_to(OURS)
         for frame, _ in traceback.walk_tb(error.__traceback__)
     )
-    return f"; if its package does not know MuJoCo {version} yet: pip install 'mujoco<3.10'" if uses_it else ""
+    if not uses_it:
+        return ""
+    return f"; if its package does not know MuJoCo {version} yet: pip install 'mujoco<3.10'"

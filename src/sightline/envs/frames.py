@@ -84,7 +84,8 @@ def checked_frame(rendered: Any) -> np.ndarray:
     if picture.ndim != 3 or picture.shape[2] not in (1, 3, 4) or not picture.size:
         raise RunFailed(f"the environment rendered {kind}; {FORM}")
     if picture.dtype.kind == "f":
-        low, high = float(picture.min()), float(picture.max())
+        low = float(picture.min())
+        high = float(picture.max())
         # NaN compares false with everything, and is refused so.
         if not (low >= -ROUNDING and high <= 1 + ROUNDING):
             raise RunFailed(f"the environment rendered {kind} with values from {low:.4g} to {high:.4g}; {FORM}")

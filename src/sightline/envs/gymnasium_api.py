@@ -44,14 +44,17 @@ class GymnasiumAPI(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         returned: Any = self.env.step(action)
         if not isinstance(returned, tuple) or len(returned) != 5:
-            old = f", and what returns four is of the old API of gym: {OLD_API}" if _length(returned) == 4 else ""
+            old = ""
+            if isinstance(returned, tuple | list) and len(returned) == 4:
+                old = f", and what returns four is of the old API of gym: {OLD_API}"
             raise BadInput(
                 f"step() of '{self._name}' returned {_form(returned)}; it must return (observation, reward, "
                 f"terminated, truncated, info){old}"
             )
         observation, reward, terminated, truncated, info = returned
-        ends = [self._truth(value, what) for value, what in ((terminated, "terminated"), (truncated, "truncated"))]
-        return observation, reward, ends[0], ends[1], self._checked_info(info)
+        terminated = self._truth(terminated, "terminated")
+        truncated = self._truth(truncated, "truncated")
+        return observation, reward, terminated, truncated, self._checked_info(info)
 
     def _truth(self, value: Any, what: str) -> bool:
         try:
@@ -82,13 +85,17 @@ def check_environment(env: Any, name: str) -> None:
             "envs=8 makes eight of it"
         )
     if not isinstance(env, gymnasium.Env):
-        hint = f"; {OLD_API}" if hasattr(env, "step") and hasattr(env, "reset") else ""
+        hint = ""
+        if hasattr(env, "step") and hasattr(env, "reset"):
+            hint = f"; {OLD_API}"
         raise BadInput(f"'{name}' returned a {type(env).__name__}, not a gymnasium.Env{hint}")
     for attribute in ("observation_space", "action_space"):
         space = getattr(env, attribute, None)
         if not isinstance(space, spaces.Space):
-            held = "none" if space is None else f"a {type(space).__module__}.{type(space).__name__}"
-            raise BadInput(f"'{name}' must have an {attribute} of gymnasium.spaces, and has {held}")
+            kind = "none"
+            if space is not None:
+                kind = f"a {type(space).__module__}.{type(space).__name__}"
+            raise BadInput(f"'{name}' must have an {attribute} of gymnasium.spaces, and has {kind}")
 
 
 def layers_of(env: gymnasium.Env[Any, Any]) -> list[gymnasium.Env[Any, Any]]:
@@ -111,8 +118,7 @@ def check_reset_signature(env: gymnasium.Env[Any, Any], name: str) -> None:
         except ValueError:
             continue  # written in C, without a signature
         except TypeError as error:
-            missing = [argument for argument in ("seed", "options") if not _takes(layer.reset, argument)]
-            lacks = " and ".join(missing) or "keywords"
+            lacks = " and ".join(name for name in ("seed", "options") if not _takes(layer.reset, name)) or "keywords"
             raise BadInput(
                 f"reset() of '{name}' ({type(layer).__name__}) takes no {lacks}; write it as "
                 "reset(self, *, seed=None, options=None)"
@@ -122,10 +128,6 @@ def check_reset_signature(env: gymnasium.Env[Any, Any], name: str) -> None:
 def _takes(method: Callable[..., Any], argument: str) -> bool:
     """Whether a method has a parameter of this name."""
     return argument in inspect.signature(method).parameters
-
-
-def _length(returned: Any) -> int:
-    return len(returned) if isinstance(returned, tuple | list) else 1
 
 
 def _form(returned: Any) -> str:

@@ -48,10 +48,10 @@ class Package:
     def advice(self, env_id: str) -> str:
         """How an id of this package is named, and what has to be installed first."""
         within = re.sub(r"-v\d+$", "", env_id.rpartition("/")[2])
-        named = f"say env={self.task.format(within) or self.adapter or f'{self.module}:{env_id}'}"
+        name = self.task.format(within) or self.adapter or f"{self.module}:{env_id}"
         if _is_installed(self.module):
-            return f"; it is one of {self.wheel}: {named}"
-        return f"; it is one of {self.wheel}, which is not installed: pip install '{self.wheel}', then {named}"
+            return f"; it is one of {self.wheel}: say env={name}"
+        return f"; it is one of {self.wheel}, which is not installed: pip install '{self.wheel}', then say env={name}"
 
 
 PACKAGES = (
@@ -161,23 +161,29 @@ def _newest(env_id: str) -> EnvSpec | None:
     """The specification of an id; of its newest version, as `gymnasium.make` takes, if the id names none."""
     if env_id in registry:
         return registry[env_id]
-    versions = {}
-    for known in registry:
-        version = re.fullmatch(re.escape(env_id) + r"-v(\d+)", known)
+    versions: dict[int, EnvSpec] = {}
+    for registered_id, spec in registry.items():
+        version = re.fullmatch(re.escape(env_id) + r"-v(\d+)", registered_id)
         if version is not None:
-            versions[int(version[1])] = known
-    return registry[versions[max(versions)]] if versions else None
+            versions[int(version[1])] = spec
+    if not versions:
+        return None
+    return versions[max(versions)]
 
 
 def _packages_here() -> str:
     """Packages that are installed here and built on Gymnasium, in words; empty without any."""
     modules = set()
     for module, wheels in metadata.packages_distributions().items():
-        requirements = [wanted for wheel in wheels for wanted in metadata.requires(wheel) or ()]
-        is_for_environments = any(re.match(r"gymnasium\b(?!-)", wanted) for wanted in requirements)
+        requirements: list[str] = []
+        for wheel in wheels:
+            requirements += metadata.requires(wheel) or ()
+        is_for_environments = any(re.match(r"gymnasium\b(?!-)", requirement) for requirement in requirements)
         if is_for_environments and not module.startswith(("_", "sightline", "stable_baselines3", "sb3_contrib")):
             modules.add(module)
-    return f" (built on Gymnasium and installed here: {', '.join(sorted(modules))})" if modules else ""
+    if not modules:
+        return ""
+    return f" (built on Gymnasium and installed here: {', '.join(sorted(modules))})"
 
 
 # -- modules -----------------------------------------------------------------------------------------------------------
@@ -196,8 +202,9 @@ def _import(name: str) -> ModuleType:
         raise BadInput(_no_module(name.replace("-", "_")) or str(error)) from error
     except BadInput as error:
         cause = error.__cause__
-        advice = "" if cause is None or isinstance(cause, ModuleNotFoundError) else drawing_advice(cause)
-        raise BadInput(f"{error}{advice}") from error
+        if cause is None or isinstance(cause, ModuleNotFoundError):
+            raise BadInput(str(error)) from error
+        raise BadInput(f"{error}{drawing_advice(cause)}") from error
     IDS_OF_MODULES.setdefault(module.__name__, set()).update(set(registry) - before)
     return module
 
@@ -245,13 +252,14 @@ def _call_what_registers(module: ModuleType) -> None:
 def _not_in_module(module: ModuleType, module_name: str, attribute: str) -> str:
     """The line for a name that a module, or a file, neither holds nor registers."""
     root = module.__name__.split(".")[0]
-    # Where something else imported it before, its ids are told by where their classes are.
-    ids = sorted(IDS_OF_MODULES.get(module.__name__, ())) or [
-        known for known, spec in registry.items() if str(spec.entry_point).startswith((f"{root}.", f"{root}:"))
-    ]
-    what = f"{'file' if module_name.endswith('.py') else 'module'} '{module_name}' has no '{attribute}'"
+    ids = sorted(IDS_OF_MODULES.get(module.__name__, ()))
+    if not ids:
+        # Where something else imported it before, its ids are told by where their classes are.
+        inside = (f"{root}.", f"{root}:")
+        ids = [env_id for env_id, spec in registry.items() if str(spec.entry_point).startswith(inside)]
+    kind = "file" if module_name.endswith(".py") else "module"
+    what = f"{kind} '{module_name}' has no '{attribute}'{_hidden(module)}"
     makers = [name for name, member in vars(module).items() if not name.startswith("_") and _returns_env(member)]
-    what += _hidden(module)
     if not (ids or makers):
         return f"{what}, nor any environment class, and it registers none with Gymnasium"
     return f"{what}{nearest(attribute, [*ids, *makers])}"
@@ -288,14 +296,16 @@ OLD_API = (
 
 
 def _returns_env(build: Any) -> bool:
-    made = build
+    """Whether a class, or a function by its annotation, makes an environment."""
+    result = build
     if not isinstance(build, type):
         try:
-            made = typing.get_type_hints(build).get("return")
+            result = typing.get_type_hints(build).get("return")
         except (TypeError, NameError, AttributeError):
-            made = None
-        made = typing.get_origin(made) or made
-    return isinstance(made, type) and issubclass(made, gymnasium.Env)
+            return False
+        # `gymnasium.Env[…]` stands for the class `gymnasium.Env`.
+        result = typing.get_origin(result) or result
+    return isinstance(result, type) and issubclass(result, gymnasium.Env)
 
 
 def _is_of_old_gym(build: Any) -> bool:

@@ -41,7 +41,10 @@ def joined(observations: Sequence[Observations]) -> Observations:
     """Observations of several steps, [M, …], one after the other."""
     first = observations[0]
     if isinstance(first, dict):
-        return {name: np.concatenate([dict(each)[name] for each in observations]) for name in first}
+        parts: dict[str, np.ndarray] = {}
+        for name in first:
+            parts[name] = np.concatenate([dict(each)[name] for each in observations])
+        return parts
     return np.concatenate([np.asarray(each) for each in observations])
 
 
@@ -69,7 +72,9 @@ def bytes_of(space: spaces.Space[Any]) -> int:
 
 def count(observations: Observations) -> int:
     """N."""
-    return len(next(iter(observations.values())) if isinstance(observations, dict) else observations)
+    if isinstance(observations, dict):
+        return len(next(iter(observations.values())))
+    return len(observations)
 
 
 def named(observations: Observations, name: str) -> dict[str, np.ndarray]:
@@ -79,27 +84,27 @@ def named(observations: Observations, name: str) -> dict[str, np.ndarray]:
     return {name: observations}
 
 
-def same(one: Observations, other: Any) -> bool:
+def same(first: Observations, second: Any) -> bool:
     """True if all parts are equal."""
-    if isinstance(one, dict) or isinstance(other, dict):
-        if not (isinstance(one, dict) and isinstance(other, dict)) or one.keys() != other.keys():
+    if isinstance(first, dict) or isinstance(second, dict):
+        if not (isinstance(first, dict) and isinstance(second, dict)) or first.keys() != second.keys():
             return False
-        return all(same(part, other[name]) for name, part in one.items())
-    return np.array_equal(one, np.asarray(other), equal_nan=True)
+        return all(same(part, second[name]) for name, part in first.items())
+    return np.array_equal(first, np.asarray(second), equal_nan=True)
 
 
-def nearly_same(one: Observations, other: Any, tolerance: float = 1e-6) -> bool:
+def nearly_same(first: Observations, second: Any, tolerance: float = 1e-6) -> bool:
     """True if all parts are equal but for what is lost in rounding.
 
     Args:
         tolerance: relative and absolute difference.
     """
-    if isinstance(one, dict) or isinstance(other, dict):
-        if not (isinstance(one, dict) and isinstance(other, dict)) or one.keys() != other.keys():
+    if isinstance(first, dict) or isinstance(second, dict):
+        if not (isinstance(first, dict) and isinstance(second, dict)) or first.keys() != second.keys():
             return False
-        return all(nearly_same(part, other[name], tolerance) for name, part in one.items())
-    array = np.asarray(other)
-    return one.shape == array.shape and np.allclose(one, array, tolerance, tolerance, equal_nan=True)
+        return all(nearly_same(part, second[name], tolerance) for name, part in first.items())
+    array = np.asarray(second)
+    return first.shape == array.shape and np.allclose(first, array, tolerance, tolerance, equal_nan=True)
 
 
 def misfit(space: spaces.Space[Any], state: Any) -> str | None:
@@ -117,9 +122,9 @@ def misfit(space: spaces.Space[Any], state: Any) -> str | None:
         return f"that is not an array of numbers: {state!r:.60}"
     if space.shape is not None and numbers.shape != space.shape:
         return f"of shape {list(numbers.shape)} where its observation_space says {list(space.shape)}"
-    wanted = numbers.dtype if space.dtype is None else space.dtype
-    if numbers.dtype != wanted and not np.can_cast(numbers.dtype, wanted, "same_kind"):
-        return f"of dtype {numbers.dtype} where its observation_space says {wanted}"
+    # float64 where the space says float32 is taken, floats where it says whole numbers are not.
+    if space.dtype is not None and not np.can_cast(numbers.dtype, space.dtype, "same_kind"):
+        return f"of dtype {numbers.dtype} where its observation_space says {space.dtype}"
     if numbers.dtype.kind in "fc" and not np.isfinite(numbers).all():
         return "with NaN in it" if np.isnan(numbers).any() else "with an infinite number in it"
     return None

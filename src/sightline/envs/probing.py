@@ -34,7 +34,7 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Probe:
-    """What a few random steps of an environment told.
+    """Findings of a few random steps of an environment.
 
     Attributes:
         steps: how many were made.
@@ -81,23 +81,29 @@ def probe(env: gymnasium.Env[Any, Any], frames: bool, steps: int = STEPS, seed: 
         Exception: whatever the environment raises.
     """
     actions = random_actions(env, seed)
-    watch, clock = PictureWatch(), _Clock()
+    watch = PictureWatch()
+    clock = _Clock()
     pictures: list[np.ndarray] = []
     infos: list[dict[str, Any]] = []
     rewards: list[float | None] = []
-    episodes, begins = 1, False
+    episodes = 1
+    begins = False
 
     def draw() -> np.ndarray:
         with clock("frame"):
             return rgb_frame(env)
 
+    # Two resets with one seed should give one state, and one picture of it.
     first, info = env.reset(seed=seed)
-    first, infos = copy.deepcopy(first), [info]
+    first = copy.deepcopy(first)
+    infos.append(info)
     opening = draw() if frames else None
     observed, _ = env.reset(seed=seed)
-    unrepeated = None if equal(first, observed, ROUNDING) else "observation"
+    unrepeated = None
+    if not equal(first, observed, ROUNDING):
+        unrepeated = "observation"
     if opening is not None:
-        pictures = [draw()]
+        pictures.append(draw())
         watch.see(pictures, observed)
         if unrepeated is None and not np.array_equal(opening, pictures[0]):
             unrepeated = "picture"
@@ -109,25 +115,29 @@ def probe(env: gymnasium.Env[Any, Any], frames: bool, steps: int = STEPS, seed: 
             observed, reward, terminated, truncated, info = env.step(next(actions))
         infos.append(info)
         rewards.append(scalar_reward(reward))
+        # After steps 1, 2, 4, 8, …: a picture may take much longer than a step.
         if frames and len(rewards).bit_count() == 1:
             pictures.append(draw())
             watch.see(pictures[-1:], observed, [begins])
             begins = False
         if terminated or truncated:
             env.reset(seed=seed + episodes)
-            episodes, begins = episodes + 1, True
+            episodes += 1
+            begins = True
     # One picture alone, of an environment that was only reset, tells nothing.
-    trouble = watch.trouble_with(f"all pictures of {len(rewards)} random steps") if rewards else None
+    trouble = None
+    if rewards:
+        trouble = watch.trouble_with(f"all pictures of {len(rewards)} random steps")
     return Probe(
-        len(rewards),
-        np.stack(pictures) if pictures else np.zeros((0, 1, 1, 3), np.uint8),
-        trouble,
-        unrepeated,
-        any(stated_success(info) is not None for info in infos),
-        tuple(rewards),
-        episodes > 1,
-        clock.mean("step"),
-        clock.mean("frame"),
+        steps=len(rewards),
+        pictures=np.stack(pictures) if pictures else np.zeros((0, 1, 1, 3), np.uint8),
+        picture_trouble=trouble,
+        unrepeated=unrepeated,
+        states_success=any(stated_success(info) is not None for info in infos),
+        own_rewards=tuple(rewards),
+        ended=episodes > 1,
+        step_seconds=clock.mean("step"),
+        frame_seconds=clock.mean("frame"),
     )
 
 
@@ -144,7 +154,8 @@ class _Clock:
 
     def __init__(self) -> None:
         self._seconds: dict[str, list[float]] = {}
-        self._name, self._began = "", 0.0
+        self._name = ""
+        self._began = 0.0
 
     def __call__(self, name: str) -> _Clock:
         self._name = name

@@ -78,4 +78,6 @@ def _rendered(env: gymnasium.Env[Any, Any]) -> Any:
     # Some environments draw on one canvas all the time, and the reset that follows would draw over this frame.
     # Its form is checked where it is read: an exception here would end a worker process.
     frame = rendered_by(env)
-    return None if frame is None else to_array(frame).copy()
+    if frame is None:
+        return None
+    return to_array(frame).copy()

@@ -34,8 +34,9 @@ DRAWING_TROUBLE = {
 
 def variables_contradict() -> bool:
     """Whether MuJoCo cannot be loaded since PyOpenGL was told of another renderer than MuJoCo."""
-    chosen, of_pyopengl = os.environ.get("MUJOCO_GL", "").lower(), os.environ.get("PYOPENGL_PLATFORM", "").lower()
-    return chosen in ("egl", "osmesa") and of_pyopengl not in ("", chosen)
+    of_mujoco = os.environ.get("MUJOCO_GL", "").lower()
+    of_pyopengl = os.environ.get("PYOPENGL_PLATFORM", "").lower()
+    return of_mujoco in ("egl", "osmesa") and of_pyopengl not in ("", of_mujoco)
 
 
 def drawing_advice(error: BaseException) -> str:
@@ -69,8 +70,8 @@ def prepare_rendering(render: bool = True) -> None:
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # no simulator has to be heard, and most machines have no sound
     # Without these, they look for a display, and fail or complain where there is none although they could draw.
     if sys.platform == "linux" and not os.environ.get("DISPLAY"):
-        asked = os.environ.get("PYOPENGL_PLATFORM", "")
-        os.environ.setdefault("MUJOCO_GL", asked if asked in ("egl", "osmesa") else "egl")
+        platform = os.environ.get("PYOPENGL_PLATFORM", "")
+        os.environ.setdefault("MUJOCO_GL", platform if platform in ("egl", "osmesa") else "egl")
         os.environ.setdefault("PYGLET_HEADLESS", "1")
         if not os.environ.get("WAYLAND_DISPLAY"):
             os.environ.setdefault("SDL_VIDEODRIVER", "offscreen")

@@ -46,7 +46,7 @@ class ObservedPart:
     Attributes:
         name: keys that lead to it, with dots between; empty for an observation of one part.
         path: these keys.
-        given: its own space.
+        own_space: of the environment's.
         space: of what is read.
         read: makes the one of the other.
         words: what it is, for people.
@@ -54,7 +54,7 @@ class ObservedPart:
 
     name: str
     path: tuple[Any, ...]
-    given: spaces.Space[Any]
+    own_space: spaces.Space[Any]
     space: spaces.Box
     read: Callable[[Any], np.ndarray]
     words: str
@@ -70,13 +70,17 @@ class ObservedPart:
                 observation = observation[key]
             except (KeyError, IndexError, TypeError):
                 raise Misfit(f"without '{self.name}', which its observation_space has") from None
-        wrong = misfit(self.given, observation) if isinstance(self.given, spaces.Box) else None
-        try:
-            if wrong is None:
+        wrong = None
+        if isinstance(self.own_space, spaces.Box):
+            wrong = misfit(self.own_space, observation)
+        if wrong is None:
+            try:
                 return self.read(observation)
-        except Misfit as error:
-            wrong = str(error)
-        raise Misfit(f"whose part '{self.name}' is one {wrong}" if self.name else wrong)
+            except Misfit as error:
+                wrong = str(error)
+        if self.name:
+            wrong = f"whose part '{self.name}' is one {wrong}"
+        raise Misfit(wrong)
 
 
 class ObservedParts(gymnasium.ObservationWrapper[Any, Any, Any]):
@@ -93,10 +97,14 @@ class ObservedParts(gymnasium.ObservationWrapper[Any, Any, Any]):
         self, env: gymnasium.Env[Any, Any], parts: Sequence[ObservedPart], left_out: dict[str, str], tells: bool
     ) -> None:
         super().__init__(env)
-        self._parts, self._left_out, self._tells = parts, left_out, tells
+        self._parts = parts
+        self._left_out = left_out
+        self._tells = tells
+        # Vectors are joined into one; pictures stay apart from them.
         self._joins = len(parts) > 1 and not any(is_picture(part.space) for part in parts)
         if self._joins:
-            low, high = (np.concatenate([getattr(part.space, side) for part in parts]) for side in ("low", "high"))
+            low = np.concatenate([part.space.low for part in parts])
+            high = np.concatenate([part.space.high for part in parts])
             self.observation_space = spaces.Box(low, high, dtype=np.float32)
         elif len(parts) > 1:
             self.observation_space = spaces.Dict({part.name: part.space for part in parts})
@@ -120,30 +128,41 @@ class ObservedParts(gymnasium.ObservationWrapper[Any, Any, Any]):
         """
         if not self._tells:
             return None
-        named = []
+        read = []
         for part in self._parts:
-            how = ", convolutions" if convolves and is_convolved(part.space) else " as plain numbers"
-            words = part.words + (how if is_picture(part.space) else "")
-            named.append(f"{part.name} ({words})" if part.name else f"a {words}")
-        line = f"the policy reads {_listed(named)}"
-        without = [f"{name} ({why})" if why else name for name, why in self._left_out.items()]
-        return f"{line}; left out: {_listed(without)}" if without else line
+            words = part.words
+            if is_picture(part.space):
+                goes_through_convolutions = convolves and is_convolved(part.space)
+                words += ", convolutions" if goes_through_convolutions else " as plain numbers"
+            read.append(f"{part.name} ({words})" if part.name else f"a {words}")
+        line = f"the policy reads {_listed(read)}"
+        if not self._left_out:
+            return line
+        left_out = []
+        for name, why in self._left_out.items():
+            left_out.append(f"{name} ({why})" if why else name)
+        return f"{line}; left out: {_listed(left_out)}"
 
 
 def _listed(words: Sequence[str]) -> str:
+    """Words with commas and an "and"; at most `LISTED` of them, and the number of the rest."""
     if len(words) > LISTED:
         words = [*words[:LISTED], f"{len(words) - LISTED} more"]
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+    if len(words) == 1:
+        return words[0]
+    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def what_is_read(env: gymnasium.Env[Any, Any], convolves: bool) -> str | None:
+def describe_observations(env: gymnasium.Env[Any, Any], convolves: bool) -> str | None:
     """What a policy reads of an adapted environment's observations, in one line; None where that is nothing special.
 
     Args:
         convolves: whether the policy has convolutions.
     """
-    parts = next((layer for layer in layers_of(env) if isinstance(layer, ObservedParts)), None)
-    return None if parts is None else parts.describe(convolves)
+    for layer in layers_of(env):
+        if isinstance(layer, ObservedParts):
+            return layer.describe(convolves)
+    return None
 
 
 def adapted_to_learners(
@@ -206,14 +225,22 @@ def _is_plain(space: spaces.Space[Any]) -> bool:
 def _in_parts(env: gymnasium.Env[Any, Any], env_id: str, rescale: bool, keys: Sequence[str]) -> gymnasium.Env[Any, Any]:
     """Read the parts of an environment's observations one by one."""
     whole = env.observation_space
-    leaves = {".".join(map(str, path)): (path, leaf) for path, leaf in _leaves(whole)}
-    if len(leaves) < sum(1 for _ in _leaves(whole)):
-        raise BadInput(
-            f"two parts of the observations of '{env_id}' have one name once dots join their keys; rename one"
-        )
-    chosen = _chosen_names(list(leaves), keys, env_id)
-    unreadable = {name: why for name, (_, leaf) in leaves.items() if name in chosen and (why := _unreadable(leaf))}
-    readable = {name: leaves[name] for name in chosen if name not in unreadable}
+    leaves: dict[str, tuple[tuple[Any, ...], spaces.Space[Any]]] = {}
+    for path, leaf in _leaves(whole):
+        name = ".".join(map(str, path))
+        if name in leaves:
+            raise BadInput(
+                f"two parts of the observations of '{env_id}' have one name once dots join their keys; rename one"
+            )
+        leaves[name] = (path, leaf)
+    readable = {}
+    unreadable = {}
+    for name in _selected_names(list(leaves), keys, env_id):
+        why = _unreadable(leaves[name][1])
+        if why is None:
+            readable[name] = leaves[name]
+        else:
+            unreadable[name] = why
     if not readable:
         kinds = " and ".join(sorted(set(unreadable.values()))) or "empty"
         raise BadInput(
@@ -225,11 +252,14 @@ def _in_parts(env: gymnasium.Env[Any, Any], env_id: str, rescale: bool, keys: Se
         raise BadInput(f"observation_keys: '{name}' of '{env_id}' is {why}, which a policy on states cannot read")
     parts = [_part(name, path, leaf, len(readable) == 1) for name, (path, leaf) in readable.items()]
     has_pictures = any(is_picture(part.space) for part in parts)
+    # Vectors beside pictures are rescaled part by part; a vector alone is rescaled as a whole afterwards.
     if rescale and has_pictures and len(parts) > 1:
-        parts = [part if is_picture(part.space) else _rescaled(part, env_id) for part in parts]
+        for i, part in enumerate(parts):
+            if not is_picture(part.space):
+                parts[i] = _rescaled(part, env_id)
     left_out = {name: unreadable.get(name, "") for name in leaves if name not in readable}
     # Nothing is to be told of numbers, nor of a picture that SB3 takes for one.
-    changes = not is_picture(whole) and any(_picture(leaf) for _, leaf in readable.values())
+    changes = not is_picture(whole) and any(_picture(part.own_space) for part in parts)
     return ObservedParts(env, parts, left_out, bool(left_out) or changes)
 
 
@@ -248,7 +278,7 @@ def _leaves(
         yield from _leaves(part, (*path, key))
 
 
-def _chosen_names(names: Sequence[str], keys: Sequence[str], env_id: str) -> list[str]:
+def _selected_names(names: Sequence[str], keys: Sequence[str], env_id: str) -> list[str]:
     """The names of the parts that are wanted, in the order of the space.
 
     Raises:
@@ -257,15 +287,16 @@ def _chosen_names(names: Sequence[str], keys: Sequence[str], env_id: str) -> lis
     if keys and list(names) == [""]:
         raise BadInput(f"observations of '{env_id}' are no dictionary; leave out observation_keys")
     for key in keys:
-        if not any(_is_within(name, key) for name in names):
+        if not any(_is_within(name, [key]) for name in names):
             raise BadInput(
                 f"observation_keys: observations of '{env_id}' have no part '{key}'; their parts are {_listed(names)}"
             )
-    return [name for name in names if not keys or any(_is_within(name, key) for key in keys)]
+    return [name for name in names if not keys or _is_within(name, keys)]
 
 
-def _is_within(name: str, key: str) -> bool:
-    return name == key or name.startswith(f"{key}.")
+def _is_within(name: str, keys: Sequence[str]) -> bool:
+    """Whether a part is one of those that keys name, or part of one."""
+    return any(name == key or name.startswith(f"{key}.") for key in keys)
 
 
 def _unreadable(space: spaces.Space[Any]) -> str | None:
@@ -281,7 +312,9 @@ def _unreadable(space: spaces.Space[Any]) -> str | None:
         flat = None
     if not isinstance(flat, spaces.Box):
         return f"of the kind {type(space).__name__}"
-    return None if math.prod(flat.shape) else "empty"
+    if not math.prod(flat.shape):
+        return "empty"
+    return None
 
 
 def _holds_text(space: spaces.Space[Any]) -> bool:
@@ -295,17 +328,19 @@ def _part(name: str, path: tuple[Any, ...], leaf: spaces.Space[Any], is_alone: b
     """How a part is read."""
     picture = _picture(leaf)
     if picture is not None and (picture.is_convolved or (is_alone and leaf.dtype == np.uint8)):
-        shown = spaces.Box(0, 255, picture.shape, np.uint8)
-        return ObservedPart(name, path, leaf, shown, picture.read, picture.words)
+        space = spaces.Box(0, 255, picture.shape, np.uint8)
+        return ObservedPart(name, path, leaf, space, picture.read, picture.words)
     if picture is not None:
         size = math.prod(leaf.shape or ())
         words = f"{picture.size} picture as {size} numbers from 0 to 1"
-        return ObservedPart(name, path, leaf, spaces.Box(0, 1, (size,), np.float32), picture.fractions, words)
+        space = spaces.Box(0, 1, (size,), np.float32)
+        return ObservedPart(name, path, leaf, space, picture.fractions, words)
     flat: Any = spaces.flatten_space(leaf)
     with np.errstate(over="ignore"):
         space = spaces.Box(flat.low.astype(np.float32), flat.high.astype(np.float32), dtype=np.float32)
     size = len(space.low)
-    return ObservedPart(name, path, leaf, space, _reader(leaf), f"{size} number{'' if size == 1 else 's'}")
+    words = "1 number" if size == 1 else f"{size} numbers"
+    return ObservedPart(name, path, leaf, space, _reader(leaf), words)
 
 
 def _reader(leaf: spaces.Space[Any]) -> Callable[[Any], np.ndarray]:
@@ -315,14 +350,17 @@ def _reader(leaf: spaces.Space[Any]) -> Callable[[Any], np.ndarray]:
         return np.array(value, np.float32).reshape(-1)
 
     def flat(value: Any) -> np.ndarray:
-        array = np.asarray(value) if isinstance(leaf, spaces.Discrete) else None
-        if array is not None and array.size == 1 and array.dtype.kind in "iu":
-            value = int(array.item())
+        if isinstance(leaf, spaces.Discrete):
+            array = np.asarray(value)
+            if array.size == 1 and array.dtype.kind in "iu":
+                value = int(array.item())
         if not leaf.contains(value):
             raise Misfit(f"that its observation_space does not hold: {value!r:.60}")
         return np.asarray(spaces.flatten(leaf, value), np.float32).reshape(-1)
 
-    return numbers if isinstance(leaf, spaces.Box) else flat
+    if isinstance(leaf, spaces.Box):
+        return numbers
+    return flat
 
 
 def _rescaled(part: ObservedPart, env_id: str) -> ObservedPart:
@@ -332,11 +370,14 @@ def _rescaled(part: ObservedPart, env_id: str) -> ObservedPart:
         BadInput: they say nothing.
     """
     _check_bounds(part.space, f"'{part.name}' in the observations of '{env_id}'")
-    low, span = part.space.low, part.space.high - part.space.low
+    low = part.space.low
+    span = part.space.high - low
+
+    def read(value: Any) -> np.ndarray:
+        return np.asarray(2 * (part.read(value) - low) / span - 1, np.float32)
+
     space = spaces.Box(-1, 1, part.space.shape, np.float32)
-    return replace(
-        part, space=space, read=lambda value: np.asarray(2 * (part.read(value) - low) / span - 1, np.float32)
-    )
+    return replace(part, space=space, read=read)
 
 
 def _check_bounds(space: spaces.Space[Any], what: str) -> None:
@@ -378,9 +419,12 @@ class _Picture:
 
     @property
     def words(self) -> str:
-        channels = "" if self.shape[0] in (1, 3) else f" of {self.shape[0]} channels"
-        rounded = ", rounded to 256 levels" if self.rounds else ""
-        return f"{self.size} picture{channels}{rounded}"
+        words = f"{self.size} picture"
+        if self.shape[0] not in (1, 3):
+            words += f" of {self.shape[0]} channels"
+        if self.rounds:
+            words += ", rounded to 256 levels"
+        return words
 
     def read(self, value: Any) -> np.ndarray:
         """uint8[C, H, W]."""
@@ -413,22 +457,31 @@ def _picture(space: spaces.Space[Any]) -> _Picture | None:
     """
     if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3, 4) or not math.prod(space.shape):
         return None
-    low, high = (float(side.flat[0]) for side in (space.low, space.high))
+    low = float(space.low.flat[0])
+    high = float(space.high.flat[0])
     if (low, high) not in COLOURS or not ((space.low == low).all() and (space.high == high).all()):
         return None
+    # Axes of the channels: none of [H, W], one of [H, W, C], two of [K, H, W, C].
     count = len(space.shape) - 2
-    of_channels = tuple(sorted(np.argsort(space.shape, kind="stable")[:count].tolist()))
-    of_places = tuple(axis for axis in range(len(space.shape)) if axis not in of_channels)
-    height, width = (space.shape[axis] for axis in of_places)
-    channels = math.prod(space.shape[axis] for axis in of_channels)
-    rounds = np.dtype(space.dtype).kind == "f"
+    channel_axes = tuple(sorted(np.argsort(space.shape, kind="stable")[:count].tolist()))
+    side_axes = tuple(axis for axis in range(len(space.shape)) if axis not in channel_axes)
+    height, width = (space.shape[axis] for axis in side_axes)
+    channels = math.prod(space.shape[axis] for axis in channel_axes)
     picture = _Picture(
-        (*of_channels, *of_places), (channels, height, width), f"{height}x{width}", int(low), int(high), rounds
+        axes=(*channel_axes, *side_axes),
+        shape=(channels, height, width),
+        size=f"{height}x{width}",
+        low=int(low),
+        high=int(high),
+        rounds=np.dtype(space.dtype).kind == "f",
     )
     is_bytes = space.dtype == np.uint8 and (low, high) == (0, 255)
     if is_bytes and not picture.is_convolved and (channels > min(height, width) or count == 2):
+        # What SB3 would take for a picture, and could not convolve, is laid out as a single row.
         return replace(picture, shape=(1, 1, math.prod(space.shape)))
     if is_bytes or (high == 255 and count > 0):
         return picture
     is_table = channels > CHANNELS or not picture.is_convolved or (count == 0 and low < 0)
-    return None if is_table else picture
+    if is_table:
+        return None
+    return picture

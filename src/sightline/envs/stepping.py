@@ -166,7 +166,8 @@ class CheckedEnv:
     def _shrunk(self, frame: np.ndarray) -> np.ndarray:
         if self._shrink is None:
             return frame
-        return self._shrink(frame[None])[0]
+        smaller: np.ndarray = self._shrink(frame[None])[0]
+        return smaller
 
     def replay(self, seed: int, actions: Sequence[Any], draws: Sequence[bool]) -> Any:
         """Repeat an episode that had not ended.

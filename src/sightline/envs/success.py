@@ -51,8 +51,10 @@ def with_success(info: Mapping[str, Any], owner: str = "the environment") -> dic
         BadInput: as `stated_success`.
     """
     success = stated_success(info, owner)
-    others = {key: value for key, value in info.items() if key not in KEYS}
-    return others if success is None else others | {"success": success}
+    infos = {key: value for key, value in info.items() if key not in KEYS}
+    if success is not None:
+        infos["success"] = success
+    return infos
 
 
 def truth(value: Any, what: str, advice: str = SAY_WHAT_IT_IS) -> bool:

@@ -81,7 +81,9 @@ class Task:
         """Who can act: `control` (a policy on states, or on the picture of a game) and `agent`."""
         if self.text_actions:
             return ("agent",)
-        return ("control", "agent") if self.is_game or self.prompt else ("control",)
+        if self.is_game or self.prompt:
+            return ("control", "agent")
+        return ("control",)
 
 
 def find_task(env: str) -> Task:
@@ -92,7 +94,7 @@ def find_task(env: str) -> Task:
     """
     if env not in registry.names("env"):
         return Task(name=env, env=env)
-    found = registry.find("env", env)
-    if not isinstance(found, Task):
+    task = registry.find("env", env)
+    if not isinstance(task, Task):
         raise BadInput(f"the environment '{env}' is not a sightline.envs.tasks.Task; its package must register one")
-    return found
+    return task

@@ -37,8 +37,12 @@ class PictureWatch:
         self._pictures: list[np.ndarray] = []
         self._opening: list[np.ndarray] = []  # the first picture of each present episode
         self._observed: Any = None
-        self._drawn = self._redrawn = np.zeros(0, bool)
-        self._moves = self._moves_within = 0
+        # bool[N]: whether the picture differed from the first of all, and from the first of its episode.
+        self._drawn = np.zeros(0, bool)
+        self._redrawn = np.zeros(0, bool)
+        # How often what is observed has changed, and how often without the start of an episode.
+        self._moves = 0
+        self._moves_within = 0
 
     def see(
         self, pictures: Sequence[np.ndarray] | np.ndarray, observed: Any, begins: Sequence[bool] | np.ndarray = ()
@@ -55,7 +59,8 @@ class PictureWatch:
             self._pictures = [np.array(picture) for picture in pictures]
             self._opening = list(self._pictures)
             self._observed = copy.deepcopy(observed)
-            self._drawn, self._redrawn = (np.zeros(len(pictures), bool) for _ in range(2))
+            self._drawn = np.zeros(len(pictures), bool)
+            self._redrawn = np.zeros(len(pictures), bool)
             return
         for i, picture in enumerate(pictures):
             self._drawn[i] = self._drawn[i] or not np.array_equal(self._pictures[i], picture)
@@ -85,7 +90,9 @@ class PictureWatch:
             return "blank"
         if self._moves and not self._drawn.any():
             return "still"
-        return "frozen" if self._moves_within >= MOVES and not self._redrawn.any() else None
+        if self._moves_within >= MOVES and not self._redrawn.any():
+            return "frozen"
+        return None
 
     @property
     def trouble(self) -> str | None:
@@ -96,9 +103,12 @@ class PictureWatch:
         """As `trouble`, by other words for the pictures that were seen."""
         flaw = self.flaw
         if flaw == "blank":
-            blank, count = self._blank(), len(self._pictures)
+            blank = self._blank()
+            count = len(self._pictures)
             colour = tuple(self._pictures[blank[0]][0, 0].tolist())
-            owner = "" if len(blank) == count else f" of environment {blank[0] + 1} of {count}"
+            owner = ""
+            if len(blank) < count:
+                owner = f" of environment {blank[0] + 1} of {count}"
             return f"{pictures}{owner} are of one colour, {colour}; {REMEDY}"
         if flaw == "still":
             return f"{pictures} are the same, though what is observed changes; {REMEDY}"
@@ -113,20 +123,23 @@ class PictureWatch:
         """Environments whose pictures are all of one colour."""
         if self.steps == 0:
             return []
-        return [int(i) for i in np.flatnonzero(~self._drawn) if (self._pictures[i] == self._pictures[i][0, 0]).all()]
+        unchanged = np.flatnonzero(~self._drawn).tolist()
+        return [i for i in unchanged if (self._pictures[i] == self._pictures[i][0, 0]).all()]
 
 
-def equal(one: Any, other: Any, tolerance: float = 0.0) -> bool:
+def equal(first: Any, second: Any, tolerance: float = 0.0) -> bool:
     """Whether two observations are the same: arrays, numbers, text, and dictionaries or tuples of them.
 
     Args:
         tolerance: greatest difference of numbers, as a share of them or in itself.
     """
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(equal(one[key], other[key], tolerance) for key in one)
-    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
-        return len(one) == len(other) and all(equal(a, b, tolerance) for a, b in zip(one, other, strict=True))
-    first, second = to_array(one), to_array(other)
-    if tolerance and first.shape == second.shape and first.dtype.kind in "fc" and second.dtype.kind in "fc":
-        return bool(np.allclose(first, second, tolerance, tolerance, equal_nan=True))
-    return bool(np.array_equal(first, second))
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() == second.keys() and all(equal(first[key], second[key], tolerance) for key in first)
+    if isinstance(first, tuple | list) and isinstance(second, tuple | list):
+        return len(first) == len(second) and all(equal(a, b, tolerance) for a, b in zip(first, second, strict=True))
+    array = to_array(first)
+    other_array = to_array(second)
+    are_floats = array.dtype.kind in "fc" and other_array.dtype.kind in "fc"
+    if tolerance and array.shape == other_array.shape and are_floats:
+        return bool(np.allclose(array, other_array, tolerance, tolerance, equal_nan=True))
+    return bool(np.array_equal(array, other_array))

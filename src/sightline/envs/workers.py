@@ -65,15 +65,17 @@ class Worker:
         leave_unguarded_script()
         # Spawned, not forked: OpenGL and torch's threads do not survive a fork.
         context = multiprocessing.get_context("spawn")
-        self._pipe, there = context.Pipe()
-        self._process = context.Process(target=_serve, args=(there, _packed(make)), name=WORKER)
+        self._pipe, its_end = context.Pipe()
+        self._process = context.Process(target=_serve, args=(its_end, _packed(make)), name=WORKER)
         self._calls = 0
+        self._answers = 0
+        self._last_answer = time.monotonic()
         self._replies: dict[int, tuple[bool, Any]] = {}
+        """Answers that nobody has asked for so far, by the number of the call."""
         self._died: WorkerDied | None = None
-        self._answers, self._heard = 0, time.monotonic()
         with safe_children():
             self._process.start()
-        there.close()
+        its_end.close()
         self.ready = self._result(0, None)
         """Waits until the object is made; raises what that raised."""
 
@@ -122,11 +124,11 @@ class Worker:
             self.kill()
 
     def _result(self, call: int, seconds: float | None) -> Callable[[], Any]:
-        begun = time.monotonic()
+        start = time.monotonic()
 
         def result() -> Any:
             while call not in self._replies:
-                self._receive(begun, seconds)
+                self._receive(start, seconds)
             succeeded, value = self._replies.pop(call)
             if not succeeded:
                 raise value
@@ -134,8 +136,8 @@ class Worker:
 
         return result
 
-    def _receive(self, begun: float, seconds: float | None) -> None:
-        """Take the next reply from the pipe."""
+    def _receive(self, start: float, seconds: float | None) -> None:
+        """Take the next reply from the pipe, for a call of the time `start` that may take `seconds`."""
         if self._died is not None:
             raise self._died
         if self._pipe.closed:
@@ -145,14 +147,14 @@ class Worker:
             if self._process.exitcode is not None and not self._pipe.poll():
                 raise self._death()
             # A process that holds several objects may have been busy with a call before this one.
-            if seconds is not None and time.monotonic() - max(begun, self._heard) > seconds:
+            if seconds is not None and time.monotonic() - max(start, self._last_answer) > seconds:
                 self.kill()
                 raise self._death(f"no answer within step_timeout={seconds:g} seconds")
         try:
             reply = self._pipe.recv_bytes()
         except (EOFError, OSError):
             raise self._death() from None
-        self._heard = time.monotonic()
+        self._last_answer = time.monotonic()
         # Calls are answered in their order.
         self._replies[self._answers] = _unpacked(reply)
         self._answers += 1
@@ -262,8 +264,10 @@ def _reason(code: int | None) -> str:
         return "its pipe was closed"
     if code >= 0:
         return f"it ended with exit code {code}"
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-    return f"{name}; out of memory?" if -code == signal.SIGKILL else name
+    number = -code
+    if number == signal.SIGKILL:
+        return "SIGKILL; out of memory?"
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def _packed(make: Callable[[], Any]) -> bytes:
@@ -290,7 +294,7 @@ def _serve(pipe: Connection, packed: bytes) -> None:
     leave_stops_to_parent()
     steady_standard_streams()
     try:
-        made = pickle.loads(packed).fn()
+        served = pickle.loads(packed).fn()
     except BaseException as error:
         pipe.send_bytes(_reply(False, _portable(error)))
         exit_now(1)
@@ -301,7 +305,7 @@ def _serve(pipe: Connection, packed: bytes) -> None:
         except (EOFError, OSError):
             break
         try:
-            reply = _reply(True, getattr(made, method)(*args, **options))
+            reply = _reply(True, getattr(served, method)(*args, **options))
         except BaseException as error:
             reply = _reply(False, _portable(error))
         try:
@@ -309,7 +313,7 @@ def _serve(pipe: Connection, packed: bytes) -> None:
         except OSError:
             break
     with contextlib.suppress(BaseException):  # nobody is left to be told
-        made.close()
+        served.close()
     exit_now(0)
 
 
