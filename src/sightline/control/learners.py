@@ -38,7 +38,7 @@ from sightline.control.sizes import transitions_kept
 from sightline.control.standardisation import ReadParts, StandardisedObservations
 from sightline.envs.actions import describe_actions
 from sightline.envs.observations import Observations
-from sightline.envs.spaces import CONVOLVED, is_convolved, is_picture, describe_observations
+from sightline.envs.spaces import CONVOLVED, describe_observations, is_convolved, is_picture
 from sightline.errors import BadInput, nearest, reason_of
 from sightline.evaluation.episodes import Policy
 from sightline.models.device import choose_device
