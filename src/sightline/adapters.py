@@ -118,11 +118,11 @@ def nethack(task: str = "NetHackScore-v0", render_mode: str | None = None, **opt
         gymnasium.error.DependencyNotInstalled: `nle` is missing.
     """
     _package("nle", "'nle>=1.2'")
-    known = [name for name, spec in gymnasium.registry.items() if str(spec.entry_point).startswith("nle.env")]
-    if not known:  # before 1.1 it was one of the old gym
+    tasks = [name for name, spec in gymnasium.registry.items() if str(spec.entry_point).startswith("nle.env")]
+    if not tasks:  # before 1.1 it was one of the old gym
         raise BadInput("this nle registers nothing with Gymnasium; pip install 'nle>=1.2'")
-    if task not in known:
-        raise BadInput(f"nle has no task '{task}', but {', '.join(sorted(known))}")
+    if task not in tasks:
+        raise BadInput(f"nle has no task '{task}', but {', '.join(sorted(tasks))}")
     keys = ("chars", "blstats", "tty_chars", "tty_colors", "tty_cursor")
     env = gymnasium.make(task, disable_env_checker=True, observation_keys=keys, **options)
     return NetHack(env, render_mode)
@@ -153,9 +153,9 @@ def _package(name: str, requirement: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         # What is missing may be something that the package needs and does not say.
-        is_itself = error.name is None or error.name.split(".")[0] == name
-        needed = requirement if is_itself else wheel_of(error.name or "")
-        raise gymnasium.error.DependencyNotInstalled(f"{error}; pip install {needed}") from error
+        if error.name is not None and error.name.split(".")[0] != name:
+            requirement = wheel_of(error.name)
+        raise gymnasium.error.DependencyNotInstalled(f"{error}; pip install {requirement}") from error
 
 
 class Crafter(gymnasium.Env[np.ndarray, np.int64]):
@@ -164,10 +164,11 @@ class Crafter(gymnasium.Env[np.ndarray, np.int64]):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
 
     def __init__(self, env: Any, render_mode: str | None, render_size: Size) -> None:
-        self._env, self.render_mode, self.render_size = env, render_mode, render_size
+        self._env = env
+        self.render_mode = render_mode
+        self.render_size = render_size
         self.action_names: tuple[str, ...] = tuple(env.action_names)
-        pictures = env.observation_space
-        self.observation_space = spaces.Box(0, 255, pictures.shape, np.uint8)
+        self.observation_space = spaces.Box(0, 255, env.observation_space.shape, np.uint8)
         self.action_space = spaces.Discrete(len(self.action_names))
 
     def reset(
@@ -175,7 +176,8 @@ class Crafter(gymnasium.Env[np.ndarray, np.int64]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         # It makes the seed of a world of its own seed and the number of its episode.
-        self._env._seed, self._env._episode = int(self.np_random.integers(2**31)), 0
+        self._env._seed = int(self.np_random.integers(2**31))
+        self._env._episode = 0
         first = self._env.reset()
         self._keep_order()
         return first, {}
@@ -200,8 +202,10 @@ class Crafter(gymnasium.Env[np.ndarray, np.int64]):
         """Keep each chunk's objects in the order in which they came; a set keeps them by their address in memory, and
         that order decides which animal disappears."""
         world = self._env._world
-        chunks = {key: _InOrder.fromkeys(one for one in world.objects if one in of) for key, of in world.chunks.items()}
-        world._chunks = defaultdict(_InOrder, chunks)
+        chunks: defaultdict[Any, Any] = defaultdict(_InOrder)
+        for key, members in world.chunks.items():
+            chunks[key] = _InOrder.fromkeys(member for member in world.objects if member in members)
+        world._chunks = chunks
 
 
 class _InOrder(dict[Any, None]):
@@ -223,8 +227,11 @@ class Robosuite(gymnasium.Env[np.ndarray, np.ndarray]):
         self, env: Any, camera: str, render_mode: str | None, render_size: Size, keys: list[str] | None
     ) -> None:
         wrappers = _package("robosuite.wrappers", ROBOSUITE)
-        self._task, self._env, self._camera = env, wrappers.GymWrapper(env, keys=keys), camera
-        self.render_mode, self.render_size = render_mode, render_size
+        self._task = env
+        self._env = wrappers.GymWrapper(env, keys=keys)
+        self._camera = camera
+        self.render_mode = render_mode
+        self.render_size = render_size
         self.observation_space = self._env.observation_space
         self.action_space = self._env.action_space
 
@@ -235,17 +242,17 @@ class Robosuite(gymnasium.Env[np.ndarray, np.ndarray]):
         number = int(self.np_random.integers(2**31))
         # Its samplers share this generator, so it stays the same object; older versions draw from numpy's own.
         self._task.rng.bit_generator.state = np.random.default_rng(number).bit_generator.state
-        old = getattr(self._task.sim, "_render_context_offscreen", None)
+        old_context = getattr(self._task.sim, "_render_context_offscreen", None)
         with _numpy_seeded(number):
             observation, _ = self._env.reset()
         # Each reset builds the simulation anew. What the old one has in OpenGL is freed in its own context, or buffers
         # of the same numbers would be freed in the new one's.
-        if old is not None and self._task.sim._render_context_offscreen is not old:
-            old.gl_ctx.make_current()
-            old.con.free()
-            old.gl_ctx.free()
+        if old_context is not None and self._task.sim._render_context_offscreen is not old_context:
+            old_context.gl_ctx.make_current()
+            old_context.con.free()
+            old_context.gl_ctx.free()
         # Half a gigabyte in circles of references would stay.
-        del old
+        del old_context
         gc.collect()
         return self._in_space(observation), {"success": self._success()}
 
@@ -285,15 +292,25 @@ def _numpy_seeded(seed: int) -> Iterator[None]:
         np.random.set_state(before)
 
 
-TERMINAL = np.array(
-    [
-        *((0, 0, 0), (170, 0, 0), (0, 170, 0), (170, 85, 0), (60, 60, 220), (170, 0, 170), (0, 170, 170)),
-        *((190, 190, 190), (90, 90, 90), (255, 85, 85), (85, 255, 85), (255, 255, 85), (110, 110, 255)),
-        *((255, 85, 255), (85, 255, 255), (255, 255, 255)),
-    ],
-    np.uint8,
-)
-"""Colours of a terminal, by number: RGB."""
+TERMINAL_COLOURS = [
+    "#000000",  # black
+    "#aa0000",  # red
+    "#00aa00",  # green
+    "#aa5500",  # brown
+    "#3c3cdc",  # blue
+    "#aa00aa",  # magenta
+    "#00aaaa",  # cyan
+    "#bebebe",  # grey
+    "#5a5a5a",  # dark grey
+    "#ff5555",  # light red
+    "#55ff55",  # light green
+    "#ffff55",  # yellow
+    "#6e6eff",  # light blue
+    "#ff55ff",  # light magenta
+    "#55ffff",  # light cyan
+    "#ffffff",  # white
+]
+"""Colours of a terminal, by number."""
 
 
 class NetHack(gymnasium.Env[dict[str, np.ndarray], np.int64]):
@@ -302,7 +319,8 @@ class NetHack(gymnasium.Env[dict[str, np.ndarray], np.int64]):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
 
     def __init__(self, env: gymnasium.Env[Any, Any], render_mode: str | None) -> None:
-        self._env, self.render_mode = env, render_mode
+        self._env = env
+        self.render_mode = render_mode
         game: Any = env.unwrapped
         self.action_names: tuple[str, ...] = tuple(_words(action) for action in game.actions)
         parts = env.observation_space
@@ -315,23 +333,24 @@ class NetHack(gymnasium.Env[dict[str, np.ndarray], np.int64]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         super().reset(seed=seed)
-        core, display = (int(number) for number in self.np_random.integers(2**31, size=2))
+        core, display = self.np_random.integers(2**31, size=2).tolist()
         game: Any = self._env.unwrapped
         game.seed(core, display, reseed=False)
         observation, info = self._env.reset()
-        return self._seen(observation), _with_success(info)
+        return self._map_and_numbers(observation), _with_success(info)
 
     def step(self, action: np.int64) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self._env.step(int(action))
         # At its limit of steps it says both.
         over = bool(terminated and not truncated)
-        return self._seen(observation), float(reward), over, bool(truncated), _with_success(info)
+        return self._map_and_numbers(observation), float(reward), over, bool(truncated), _with_success(info)
 
     def render(self) -> np.ndarray | None:
         if self.render_mode is None:
             return None
-        letters = _letters()[self._screen["tty_chars"]]
-        colours = TERMINAL[self._screen["tty_colors"] % len(TERMINAL)]
+        palette = _palette()
+        letters = _letters()[self._screen["tty_chars"]]  # [24, 80, 11, 6]
+        colours = palette[self._screen["tty_colors"] % len(palette)]  # [24, 80, 3]
         cells = letters[..., None] * colours[:, :, None, None, :]
         rows, columns, height, width, channels = cells.shape
         frame: np.ndarray = cells.swapaxes(1, 2).reshape(rows * height, columns * width, channels)
@@ -340,8 +359,9 @@ class NetHack(gymnasium.Env[dict[str, np.ndarray], np.int64]):
     def close(self) -> None:
         self._env.close()
 
-    def _seen(self, observation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Keep the screen, and copy the rest: NLE fills the same arrays at each step."""
+    def _map_and_numbers(self, observation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What learners read of an observation; its screen is kept for `render`."""
+        # Copies: NLE fills the same arrays at each step.
         copies = {key: np.array(part) for key, part in observation.items()}
         self._screen = {key: copies[key] for key in ("tty_chars", "tty_colors")}
         return {key: copies[key] for key in self.observation_space}
@@ -352,11 +372,14 @@ COMPASS = {"n": "north", "e": "east", "s": "south", "w": "west"}
 
 def _words(action: Any) -> str:
     """Name of an action of NLE, an enumeration's member; directions that are gone in as far as possible are `far`."""
-    kind, name = type(action).__name__, action.name.lower()
+    kind = type(action).__name__
+    name = action.name.lower()
     if not kind.startswith("CompassDirection"):
         return str(name.replace("_", " "))
     direction = "".join(COMPASS[letter] for letter in name)
-    return f"far {direction}" if kind.endswith("Longer") else direction
+    if kind.endswith("Longer"):
+        return f"far {direction}"
+    return direction
 
 
 def _with_success(info: dict[str, Any]) -> dict[str, Any]:
@@ -365,15 +388,23 @@ def _with_success(info: dict[str, Any]) -> dict[str, Any]:
 
 
 @functools.cache
+def _palette() -> np.ndarray:
+    """Colours of a terminal by number, uint8[16, 3], RGB."""
+    return np.array([tuple(bytes.fromhex(colour[1:])) for colour in TERMINAL_COLOURS], np.uint8)
+
+
+@functools.cache
 def _letters() -> np.ndarray:
     """Pictures of the 256 characters, uint8[256, 11, 6], of 0 and 1."""
     from PIL import Image, ImageDraw, ImageFont
 
     font = ImageFont.load_default_imagefont()
-    left, top, right, bottom = font.getbbox("W")
-    sheet = np.zeros((256, int(bottom - top), int(right - left)), np.uint8)
+    start, top, end, bottom = font.getbbox("W")
+    height = int(bottom - top)
+    width = int(end - start)
+    sheet = np.zeros((256, height, width), np.uint8)
     for code in range(33, 256):
-        cell = Image.new("1", sheet.shape[:0:-1])
+        cell = Image.new("1", (width, height))
         ImageDraw.Draw(cell).text((0, 0), bytes([code]), fill=1, font=font)
         sheet[code] = np.asarray(cell)
     return sheet
@@ -385,15 +416,16 @@ class TextWorld(gymnasium.Env[str, str]):
     def __init__(self, game: str) -> None:
         package = _package("textworld", "textworld")
         path = Path(game)
-        folder = sorted(file for suffix in ("z8", "ulx") for file in path.glob(f"*.{suffix}"))
-        self._files = folder if path.is_dir() and game else [path]
+        self._files = [path]
+        if game and path.is_dir():
+            self._files = sorted([*path.glob("*.z8"), *path.glob("*.ulx")])
         if not self._files or not self._files[0].is_file():
             raise BadInput(
                 f"textworld: there is no game {game!r}; name a file or a folder in env_options.game, and make one by: "
                 "tw-make custom --output games/first.z8"
             )
         self._package = package
-        self._wanted = package.EnvInfos(admissible_commands=True, won=True, score=True)
+        self._requested_infos = package.EnvInfos(admissible_commands=True, won=True, score=True)
         self._game: Any = None
         self._score = 0.0
         self.observation_space: Any = AnyText()
@@ -403,14 +435,15 @@ class TextWorld(gymnasium.Env[str, str]):
         super().reset(seed=seed)
         self.close()
         file = self._files[int(self.np_random.integers(len(self._files)))]
-        self._game = self._package.start(str(file), request_infos=self._wanted)
+        self._game = self._package.start(str(file), request_infos=self._requested_infos)
         state = self._game.reset()
         self._score = 0.0
         return state.feedback.strip(), _infos(state)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         state, score, over = self._game.step(action)
-        gain, self._score = score - self._score, float(score)
+        gain = score - self._score
+        self._score = float(score)
         return state.feedback.strip(), float(gain), bool(over), False, _infos(state)
 
     def close(self) -> None:

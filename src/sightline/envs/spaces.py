@@ -328,13 +328,13 @@ def _part(name: str, path: tuple[Any, ...], leaf: spaces.Space[Any], is_alone: b
     """How a part is read."""
     picture = _picture(leaf)
     if picture is not None and (picture.is_convolved or (is_alone and leaf.dtype == np.uint8)):
-        space = spaces.Box(0, 255, picture.shape, np.uint8)
-        return ObservedPart(name, path, leaf, space, picture.read, picture.words)
+        bytes_space = spaces.Box(0, 255, picture.shape, np.uint8)
+        return ObservedPart(name, path, leaf, bytes_space, picture.read, picture.words)
     if picture is not None:
         size = math.prod(leaf.shape or ())
         words = f"{picture.size} picture as {size} numbers from 0 to 1"
-        space = spaces.Box(0, 1, (size,), np.float32)
-        return ObservedPart(name, path, leaf, space, picture.fractions, words)
+        fractions_space = spaces.Box(0, 1, (size,), np.float32)
+        return ObservedPart(name, path, leaf, fractions_space, picture.fractions, words)
     flat: Any = spaces.flatten_space(leaf)
     with np.errstate(over="ignore"):
         space = spaces.Box(flat.low.astype(np.float32), flat.high.astype(np.float32), dtype=np.float32)

@@ -38,8 +38,8 @@ def named_actions(env: AnyEnv, owner: str, actions: Sequence[str] | Mapping[str,
     names = tuple(actions) or own_action_names(env)[0]
     count = int(space.n)
     if len(names) != count:
-        given = f"{len(names)} names are given" if names else "does not name them"
-        raise BadInput(f"'{owner}' has {count} actions and {given}; give {count} names, in order: actions=[…]")
+        trouble = f"{len(names)} names are given" if names else "does not name them"
+        raise BadInput(f"'{owner}' has {count} actions and {trouble}; give {count} names, in order: actions=[…]")
     check_action_names(names, owner)
     return {name: space.dtype.type(space.start + number) for number, name in enumerate(names)}
 
@@ -50,18 +50,18 @@ def own_action_names(env: AnyEnv) -> tuple[tuple[str, ...], str]:
     They are taken from `action_names`, which is Sightline's; from `get_action_meanings()`, as Atari's environments have
     it; or from an enumeration `actions`, as MiniGrid's have it. Empty if there are none.
     """
-    named = attribute(env, "action_names")
-    if named:
-        return tuple(named), "action_names"
+    names = tuple(attribute(env, "action_names"))
+    if names:
+        return names, "action_names"
     count = getattr(env.action_space, "n", None)
-    meanings = getattr(env.unwrapped, "get_action_meanings", None)
-    if callable(meanings):
-        told = tuple(str(meaning) for meaning in meanings())
-        if len(told) == count:
-            return told, "get_action_meanings()"
-    listed = getattr(env.unwrapped, "actions", None)
-    if isinstance(listed, type) and issubclass(listed, enum.IntEnum) and sorted(listed) == list(range(count or 0)):
-        return tuple(member.name for member in sorted(listed)), "actions"
+    get_action_meanings = getattr(env.unwrapped, "get_action_meanings", None)
+    if callable(get_action_meanings):
+        meanings = tuple(str(meaning) for meaning in get_action_meanings())
+        if len(meanings) == count:
+            return meanings, "get_action_meanings()"
+    actions = getattr(env.unwrapped, "actions", None)
+    if isinstance(actions, type) and issubclass(actions, enum.IntEnum) and sorted(actions) == list(range(count or 0)):
+        return tuple(member.name for member in sorted(actions)), "actions"
     return (), ""
 
 
@@ -76,9 +76,9 @@ def _value(space: spaces.Space[Any], value: Any, name: str, owner: str) -> Any:
     except (TypeError, ValueError, OverflowError, KeyError):
         action = None
     if action is None or not space.contains(action):
-        shown = " ".join(repr(value).split())
+        in_one_line = " ".join(repr(value).split())
         raise BadInput(
-            f"actions: '{name}' is {shown:.60}, which is no action of '{owner}' ({in_short(space)}); a value is "
+            f"actions: '{name}' is {in_one_line:.60}, which is no action of '{owner}' ({in_short(space)}); a value is "
             f"written as in actions={_example(space)}"
         )
     return action
@@ -97,16 +97,16 @@ def _action(space: spaces.Space[Any], value: Any) -> Any:
             raise KeyError("other keys")
         return {key: _action(part, value[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_action(part, one) for part, one in zip(space.spaces, value, strict=True))
+        return tuple(_action(part, element) for part, element in zip(space.spaces, value, strict=True))
     if not isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
         return value
-    given = np.asarray(value)
-    if given.dtype.kind not in "biuf":
+    numbers = np.asarray(value)
+    if numbers.dtype.kind not in "biuf":
         raise TypeError("no numbers")
-    if given.size == 1 and np.prod(space.shape) == 1:
-        given = given.reshape(space.shape)
-    converted = given.astype(space.dtype)
-    if np.issubdtype(space.dtype, np.integer) and (converted != given).any():
+    if numbers.size == 1 and np.prod(space.shape) == 1:
+        numbers = numbers.reshape(space.shape)  # 0.5 for Box(1,)
+    converted = numbers.astype(space.dtype)
+    if np.issubdtype(space.dtype, np.integer) and (converted != numbers).any():
         raise ValueError("no whole numbers")
     return converted
 
@@ -128,10 +128,10 @@ def whole_number(value: Any) -> int:
 
 def _example(space: spaces.Space[Any]) -> str:
     """How two actions of a space are named in a recipe."""
-    names = ("left", "right")
     rng = np.random.default_rng(0)
-    sample = [_plain(space, rng) for _ in names]
-    return "{" + ", ".join(f"{name}: {value}" for name, value in zip(names, sample, strict=True)) + "}"
+    first = _plain(space, rng)
+    second = _plain(space, rng)
+    return f"{{left: {first}, right: {second}}}"
 
 
 def _plain(space: spaces.Space[Any], rng: np.random.Generator) -> str:
@@ -147,10 +147,14 @@ def _plain(space: spaces.Space[Any], rng: np.random.Generator) -> str:
     if isinstance(space, spaces.MultiBinary):
         return str(rng.integers(0, 2, space.shape).tolist())
     if isinstance(space, spaces.Box):
-        low, high = np.clip(space.low, -1.0, None), np.clip(space.high, None, 1.0)
-        drawn = np.where(low <= high, rng.uniform(np.minimum(low, high), np.maximum(low, high)), space.low)
-        drawn = np.rint(drawn).astype(int) if np.issubdtype(space.dtype, np.integer) else np.round(drawn, 1)
-        return str(drawn.tolist())
+        # Numbers between -1 and 1 where the bounds allow that, since they are easily read.
+        low = np.clip(space.low, -1.0, None)
+        high = np.clip(space.high, None, 1.0)
+        uniform = rng.uniform(np.minimum(low, high), np.maximum(low, high))
+        numbers = np.where(low <= high, uniform, space.low)
+        if np.issubdtype(space.dtype, np.integer):
+            return str(np.rint(numbers).astype(int).tolist())
+        return str(np.round(numbers, 1).tolist())
     return "…"
 
 
@@ -171,18 +175,22 @@ def check_action_names(names: Sequence[str], owner: str) -> None:
     """
     if not names:
         raise BadInput(f"'{owner}' has no actions")
-    seen: dict[str, str] = {}
+    by_plain_name: dict[str, str] = {}
     for name in names:
         if not isinstance(name, str):
             raise BadInput(f"'{owner}': the action name {name!r} is not a string; put it in quotes")
         plain = " ".join(name.split()).casefold()
         if not plain:
             raise BadInput(f"'{owner}' has an action with an empty name; every action needs a name")
-        if plain in seen:
-            raise BadInput(f"'{owner}': the action names '{seen[plain]}' and '{name}' read the same; rename one")
-        seen[plain] = name
+        if plain in by_plain_name:
+            raise BadInput(
+                f"'{owner}': the action names '{by_plain_name[plain]}' and '{name}' read the same; rename one"
+            )
+        by_plain_name[plain] = name
 
 
 def attribute(env: AnyEnv, name: str) -> Any:
     """An attribute of an environment or of a wrapper around it; empty if there is none."""
-    return env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else ()
+    if not env.has_wrapper_attr(name):
+        return ()
+    return env.get_wrapper_attr(name)

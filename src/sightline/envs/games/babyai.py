@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 from typing import Any
 
 import gymnasium
@@ -67,10 +68,14 @@ class BabyAI(Game):
         super().__init__(render_size, render_mode)
         self.view = one_of("view", view, RULES)
         self.inner: Any = _level(level).unwrapped  # MiniGrid's own environment
-        # In its own view the agent stands in the same cell and looks up, always. MiniGrid's missions are words only.
-        where = ("position", "facing") if view == "whole" else ()
-        names_things = hasattr(self.inner, "validate_instrs")
-        self.asked = (*where, "ahead", "holding", *(("target",) if names_things else ()))
+        facts = ["ahead", "holding"]
+        # In its own view the agent stands in the same cell and looks up, always.
+        if view == "whole":
+            facts = ["position", "facing", *facts]
+        # MiniGrid's missions are words only; BabyAI's name things of the grid.
+        if hasattr(self.inner, "validate_instrs"):
+            facts.append("target")
+        self.asked = tuple(facts)
         self._over = False
         self._bot: Any = None
         self._advice: str | None = None
@@ -85,7 +90,9 @@ class BabyAI(Game):
             raise RunFailed(
                 f"the level '{self.inner.spec.id}' has an empty mission; there is nothing to tell the agent"
             )
-        self._over, self._bot, self._advice = False, None, None
+        self._over = False
+        self._bot = None
+        self._advice = None
         return self._observation(), self._info(False)
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -99,7 +106,10 @@ class BabyAI(Game):
         return f"{RULES[self.view]}{WHAT_ACTIONS_DO}Your mission: {self.inner.mission}."
 
     def draw(self) -> np.ndarray:
-        cells = self.inner.agent_view_size if self.view == "agent" else max(self.inner.width, self.inner.height)
+        cells = max(self.inner.width, self.inner.height)
+        if self.view == "agent":
+            cells = self.inner.agent_view_size
+        # Drawn at least as large as wanted (rounded up to whole pixels a cell), then made smaller.
         tile = max(SMALLEST_TILE, -(-max(self.render_size) // cells))
         picture = self.inner.get_frame(highlight=False, tile_size=tile, agent_pov=self.view == "agent")
         if self.view == "whole" and self.inner.carrying is not None:
@@ -110,35 +120,48 @@ class BabyAI(Game):
     def facts(self) -> dict[str, str]:
         inner = self.inner
         column, row = np.add(inner.agent_pos, STEPS[inner.agent_dir])
-        held = inner.carrying
-        known = {
+        facts = {
             "position": _cell(*inner.agent_pos),
             "facing": DIRECTIONS[inner.agent_dir],
             "ahead": _described(inner.grid.get(column, row)),
-            "holding": "nothing" if held is None else _described(held),
+            "holding": _described(inner.carrying),
         }
         if "target" in self.asked:
-            known["target"] = self._target()
-        return {name: known[name] for name in self.asked}
+            facts["target"] = self._target()
+        return {name: facts[name] for name in self.asked}
 
     def _target(self) -> str:
         """Where the nearest thing is that the mission names next."""
         inner = self.inner
-        places = [thing.cur_pos for thing in _wanted(inner.instrs, inner) if thing is not inner.carrying]
-        away = [int(np.abs(np.subtract(place, inner.agent_pos)).sum()) for place in places]
-        seen = [(steps, cell) for steps, cell in zip(away, self._in_picture(*places), strict=True) if cell is not None]
-        return _cell(*min(seen)[1]) if seen else "not in sight"
+        places = [thing.cur_pos for thing in _targets(inner.instrs, inner) if thing is not inner.carrying]
+        in_sight = []
+        for place, cell in zip(places, self._in_picture(*places), strict=True):
+            if cell is not None:
+                steps = int(np.abs(np.subtract(place, inner.agent_pos)).sum())
+                in_sight.append((steps, cell))
+        if not in_sight:
+            return "not in sight"
+        _, nearest_cell = min(in_sight)
+        return _cell(*nearest_cell)
 
     def _in_picture(self, *places: Any) -> list[tuple[int, int] | None]:
         """Column and row of cells in the picture, from 0; None for one that is not seen."""
         if self.view == "whole":
             return [(int(column), int(row)) for column, row in places]
         _, is_seen = self.inner.gen_obs_grid()
-        cells = [self.inner.relative_coords(*place) for place in places]
-        return [None if cell is None or not is_seen[cell] else (int(cell[0]), int(cell[1])) for cell in cells]
+        cells: list[tuple[int, int] | None] = []
+        for place in places:
+            cell = self.inner.relative_coords(*place)
+            if cell is None or not is_seen[cell]:
+                cells.append(None)
+            else:
+                cells.append((int(cell[0]), int(cell[1])))
+        return cells
 
     def legal_actions(self) -> tuple[str, ...]:
-        return () if self._over else ACTIONS
+        if self._over:
+            return ()
+        return ACTIONS
 
     def oracle(self) -> str | None:
         """The bot's next action; None if the episode is over, or where it knows no way."""
@@ -151,27 +174,35 @@ class BabyAI(Game):
             self._ask_bot(None)
         return self._advice
 
-    def _ask_bot(self, taken: int | None) -> None:
+    def _ask_bot(self, last_action: int | None) -> None:
         """Let the bot see what was done, and keep its advice: it follows every step, once it is asked."""
         try:
-            self._advice = ACTIONS[int(self._bot.replan(taken))]
+            self._advice = ACTIONS[int(self._bot.replan(last_action))]
         except Exception:  # of a mission that it cannot fulfil, it says so by an assertion or worse
             self._advice = None
 
     def caption(self) -> str:
         """What is seen where: each thing with its column and row in the picture, counted from 1."""
-        inner, facts = self.inner, self.facts()
-        places = [(column, row) for row in range(inner.height) for column in range(inner.width)]
-        shown = zip(self._in_picture(*places), (inner.grid.get(*place) for place in places), strict=True)
-        things = [(cell, thing) for cell, thing in shown if cell and thing is not None and thing.type != "wall"]
-        in_order = sorted(things, key=lambda pair: pair[0][::-1])
+        inner = self.inner
+        facts = self.facts()
+        places = list(itertools.product(range(inner.width), range(inner.height)))
+        things = []
+        for cell, place in zip(self._in_picture(*places), places, strict=True):
+            thing = inner.grid.get(*place)
+            if cell is not None and thing is not None and thing.type != "wall":
+                things.append((cell, thing))
+        # Row by row, as one reads the picture.
+        things.sort(key=lambda pair: pair[0][::-1])
+        inventory = "; ".join(f"{_described(thing)} at {_cell(*cell)}" for cell, thing in things)
+        width = height = inner.agent_view_size
+        if self.view == "whole":
+            width = inner.width
+            height = inner.height
         (me,) = self._in_picture(inner.agent_pos)
-        width, height = (inner.width, inner.height) if self.view == "whole" else 2 * (inner.agent_view_size,)
-        told = "; ".join(f"{_described(thing)} at {_cell(*cell)}" for cell, thing in in_order)
         return (
             f"You are at {_cell(*(me or (0, 0)))} of {width} x {height}, walls included, and look "
             f"{facts.get('facing', 'up')}. Ahead: {facts['ahead']}. You hold: {facts['holding']}. "
-            f"There are: {told or 'no things'}."
+            f"There are: {inventory or 'no things'}."
         )
 
     def close(self) -> None:
@@ -189,25 +220,32 @@ def _level(name: str) -> gymnasium.Env[Any, Any]:
         import minigrid  # noqa: F401 (it registers its levels)
     except ImportError as error:
         raise gymnasium.error.DependencyNotInstalled(f"{error}; pip install 'sightline[minigrid]'") from error
-    known = [one for one in gymnasium.registry if one.startswith(("BabyAI-", "MiniGrid-"))]
-    found = name if name in known else f"BabyAI-{name.removesuffix('-v0')}-v0"
-    if found not in known:
-        short = [one.removeprefix("BabyAI-").removesuffix("-v0") for one in known]
-        raise BadInput(f"there is no level '{name}'{nearest(name, [*short, *known])}")
-    return gymnasium.make(found, disable_env_checker=True)
+    levels = [env_id for env_id in gymnasium.registry if env_id.startswith(("BabyAI-", "MiniGrid-"))]
+    level = name
+    if name not in levels:
+        level = f"BabyAI-{name.removesuffix('-v0')}-v0"
+    if level not in levels:
+        short_names = [env_id.removeprefix("BabyAI-").removesuffix("-v0") for env_id in levels]
+        raise BadInput(f"there is no level '{name}'{nearest(name, [*short_names, *levels])}")
+    return gymnasium.make(level, disable_env_checker=True)
 
 
-def _wanted(instruction: Any, inner: Any) -> list[Any]:
+def _targets(instruction: Any, inner: Any) -> list[Any]:
     """The things that an instruction of BabyAI names next: of two in a row, those of the one that is not done."""
     if hasattr(instruction, "instr_a"):
-        first, second = instruction.instr_a, instruction.instr_b
-        done = instruction.a_done == "success"
-        if type(instruction).__name__ == "AfterInstr":
-            first, second, done = second, first, instruction.b_done == "success"
-        return _wanted(second if done else first, inner)
+        a_is_done = instruction.a_done == "success"
+        b_is_done = instruction.b_done == "success"
+        if type(instruction).__name__ == "AfterInstr":  # "a after b": b comes first
+            next_instruction = instruction.instr_a if b_is_done else instruction.instr_b
+        else:
+            next_instruction = instruction.instr_b if a_is_done else instruction.instr_a
+        return _targets(next_instruction, inner)
     if hasattr(instruction, "desc_move"):
-        held = any(thing is inner.carrying for thing in instruction.desc_move.obj_set)
-        return list((instruction.desc_fixed if held else instruction.desc_move).obj_set)
+        # "put a next to b": a, until it is carried.
+        is_carried = any(thing is inner.carrying for thing in instruction.desc_move.obj_set)
+        if is_carried:
+            return list(instruction.desc_fixed.obj_set)
+        return list(instruction.desc_move.obj_set)
     return list(instruction.desc.obj_set)
 
 
@@ -221,9 +259,15 @@ def _described(thing: Any) -> str:
     if thing is None:
         return "nothing"
     if thing.type == "door":
-        state = "locked" if thing.is_locked else "open" if thing.is_open else "closed"
+        state = "closed"
+        if thing.is_locked:
+            state = "locked"
+        elif thing.is_open:
+            state = "open"
         return f"{state} {thing.color} door"
-    return str(thing.type) if thing.type in ("wall", "floor", "lava", "goal") else f"{thing.color} {thing.type}"
+    if thing.type in ("wall", "floor", "lava", "goal"):
+        return str(thing.type)
+    return f"{thing.color} {thing.type}"
 
 
 TASK = Task(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import numbers
 import re
 import time
@@ -22,7 +23,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 
-from sightline.envs.games.actions import AnyEnv, check_action_names
+from sightline.envs.games.actions import AnyEnv, attribute, check_action_names
 from sightline.envs.games.wrapping import has_oracle, oracle, random_action
 from sightline.envs.making import DEFAULT_EPISODE_STEPS
 from sightline.envs.stepping import close_env
@@ -147,9 +148,13 @@ def check_game(
 
 def _checks_of_play(maker: Callable[[], AnyEnv], env: AnyEnv, seeds: range) -> list[Finding]:
     at_random = [play(env, seed, random_player(env, seed)) for seed in seeds]
-    followed = [play(env, seed, _follow_oracle(env, seed)) for seed in seeds] if has_oracle(env) else []
-    # Where it never knows a move, all of its play would be random.
-    by_oracle = [game for game in followed if any(time_step.best is not None for time_step in game)]
+    by_oracle: list[Episode] = []
+    if has_oracle(env):
+        for seed in seeds:
+            game = play(env, seed, _follow_oracle(env, seed))
+            # Where it never knows a move, all of its play would be random.
+            if any(time_step.best is not None for time_step in game):
+                by_oracle.append(game)
     games = at_random + by_oracle
     seeds_twice = seeds[:MAX_REPEATED]
     findings = [
@@ -166,13 +171,14 @@ def _checks_of_play(maker: Callable[[], AnyEnv], env: AnyEnv, seeds: range) -> l
         _check_wins("random play", at_random, must_win=False),
     ]
     if by_oracle:
-        findings.append(_check_wins("oracle", by_oracle, must_win=True, note=_knowledge(by_oracle, len(followed))))
+        findings.append(_check_wins("oracle", by_oracle, must_win=True, note=_knowledge(by_oracle, len(seeds))))
     return findings
 
 
 def play(env: AnyEnv, seed: int, choose: Choose, most_steps: int | None = None) -> Episode:
     """Play one episode from a reset with `seed`, for at most `most_steps` steps (default: `MAX_STEPS`)."""
-    most_steps = MAX_STEPS if most_steps is None else most_steps
+    if most_steps is None:
+        most_steps = MAX_STEPS
     observation, info = env.reset(seed=seed)
     episode = [_time_step(env, observation, 0.0, False, info)]
     while not episode[-1].over and len(episode) <= most_steps:
@@ -187,16 +193,28 @@ def play(env: AnyEnv, seed: int, choose: Choose, most_steps: int | None = None) 
 
 def random_player(env: AnyEnv, *seed: int) -> Choose:
     """Uniformly random policy over the legal actions, or over all actions where none is legal."""
-    rng, names = np.random.default_rng([0, *seed]), _names(env)
-    return lambda time_step: random_action(env, [name for name in time_step.legal if name in names or not names], rng)
+    rng = np.random.default_rng([0, *seed])
+    names = _names(env)
+
+    def choose(time_step: TimeStep) -> str:
+        legal = [name for name in time_step.legal if name in names or not names]
+        return random_action(env, legal, rng)
+
+    return choose
 
 
 def _follow_oracle(env: AnyEnv, seed: int) -> Choose:
-    lost = random_player(env, seed)
+    """The oracle's policy, which plays at random where it knows no move."""
+    choose_at_random = random_player(env, seed)
     names = _names(env)
-    return lambda time_step: (
-        time_step.best if time_step.best is not None and (time_step.best in names or not names) else lost(time_step)
-    )
+
+    def choose(time_step: TimeStep) -> str:
+        best = time_step.best
+        if best is not None and (best in names or not names):
+            return best
+        return choose_at_random(time_step)
+
+    return choose
 
 
 def _names(env: AnyEnv) -> tuple[str, ...]:
@@ -206,8 +224,9 @@ def _names(env: AnyEnv) -> tuple[str, ...]:
 
 def _time_step(env: AnyEnv, observation: Any, reward: float, over: bool, info: Mapping[str, Any]) -> TimeStep:
     text, images = observation
-    digests = tuple(hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in map(np.asarray, images))
-    return TimeStep(text, digests, reward, over, None if over else oracle(env), _plain(dict(info)))
+    digests = tuple(hashlib.blake2b(np.asarray(image).tobytes(), digest_size=16).digest() for image in images)
+    best = None if over else oracle(env)
+    return TimeStep(text, digests, reward, over, best, _plain(dict(info)))
 
 
 class _PlainInfos(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -230,7 +249,9 @@ def _without_nan(value: Any) -> Any:
         return type(value)(_without_nan(part) for part in value)
     if isinstance(value, np.ndarray) and value.dtype.kind in "fc":
         return np.nan_to_num(value, nan=-1.0)
-    return "NaN" if isinstance(value, float | np.floating) and np.isnan(value) else value
+    if isinstance(value, float | np.floating) and np.isnan(value):
+        return "NaN"
+    return value
 
 
 def _plain(value: Any) -> Any:
@@ -252,15 +273,18 @@ def _alike(first: Any, second: Any) -> bool:
         return first.keys() == second.keys() and all(_alike(part, second[key]) for key, part in first.items())
     if isinstance(first, list | tuple) and isinstance(second, list | tuple):
         return len(first) == len(second) and all(map(_alike, first, second))
-    one, other = np.asarray(first), np.asarray(second)
-    if one.dtype.kind in "fc" and other.dtype.kind in "fc":
-        return np.array_equal(one, other, equal_nan=True)
-    return type(first) is type(second) and one.dtype == other.dtype and np.array_equal(one, other)
+    array = np.asarray(first)
+    other_array = np.asarray(second)
+    if array.dtype.kind in "fc" and other_array.dtype.kind in "fc":
+        return np.array_equal(array, other_array, equal_nan=True)
+    same_type = type(first) is type(second) and array.dtype == other_array.dtype
+    return same_type and np.array_equal(array, other_array)
 
 
 def _in_one_line(error: Exception) -> str:
-    # What is our own says it all.
-    return str(error) if isinstance(error, BadInput | RunFailed) else reason_and_place(error)[:300]
+    if isinstance(error, BadInput | RunFailed):
+        return str(error)  # our own lines say it all
+    return reason_and_place(error)[:300]
 
 
 def _check_gymnasium(env: AnyEnv) -> Finding:
@@ -284,14 +308,17 @@ def _check_names(env: AnyEnv) -> Finding:
         check_action_names(names, type(env.unwrapped).__name__)
     except BadInput as error:
         return Finding(name, False, str(error))
-    source = env.get_wrapper_attr("names_from") if env.has_wrapper_attr("names_from") else ""
-    by = f" (from the environment's {source})" if source else ""
-    return Finding(name, True, f"{len(names)}: {', '.join(names)}{by}")
+    detail = f"{len(names)}: {', '.join(names)}"
+    source = attribute(env, "names_from")
+    if source:
+        detail += f" (from the environment's {source})"
+    return Finding(name, True, detail)
 
 
 def _check_infos(env: AnyEnv, games: list[Episode]) -> Finding:
     """Check that infos hold the required keys. (Gymnasium's checker compares observations with their space.)"""
-    name, asked = "infos", tuple(env.get_wrapper_attr("asked"))
+    name = "infos"
+    facts = tuple(env.get_wrapper_attr("asked"))
     for where, time_step in _time_steps(games):
         for key in ("success", "legal_actions", "facts"):
             if key not in time_step.info:
@@ -300,27 +327,29 @@ def _check_infos(env: AnyEnv, games: list[Episode]) -> Finding:
             stated_success(time_step.info)
         except BadInput as error:
             return Finding(name, False, f"{where}: {error}")
-        missing = [fact for fact in asked if not isinstance(time_step.facts.get(fact), str)]
-        if missing:
-            return Finding(name, False, f"{where}: there is no text for the fact '{missing[0]}'")
-    return Finding(name, True, f"success, legal actions, facts ({', '.join(asked) or 'none asked'})")
+        for fact in facts:
+            if not isinstance(time_step.facts.get(fact), str):
+                return Finding(name, False, f"{where}: there is no text for the fact '{fact}'")
+    return Finding(name, True, f"success, legal actions, facts ({', '.join(facts) or 'none asked'})")
 
 
 def _check_seeds(maker: Callable[[], AnyEnv], seeds: Iterable[int]) -> list[Finding]:
     """Check that equal seeds give equal episodes, and other seeds other ones."""
-    copies, differs = (maker(), maker()), ""
+    copies = (maker(), maker())
+    difference = ""
     episodes = []
     for seed in seeds:
         # One stream of random actions for all episodes: any difference between them is due to the game's seed.
         first, second = (play(env, seed, random_player(env)) for env in copies)
-        differs = differs or _difference(first, second, f"seed {seed}")
+        difference = difference or _difference(first, second, f"seed {seed}")
         episodes.append(first)
     for env in copies:
         close_env(env)
-    same = Finding("equal seeds", not differs, differs or f"{len(episodes)} episodes played twice, alike to the pixel")
-    all_alike = not any(_difference(episodes[0], episode, "") for episode in episodes[1:])
-    detail = "all seeds give the same episode" if all_alike else "give other episodes"
-    return [same, Finding("other seeds", not all_alike, detail)]
+    alike = f"{len(episodes)} episodes played twice, alike to the pixel"
+    equal_seeds = Finding("equal seeds", not difference, difference or alike)
+    differs = any(_difference(episodes[0], episode, "") for episode in episodes[1:])
+    detail = "give other episodes" if differs else "all seeds give the same episode"
+    return [equal_seeds, Finding("other seeds", differs, detail)]
 
 
 def _difference(first: Episode, second: Episode, where: str) -> str:
@@ -335,14 +364,17 @@ def _difference(first: Episode, second: Episode, where: str) -> str:
         ):
             if not equal:
                 return f"{where}, step {step}: the {part} differs"
-    return "" if len(first) == len(second) else f"{where}: one episode is longer"
+    if len(first) != len(second):
+        return f"{where}: one episode is longer"
+    return ""
 
 
 def _check_reset(maker: Callable[[], AnyEnv], used: AnyEnv, seeds: Sequence[int], other: int) -> Finding:
     """Check that a reset gives the same as on a new copy, whatever was played before (with the seed `other`)."""
     name = "last episode"
-    on_fresh_copies, again = ([_opening_of_a_fresh_copy(maker, seed) for seed in seeds] for _ in range(2))
-    if any(_difference(one, two, "") for one, two in zip(on_fresh_copies, again, strict=True)):
+    on_fresh_copies = [_opening_of_a_fresh_copy(maker, seed) for seed in seeds]
+    again = [_opening_of_a_fresh_copy(maker, seed) for seed in seeds]
+    if any(_difference(first, second, "") for first, second in zip(on_fresh_copies, again, strict=True)):
         return Finding(name, True, "not checked: equal seeds give unequal starts already")
     half = len(play(used, other, random_player(used, other))) // 2
     for seed, fresh in zip(seeds, on_fresh_copies, strict=True):
@@ -379,8 +411,8 @@ def _check_picture(games: list[Episode]) -> Finding:
         first, facts = truths.setdefault((time_step.visible, time_step.text), (where, time_step.facts))
         for fact, value in time_step.facts.items():
             if facts.get(fact) != value:
-                seen = f"'{facts.get(fact)}' ({first}) and '{value}' ({where})"
-                return Finding(name, False, f"looks the same for two states: {fact} is {seen}")
+                values = f"'{facts.get(fact)}' ({first}) and '{value}' ({where})"
+                return Finding(name, False, f"looks the same for two states: {fact} is {values}")
     what = "pictures" if games[0][0].pictures else "texts"
     different = {visible for visible, _ in truths}
     if len(different) == 1:
@@ -397,17 +429,22 @@ def _check_fact_leaks(env: AnyEnv, games: list[Episode]) -> Finding:
     name = "facts in words"
     if not games[0][0].pictures:
         return Finding(name, True, "there are no pictures: everything is meant to be in words")
-    for when, time_steps in (
-        ("at the start", [game[0] for game in games]),
-        ("later", [m for g in games for m in g[1:]]),
-    ):
+    first_steps = [game[0] for game in games]
+    later_steps = list(itertools.chain.from_iterable(game[1:] for game in games))
+    for when, time_steps in (("at the start", first_steps), ("later", later_steps)):
         for fact in env.get_wrapper_attr("asked"):
-            told = [(time_step.text, time_step.facts.get(fact, "")) for time_step in time_steps]
-            values = sorted({value for _, value in told})
-            if len(values) < 2 or not all(_mentions(text, value) for text, value in told):
+            statements = [(time_step.text, time_step.facts.get(fact, "")) for time_step in time_steps]
+            values = sorted({value for _, value in statements})
+            if len(values) < 2 or not all(_mentions(text, value) for text, value in statements):
                 continue
-            if _determines((tuple(_mentions(text, known) for known in values), value) for text, value in told):
-                return Finding(name, False, f"the text says {fact} {when}, for example '{told[0][1]}': no need to look")
+            # How often the text mentions each value -> the true value.
+            pairs = []
+            for text, value in statements:
+                mentions = tuple(_mentions(text, any_value) for any_value in values)
+                pairs.append((mentions, value))
+            if _determines(pairs):
+                example = statements[0][1]
+                return Finding(name, False, f"the text says {fact} {when}, for example '{example}': no need to look")
     return Finding(name, True, "what should be seen is not told")
 
 
@@ -421,38 +458,45 @@ def _check_answer_leaks(names: tuple[str, ...], at_random: list[Episode], by_ora
         return Finding(name, True, "not checked: there is no oracle")
     if not by_oracle[0][0].pictures:
         return Finding(name, True, "there are no pictures: everything is meant to be in words")
-    time_steps = [
-        (number, time_step)
-        for games in (at_random, by_oracle)
-        for number, game in enumerate(games)
-        for time_step in game
-        if time_step.best is not None
-    ]
-    mentions = {
-        time_step.text: tuple(_mentions(time_step.text, action) for action in names) for _, time_step in time_steps
-    }
+    # The number of an episode stands for its seed: both ways of playing have the same seeds.
+    time_steps = []
+    mentions: dict[str, tuple[int, ...]] = {}
+    for number, game in [*enumerate(at_random), *enumerate(by_oracle)]:
+        for time_step in game:
+            if time_step.best is None:
+                continue
+            time_steps.append((number, time_step))
+            mentions[time_step.text] = tuple(_mentions(time_step.text, action) for action in names)
     readings: tuple[tuple[str, Callable[[str], Hashable]], ...] = (
         ("the text", lambda text: text),
         ("which actions the text mentions", mentions.__getitem__),
     )
     for what, read in readings:
-        shown_in: dict[Hashable, set[int]] = defaultdict(set)
+        episodes_with: dict[Hashable, set[int]] = defaultdict(set)
         for number, time_step in time_steps:
-            shown_in[read(time_step.text)].add(number)
-        shared = [(read(m.text), m.best) for _, m in time_steps if len(shown_in[read(m.text)]) > 1]
-        if len({best for _, best in shared}) > 1 and _determines(shared):
+            episodes_with[read(time_step.text)].add(number)
+        shared = []
+        for _, time_step in time_steps:
+            reading = read(time_step.text)
+            if len(episodes_with[reading]) > 1:
+                shared.append((reading, time_step.best))
+        best_actions = {best for _, best in shared}
+        if len(best_actions) > 1 and _determines(shared):
             return Finding(name, False, f"{what} alone says what to do, in all {len(shared)} states that were compared")
     return Finding(name, True, "the best action does not follow from the text")
 
 
 def _mentions(text: str, words: str) -> int:
-    return len(re.findall(rf"(?<!\w){re.escape(words)}(?!\w)", text)) if words else 0
+    """How often a text holds these words, as words of their own."""
+    if not words:
+        return 0
+    return len(re.findall(rf"(?<!\w){re.escape(words)}(?!\w)", text))
 
 
 def _determines(pairs: Iterable[tuple[Hashable, Hashable]]) -> bool:
     """True if the second element of each pair is a function of the first."""
-    known: dict[Hashable, Hashable] = {}
-    return all(known.setdefault(key, value) == value for key, value in pairs)
+    values: dict[Hashable, Hashable] = {}
+    return all(values.setdefault(key, value) == value for key, value in pairs)
 
 
 def _check_legal_actions(names: tuple[str, ...], games: list[Episode]) -> Finding:
@@ -469,11 +513,16 @@ def _check_legal_actions(names: tuple[str, ...], games: list[Episode]) -> Findin
         if time_step.best is not None and time_step.legal and time_step.best not in time_step.legal:
             return Finding(name, False, f"{where}: the oracle says '{time_step.best}', which is not legal")
         counts[len(time_step.legal)] += 1
-    few, many = min(counts), max(counts)
-    if not many:
+    fewest = min(counts)
+    most = max(counts)
+    if not most:
         return Finding(name, True, "any text is an action")
-    counted = f"{few if few == many else f'{few} to {many}'}"
-    return Finding(name, True, f"{counted} of {len(names)} at a time" if names else f"{counted} in each state")
+    numbers_in_words = str(most)
+    if fewest != most:
+        numbers_in_words = f"{fewest} to {most}"
+    if names:
+        return Finding(name, True, f"{numbers_in_words} of {len(names)} at a time")
+    return Finding(name, True, f"{numbers_in_words} in each state")
 
 
 def _check_termination(env: AnyEnv, games: list[Episode]) -> Finding:
@@ -486,12 +535,16 @@ def _check_termination(env: AnyEnv, games: list[Episode]) -> Finding:
 
 def limit_in_words(env: AnyEnv, longest: int) -> str:
     """How long episodes are at most, and whether that is the limit that environments without one are given."""
-    made = env.unwrapped.spec
-    spec = None if made is None else gymnasium.registry.get(made.id)
-    said = f"after {longest} steps at the latest"
-    if longest != DEFAULT_EPISODE_STEPS or (spec is not None and spec.max_episode_steps is not None):
-        return f"{said} in random play"
-    return f"{said}, which is our own limit where an environment has none; episode_steps=N sets another"
+    has_own_limit = False
+    own_spec = env.unwrapped.spec
+    if own_spec is not None:
+        # That of the environment was made without a limit, see `sightline.envs.constructing`.
+        spec = gymnasium.registry.get(own_spec.id)
+        has_own_limit = spec is not None and spec.max_episode_steps is not None
+    limit = f"after {longest} steps at the latest"
+    if longest != DEFAULT_EPISODE_STEPS or has_own_limit:
+        return f"{limit} in random play"
+    return f"{limit}, which is our own limit where an environment has none; episode_steps=N sets another"
 
 
 def picture_trouble(maker: Callable[[], AnyEnv], seed: int = 0) -> str | None:
@@ -499,9 +552,11 @@ def picture_trouble(maker: Callable[[], AnyEnv], seed: int = 0) -> str | None:
     is, or the game has none."""
     env = maker()
     try:
-        watch, number = PictureWatch(), 0
+        watch = PictureWatch()
+        number = 0
         while watch.steps < TURNS or (watch.flaw is not None and watch.steps < 4 * TURNS):
-            choose, number = random_player(env, seed, number), number + 1
+            choose = random_player(env, seed, number)
+            number += 1
             observation, info = env.reset(seed=seed + number)
             over = False
             while not over and watch.steps < 4 * TURNS:
@@ -522,7 +577,9 @@ def picture_trouble(maker: Callable[[], AnyEnv], seed: int = 0) -> str | None:
 def states_success(env: AnyEnv, seed: int = 0, episodes: int = 3, most_steps: int = 200) -> bool:
     """Whether the infos of a game say what success is, in some state of a few random episodes."""
     # Most environments that state it do so in their first state already.
-    for number, steps in ((seed, 0), *((number, most_steps) for number in range(seed, seed + episodes))):
+    attempts = [(seed, 0)]
+    attempts += [(number, most_steps) for number in range(seed, seed + episodes)]
+    for number, steps in attempts:
         episode = play(env, number, random_player(env, number), steps)
         if any(time_step.success is not None for time_step in episode):
             return True
@@ -537,41 +594,54 @@ HOW_TO_STATE_SUCCESS = (
 
 def _check_success(games: list[Episode]) -> Finding:
     """Tell whether success is stated. An environment that does not can be learned from by its rewards all the same."""
-    stated = [[time_step.success is not None for time_step in game] for game in games]
-    if not any(map(any, stated)):
-        infos = sorted({key for game in games for time_step in game for key in time_step.info} - GAME_KEYS)
-        listed = f"; its infos: {', '.join(infos)}" if infos else ""
-        detail = f"is not stated, so returns are all there is to judge by; {HOW_TO_STATE_SUCCESS}{listed}"
+    time_steps = list(itertools.chain.from_iterable(games))
+    states_it = [time_step.success is not None for time_step in time_steps]
+    if not any(states_it):
+        infos: set[str] = set()
+        for time_step in time_steps:
+            infos.update(time_step.info)
+        own_infos = sorted(infos - GAME_KEYS)
+        detail = f"is not stated, so returns are all there is to judge by; {HOW_TO_STATE_SUCCESS}"
+        if own_infos:
+            detail += f"; its infos: {', '.join(own_infos)}"
         return Finding("success", True, detail)
-    if all(map(all, stated)):
+    if all(states_it):
         return Finding("success", True, "is stated in every state")
-    at_ends = sum(one[-1] for one in stated)
+    at_ends = sum(game[-1].success is not None for game in games)
     return Finding("success", True, f"is stated in some states, at the end of {at_ends} of {len(games)} episodes")
 
 
 def _tell_time(games: Sequence[Episode]) -> Finding:
-    steps = [time_step.seconds for game in games for time_step in game[1:]]
+    steps: list[float] = []
+    for game in games:
+        steps += [time_step.seconds for time_step in game[1:]]
     if not steps:
         return Finding("time", True, "no step was made")
-    drawn = " with its picture" if any(time_step.pictures for game in games for time_step in game) else ""
-    return Finding("time", True, f"a step{drawn} takes {1000 * np.median(steps):.3g} ms")
+    step = "a step"
+    if any(time_step.pictures for time_step in itertools.chain.from_iterable(games)):
+        step = "a step with its picture"
+    return Finding("time", True, f"{step} takes {1000 * np.median(steps):.3g} ms")
 
 
 def _check_wins(name: str, games: list[Episode], must_win: bool, note: str = "") -> Finding:
-    mean = float(np.mean([sum(time_step.reward for time_step in game) for game in games]))
-    if all(time_step.success is None for game in games for time_step in game):
+    mean = float(np.mean([_return_of(game) for game in games]))
+    if all(time_step.success is None for time_step in itertools.chain.from_iterable(games)):
         return Finding(name, True, f"mean return {mean:.2f} in {len(games)} episodes{note}")
     won = sum(bool(game[-1].success) for game in games)
     detail = f"won {won} of {len(games)}, mean return {mean:.2f}{note}"
     return Finding(name, won > 0 or not must_win, detail, won, len(games))
 
 
-def _knowledge(by_oracle: list[Episode], asked: int) -> str:
-    """How far an oracle knew what to do, in words; empty if it always did."""
+def _return_of(game: Episode) -> float:
+    return sum(time_step.reward for time_step in game)
+
+
+def _knowledge(by_oracle: list[Episode], episodes: int) -> str:
+    """How far an oracle knew what to do in so many episodes, in words; empty if it always did."""
     notes = ""
-    if len(by_oracle) < asked:
-        notes += f"; without {asked - len(by_oracle)} of {asked} episodes, in which it knows no move"
-    best = [time_step.best for game in by_oracle for time_step in game if not time_step.over]
+    if len(by_oracle) < episodes:
+        notes += f"; without {episodes - len(by_oracle)} of {episodes} episodes, in which it knows no move"
+    best = [time_step.best for time_step in itertools.chain.from_iterable(by_oracle) if not time_step.over]
     if None in best:
         notes += f"; {100 * best.count(None) / len(best):.0f} % of its moves are random, where it knows none"
     return notes
@@ -581,7 +651,9 @@ def _check_replies(names: tuple[str, ...], round_trip: RoundTrip) -> Finding:
     for name in names:
         read = round_trip(name, names)
         if read != name:
-            was = "nothing" if read is None else f"'{read}'"
+            was = "nothing"
+            if read is not None:
+                was = f"'{read}'"
             return Finding("replies", False, f"from a reply with the action '{name}', {was} is read")
     return Finding("replies", True, "every action that is written is read again")
 

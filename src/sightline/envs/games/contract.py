@@ -51,16 +51,19 @@ class ActionText(spaces.Text):
 
     def __init__(self, names: Sequence[str] = (), examples: Sequence[str] = (), max_length: int = 1_000) -> None:
         super().__init__(max_length=max_length, min_length=0)
-        self.names, self.examples = tuple(names), tuple(examples)
+        self.names = tuple(names)
+        self.examples = tuple(examples)
 
     def contains(self, x: Any) -> bool:
-        return x in self.names if self.names else isinstance(x, str) and len(x) <= self.max_length
+        if self.names:
+            return x in self.names
+        return isinstance(x, str) and len(x) <= self.max_length
 
     def sample(self, *arguments: Any, **options: Any) -> str:
-        known = self.names or self.examples
-        if not known:
+        texts = self.names or self.examples
+        if not texts:
             return super().sample(*arguments, **options)
-        return known[int(self.np_random.integers(len(known)))]
+        return texts[int(self.np_random.integers(len(texts)))]
 
 
 class Game(gymnasium.Env[Observation, Any], ABC):
@@ -99,7 +102,9 @@ class Game(gymnasium.Env[Observation, Any], ABC):
             raise BadInput(f"render_size={tuple(render_size)} is too small to be read; 32x32 is the least")
         self.render_size = int(render_size[0]), int(render_size[1])
         self.render_mode = render_mode
-        self.action_space: Any = spaces.Discrete(len(self.action_names)) if self.action_names else ActionText()
+        self.action_space: Any = ActionText()
+        if self.action_names:
+            self.action_space = spaces.Discrete(len(self.action_names))
         picture = spaces.Box(0, 255, (*self.render_size, 3), np.uint8)
         self.observation_space: Any = spaces.Tuple((AnyText(), spaces.Tuple((picture,))))
 

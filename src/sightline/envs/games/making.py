@@ -61,21 +61,18 @@ class GameMaker:
         """
         task = find_task(self.env)
         options = task.env_options | self.options
-        known = tuple(registry.names("env"))
+        tasks = tuple(registry.names("env"))
         success_from = self.success_from or task.success_from
-        make = EnvMaker(task.env, options, self.episode_steps, also_known=known, success_from=success_from)
+        make = EnvMaker(task.env, options, self.episode_steps, also_known=tasks, success_from=success_from)
         env = make.as_it_is()
         is_game = isinstance(env.unwrapped, Game) or isinstance(env.action_space, spaces.Text)
         _check_words(env, self.env)
         if not is_game:
-            prompt = (
-                self.prompt
-                if self.prompt is None or task.prompt is None
-                else self.prompt.replace("{text}", task.prompt)
-            )
-            env = PictureGame(
-                env, self.env, prompt or task.prompt, self.actions or task.actions, task.frames, self.ignores_reward
-            )
+            prompt = self.prompt or task.prompt
+            if self.prompt and task.prompt is not None:
+                prompt = self.prompt.replace("{text}", task.prompt)
+            actions = self.actions or task.actions
+            env = PictureGame(env, self.env, prompt, actions, task.frames, self.ignores_reward)
         elif self.actions:
             names = ", ".join(env.get_wrapper_attr("action_names"))
             raise BadInput(f"'{self.env}' names its actions itself ({names}); leave out actions")
@@ -94,16 +91,17 @@ def _check_words(env: gymnasium.Env[Any, Any], name: str) -> None:
     Raises:
         BadInput: naming what says it.
     """
-    observed, acts = env.observation_space, env.action_space
-    if isinstance(acts, spaces.Text) and not _is_words_and_pictures(observed):
+    observation_space = env.observation_space
+    action_space = env.action_space
+    if isinstance(action_space, spaces.Text) and not _is_words_and_pictures(observation_space):
         raise BadInput(
-            f"'{name}' is played in words and observes {in_short(observed)}; say where its words are by a function: "
-            "def make() -> gymnasium.Env: return sl.text_game(…)"
+            f"'{name}' is played in words and observes {in_short(observation_space)}; say where its words are by a "
+            "function: def make() -> gymnasium.Env: return sl.text_game(…)"
         )
-    if isinstance(observed, spaces.Text) and not isinstance(acts, spaces.Text):
+    if isinstance(observation_space, spaces.Text) and not isinstance(action_space, spaces.Text):
         raise BadInput(
-            f"'{name}' observes words, and its actions are {in_short(acts)}; make commands of them by a function: "
-            "def make() -> gymnasium.Env: return sl.text_game(…, commands=NAMES, send=NAMES.index)"
+            f"'{name}' observes words, and its actions are {in_short(action_space)}; make commands of them by a "
+            "function: def make() -> gymnasium.Env: return sl.text_game(…, commands=NAMES, send=NAMES.index)"
         )
 
 

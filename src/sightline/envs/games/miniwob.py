@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import re
 import shutil
 import threading
@@ -33,9 +34,10 @@ from sightline.envs.games.contract import ActionText, Game, Observation
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput, RunFailed, nearest
 
-WIDTH, HEIGHT = 160, 210
+WIDTH = 160
+HEIGHT = 210
 """Size of every page in pixels; clicks are said in these."""
-CLICKS = tuple(f"click {x} {y}" for y in range(5, HEIGHT, 10) for x in range(5, WIDTH, 10))
+CLICKS = tuple(f"click {x} {y}" for y, x in itertools.product(range(5, HEIGHT, 10), range(5, WIDTH, 10)))
 """What play at random does."""
 PATIENCE = 5_000
 """Milliseconds until a page that does not answer is given up."""
@@ -98,13 +100,14 @@ class MiniWoB(Game):
         super().__init__(render_size, render_mode)
         self.action_space = ActionText(examples=CLICKS)
         folder = _pages()
-        known = sorted(file.stem for file in (folder / "miniwob").glob("*.html"))
-        if page not in known:
-            raise BadInput(f"there is no page '{page}'{nearest(page, known)}")
+        pages = sorted(file.stem for file in (folder / "miniwob").glob("*.html"))
+        if page not in pages:
+            raise BadInput(f"there is no page '{page}'{nearest(page, pages)}")
         self._browser = _Browser.of_this_process(folder)
         self._url = f"{self._browser.address}/miniwob/{page}.html"
         self._page = self._browser.open(self._url)
-        self._utterance, self._mistakes, self._over = "", 0, False
+        self._utterance = ""
+        self._mistakes = 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -115,12 +118,14 @@ class MiniWoB(Game):
             self._browser = _Browser.of_this_process(_pages())
             self._url = f"{self._browser.address}{urlsplit(self._url).path}"
             self._page = self._browser.open(self._url)
-        said = self._browser.ask(self._begin, str(int(self.np_random.integers(2**31))))
-        self._utterance = " ".join(str(said["utterance"] if isinstance(said, dict) else said).split())
+        utterance = self._browser.ask(self._begin, str(int(self.np_random.integers(2**31))))
+        if isinstance(utterance, dict):
+            utterance = utterance["utterance"]
+        self._utterance = " ".join(str(utterance).split())
         if not self._utterance:
             raise RunFailed(f"the page {self._url.rpartition('/')[2]} states no task")
-        self._mistakes, self._over = 0, False
-        return self._observation(), self._known(False)
+        self._mistakes = 0
+        return self._observation(), self._info_with_mistakes(False)
 
     def _begin(self, seed: str) -> Any:
         """Begin an episode in the page; gives its task."""
@@ -133,39 +138,41 @@ class MiniWoB(Game):
         return self._page.evaluate("() => core.getUtterance()")
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        meant, done, reward = self._browser.ask(self._played, str(action))
-        self._mistakes += not meant
-        self._over = done
-        return self._observation(), reward, done, False, self._known(reward > 0)
+        is_command, over, reward = self._browser.ask(self._step_page, str(action))
+        self._mistakes += not is_command
+        return self._observation(), reward, over, False, self._info_with_mistakes(reward > 0)
 
-    def _played(self, said: str) -> tuple[bool, bool, float]:
-        """Do what is said in the page: whether it means something, whether the episode is over, the reward."""
-        meant = self._act(said)
+    def _step_page(self, action: str) -> tuple[bool, bool, float]:
+        """Act in the page: whether the action is a command, whether the episode is over, the reward."""
+        is_command = self._act(action)
         self._page.wait_for_timeout(SETTLING)
-        if self._page.url.partition("#")[0] != self._url:
-            return meant, True, 0.0
-        done, reward = self._page.evaluate(_STATE)
-        return meant, bool(done), float(reward) if done else 0.0
+        if self._page.url.partition("#")[0] != self._url:  # the page was left
+            return is_command, True, 0.0
+        over, reward = self._page.evaluate(_STATE)
+        if not over:
+            return is_command, False, 0.0
+        return is_command, True, float(reward)
 
-    def _act(self, said: str) -> bool:
-        """Do what is said; False if it means nothing."""
+    def _act(self, action: str) -> bool:
+        """Do what an action says; False if it is no command."""
         for verb, pattern in _COMMANDS.items():
-            found = pattern.fullmatch(said.strip())
-            if found is None:
+            command = pattern.fullmatch(action.strip())
+            if command is None:
                 continue
             if verb == "type":
-                self._page.keyboard.type(found[1])
+                self._page.keyboard.type(command[1])
                 return True
             if verb == "press":
-                return self._press(found[1])
-            numbers = [int(number) for number in found.groups() if number.isdigit()]
+                return self._press(command[1])
+            # Columns and rows in turn.
+            numbers = [int(number) for number in command.groups() if number.isdigit()]
             if any(x >= WIDTH for x in numbers[::2]) or any(y >= HEIGHT for y in numbers[1::2]):
                 return False
-            self._point(verb, numbers, found)
+            self._point(verb, numbers, command)
             return True
         return False
 
-    def _point(self, verb: str, numbers: list[int], found: re.Match[str]) -> None:
+    def _point(self, verb: str, numbers: list[int], command: re.Match[str]) -> None:
         mouse = self._page.mouse
         if verb == "click":
             mouse.click(*numbers)
@@ -178,7 +185,7 @@ class MiniWoB(Game):
             mouse.up()
         else:
             mouse.move(*numbers)
-            mouse.wheel(0, 60 if found[1].lower() == "down" else -60)
+            mouse.wheel(0, 60 if command[1].lower() == "down" else -60)
 
     def _press(self, key: str) -> bool:
         from playwright.sync_api import Error
@@ -193,11 +200,13 @@ class MiniWoB(Game):
         return f"{RULES}Your task: {self._utterance}"
 
     def draw(self) -> np.ndarray:
-        taken = self._browser.ask(lambda: self._page.screenshot(animations="disabled", caret="hide"))
-        with Image.open(BytesIO(taken)) as shown:
-            picture = shown.convert("RGB")
+        screenshot = self._browser.ask(lambda: self._page.screenshot(animations="disabled", caret="hide"))
+        with Image.open(BytesIO(screenshot)) as image:
+            picture = image.convert("RGB")
         size = (self.render_size[1], self.render_size[0])
-        return np.asarray(picture if picture.size == size else picture.resize(size, Image.Resampling.BICUBIC))
+        if picture.size != size:
+            picture = picture.resize(size, Image.Resampling.BICUBIC)
+        return np.asarray(picture)
 
     def facts(self) -> dict[str, str]:
         return {}
@@ -213,7 +222,7 @@ class MiniWoB(Game):
     def close(self) -> None:
         self._browser.close(self._page)
 
-    def _known(self, success: bool) -> dict[str, Any]:
+    def _info_with_mistakes(self, success: bool) -> dict[str, Any]:
         return self._info(success) | {"mistakes": self._mistakes}
 
 
@@ -224,7 +233,7 @@ class _Browser:
     and everything that concerns pages is asked of that.
     """
 
-    _known: _Browser | None = None
+    _shared: _Browser | None = None
 
     def __init__(self, folder: Path) -> None:
         handler = functools.partial(_Quiet, directory=str(folder))
@@ -239,9 +248,9 @@ class _Browser:
     @classmethod
     def of_this_process(cls, folder: Path) -> _Browser:
         """The browser of this process; another one if it has died."""
-        if cls._known is None or not cls._known.is_alive():
-            cls._known = cls(folder)
-        return cls._known
+        if cls._shared is None or not cls._shared.is_alive():
+            cls._shared = cls(folder)
+        return cls._shared
 
     def is_alive(self) -> bool:
         """Tell whether the browser still runs."""
@@ -264,9 +273,12 @@ class _Browser:
         from playwright.sync_api import Error, sync_playwright
 
         self._playwright = sync_playwright().start()
-        found = next(filter(None, map(shutil.which, BROWSERS)), None)
+        # That of the system, or else the one that Playwright has installed.
+        program = next(filter(None, map(shutil.which, BROWSERS)), None)
         try:
-            self._browser = self._playwright.chromium.launch(executable_path=found, args=["--font-render-hinting=none"])
+            self._browser = self._playwright.chromium.launch(
+                executable_path=program, args=["--font-render-hinting=none"]
+            )
         except Error as error:
             self._playwright.stop()
             self._server.shutdown()
@@ -304,8 +316,8 @@ class _Browser:
             self.ask(page.context.close)
         if self._pages:
             return
-        if _Browser._known is self:
-            _Browser._known = None
+        if _Browser._shared is self:
+            _Browser._shared = None
         with contextlib.suppress(Error, RunFailed):
             self.ask(self._browser.close)
         self._closed = True

@@ -49,14 +49,17 @@ class OldTextEnv(gymnasium.Env[Any, str]):
         if seed is not None and callable(getattr(self.inner, "seed", None)):
             self.inner.seed(seed)
             seed = None
-        returned = self.inner.reset(seed=seed) if _takes_seed(self.inner.reset) else self.inner.reset()
+        options_of_reset = {"seed": seed} if _takes_seed(self.inner.reset) else {}
+        returned = self.inner.reset(**options_of_reset)
         if isinstance(returned, tuple) and len(returned) == 2:
             return returned[0], dict(returned[1] or {})
-        return _told(returned)
+        return _text_and_info(returned)
 
     def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         returned = self.inner.step(action)
-        parts = len(returned) if isinstance(returned, tuple | list) else 1
+        parts = 1
+        if isinstance(returned, tuple | list):
+            parts = len(returned)
         if parts == 5:
             observation, reward, terminated, truncated, info = returned
         elif parts == 4:
@@ -64,7 +67,7 @@ class OldTextEnv(gymnasium.Env[Any, str]):
             truncated = bool((info or {}).get("TimeLimit.truncated"))
         elif parts == 3:
             state, reward, terminated = returned
-            observation, info = _told(state)
+            observation, info = _text_and_info(state)
             truncated = False
         else:
             raise BadInput(
@@ -72,7 +75,9 @@ class OldTextEnv(gymnasium.Env[Any, str]):
                 "must return (observation, reward, terminated, truncated, info)"
             )
         if self._adds_up:
-            reward, self._score = reward - self._score, float(reward)
+            score = reward
+            reward = score - self._score
+            self._score = float(score)
         return observation, reward, bool(terminated) and not truncated, bool(truncated), dict(info or {})
 
     def render(self) -> Any:
@@ -90,7 +95,7 @@ def _takes_seed(reset: Any) -> bool:
         return False
 
 
-def _told(state: Any) -> tuple[Any, dict[str, Any]]:
+def _text_and_info(state: Any) -> tuple[Any, dict[str, Any]]:
     """Text and info of a state, or of an observation that comes alone."""
     if isinstance(state, Mapping) and TEXT in state:
         return state[TEXT], dict(state)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 
@@ -54,7 +54,9 @@ class GameProcess:
             Function that waits for the call's result and returns it, or raises what the method raised; `WorkerDied` if
             the process dies.
         """
-        seconds = self._step_timeout if method in ("reset", "step") else None
+        seconds = None
+        if method in ("reset", "step"):
+            seconds = self._step_timeout
         return self.worker.begin("call", game, method, args, options, seconds=seconds)
 
     def close(self) -> None:
@@ -71,11 +73,14 @@ class RemoteGame(gymnasium.Env[Observation, str]):
     """
 
     def __init__(self, process: GameProcess, number: int) -> None:
-        self.process, self._number = process, number
-        self.action_names: tuple[str, ...]
-        self.asked: tuple[str, ...]
-        self.action_names, self.asked, self.action_space, self.metadata, advises = self.begin("make")()
-        if advises:
+        self.process = process
+        self._number = number
+        game: _GameDescription = self.begin("make")()
+        self.action_names = game.action_names
+        self.asked = game.asked
+        self.action_space = game.action_space
+        self.metadata = game.metadata
+        if game.has_oracle:
             self.oracle = lambda: self.begin("oracle")()
 
     def begin(self, method: str, *args: Any, **options: Any) -> Callable[[], Any]:
@@ -119,7 +124,8 @@ class GamePool:
     """
 
     def __init__(self, make: MakeGame, processes: int = 0, step_timeout: float | None = None) -> None:
-        self._make, self._step_timeout = make, step_timeout
+        self._make = make
+        self._step_timeout = step_timeout
         self._processes: list[GameProcess | None] = [None] * processes
         self._games: dict[int, gymnasium.Env[Any, Any]] = {}
 
@@ -127,7 +133,8 @@ class GamePool:
         """The game of a slot, made when it is first needed, and made again if its process has died."""
         game = self._games.get(slot)
         if game is None or (isinstance(game, RemoteGame) and not game.process.alive):
-            game = self._games[slot] = self._make_game(slot)
+            game = self._make_game(slot)
+            self._games[slot] = game
         return game
 
     def discard(self, slot: int) -> None:
@@ -150,8 +157,19 @@ class GamePool:
         place = slot % len(self._processes)
         process = self._processes[place]
         if process is None or not process.alive:
-            process = self._processes[place] = GameProcess(self._make, self._step_timeout)
+            process = GameProcess(self._make, self._step_timeout)
+            self._processes[place] = process
         return process.make()
+
+
+class _GameDescription(NamedTuple):
+    """What a process tells of a game that it has made."""
+
+    action_names: tuple[str, ...]
+    asked: tuple[str, ...]
+    action_space: Any
+    metadata: dict[str, Any]
+    has_oracle: bool
 
 
 class _Games:
@@ -168,9 +186,15 @@ class _Games:
     def call(self, number: int, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Call a method of a game; `make`, `oracle` and `close` do more than that."""
         if method == "make":
-            game = self._games[number] = self._make()
-            of_game = [tuple(game.get_wrapper_attr(name)) for name in ("action_names", "asked")]
-            return *of_game, game.action_space, dict(game.metadata or {}), has_oracle(game)
+            game = self._make()
+            self._games[number] = game
+            return _GameDescription(
+                action_names=tuple(game.get_wrapper_attr("action_names")),
+                asked=tuple(game.get_wrapper_attr("asked")),
+                action_space=game.action_space,
+                metadata=dict(game.metadata or {}),
+                has_oracle=has_oracle(game),
+            )
         if method == "close":
             return close_env(self._games.pop(number))
         if method == "oracle":

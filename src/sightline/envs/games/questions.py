@@ -30,7 +30,7 @@ HELD_OUT = 5
 BORDER = (128, 128, 128)
 
 
-class _Stored(NamedTuple):
+class _PictureInDataSet(NamedTuple):
     """A picture in a data set, which decodes it when it is asked for: all of them may not fit into memory."""
 
     data: Any
@@ -41,14 +41,15 @@ class _Stored(NamedTuple):
 class Row(NamedTuple):
     """A question: where its picture is (a file, or a place in a data set), the words, and all columns."""
 
-    picture: Path | _Stored
+    picture: Path | _PictureInDataSet
     question: str
     columns: dict[str, Any]
 
 
 def exact(answer: str, row: Mapping[str, Any]) -> float:
     """Pay 1 for the answer in column `answer`, whatever its case and spaces, else 0."""
-    return float(" ".join(answer.split()).casefold() == " ".join(str(row["answer"]).split()).casefold())
+    right_answer = str(row["answer"])
+    return float(" ".join(answer.split()).casefold() == " ".join(right_answer.split()).casefold())
 
 
 class Questions(Game):
@@ -95,21 +96,30 @@ class Questions(Game):
         super().__init__(render_size, render_mode)
         if not data:
             raise BadInput("say where the questions are: env_options.data=FOLDER, or the name of a data set")
-        rows = _rows(data, picture, question, split, [name for name in (kind, "" if pay else "answer") if name])
+        more_columns = []
+        if kind:
+            more_columns.append(kind)
+        if not pay:
+            more_columns.append("answer")
+        rows = _rows(data, picture, question, split, more_columns)
         self._rows = [row for number, row in enumerate(rows) if (number % HELD_OUT == HELD_OUT - 1) == held_out]
         if not self._rows:
-            raise BadInput(f"'{data}' has {len(rows)} questions, none of them {'held out' if held_out else 'to ask'}")
+            purpose = "held out" if held_out else "to ask"
+            raise BadInput(f"'{data}' has {len(rows)} questions, none of them {purpose}")
         answers = {str(row.columns["answer"]) for row in self._rows if "answer" in row.columns}
         self.action_space = ActionText(examples=sorted(answers))
-        self._kind, self._pay = kind, pay or exact
-        self._row, self._over = self._rows[0], False
+        self._kind = kind
+        self._pay = pay or exact
+        self._row = self._rows[0]
+        self._over = False
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
-        self._row, self._over = self._rows[int(self.np_random.integers(len(self._rows)))], False
-        return self._observation(), self._known(False)
+        self._row = self._rows[int(self.np_random.integers(len(self._rows)))]
+        self._over = False
+        return self._observation(), self._info_with_kind(False)
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         try:
@@ -117,25 +127,25 @@ class Questions(Game):
         except Exception as error:
             raise RunFailed(f"the reward of the answer {str(action)[:80]!r} failed: {error}") from error
         self._over = True
-        return self._observation(), reward, True, False, self._known(reward >= 1)
+        return self._observation(), reward, True, False, self._info_with_kind(reward >= 1)
 
     def text(self) -> str:
         return self._row.question
 
     def draw(self) -> np.ndarray:
-        stored = self._row.picture
-        if isinstance(stored, Path):
-            pixels = read_image(stored)
+        source = self._row.picture
+        if isinstance(source, Path):
+            pixels = read_image(source)
         else:
-            found = stored.data[stored.place][stored.column]
-            if not isinstance(found, Image.Image):
+            image = source.data[source.place][source.column]
+            if not isinstance(image, Image.Image):
                 raise RunFailed(
-                    f"a picture of the data set is a {type(found).__name__}; cast the column to datasets.Image()"
+                    f"a picture of the data set is a {type(image).__name__}; cast the column to datasets.Image()"
                 )
             try:
-                pixels = as_rgb(found)
+                pixels = as_rgb(image)
             except ValueError as error:
-                raise RunFailed(f"picture {stored.place + 1} of the data set cannot be shown: {error}") from error
+                raise RunFailed(f"picture {source.place + 1} of the data set cannot be shown: {error}") from error
         size = (self.render_size[1], self.render_size[0])
         return np.asarray(ImageOps.pad(Image.fromarray(pixels), size, Image.Resampling.BICUBIC, color=BORDER))
 
@@ -153,40 +163,59 @@ class Questions(Game):
     def caption(self) -> str:
         return "A picture that cannot be told in words."
 
-    def _known(self, success: bool) -> dict[str, Any]:
-        kind = {"kind": str(self._row.columns[self._kind])} if self._kind else {}
-        return self._info(success) | kind
+    def _info_with_kind(self, success: bool) -> dict[str, Any]:
+        info = self._info(success)
+        if self._kind:
+            info["kind"] = str(self._row.columns[self._kind])
+        return info
 
 
-def _rows(data: str, picture: str, question: str, split: str, others: Sequence[str]) -> list[Row]:
-    """All questions of a folder or data set."""
+def _rows(data: str, picture: str, question: str, split: str, more_columns: Sequence[str]) -> list[Row]:
+    """All questions of a folder or data set.
+
+    Args:
+        picture, question: names of the columns.
+        more_columns: names of others that must be there.
+    """
     folder = Path(data)
     tables = sorted(folder.glob("*.csv")) if folder.is_dir() else []
+    if len(tables) > 1:
+        names = ", ".join(table.name for table in tables)
+        raise BadInput(f"'{data}' has several tables ({names}); leave one of them")
     if tables:
-        if len(tables) > 1:
-            names = ", ".join(table.name for table in tables)
-            raise BadInput(f"'{data}' has several tables ({names}); leave one of them")
-        try:
-            # Excel and Windows begin their files with a byte order mark.
-            columns = list(csv.DictReader(io.StringIO(decoded(tables[0].read_bytes()), newline="")))
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise BadInput(f"'{tables[0]}' cannot be read as a table: {error}") from error
-        _check_columns(columns[0] if columns else {}, [picture, question, *others], str(tables[0]))
-        for number, row in enumerate(columns):
-            if file_within(folder, row[picture]) is None:
-                raise BadInput(f"'{tables[0]}', row {number + 1}: there is no picture '{row[picture]}' in its folder")
-        return [Row(folder / str(row[picture]), str(row[question]), dict(row)) for row in columns]
-    loaded = _data_set(data, split)
-    picture = "image" if picture == "file_name" else picture  # the name that data sets give it
-    _check_columns(dict.fromkeys(loaded.column_names), [picture, question, *others], data)
-    columns = loaded.remove_columns([picture])
-    return [Row(_Stored(loaded, place, picture), str(row[question]), row) for place, row in enumerate(columns)]
+        return _rows_of_table(tables[0], picture, question, more_columns)
+    data_set = _data_set(data, split)
+    if picture == "file_name":
+        picture = "image"  # the name that data sets give it
+    _check_columns(data_set.column_names, [picture, question, *more_columns], data)
+    rows = []
+    for place, columns in enumerate(data_set.remove_columns([picture])):
+        rows.append(Row(_PictureInDataSet(data_set, place, picture), str(columns[question]), columns))
+    return rows
 
 
-def _check_columns(known: Mapping[str, Any], wanted: Sequence[str], where: str) -> None:
-    for name in wanted:
-        if name not in known:
-            raise BadInput(f"'{where}' has no column '{name}'{nearest(name, list(known))}; it has {', '.join(known)}")
+def _rows_of_table(table: Path, picture: str, question: str, more_columns: Sequence[str]) -> list[Row]:
+    """All questions of a CSV file, whose pictures lie beside it."""
+    try:
+        # Excel and Windows begin their files with a byte order mark.
+        lines = list(csv.DictReader(io.StringIO(decoded(table.read_bytes()), newline="")))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"'{table}' cannot be read as a table: {error}") from error
+    names = list(lines[0]) if lines else []
+    _check_columns(names, [picture, question, *more_columns], str(table))
+    folder = table.parent
+    rows = []
+    for number, columns in enumerate(lines):
+        if file_within(folder, columns[picture]) is None:
+            raise BadInput(f"'{table}', row {number + 1}: there is no picture '{columns[picture]}' in its folder")
+        rows.append(Row(folder / str(columns[picture]), str(columns[question]), dict(columns)))
+    return rows
+
+
+def _check_columns(names: Sequence[str], required: Sequence[str], where: str) -> None:
+    for name in required:
+        if name not in names:
+            raise BadInput(f"'{where}' has no column '{name}'{nearest(name, names)}; it has {', '.join(names)}")
 
 
 def _data_set(data: str, split: str) -> Any:

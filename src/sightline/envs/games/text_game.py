@@ -55,9 +55,9 @@ def text_game(
         BadInput: there is no such Gymnasium id, or what was made is no environment.
     """
     if isinstance(make, str):
+        render_mode = "rgb_array" if pictures == "render" else None
         try:
-            mode = "rgb_array" if pictures == "render" else None
-            env = gymnasium.make(make, render_mode=mode, disable_env_checker=True)
+            env = gymnasium.make(make, render_mode=render_mode, disable_env_checker=True)
         except gymnasium.error.Error as error:
             raise BadInput(f"text_game: there is no environment '{make}' ({error})") from error
     elif callable(make):
@@ -92,72 +92,90 @@ class TextGame(gymnasium.Wrapper[Observation, str, Any, Any]):
         send: Callable[[str], Any] | None,
     ) -> None:
         super().__init__(env)
-        self._commands, self._text, self._pictures = commands, text, pictures
-        self._success, self._facts, self._kind, self._send = success, facts, kind, send
-        observation, info = begin_once(env, type(env.unwrapped).__name__)
+        self._commands = commands
+        self._text = text
+        self._pictures = pictures
+        self._success = success
+        self._facts = facts
+        self._kind = kind
+        self._send = send
         self.action_space: Any = ActionText()
-        shown = self._shown(observation, info)
+        # One state tells the size of the pictures and the names of the facts.
+        observation, info = begin_once(env, type(env.unwrapped).__name__)
+        images = self._observation(observation, info).images
+        picture_spaces = [spaces.Box(0, 255, image.shape, np.uint8) for image in images]
         self.asked: tuple[str, ...] = tuple(self._with_game_keys(observation, 0.0, info, over=False)["facts"])
-        picture_spaces = tuple(spaces.Box(0, 255, picture.shape, np.uint8) for picture in shown.images)
         # Gymnasium's checker rejects an empty tuple of spaces; a sequence may be empty.
-        none = spaces.Sequence(spaces.Box(0, 255, (1, 1, 3), np.uint8))
-        self.observation_space: Any = spaces.Tuple(
-            (AnyText(), spaces.Tuple(picture_spaces) if picture_spaces else none)
-        )
+        pictures_space: Any = spaces.Sequence(spaces.Box(0, 255, (1, 1, 3), np.uint8))
+        if picture_spaces:
+            pictures_space = spaces.Tuple(picture_spaces)
+        self.observation_space: Any = spaces.Tuple((AnyText(), pictures_space))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
-        return self._shown(observation, info), self._with_game_keys(observation, 0.0, info, over=False)
+        return self._observation(observation, info), self._with_game_keys(observation, 0.0, info, over=False)
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        sent = action if self._send is None else self._send(action)
-        observation, reward, terminated, truncated, info = self.env.step(sent)
+        own_action: Any = action
+        if self._send is not None:
+            own_action = self._send(action)
+        observation, own_reward, terminated, truncated, info = self.env.step(own_action)
         over = bool(terminated or truncated)
-        own = scalar_reward(reward)
-        if own is None:
-            raise BadInput(f"the reward of a state is {' '.join(repr(reward).split()):.60}, which is no number")
-        known = self._with_game_keys(observation, own, info, over)
-        return self._shown(observation, info), own, bool(terminated), bool(truncated), known
+        reward = scalar_reward(own_reward)
+        if reward is None:
+            raise BadInput(f"the reward of a state is {' '.join(repr(own_reward).split()):.60}, which is no number")
+        extended_info = self._with_game_keys(observation, reward, info, over)
+        return self._observation(observation, info), reward, bool(terminated), bool(truncated), extended_info
 
-    def _shown(self, observation: Any, info: Mapping[str, Any]) -> Observation:
-        told = observation if self._text is None else _find(self._text, observation, info, "text")
-        if not isinstance(told, str):
+    def _observation(self, observation: Any, info: Mapping[str, Any]) -> Observation:
+        """The text and the pictures of a state."""
+        text = observation
+        if self._text is not None:
+            text = _value_of(self._text, observation, info, "text")
+        if not isinstance(text, str):
             raise RunFailed(
-                f"the text of a state is a {type(told).__name__}; say where it is, text='key of an info' or a function"
+                f"the text of a state is a {type(text).__name__}; say where it is, text='key of an info' or a function"
             )
+        text = text[:MAX_TEXT]
         if self._pictures is None:
-            return Observation(told[:MAX_TEXT], ())
-        found = (
-            rgb_frame(self.env) if self._pictures == "render" else _find(self._pictures, observation, info, "pictures")
-        )
-        pictures = found if isinstance(found, list | tuple) else (found,)
+            return Observation(text, ())
+        if self._pictures == "render":
+            pictures: Any = rgb_frame(self.env)
+        else:
+            pictures = _value_of(self._pictures, observation, info, "pictures")
+        if not isinstance(pictures, list | tuple):
+            pictures = [pictures]
         # Copies: some environments draw on one canvas all the time.
-        return Observation(told[:MAX_TEXT], tuple(checked_frame(picture).copy() for picture in pictures))
+        return Observation(text, tuple(checked_frame(picture).copy() for picture in pictures))
 
     def _with_game_keys(self, observation: Any, reward: float, info: Mapping[str, Any], over: bool) -> dict[str, Any]:
-        named = self._commands
-        listed = _find(named, observation, info, "commands") if isinstance(named, str) or callable(named) else named
-        legal = () if over else tuple(str(command) for command in listed)
-        if named and not legal and not over:
+        """The environment's info, with what infos of games hold."""
+        commands: Any = self._commands
+        if isinstance(commands, str) or callable(commands):
+            commands = _value_of(commands, observation, info, "commands")
+        legal = () if over else tuple(str(command) for command in commands)
+        if self._commands and not legal and not over:
             raise RunFailed("nothing can be done in a state, but the episode goes on; commands gave an empty list")
         if self._success == "reward":
             success: bool | None = reward > 0
         elif self._success is not None:
-            success = truth(_find(self._success, observation, info, "success"), "what success= gives of a state")
+            success = truth(_value_of(self._success, observation, info, "success"), "what success= gives of a state")
         else:
             success = stated_success(info)
             if success is None and info.get("won") is not None:
                 success = truth(info["won"], "the info 'won'")
-        facts = {} if self._facts is None else _find(self._facts, observation, info, "facts")
-        known: dict[str, Any] = {"success": success, "legal_actions": legal, "facts": dict(facts)}
+        facts: Any = {}
+        if self._facts is not None:
+            facts = _value_of(self._facts, observation, info, "facts")
+        game_info: dict[str, Any] = {"success": success, "legal_actions": legal, "facts": dict(facts)}
         if self._kind is not None:
-            known["kind"] = str(_find(self._kind, observation, info, "kind"))
-        return {**info, **known}
+            game_info["kind"] = str(_value_of(self._kind, observation, info, "kind"))
+        return {**info, **game_info}
 
 
-def _find(where: OfState, observation: Any, info: Mapping[str, Any], name: str) -> Any:
+def _value_of(where: OfState, observation: Any, info: Mapping[str, Any], name: str) -> Any:
     """What a key of an info, or a function, gives for a state."""
     if callable(where):
         return where(observation, info)

@@ -24,9 +24,10 @@ class TextOnlyWrapper(GameWrapper):
         if not callable(getattr(env.unwrapped, "caption", None)):
             kind = type(env.unwrapped).__name__
             raise BadInput(f"{kind} cannot describe its pictures in words (it has no caption()); leave out text_only")
-        shown: Any = env.observation_space
+        text_and_pictures: Any = env.observation_space
+        picture = text_and_pictures[1][0]
         # Gymnasium's checker rejects an empty Tuple as a space; a Sequence of pictures may be empty.
-        self.observation_space: Any = spaces.Tuple((AnyText(), spaces.Sequence(shown[1][0])))
+        self.observation_space: Any = spaces.Tuple((AnyText(), spaces.Sequence(picture)))
 
     def observation(self, observation: Any) -> Observation:
         return Observation(f"{observation[0]}\n{caption(self.env)}", ())

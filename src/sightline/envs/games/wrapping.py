@@ -98,14 +98,18 @@ class PictureGame(gymnasium.Wrapper[Observation, np.int64, Any, Any]):
         # Some environments set it to None.
         self.metadata = dict(env.metadata or {})
         self._values = named_actions(env, name, actions)
-        self.names_from = "" if actions else own_action_names(env)[1]
+        self.names_from = ""
+        if not actions:
+            _, self.names_from = own_action_names(env)
         self.action_names: tuple[str, ...] = tuple(self._values)
         self.asked: tuple[str, ...] = tuple(attribute(env, "asked"))
         if not prompt:
             raise BadInput(f"'{name}' has no text of its own; describe the task to the agent: prompt=…")
         check_fields(prompt, ("actions", "mission"))
-        self._prompt, self._has_mission = prompt, "{mission}" in prompt
-        self._name, self._mission = name, ""
+        self._prompt = prompt
+        self._has_mission = "{mission}" in prompt
+        self._mission = ""
+        self._name = name
         begin_once(env, name)  # some renderers need a reset first
         picture = spaces.Box(0, 255, rgb_frame(env).shape, np.uint8)
         self.action_space = spaces.Discrete(len(self.action_names))
@@ -125,8 +129,8 @@ class PictureGame(gymnasium.Wrapper[Observation, np.int64, Any, Any]):
         state, reward, terminated, truncated, info = self.env.step(value)
         self._note_mission(state, info)
         self._frames.append(rgb_frame(self.env))
-        known = self._with_game_keys(info)
-        return self._observation(), self._own_reward(reward), bool(terminated), bool(truncated), known
+        info = self._with_game_keys(info)
+        return self._observation(), self._own_reward(reward), bool(terminated), bool(truncated), info
 
     def _own_reward(self, reward: Any) -> float:
         """The environment's own reward as a number.
@@ -148,8 +152,10 @@ class PictureGame(gymnasium.Wrapper[Observation, np.int64, Any, Any]):
         """Keep the task of the episode in words, which an environment states at its start or in every step."""
         if not self._has_mission:
             return
-        seen = state if isinstance(state, Mapping) else {}
-        self._mission = str(info.get("mission", seen.get("mission", self._mission)))
+        if "mission" in info:
+            self._mission = str(info["mission"])
+        elif isinstance(state, Mapping) and "mission" in state:
+            self._mission = str(state["mission"])
         if not self._mission:
             raise RunFailed(
                 f"'{self._name}' states no mission, neither in its infos nor in a dictionary of observations; leave "
@@ -171,22 +177,28 @@ class PictureGame(gymnasium.Wrapper[Observation, np.int64, Any, Any]):
         Raises:
             BadInput: they are neither names nor numbers of actions, nor a boolean for each.
         """
-        key = "legal_actions" if info.get("legal_actions") is not None else "action_mask"
+        key = "legal_actions"
+        if info.get(key) is None:
+            key = "action_mask"
         allowed = info.get(key)
         if allowed is None:
             return self.action_names
         is_mask = key == "action_mask" or getattr(allowed, "dtype", None) == np.bool_
         try:
-            return self._allowed_by_mask(allowed) if is_mask else tuple(self._allowed_by_name(allowed))
+            if is_mask:
+                return self._allowed_by_mask(allowed)
+            return tuple(self._allowed_by_name(allowed))
         except (TypeError, ValueError) as error:
-            count = len(self._numbered_names())
+            form = "names or numbers of its actions"
+            if is_mask:
+                form = f"a boolean for each of its {len(self._numbered_names())} actions"
             raise BadInput(
-                f"the info '{key}' of '{self._name}' is {' '.join(repr(allowed).split()):.60}; it must hold "
-                + (f"a boolean for each of its {count} actions" if is_mask else "names or numbers of its actions")
+                f"the info '{key}' of '{self._name}' is {' '.join(repr(allowed).split()):.60}; it must hold {form}"
             ) from error
 
     def _allowed_by_mask(self, mask: Any) -> tuple[str, ...]:
-        by_number, flags = self._numbered_names(), to_array(mask)
+        by_number = self._numbered_names()
+        flags = to_array(mask)
         if flags.shape != (len(by_number),):
             raise ValueError("a mask of another length")
         # A recipe may name some of the actions only.
@@ -255,7 +267,9 @@ class TextActions(GameWrapper):
 
     def step(self, action: Any) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
         """Play an action, given as text."""
-        result = super().step(self._numbers[action] if self._numbers else action)
+        if self._numbers:
+            action = self._numbers[action]
+        result = super().step(action)
         self._take_examples(result[4])
         return result
 
@@ -273,48 +287,50 @@ def random_action(env: AnyEnv, legal: Sequence[str], rng: np.random.Generator) -
             action.
         rng: of all chance.
     """
-    known = tuple(legal) or tuple(attribute(env, "action_names"))
-    if known:
-        return known[int(rng.integers(len(known)))]
+    names = tuple(legal) or tuple(attribute(env, "action_names"))
+    if names:
+        return names[int(rng.integers(len(names)))]
     env.action_space.seed(int(rng.integers(2**31)))
     return str(env.action_space.sample())
 
 
 def oracle(env: AnyEnv) -> str | None:
     """Name of a best action in the present state; None if there is none, or if the environment has no oracle."""
-    found: str | None = _call_if_defined(env, "oracle")
-    return found
+    best_action: str | None = _call_if_defined(env, "oracle")
+    return best_action
 
 
 def thoughts(env: AnyEnv) -> str | None:
     """Thoughts that lead to the oracle's action; None if the environment has none to tell. To be asked before it."""
-    told: str | None = _call_if_defined(env, "thoughts")
-    return told
+    text: str | None = _call_if_defined(env, "thoughts")
+    return text
 
 
 def has_oracle(env: AnyEnv) -> bool:
     """True if the unwrapped environment has an oracle; the one that `Game` has by default knows nothing."""
-    found = getattr(env.unwrapped, "oracle", None)
-    return callable(found) and getattr(found, "__func__", found) is not Game.oracle
+    method = getattr(env.unwrapped, "oracle", None)
+    return callable(method) and getattr(method, "__func__", method) is not Game.oracle
 
 
 def caption(env: AnyEnv) -> str | None:
     """Description of everything that the picture shows; None if the environment does not provide one."""
-    found: str | None = _call_if_defined(env, "caption")
-    return found
+    description: str | None = _call_if_defined(env, "caption")
+    return description
 
 
-def _call_if_defined(env: AnyEnv, method: str) -> Any:
-    ask = getattr(env.unwrapped, method, None)
-    return ask() if callable(ask) else None
+def _call_if_defined(env: AnyEnv, name: str) -> Any:
+    method = getattr(env.unwrapped, name, None)
+    if not callable(method):
+        return None
+    return method()
 
 
-def check_fields(template: str, known: Sequence[str]) -> None:
+def check_fields(template: str, fields: Sequence[str]) -> None:
     """Refuse a prompt template with unknown fields.
 
     Args:
         template: the prompt.
-        known: names of its fields.
+        fields: names of those that it may have.
 
     Raises:
         BadInput: an unknown field, or unmatched braces.
@@ -326,8 +342,12 @@ def check_fields(template: str, known: Sequence[str]) -> None:
     for _, field, form, conversion in pieces:
         if field is None:
             continue
-        if field not in known or form or conversion:
-            given = field + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
-            given = " ".join(given.split())
-            hint = nearest(field, known) or "; it takes none here"
-            raise BadInput(f"prompt: unknown field '{{{given}}}'{hint}; double literal braces: {{{{ and }}}}")
+        if field not in fields or form or conversion:
+            placeholder = field
+            if conversion:
+                placeholder += f"!{conversion}"
+            if form:
+                placeholder += f":{form}"
+            in_one_line = " ".join(placeholder.split())
+            hint = nearest(field, fields) or "; it takes none here"
+            raise BadInput(f"prompt: unknown field '{{{in_one_line}}}'{hint}; double literal braces: {{{{ and }}}}")
