@@ -136,8 +136,10 @@ def _box(env: gymnasium.Env[Any, Any], space: spaces.Box, what: str) -> _ActionF
     is_free = low.astype(np.float32) < high.astype(np.float32)
     if not is_free.any():
         raise BadInput(f"{what} have bounds with low = high everywhere, so there is nothing to choose")
+    # The usual case: learners choose exactly what the environment takes.
     if space.dtype == np.float32 and is_free.all() and space.shape:
         return _ActionForm(space)
+    # Numbers with low = high are no choice: learners do not see them.
     free = spaces.Box(low[is_free].astype(np.float32), high[is_free].astype(np.float32), dtype=np.float32)
     if is_free.all() and space.shape:
         free = spaces.Box(free.low.reshape(space.shape), free.high.reshape(space.shape), dtype=np.float32)
@@ -175,6 +177,7 @@ def _several(space: spaces.MultiDiscrete | spaces.MultiBinary, what: str) -> _Ac
             return np.asarray(action).astype(space.dtype).reshape(space.shape)
 
         return _ActionForm(spaces.MultiBinary(len(counts)), zeros_and_ones)
+    # SB3's distributions number choices from 0, in one row.
     if len(space.shape) == 1 and not space.start.any() and space.dtype == np.int64:
         return _ActionForm(space)
     first = space.start
@@ -196,6 +199,7 @@ def _parts(env: gymnasium.Env[Any, Any], space: Any, what: str) -> _ActionForm:
     borders = np.cumsum(sizes)[:-1]
     boxes = [form.space for form in forms if isinstance(form.space, spaces.Box)]
     joint: spaces.Space[Any]
+    # A policy draws from one distribution, Gaussian or categorical, never from both.
     if len(boxes) == len(forms):
         low = np.concatenate([box.low.reshape(-1) for box in boxes])
         high = np.concatenate([box.high.reshape(-1) for box in boxes])

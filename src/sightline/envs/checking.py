@@ -134,6 +134,7 @@ class Player:
         for _ in range(steps):
             moment = self.step(next(actions))
             if self.frames:
+                # Drawn apart from the step, so that each is timed alone.
                 picture = self.draw()
                 self.watch.see(picture[None], moment.observed, [begins])
                 # From one episode to the next a picture changes anyway.
@@ -197,6 +198,7 @@ def _that_can_be_made(maker: EnvMaker) -> tuple[EnvMaker, list[Finding]]:
         _spaces_of(maker)
         findings: list[Finding] = []
     except (BadInput, RunFailed) as error:
+        # Training without pictures may still work, and is checked.
         maker = replace(maker, render=False)
         try:
             _spaces_of(maker)
@@ -267,6 +269,7 @@ def _checks_of_play(maker: EnvMaker, episodes: int, seed: int, in_processes: boo
         yield _check_other_seeds(player, seed)
         if maker.render:
             yield _check_pictures(players[0])
+        # Slow simulators are judged by fewer episodes.
         until = time.monotonic() + PATIENCE
         games = [player.episode(seed, until)]
         while len(games) < episodes and time.monotonic() < until:
@@ -278,6 +281,7 @@ def _checks_of_play(maker: EnvMaker, episodes: int, seed: int, in_processes: boo
         yield _check_copies(maker, player, in_processes)
     finally:
         closing = player.close() or closing
+    # Last, since it is known only once all players are closed.
     yield Finding("closes", closing is None, closing or "without an error")
 
 
@@ -303,6 +307,7 @@ def _check_equal_seeds(records: Sequence[list[Moment]], player: Player, seed: in
 
 
 def _check_other_seeds(player: Player, seed: int) -> Finding:
+    # The first states are looked at first: most environments differ there already.
     starts = [player.begin(seed + number).observed for number in range(SEEDS)]
     if not all(equal(starts[0], start) for start in starts):
         return Finding("other seeds", True, "give other starts")

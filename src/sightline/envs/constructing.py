@@ -56,6 +56,7 @@ def construct(
     try:
         if render and options.get("render_mode", "rgb_array") != "rgb_array":
             raise BadInput("env_options.render_mode: Sightline asks for pictures by itself; leave it out")
+        # What the constructor takes decides how it can be asked for frames.
         creator = creator_of(source)
         parameters = parameters_of(creator)
         for_frames: dict[str, Any] = {}
@@ -195,6 +196,7 @@ def _explained_type_error(
     if isinstance(error.__cause__, TypeError):  # Gymnasium raises it anew, with a longer message
         original = error.__cause__
     message = " ".join(str(original).split())
+    # Python says it in words only: what was unexpected, or what is missing.
     unexpected = re.search(r"unexpected keyword argument '(\w+)'", message)
     if unexpected is not None and unexpected[1] in options:
         hint = nearest(unexpected[1], parameters - {ANY, "self", "render_mode"})

@@ -264,6 +264,7 @@ class FrameVectorEnv:
         """
         give_up_if_overdue()
         self._steps += 1
+        # Before actions are noted: no action so far means that this step is the first.
         first = np.array([not history for history in self.actions])
         draws = frames and self.has_frames
         if self._native is not None:
@@ -274,6 +275,7 @@ class FrameVectorEnv:
             self.actions[i].append(actions[i])
             self.drawn[i].append(draws)
             put(self._states, i, step.state)
+        # A copy: the states of new episodes are written into the same arrays.
         final_states = copied(self._states)
         terminated = np.array([step.terminated for step in steps])
         truncated = np.array([step.truncated for step in steps])
@@ -289,6 +291,7 @@ class FrameVectorEnv:
             states=copied(self._states),
             final_states=final_states,
             frames=pictures,
+            # What is no number counts as 0, and is not learned from.
             rewards=np.array([step.reward or 0.0 for step in steps]),
             terminated=terminated,
             truncated=truncated,
@@ -302,6 +305,7 @@ class FrameVectorEnv:
             return self._shrunk(self._native.frames())
         frames = self._call("frame", dict.fromkeys(range(self.count), ()))
         for history in self.drawn:
+            # Drawing moves some simulators' states, so that a replay has to draw where it was drawn.
             history[-1] = True
         return self._gathered(frames)
 
@@ -331,6 +335,7 @@ class FrameVectorEnv:
             self.episodes[i] += 1
             self.actions[i] = []
             self.drawn[i] = []
+        # A seed depends on the place of the episode alone, never on how fast others were.
         seeds = {i: self._episode_seed(i, self.episodes[i]) for i in beginning}
         if self._native is not None:
             states = self._native.reset(seeds)
@@ -366,6 +371,7 @@ class FrameVectorEnv:
             replayed = self._native.replay(seeds, self.actions)
             put(self._states, slice(None), replayed)
             return same(replayed, states)
+        # Each replay compares what it reaches with these states.
         put(self._states, slice(None), states)
         return all(self._replay(i) for i in range(self.count))
 
@@ -406,6 +412,7 @@ class FrameVectorEnv:
                 return result()
             except WorkerDied as error:
                 self._note_death(error)
+                # Called in the next round, since the new process may die, too.
                 result = functools.partial(self._repeat, i, method, args, error)
 
     def _note_death(self, error: WorkerDied) -> None:

@@ -79,6 +79,7 @@ def check_environment(env: Any, name: str) -> None:
     Raises:
         BadInput: it is none, simulates several at once, or has no spaces.
     """
+    # Some simulators' own vectors are no `VectorEnv`; they have these attributes.
     if isinstance(env, VectorEnv) or (hasattr(env, "single_action_space") and hasattr(env, "num_envs")):
         raise BadInput(
             f"'{name}' simulates several environments at once ({type(env).__name__}); name what makes a single one: "
@@ -114,6 +115,7 @@ def check_reset_signature(env: gymnasium.Env[Any, Any], name: str) -> None:
     """
     for layer in layers_of(env):
         try:
+            # As it will be called; every wrapper's `reset` has to pass it on.
             inspect.signature(layer.reset).bind(seed=0, options=None)
         except ValueError:
             continue  # written in C, without a signature

@@ -92,6 +92,7 @@ class EnvMaker:
         if source is None:
             source = find_environment(self.env_id, self.also_known)
         env = construct(source, self.env_id, self.options, self.render, self.frame_size)
+        # Checked before anything is wrapped: errors name the user's own class.
         check_environment(env, self.env_id)
         check_reset_signature(env, self.env_id)
         if not isinstance(env.metadata, Mapping):
@@ -100,6 +101,7 @@ class EnvMaker:
         in_words = isinstance(env.action_space, spaces.Text) or isinstance(env.observation_space, spaces.Text)
         if self.render and env.render_mode != "rgb_array" and not in_words:
             env = _drawing_unasked(env, self.env_id, parameters_of(creator_of(source)))
+        # Inside the time limit, which would fail on results of another form.
         env = self._with_time_limit(GymnasiumAPI(env, self.env_id), source)
         if self.success_from is None:
             return env
@@ -133,6 +135,7 @@ class EnvMaker:
         build = native_vector_class(spec)
         if build is None:
             return None
+        # A vector keeps to the time limit itself: no wrapper sees its single environments.
         options = dict(self.options) | {"max_episode_steps": self.episode_steps or spec.max_episode_steps}
         if self.render:
             options = {"render_mode": "rgb_array", **size_options(build, self.frame_size), **options}
@@ -191,6 +194,7 @@ class SuccessFrom(gymnasium.Wrapper[Any, Any, Any, Any]):
             BadInput: the info holds something else than a truth value.
             RunFailed: there is no such info.
         """
+        # The own infos stay, and `success` is added or replaced.
         observation, reward, terminated, truncated, info = self.env.step(action)
         rule = self._success_from
         if callable(rule):

@@ -109,6 +109,7 @@ def find_environment(name: str, also_known: Iterable[str] = ()) -> EnvSpec | Bui
     for package in PACKAGES:
         if package.task and re.match(package.ids, name.rpartition(":")[2]):
             raise BadInput(f"'{name}' draws no pictures that rewards or agents could read{package.advice(name)}")
+    # What is registered already counts first: ids may hold colons.
     module_name, attribute = split_place(name)
     if name in registry or not (":" in name or module_name.endswith(".py")):
         return _registered(name, also_known)
@@ -117,6 +118,7 @@ def find_environment(name: str, also_known: Iterable[str] = ()) -> EnvSpec | Bui
     if not (module_name and attribute):
         raise BadInput(f"env='{name}' names no environment; say an id, module:id, module:Class, or file.py:Class")
     module = _import(module_name)
+    # A class or function of the module; else an id that its import has registered.
     build = attribute_of(module, attribute)
     if build is not None and _returns_env(build):
         return typing.cast(Build, build)
@@ -195,6 +197,7 @@ def _import(name: str) -> ModuleType:
     Raises:
         BadInput: there is none, it needs one that is missing, or it fails.
     """
+    # What appears in the registry by the import is of this module.
     before = set(registry)
     try:
         module = import_code(name)
@@ -232,6 +235,7 @@ def _call_what_registers(module: ModuleType) -> None:
     """
     root = module.__name__.split(".")[0]
     for name, member in list(vars(module).items()):
+        # Not what it has imported: `gymnasium.register` begins so, too.
         is_its_own = inspect.isfunction(member) and member.__module__.split(".")[0] == root
         if not (name.startswith("register") and is_its_own):
             continue

@@ -125,6 +125,7 @@ def misfit(space: spaces.Space[Any], state: Any) -> str | None:
     # float64 where the space says float32 is taken, floats where it says whole numbers are not.
     if space.dtype is not None and not np.can_cast(numbers.dtype, space.dtype, "same_kind"):
         return f"of dtype {numbers.dtype} where its observation_space says {space.dtype}"
+    # One NaN in the replay buffer spoils all that is learned from it.
     if numbers.dtype.kind in "fc" and not np.isfinite(numbers).all():
         return "with NaN in it" if np.isnan(numbers).any() else "with an infinite number in it"
     return None

@@ -120,6 +120,7 @@ def probe(env: gymnasium.Env[Any, Any], frames: bool, steps: int = STEPS, seed: 
             pictures.append(draw())
             watch.see(pictures[-1:], observed, [begins])
             begins = False
+        # Every episode has a seed of its own, so that chance does not repeat itself.
         if terminated or truncated:
             env.reset(seed=seed + episodes)
             episodes += 1
@@ -143,6 +144,7 @@ def probe(env: gymnasium.Env[Any, Any], frames: bool, steps: int = STEPS, seed: 
 
 def random_actions(env: gymnasium.Env[Any, Any], seed: int) -> Iterator[Any]:
     """Actions drawn at random from a copy of an environment's action space, which keeps its own random state."""
+    # A copy: the environment's own stream of chance must not notice the probe.
     space = copy.deepcopy(env.action_space)
     space.seed(seed)
     while True:

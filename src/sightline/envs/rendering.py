@@ -76,6 +76,7 @@ def prepare_rendering(render: bool = True) -> None:
         if not os.environ.get("WAYLAND_DISPLAY"):
             os.environ.setdefault("SDL_VIDEODRIVER", "offscreen")
     # Our worker processes only simulate, and never load torch.
+    # Two versions of LLVM in one process crash: torch's, and that of software OpenGL.
     if render and multiprocessing.current_process().name != WORKER:
         keep_llvms_apart()
 

@@ -178,8 +178,10 @@ def adapted_to_learners(
     Raises:
         BadInput: they cannot be converted.
     """
+    # Actions first, since no wrapper of observations depends on them.
     env = adapted_actions(env, env_id, enumerates)
     space: Any = env.observation_space
+    # Of a game a policy on states sees the newest picture only.
     if _is_words_and_pictures(space) and not keys:
         env = TransformObservation(env, lambda observation: observation[1][-1], space[1][-1])
         space = env.observation_space
@@ -336,6 +338,7 @@ def _part(name: str, path: tuple[Any, ...], leaf: spaces.Space[Any], is_alone: b
         fractions_space = spaces.Box(0, 1, (size,), np.float32)
         return ObservedPart(name, path, leaf, fractions_space, picture.fractions, words)
     flat: Any = spaces.flatten_space(leaf)
+    # Bounds beyond float32 become infinite, which is what they mean.
     with np.errstate(over="ignore"):
         space = spaces.Box(flat.low.astype(np.float32), flat.high.astype(np.float32), dtype=np.float32)
     size = len(space.low)
@@ -441,6 +444,7 @@ class _Picture:
         """
         array = np.asarray(value, np.float32).reshape(-1)
         fractions = (array - self.low) / (self.high - self.low)
+        # Renderers round a little; more than that is another range than the space promises.
         if fractions.min() < -0.01 or fractions.max() > 1.01:
             raise Misfit(
                 f"with numbers from {array.min():g} to {array.max():g} where its observation_space says {self.low} to "

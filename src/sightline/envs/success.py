@@ -35,6 +35,7 @@ def stated_success(
     Raises:
         BadInput: the info holds something else than a truth value.
     """
+    # None is as good as absent: some wrappers fill infos up with it.
     for key in KEYS:
         if info.get(key) is not None:
             return truth(info[key], f"the info '{key}' of {owner}", advice)
@@ -68,6 +69,7 @@ def truth(value: Any, what: str, advice: str = SAY_WHAT_IT_IS) -> bool:
     Raises:
         BadInput: it is anything else.
     """
+    # numpy's, torch's and JAX's truth values come as arrays of one element.
     scalar = _only_element(value)
     is_number = isinstance(scalar, bool | np.bool_ | numbers.Real)
     if not is_number or scalar not in (0, 1):

@@ -68,6 +68,7 @@ class PictureWatch:
                 self._opening[i] = np.array(picture)
             else:
                 self._redrawn[i] = self._redrawn[i] or not np.array_equal(self._opening[i], picture)
+        # Comparing what is observed costs time, and is needed only while pictures are suspect.
         if not self.is_content and not equal(self._observed, observed):
             self._moves += 1
             self._moves_within += not (len(begins) and all(begins))

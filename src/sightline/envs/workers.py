@@ -73,6 +73,7 @@ class Worker:
         self._replies: dict[int, tuple[bool, Any]] = {}
         """Answers that nobody has asked for so far, by the number of the call."""
         self._died: WorkerDied | None = None
+        # A module of the working folder must not hide one that the process imports.
         with safe_children():
             self._process.start()
         its_end.close()
@@ -143,6 +144,7 @@ class Worker:
         if self._pipe.closed:
             raise self._death("it was closed")
         while not self._pipe.poll(POLL_SECONDS):
+            # A request to stop is heeded even while a worker hangs.
             give_up_if_overdue()
             if self._process.exitcode is not None and not self._pipe.poll():
                 raise self._death()
@@ -163,6 +165,7 @@ class Worker:
         self._process.join(CLOSING_SECONDS)  # the pipe breaks a little before the process is gone
         code = self._process.exitcode
         self._died = WorkerDied(f"the process of an environment died ({reason or _reason(code)})")
+        # It has run the user's script up to our call, and left.
         if code == UNGUARDED and not self._answers:
             return BadInput(GUARD)
         if self._process.is_alive():

@@ -40,6 +40,7 @@ def named_actions(env: AnyEnv, owner: str, actions: Sequence[str] | Mapping[str,
     if len(names) != count:
         trouble = f"{len(names)} names are given" if names else "does not name them"
         raise BadInput(f"'{owner}' has {count} actions and {trouble}; give {count} names, in order: actions=[…]")
+    # In a reply an action is found by its name alone.
     check_action_names(names, owner)
     return {name: space.dtype.type(space.start + number) for number, name in enumerate(names)}
 

@@ -97,6 +97,7 @@ class BabyAI(Game):
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         _, reward, terminated, truncated, _ = self.inner.step(int(action))
+        # The bot follows every step, since it remembers what it has explored.
         self._over = bool(terminated or truncated)
         if self._bot is not None and not self._over:
             self._ask_bot(int(action))

@@ -376,6 +376,7 @@ def _check_reset(maker: Callable[[], AnyEnv], used: AnyEnv, seeds: Sequence[int]
     again = [_opening_of_a_fresh_copy(maker, seed) for seed in seeds]
     if any(_difference(first, second, "") for first, second in zip(on_fresh_copies, again, strict=True)):
         return Finding(name, True, "not checked: equal seeds give unequal starts already")
+    # A game is left in the middle, too, as when a run is stopped.
     half = len(play(used, other, random_player(used, other))) // 2
     for seed, fresh in zip(seeds, on_fresh_copies, strict=True):
         for what, choose, steps in (
@@ -408,12 +409,14 @@ def _check_picture(games: list[Episode]) -> Finding:
     name = "picture"
     truths: dict[tuple[Hashable, str], tuple[str, dict[str, str]]] = {}
     for where, time_step in _time_steps(games):
+        # The first state of each look is compared with all later ones.
         first, facts = truths.setdefault((time_step.visible, time_step.text), (where, time_step.facts))
         for fact, value in time_step.facts.items():
             if facts.get(fact) != value:
                 values = f"'{facts.get(fact)}' ({first}) and '{value}' ({where})"
                 return Finding(name, False, f"looks the same for two states: {fact} is {values}")
     what = "pictures" if games[0][0].pictures else "texts"
+    # By the visible part alone: words may differ while the picture never changes.
     different = {visible for visible, _ in truths}
     if len(different) == 1:
         return Finding(name, False, f"never changes, in {sum(map(len, games))} states")

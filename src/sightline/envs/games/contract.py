@@ -105,6 +105,7 @@ class Game(gymnasium.Env[Observation, Any], ABC):
         self.action_space: Any = ActionText()
         if self.action_names:
             self.action_space = spaces.Discrete(len(self.action_names))
+        # Gymnasium's own `Text` would need a list of characters, see `AnyText`.
         picture = spaces.Box(0, 255, (*self.render_size, 3), np.uint8)
         self.observation_space: Any = spaces.Tuple((AnyText(), spaces.Tuple((picture,))))
 

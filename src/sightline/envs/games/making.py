@@ -60,11 +60,13 @@ class GameMaker:
             RunFailed: the environment cannot be built on this machine, or does not render.
         """
         task = find_task(self.env)
+        # The user's count before the task's.
         options = task.env_options | self.options
         tasks = tuple(registry.names("env"))
         success_from = self.success_from or task.success_from
         make = EnvMaker(task.env, options, self.episode_steps, also_known=tasks, success_from=success_from)
         env = make.as_it_is()
+        # What has words of its own needs no prompt; anything else becomes a game by one.
         is_game = isinstance(env.unwrapped, Game) or isinstance(env.action_space, spaces.Text)
         _check_words(env, self.env)
         if not is_game:

@@ -139,6 +139,7 @@ class MiniWoB(Game):
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         is_command, over, reward = self._browser.ask(self._step_page, str(action))
+        # A mistake costs a turn, and nothing else.
         self._mistakes += not is_command
         return self._observation(), reward, over, False, self._info_with_mistakes(reward > 0)
 

@@ -47,6 +47,7 @@ class OldTextEnv(gymnasium.Env[Any, str]):
         super().reset(seed=seed)
         self._score = 0.0
         if seed is not None and callable(getattr(self.inner, "seed", None)):
+            # The old gym's way; an environment has one of the two.
             self.inner.seed(seed)
             seed = None
         options_of_reset = {"seed": seed} if _takes_seed(self.inner.reset) else {}
@@ -74,6 +75,7 @@ class OldTextEnv(gymnasium.Env[Any, str]):
                 f"text_game: step() of {type(self.inner).__name__} returned a {type(returned).__name__} of {parts}; it "
                 "must return (observation, reward, terminated, truncated, info)"
             )
+        # Total score so far -> what this step has added.
         if self._adds_up:
             score = reward
             reward = score - self._score

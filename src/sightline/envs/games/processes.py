@@ -155,6 +155,7 @@ class GamePool:
         if not self._processes:
             return self._make()
         place = slot % len(self._processes)
+        # Slots are dealt out to the processes in turn.
         process = self._processes[place]
         if process is None or not process.alive:
             process = GameProcess(self._make, self._step_timeout)

@@ -102,6 +102,7 @@ class Questions(Game):
         if not pay:
             more_columns.append("answer")
         rows = _rows(data, picture, question, split, more_columns)
+        # Every fifth question, so that each part of a table is held out alike.
         self._rows = [row for number, row in enumerate(rows) if (number % HELD_OUT == HELD_OUT - 1) == held_out]
         if not self._rows:
             purpose = "held out" if held_out else "to ask"
@@ -202,6 +203,7 @@ def _rows_of_table(table: Path, picture: str, question: str, more_columns: Seque
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"'{table}' cannot be read as a table: {error}") from error
     names = list(lines[0]) if lines else []
+    # Before any row is read: one line for a wrong name, not one for each row.
     _check_columns(names, [picture, question, *more_columns], str(table))
     folder = table.parent
     rows = []

@@ -158,6 +158,7 @@ class TextGame(gymnasium.Wrapper[Observation, str, Any, Any]):
         legal = () if over else tuple(str(command) for command in commands)
         if self._commands and not legal and not over:
             raise RunFailed("nothing can be done in a state, but the episode goes on; commands gave an empty list")
+        # What the caller said counts before what the infos say.
         if self._success == "reward":
             success: bool | None = reward > 0
         elif self._success is not None:

@@ -97,6 +97,7 @@ class PictureGame(gymnasium.Wrapper[Observation, np.int64, Any, Any]):
         self._ignores_reward = ignores_reward
         # Some environments set it to None.
         self.metadata = dict(env.metadata or {})
+        # name -> value of the environment's own action space
         self._values = named_actions(env, name, actions)
         self.names_from = ""
         if not actions:
@@ -211,6 +212,7 @@ class PictureGame(gymnasium.Wrapper[Observation, np.int64, Any, Any]):
             if isinstance(action, str):
                 yield action
                 continue
+            # Discrete spaces may begin elsewhere than at 0.
             number = whole_number(action) - first
             if not 0 <= number < len(by_number):
                 raise ValueError("no number of an action")
