@@ -13,8 +13,8 @@ from sightline.config.recipe import AgentRecipe
 from sightline.envs.games.checking import HOW_TO_STATE_SUCCESS, states_success
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.wrapping import begin_once
+from sightline.envs.stepping import close_env
 from sightline.envs.tasks import find_task
-from sightline.envs.vector import close_env
 from sightline.errors import BadInput
 from sightline.evaluation.seeds import played
 from sightline.models.vlm.card import with_taught_form
