@@ -20,7 +20,7 @@ from sightline.errors import RunFailed
 from sightline.evaluation import episodes as episodes_module
 from sightline.evaluation.episode_stats import EpisodeStats, describe, summarise_episodes
 from sightline.evaluation.episodes import play_one, play_panel
-from sightline.evaluation.seeds import EvalSeeds, make_panel, played
+from sightline.evaluation.seeds import EvalSeeds, describe_env, make_panel
 from sightline.evaluation.statistics import bootstrap_mean, wilson
 from sightline.rewards.base import Clip, RewardModel, windows
 from sightline.rewards.config import RewardSetup
@@ -128,15 +128,15 @@ def test_panels_differ_by_all_that_changes_what_is_played_and_how_it_is_judged()
 
 
 def test_what_is_played_is_put_into_the_same_words_everywhere() -> None:
-    assert played("a") == played("a", env_options={}, episode_steps=None, in_words=False) == "a"
-    assert played("a", episode_steps=5, env_options={"b": 1, "a": "x"}) == (
+    assert describe_env("a") == describe_env("a", env_options={}, episode_steps=None, in_words=False) == "a"
+    assert describe_env("a", episode_steps=5, env_options={"b": 1, "a": "x"}) == (
         'a {"env_options": {"a": "x", "b": 1}, "episode_steps": 5}'
     )
     objects = [{"it": object(), "who": lengths_of, "how": {"b", "a"}, "grid": np.eye(50), 3: (1, 2)} for _ in range(2)]
-    first, second = (played("a", env_options=options) for options in objects)
+    first, second = (describe_env("a", env_options=options) for options in objects)
     assert first == second
-    assert first != played("a", env_options=objects[0] | {"grid": np.eye(50) * 2})
-    assert first != played("a", env_options=objects[0] | {"how": {"c", "a"}})
+    assert first != describe_env("a", env_options=objects[0] | {"grid": np.eye(50) * 2})
+    assert first != describe_env("a", env_options=objects[0] | {"how": {"c", "a"}})
 
 
 # -- episodes ---------------------------------------------------------------------------------------------------------

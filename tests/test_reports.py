@@ -497,7 +497,7 @@ def test_ratings_and_scores_show_one_picture(tmp_path: Path) -> None:
         store.record(Question("rate", single, ("goal",), 3), Seer(), Answer(Outcome.VALUE, 2.0), here)
         store.record(Question("score", single, ("goal",)), Seer(), Answer(Outcome.VALUE, 0.25), here)
     found = labels_and_examples(tmp_path)[1]
-    assert found is not None and [example.said for example in found] == ["level 2 of 0 to 2", "score 0.25"]
+    assert found is not None and [example.answer for example in found] == ["level 2 of 0 to 2", "score 0.25"]
     assert [len(example.pictures) for example in found] == [1, 1] and found[0].right is None
 
 

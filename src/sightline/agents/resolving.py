@@ -16,7 +16,7 @@ from sightline.envs.games.wrapping import begin_once
 from sightline.envs.stepping import close_env
 from sightline.envs.tasks import find_task
 from sightline.errors import BadInput
-from sightline.evaluation.seeds import played
+from sightline.evaluation.seeds import describe_env
 from sightline.models.vlm.card import with_taught_form
 from sightline.rewards.config import resolved_words
 
@@ -136,7 +136,7 @@ def best_play(recipe: AgentRecipe, settings: WarmStart, samples: int) -> Iterato
 def played_game(recipe: AgentRecipe) -> str:
     """Name of the evaluated environment with all options that change it, as evaluation seeds depend on it."""
     # Panels are drawn from this name: `in_words` was the key of `text_only`, and keeps their seeds what they were.
-    return played(
+    return describe_env(
         recipe.env,
         env_options=recipe.env_options,
         episode_steps=recipe.episode_steps,

@@ -23,7 +23,8 @@ BINS = 10
 """Number of bins: with equal numbers of pairs for accuracy by difference, and of equal width for calibration."""
 _FLIPPED = {Outcome.FIRST: Outcome.SECOND, Outcome.SECOND: Outcome.FIRST}
 _DECIDED = (Outcome.FIRST, Outcome.SECOND)
-_TAUGHT = (*_DECIDED, Outcome.EQUAL, Outcome.VALUE)
+_LABELS = (*_DECIDED, Outcome.EQUAL, Outcome.VALUE)
+"""Outcomes that a reward model can learn from."""
 
 Judge = tuple[str, str]
 """Source of an answer: a teacher's signature, and the name of the person behind it, empty for machines."""
@@ -129,7 +130,7 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Judgement:
-    """One teacher's answer about a disputed pair.
+    """A teacher's answer about a disputed pair.
 
     Attributes:
         outcome: in the order of the dispute's segments.
@@ -167,33 +168,49 @@ def statistics(labels: Sequence[StoredLabel], read_reply: ReadReply | None = Non
             known only where an answer was asked for in one order.
     """
     names = teacher_names(labels)
-    of_judges = {judge: [label for label in labels if judge_of(label) == judge] for judge in names}
-    counted = [label for of_one in of_judges.values() for label in _latest(of_one)]
-    differences = np.array([d for d, _ in map(_against_truth, counted) if d is not None])
-    teachers = tuple(_teacher(names[judge], of_one, differences, read_reply) for judge, of_one in of_judges.items())
-    return Statistics(sum(teacher.labels for teacher in teachers), teachers, tuple(_agreements(labels, names)))
+    by_judge: dict[Judge, list[StoredLabel]] = {judge: [] for judge in names}
+    for label in labels:
+        by_judge[judge_of(label)].append(label)
+    # Bins of difficulty are those of all teachers' pairs together, so that their curves can be compared.
+    differences: list[float] = []
+    for labels_of_judge in by_judge.values():
+        differences += [pair.difference for pair in _checked_pairs(_latest(labels_of_judge))]
+    teachers = []
+    for judge, labels_of_judge in by_judge.items():
+        teachers.append(_teacher(names[judge], labels_of_judge, np.array(differences), read_reply))
+    count = sum(teacher.labels for teacher in teachers)
+    return Statistics(count, tuple(teachers), tuple(_agreements(labels, names)))
 
 
 def judge_of(label: StoredLabel) -> Judge:
     """Source of a label's answer."""
-    who = label.context.origin.get("who")
-    return label.signature, " ".join(who.split()) if isinstance(who, str) else ""
+    person = label.context.origin.get("who")
+    if not isinstance(person, str):
+        return label.signature, ""
+    return label.signature, " ".join(person.split())
 
 
 def teacher_names(labels: Iterable[StoredLabel]) -> dict[Judge, str]:
     """Unique name of each judge, in order of appearance."""
-    called = {judge_of(label): _called(label.teacher, judge_of(label)[1]) for label in labels}
     names: dict[Judge, str] = {}
-    for judge, name in called.items():
-        namesakes = [other for other in called if called[other] == name]
-        names[judge] = name if len(namesakes) == 1 else f"{name} #{namesakes.index(judge) + 1}"
-    return names
+    for label in labels:
+        judge = judge_of(label)
+        names[judge] = _full_name(label.teacher, person=judge[1])
+    unique_names: dict[Judge, str] = {}
+    for judge, name in names.items():
+        namesakes = [namesake for namesake in names if names[namesake] == name]
+        unique_names[judge] = name
+        if len(namesakes) > 1:
+            unique_names[judge] = f"{name} #{namesakes.index(judge) + 1}"
+    return unique_names
 
 
-def _called(teacher: str, who: str) -> str:
+def _full_name(teacher: str, person: str) -> str:
     """Name of a judge: `human anna` for the person anna with the teacher `human` or `human anna`; `human` without a
     name."""
-    return teacher if not who or who in teacher.split() else f"{teacher} {who}"
+    if not person or person in teacher.split():
+        return teacher
+    return f"{teacher} {person}"
 
 
 def disputes(labels: Sequence[StoredLabel], limit: int = 12, read_reply: ReadReply | None = None) -> list[Dispute]:
@@ -206,13 +223,17 @@ def disputes(labels: Sequence[StoredLabel], limit: int = 12, read_reply: ReadRep
     for label in labels:
         if label.kind == "compare":
             by_pair[label.goal, frozenset(label.segments)].append(label)
-    found = [_dispute(same_pair, names, read_reply) for same_pair in by_pair.values()]
+    candidates = [_dispute(labels_of_pair, names, read_reply) for labels_of_pair in by_pair.values()]
 
-    def how_bad(dispute: Dispute) -> tuple[int, float]:
+    def severity(dispute: Dispute) -> tuple[int, float]:
         first, second = dispute.true_returns
-        return len(dispute.reasons), 0.0 if math.isnan(first - second) else abs(first - second)
+        difference = abs(first - second)
+        if math.isnan(difference):
+            difference = 0.0
+        return len(dispute.reasons), difference
 
-    return sorted((dispute for dispute in found if dispute.reasons), key=how_bad, reverse=True)[:limit]
+    real = [dispute for dispute in candidates if dispute.reasons]
+    return sorted(real, key=severity, reverse=True)[:limit]
 
 
 def cohens_kappa(first: Sequence[object], second: Sequence[object]) -> float | None:
@@ -221,188 +242,276 @@ def cohens_kappa(first: Sequence[object], second: Sequence[object]) -> float | N
     if n == 0:
         return None
     observed = sum(a == b for a, b in zip(first, second, strict=True)) / n
-    counts_1, counts_2 = Counter(first), Counter(second)
-    by_chance = sum(counts_1[category] * counts_2[category] for category in counts_1) / n**2
-    return None if by_chance == 1.0 else (observed - by_chance) / (1 - by_chance)
+    # Chance: both say a category as often as they do, and without looking.
+    counts_of_first = Counter(first)
+    counts_of_second = Counter(second)
+    by_chance = sum(counts_of_first[category] * counts_of_second[category] for category in counts_of_first) / n**2
+    if by_chance == 1.0:
+        return None
+    return (observed - by_chance) / (1 - by_chance)
 
 
-def share(found: Iterable[bool]) -> Share:
+def share(values: Iterable[bool]) -> Share:
     """Proportion of these that are true."""
-    values = list(found)
-    count = sum(values)
-    return Share(count, len(values), count / len(values) if values else None, *wilson(count, len(values)))
+    trials = list(values)
+    count = sum(trials)
+    rate = count / len(trials) if trials else None
+    low, high = wilson(count, len(trials))
+    return Share(count, len(trials), rate, low, high)
 
 
 def _teacher(
     name: str, all_labels: list[StoredLabel], all_differences: np.ndarray, read_reply: ReadReply | None
 ) -> TeacherStatistics:
+    # Answers are counted once for each question; costs are those of everything that was asked.
     labels = _latest(all_labels)
-    judged = [(d, right, label) for label in labels for d, right in [_against_truth(label)] if d is not None]
-    differences = np.array([d for d, _, _ in judged])
-    right = np.array([r for _, r, _ in judged], bool)
-    hard, easy = np.quantile(all_differences, [1 / 3, 2 / 3]) if len(all_differences) else (0.0, 0.0)
+    outcomes = Counter(label.answer.outcome.value for label in labels)
+    judged = [label.answer.outcome for label in labels if label.kind == "compare" and label.answer.outcome in _LABELS]
+
+    # Accuracy, on all pairs with a known truth, and by how much these differ.
+    pairs = _checked_pairs(labels)
+    differences = np.array([pair.difference for pair in pairs])
+    correct = np.array([pair.is_correct for pair in pairs], bool)
+    hard, easy = 0.0, 0.0
+    if len(all_differences):
+        hard, easy = np.quantile(all_differences, [1 / 3, 2 / 3])
+
+    # Position bias: of each time that a pair was shown, whether the one shown first was preferred.
+    prefers_first = []
+    for label in labels:
+        for _, outcome in _as_shown(label, read_reply):
+            if outcome in _DECIDED:
+                prefers_first.append(outcome == Outcome.FIRST)
+
+    # What it took.
     cost = sum(label.answer.cost for label in all_labels)
+    requests = 0
+    for label in all_labels:
+        requests += sum(not call.reused for call in label.answer.exchanges)
     seconds = [label.answer.seconds for label in labels]
-    compared = [label.answer.outcome for label in labels if label.kind == "compare"]
     return TeacherStatistics(
-        name,
-        labels[0].signature,
-        len(labels),
-        dict(Counter(label.answer.outcome.value for label in labels).most_common()),
-        share(right.tolist()),
-        share(right[differences <= hard].tolist()),
-        share(right[differences >= easy].tolist()),
-        tuple(_bins(differences, right, all_differences)),
-        share(outcome == Outcome.EQUAL for outcome in compared if outcome in _TAUGHT),
-        share(_consistencies(labels, read_reply)),
-        share(said == Outcome.FIRST for label in labels for _, said in _shown(label, read_reply) if said in _DECIDED),
-        _graded(labels),
-        _calibration([(label.answer.confidence, r) for _, r, label in judged]),
-        cost,
-        sum(label.answer.tokens for label in all_labels),
-        sum(not call.reused for label in all_labels for call in label.answer.exchanges),
-        cost / int(right.sum()) if cost and right.any() else None,
-        float(np.median(seconds)) if any(seconds) else None,
+        name=name,
+        signature=labels[0].signature,
+        labels=len(labels),
+        outcomes=dict(outcomes.most_common()),
+        accuracy=share(correct.tolist()),
+        hardest=share(correct[differences <= hard].tolist()),
+        easiest=share(correct[differences >= easy].tolist()),
+        bins=tuple(_bins(differences, correct, all_differences)),
+        equal=share(outcome == Outcome.EQUAL for outcome in judged),
+        consistency=share(_consistencies(labels, read_reply)),
+        first_shown=share(prefers_first),
+        rank_correlation=_rank_correlation(labels),
+        calibration=_calibration(pairs),
+        cost=cost,
+        tokens=sum(label.answer.tokens for label in all_labels),
+        requests=requests,
+        cost_per_correct=cost / int(correct.sum()) if cost and correct.any() else None,
+        median_seconds=float(np.median(seconds)) if any(seconds) else None,
     )
 
 
 def _latest(labels: Sequence[StoredLabel]) -> list[StoredLabel]:
-    """Each question of one judge once: an answer that was bought twice says no more than one."""
+    """Each question of a judge once: an answer that was bought twice says no more than one."""
     latest: dict[str, StoredLabel] = {}
     for label in labels:
         before = latest.get(label.key)
+        # A failure does not take the place of an answer.
         if before is None or label.answer.outcome is not Outcome.FAILED or before.answer.outcome is Outcome.FAILED:
             latest[label.key] = label
     return list(latest.values())
 
 
-def _against_truth(label: StoredLabel) -> tuple[float | None, bool]:
-    """Difference of the true returns of a decided pair, and whether the answer was correct; (None, False) where that is
-    unknown."""
+@dataclass(frozen=True)
+class _CheckedPair:
+    """Decided pair whose true returns are known and differ, by `difference` > 0."""
+
+    difference: float
+    is_correct: bool
+    confidence: float | None
+
+
+def _check_pair(label: StoredLabel) -> _CheckedPair | None:
+    """Compare an answer with ground truth; None if it decided nothing, or the truth is unknown or equal for both."""
     if label.kind != "compare" or label.answer.outcome not in _DECIDED:
-        return None, False
+        return None
     difference = label.true_returns[1] - label.true_returns[0]
     if math.isnan(difference) or difference == 0:
-        return None, False
-    return abs(difference), (difference > 0) == (label.answer.outcome == Outcome.SECOND)
+        return None
+    second_is_better = difference > 0
+    is_correct = second_is_better == (label.answer.outcome == Outcome.SECOND)
+    return _CheckedPair(abs(difference), is_correct, label.answer.confidence)
 
 
-def _bins(differences: np.ndarray, right: np.ndarray, all_differences: np.ndarray) -> Iterator[Bin]:
+def _checked_pairs(labels: Iterable[StoredLabel]) -> list[_CheckedPair]:
+    """All pairs of some labels that can be compared with ground truth."""
+    return [pair for pair in map(_check_pair, labels) if pair is not None]
+
+
+def _bins(differences: np.ndarray, correct: np.ndarray, all_differences: np.ndarray) -> Iterator[Bin]:
+    """Accuracy by bins of the true difference, the easiest last; bins without any pair are left out.
+
+    Args:
+        differences: float[N], those of the teacher's pairs.
+        correct: bool[N].
+        all_differences: float[M], from which the edges of the bins are made.
+    """
     if not len(differences):
         return
     edges = np.unique(np.quantile(all_differences, np.linspace(0, 1, BINS + 1)))
-    place = np.clip(np.searchsorted(edges, differences, side="right") - 1, 0, max(len(edges) - 2, 0))
-    for i in np.unique(place):
-        here = place == i
-        high = edges[min(i + 1, len(edges) - 1)]
-        yield Bin(float(edges[i]), float(np.median(differences[here])), float(high), share(right[here].tolist()))
+    bin_of_pair = np.clip(np.searchsorted(edges, differences, side="right") - 1, 0, max(len(edges) - 2, 0))
+    for index in np.unique(bin_of_pair):
+        members = bin_of_pair == index
+        low = float(edges[index])
+        middle = float(np.median(differences[members]))
+        high = float(edges[min(index + 1, len(edges) - 1)])
+        yield Bin(low, middle, high, share(correct[members].tolist()))
 
 
-def _graded(labels: Sequence[StoredLabel]) -> float | None:
+def _rank_correlation(labels: Sequence[StoredLabel]) -> float | None:
     """Rank correlation of levels and scores with the true return."""
-    graded = [
-        (label.answer.value, label.true_returns[0])
-        for label in labels
-        if label.kind != "compare" and label.answer.value is not None and not math.isnan(label.true_returns[0])
-    ]
-    return spearman(*np.array(graded, np.float64).T) if graded else None
+    values = []
+    true_returns = []
+    for label in labels:
+        true_return = label.true_returns[0]
+        if label.kind != "compare" and label.answer.value is not None and not math.isnan(true_return):
+            values.append(label.answer.value)
+            true_returns.append(true_return)
+    return spearman(np.array(values, np.float64), np.array(true_returns, np.float64))
 
 
-def _calibration(answers: Sequence[tuple[float | None, bool]]) -> Calibration | None:
-    known = [(confidence, right) for confidence, right in answers if confidence is not None]
-    if not known:
+def _calibration(pairs: Sequence[_CheckedPair]) -> Calibration | None:
+    """Calibration on the pairs that were answered with a confidence; None without any."""
+    sure = [pair for pair in pairs if pair.confidence is not None]
+    if not sure:
         return None
-    confidence = np.array([c for c, _ in known], np.float64)
-    right = np.array([r for _, r in known], np.float64)
-    place = np.clip((confidence * BINS).astype(int), 0, BINS - 1)
-    gaps = [abs(float(np.sum(right[place == i] - confidence[place == i]))) for i in np.unique(place)]
-    return Calibration(len(known), sum(gaps) / len(known), float(np.mean((confidence - right) ** 2)))
+    confidence = np.array([pair.confidence for pair in sure], np.float64)
+    correct = np.array([pair.is_correct for pair in sure], np.float64)
+    # Expected calibration error: bins of equal width, each weighted by its number of pairs.
+    bin_of_pair = np.clip((confidence * BINS).astype(int), 0, BINS - 1)
+    gaps = []
+    for index in np.unique(bin_of_pair):
+        members = bin_of_pair == index
+        gaps.append(abs(float(np.sum(correct[members] - confidence[members]))))
+    brier = float(np.mean((confidence - correct) ** 2))
+    return Calibration(len(sure), sum(gaps) / len(sure), brier)
 
 
-def _shown(label: StoredLabel, read_reply: ReadReply | None) -> list[tuple[bool, Outcome]]:
-    """Outcomes of a pair in the orders in which it was shown: (swapped, outcome)."""
+def _flipped(outcome: Outcome) -> Outcome:
+    """The same preference, told of the pair in the other order."""
+    return _FLIPPED.get(outcome, outcome)
+
+
+def _as_shown(label: StoredLabel, read_reply: ReadReply | None) -> list[tuple[bool, Outcome]]:
+    """Outcomes of a pair in the orders in which it was shown: (swapped, outcome of the pair as shown)."""
     if label.kind != "compare":
         return []
     answer = label.answer
+    # A chatting model may have been asked several times, in both orders: each of its replies counts.
     if answer.exchanges and read_reply:
-        read = [(exchange.swapped, read_reply(exchange)) for exchange in answer.exchanges]
-        return [(swapped, said) for swapped, said in read if said is not None]
-    swapped = label.context.origin.get("shown") == "swapped"
+        outcomes = []
+        for exchange in answer.exchanges:
+            outcome = read_reply(exchange)
+            if outcome is not None:
+                outcomes.append((exchange.swapped, outcome))
+        return outcomes
+    # Without a reader of replies, an answer that was made of both orders tells of neither.
     if any(exchange.swapped for exchange in answer.exchanges) or answer.outcome not in (*_DECIDED, Outcome.EQUAL):
         return []
-    return [(swapped, _FLIPPED.get(answer.outcome, answer.outcome) if swapped else answer.outcome)]
+    if label.context.origin.get("shown") == "swapped":
+        return [(True, _flipped(answer.outcome))]
+    return [(False, answer.outcome)]
 
 
 def _consistencies(labels: Sequence[StoredLabel], read_reply: ReadReply | None) -> Iterator[bool]:
     """Order consistency: for each time that a pair was judged in both orders, whether the outcome was the same."""
     for label in labels:
-        yield from _consistent(label, read_reply)
-    asked: dict[tuple[tuple[str, ...], tuple[str, ...]], Outcome] = {}
+        yield from _consistencies_of_votes(label, read_reply)
+    # The same pair may also have been asked as two questions, one in each order.
+    outcomes: dict[tuple[tuple[str, ...], tuple[str, ...]], Outcome] = {}
     for label in labels:
         if label.kind == "compare" and label.answer.outcome in (*_DECIDED, Outcome.EQUAL):
-            asked[label.goal, label.segments] = label.answer.outcome
-    for (goal, segments), outcome in asked.items():
-        other = asked.get((goal, segments[::-1]))
-        if other is not None and segments < segments[::-1]:
-            yield _FLIPPED.get(other, other) == outcome
+            outcomes[label.goal, label.segments] = label.answer.outcome
+    for (goal, segments), outcome in outcomes.items():
+        reverse = segments[::-1]
+        outcome_of_reverse = outcomes.get((goal, reverse))
+        if outcome_of_reverse is not None and segments < reverse:  # each two questions once
+            yield _flipped(outcome_of_reverse) == outcome
 
 
-def _consistent(label: StoredLabel, read_reply: ReadReply | None) -> list[bool]:
-    """Order consistency of one question that a model was asked in both orders, vote by vote."""
-    shown = _shown(label, read_reply)
-    as_asked = [said for swapped, said in shown if not swapped]
-    opposite = [_FLIPPED.get(said, said) for swapped, said in shown if swapped]
-    return [a == b for a, b in zip(as_asked, opposite, strict=False)]
+def _consistencies_of_votes(label: StoredLabel, read_reply: ReadReply | None) -> list[bool]:
+    """Order consistency of a question that a model was asked in both orders, vote by vote."""
+    as_asked = []
+    swapped_back = []
+    for swapped, outcome in _as_shown(label, read_reply):
+        if swapped:
+            swapped_back.append(_flipped(outcome))
+        else:
+            as_asked.append(outcome)
+    return [first == second for first, second in zip(as_asked, swapped_back, strict=False)]
 
 
 def _agreements(labels: Sequence[StoredLabel], names: dict[Judge, str]) -> Iterator[Agreement]:
     """Agreement of every two teachers that judged a common question; each one's latest answer counts."""
     verdicts: dict[Judge, dict[object, object]] = {judge: {} for judge in names}
     for label in labels:
-        if label.answer.outcome in _TAUGHT and label.kind != "score":
-            about, verdict = _verdict(label)
-            verdicts[judge_of(label)][about] = verdict
-    for a, b in itertools.combinations(names, 2):
-        both = [about for about in verdicts[a] if about in verdicts[b]]
-        if both:
-            first, second = [verdicts[a][about] for about in both], [verdicts[b][about] for about in both]
-            same = share(x == y for x, y in zip(first, second, strict=True))
-            yield Agreement(names[a], names[b], same, cohens_kappa(first, second))
+        # Scores are real numbers: no two teachers give the same.
+        if label.answer.outcome in _LABELS and label.kind != "score":
+            question, verdict = _verdict(label)
+            verdicts[judge_of(label)][question] = verdict
+    for first_judge, second_judge in itertools.combinations(names, 2):
+        first_verdicts = verdicts[first_judge]
+        second_verdicts = verdicts[second_judge]
+        common = [question for question in first_verdicts if question in second_verdicts]
+        if common:
+            first = [first_verdicts[question] for question in common]
+            second = [second_verdicts[question] for question in common]
+            same = share(a == b for a, b in zip(first, second, strict=True))
+            yield Agreement(names[first_judge], names[second_judge], same, cohens_kappa(first, second))
 
 
 def _verdict(label: StoredLabel) -> tuple[object, object]:
     """Question without its order of segments, and the verdict on it: the preferred segment, in the order of their
     digests, or the level (an expectation counts as the nearest one)."""
     segments = tuple(sorted(label.segments))
-    about = (label.kind, label.levels, label.goal, segments)
+    question = (label.kind, label.levels, label.goal, segments)
     if label.kind != "compare":
-        return about, round(label.answer.value or 0.0)
-    outcome = label.answer.outcome
-    return about, outcome if label.segments == segments else _FLIPPED.get(outcome, outcome)
+        return question, round(label.answer.value or 0.0)
+    return question, _outcome_in_order(label, segments)
+
+
+def _outcome_in_order(label: StoredLabel, segments: tuple[str, ...]) -> Outcome:
+    """Outcome of a pair in the order of these segments."""
+    if label.segments == segments:
+        return label.answer.outcome
+    return _flipped(label.answer.outcome)
 
 
 def _dispute(labels: list[StoredLabel], names: dict[Judge, str], read_reply: ReadReply | None) -> Dispute:
+    """All labels about a pair, oldest first, with the reasons to doubt them, if any."""
     first, second = labels[0].segments
-    judgements = tuple(
-        Judgement(
-            names[judge_of(label)],
-            label.answer.outcome
-            if label.segments == (first, second)
-            else _FLIPPED.get(label.answer.outcome, label.answer.outcome),
-            right if difference is not None else None,
-            label,
-        )
-        for label in labels
-        for difference, right in [_against_truth(label)]
-    )
-    said = {(judgement.teacher, judgement.outcome) for judgement in judgements if judgement.outcome in _TAUGHT}
-    by_teacher = Counter(teacher for teacher, _ in said)
-    reasons = {
-        "teachers disagree": len(by_teacher) > 1 and len({outcome for _, outcome in said}) > 1,
-        "against the environment": any(judgement.right is False for judgement in judgements),
-        "changes with the order": any(not same for label in labels for same in _consistent(label, read_reply)),
-        "answered differently again": any(count > 1 for count in by_teacher.values()),
-    }
+    judgements = []
+    answers: set[tuple[str, Outcome]] = set()  # (teacher, outcome)
+    consistencies: list[bool] = []
+    for label in labels:
+        teacher = names[judge_of(label)]
+        outcome = _outcome_in_order(label, (first, second))
+        pair = _check_pair(label)
+        is_correct = None if pair is None else pair.is_correct
+        judgements.append(Judgement(teacher, outcome, is_correct, label))
+        if outcome in _LABELS:
+            answers.add((teacher, outcome))
+        consistencies += _consistencies_of_votes(label, read_reply)
+    answers_by_teacher = Counter(teacher for teacher, _ in answers)
+    outcomes = {outcome for _, outcome in answers}
+    reasons = []
+    if len(answers_by_teacher) > 1 and len(outcomes) > 1:
+        reasons.append("teachers disagree")
+    if any(judgement.right is False for judgement in judgements):
+        reasons.append("against the environment")
+    if not all(consistencies):
+        reasons.append("changes with the order")
+    if any(count > 1 for count in answers_by_teacher.values()):
+        reasons.append("answered differently again")
     true_returns = (labels[0].true_returns[0], labels[0].true_returns[1])
-    found = tuple(reason for reason, holds in reasons.items() if holds)
-    return Dispute(found, labels[0].goal, (first, second), true_returns, judgements)
+    return Dispute(tuple(reasons), labels[0].goal, (first, second), true_returns, tuple(judgements))

@@ -54,25 +54,32 @@ class EpisodeStats:
             self.success["every"][slots] &= success
             self.success["any"][slots] |= success
             self.success["end"][slots] = success
-        for name, held in (measures or {}).items():
+        for name, values in (measures or {}).items():
+            # A rule of `end` takes the values as they are.
             before = self.measures[name][slots]
-            by_rule = {"every": before & held, "any": before | held, "end": held}
-            self.measures[name][slots] = by_rule[self._rule]
+            if self._rule == "every":
+                values = before & values
+            elif self._rule == "any":
+                values = before | values
+            self.measures[name][slots] = values
 
     def take(self, slots: np.ndarray) -> list[dict[str, float]]:
         """Statistics of the episodes in these slots, int[K], which have ended: `return`, `length`, and success by each
         rule. The slots are empty afterwards."""
-        finished = [
-            {"return": float(self.returns[i]), "length": int(self.lengths[i])}
-            | {rule: bool(held[i]) for rule, held in self.success.items()}
-            for i in slots
-        ]
-        self.returns[slots], self.lengths[slots] = 0.0, 0
-        for rule, held in self.success.items():
-            held[slots] = rule == "every"
-        for held in self.measures.values():
-            held[slots] = self._rule == "every"
-        return finished
+        episodes = []
+        for slot in slots:
+            episode: dict[str, float] = {"return": float(self.returns[slot]), "length": int(self.lengths[slot])}
+            for rule, success in self.success.items():
+                episode[rule] = bool(success[slot])
+            episodes.append(episode)
+        self.returns[slots] = 0.0
+        self.lengths[slots] = 0
+        # What must hold in every state holds until one contradicts; all else does not, until one shows it.
+        for rule, success in self.success.items():
+            success[slots] = rule == "every"
+        for measure in self.measures.values():
+            measure[slots] = self._rule == "every"
+        return episodes
 
     def state(self) -> dict[str, Any]:
         """The running statistics, for a checkpoint."""
@@ -85,9 +92,10 @@ class EpisodeStats:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` gave."""
-        self.returns[:], self.lengths[:] = state["returns"], state["lengths"]
-        for rule, held in self.success.items():
-            held[:] = state["success"][rule]
+        self.returns[:] = state["returns"]
+        self.lengths[:] = state["lengths"]
+        for rule, success in self.success.items():
+            success[:] = state["success"][rule]
         self.knows_success = bool(state["knows_success"])
 
 
@@ -105,11 +113,13 @@ def success_by_rule(
     Returns:
         None by each rule if the environment never says: then success is unknown.
     """
+    # An environment that never speaks of success does not say that there was none.
     if not stated and all(success is None for success in states):
         return dict.fromkeys(("every", "any", "end"))
-    held = [bool(success) for success in states]
-    played = bool(held) and not forfeited
-    return {"every": played and all(held), "any": played and any(held), "end": played and held[-1]}
+    successes = [bool(success) for success in states]
+    if not successes or forfeited:
+        return dict.fromkeys(("every", "any", "end"), False)
+    return {"every": all(successes), "any": any(successes), "end": successes[-1]}
 
 
 def known_success(episodes: Sequence[bool | None]) -> np.ndarray | None:
@@ -138,13 +148,15 @@ def summarise_episodes(
     keys = ("success_rate", "ci_low", "ci_high", "success_any", "success_end")
     numbers: dict[str, float | None] = dict.fromkeys((*keys, "return", "return_ci_low", "return_ci_high", "length"))
     if len(returns):
-        numbers["return"], numbers["length"] = float(returns.mean()), float(lengths.mean())
+        numbers["return"] = float(returns.mean())
         numbers["return_ci_low"], numbers["return_ci_high"] = bootstrap_mean(returns)
+        numbers["length"] = float(lengths.mean())
     if success and len(returns):
         won = success[rule]
         numbers["success_rate"] = float(won.mean())
         numbers["ci_low"], numbers["ci_high"] = wilson(int(won.sum()), len(won))
-        numbers["success_any"], numbers["success_end"] = float(success["any"].mean()), float(success["end"].mean())
+        numbers["success_any"] = float(success["any"].mean())
+        numbers["success_end"] = float(success["end"].mean())
     return numbers
 
 
@@ -155,37 +167,68 @@ UNREADABLE = 0.02
 def describe(numbers: Mapping[str, Any]) -> str:
     """Format a summary of episodes, of a policy or an agent, as one line. What is unknown is left out."""
     if not numbers["episodes"]:
-        reason = f": {numbers['error']}" if numbers.get("error") else ""
-        return f"all {numbers['errors']} episodes broke{reason}"
-    faults = {name: numbers.get(name) or 0.0 for name in ("unparsable", "illegal")}
-    parts = [f"{name} {_percent(share)}" for name, share in faults.items() if share]
-    if numbers.get("replaced"):
-        replaced = "replies" if numbers.get("unparsable") is not None else "moves"
-        parts.insert(0, f"random moves in place of {_percent(numbers['replaced'])} of its {replaced}")
-    leading = any(share >= UNREADABLE for share in (*faults.values(), numbers.get("replaced") or 0.0))
-    main = []
+        line = f"all {numbers['errors']} episodes broke"
+        if numbers.get("error"):
+            line += f": {numbers['error']}"
+        return line
+    results = _describe_results(numbers)
+    faults = _describe_faults(numbers)
+    # Numbers of an agent whose replies cannot be read say little: then its faults come first.
+    worst = max(numbers.get(name) or 0.0 for name in ("unparsable", "illegal", "replaced"))
+    parts = [*faults, *results] if worst >= UNREADABLE else [*results, *faults]
+    return ", ".join(parts)
+
+
+def _describe_results(numbers: Mapping[str, Any]) -> list[str]:
+    """Success, return and reward of a summary in words."""
+    parts = []
     if numbers["success_rate"] is not None:
-        low, high = 100 * numbers["ci_low"], 100 * numbers["ci_high"]
-        rate, at_end = numbers["success_rate"], numbers.get("success_end")
-        at_end = rate if at_end is None else at_end
-        # Where the two differ, what success means is told by which is less: in all states of an episode, or in any.
-        rule = "" if rate == at_end else " in every state" if rate < at_end else " in some state"
-        main.append(f"success{rule} {_percent(rate)} [{low:.0f}, {high:.0f}]")
-        if rate != at_end:
-            main.append(f"in the last one {_percent(at_end)}")
-        if numbers.get("clean", numbers["success_rate"]) != numbers["success_rate"]:
-            main.append(f"without mistakes {_percent(numbers['clean'])}")
+        parts += _describe_success(numbers)
     if numbers.get("truthful_replies") is not None:
-        main.append(f"true replies {_percent(numbers['truthful_replies'])}")
-    # An environment that pays nothing has nothing to say there, unless nothing else is known.
-    if is_paid(numbers) or not (main or numbers.get("reward") is not None):
-        main.append(f"return {numbers['return']:.2f} [{numbers['return_ci_low']:.2f}, {numbers['return_ci_high']:.2f}]")
+        parts.append(f"true replies {_percent(numbers['truthful_replies'])}")
+    # The return of an environment that pays nothing is left out, unless nothing else is known.
+    is_all_unknown = not parts and numbers.get("reward") is None
+    if is_paid(numbers) or is_all_unknown:
+        interval = f"[{numbers['return_ci_low']:.2f}, {numbers['return_ci_high']:.2f}]"
+        parts.append(f"return {numbers['return']:.2f} {interval}")
     if numbers.get("reward") is not None:
-        main.append(f"reward {numbers['reward']:.3f}")
+        parts.append(f"reward {numbers['reward']:.3f}")
     if numbers.get("errors"):
-        first = f" (the first: {numbers['error']})" if numbers.get("error") else ""
-        main.append(f"{numbers['errors']} episodes broke{first}")
-    return ", ".join([*parts, *main] if leading else [*main, *parts])
+        broken = f"{numbers['errors']} episodes broke"
+        if numbers.get("error"):
+            broken += f" (the first: {numbers['error']})"
+        parts.append(broken)
+    return parts
+
+
+def _describe_success(numbers: Mapping[str, Any]) -> list[str]:
+    """Success rates of a summary in words, by the task's rule first."""
+    rate = numbers["success_rate"]
+    at_end = numbers.get("success_end")
+    if at_end is None:
+        at_end = rate
+    # Where the two differ, what success means is told by which is less: in all states of an episode, or in any.
+    rule = ""
+    if rate < at_end:
+        rule = " in every state"
+    elif rate > at_end:
+        rule = " in some state"
+    parts = [f"success{rule} {_percent(rate)} [{100 * numbers['ci_low']:.0f}, {100 * numbers['ci_high']:.0f}]"]
+    if rate != at_end:
+        parts.append(f"in the last one {_percent(at_end)}")
+    if numbers.get("clean", rate) != rate:
+        parts.append(f"without mistakes {_percent(numbers['clean'])}")
+    return parts
+
+
+def _describe_faults(numbers: Mapping[str, Any]) -> list[str]:
+    """Shares of replies that could not be used, in words."""
+    parts = []
+    if numbers.get("replaced"):
+        replies = "moves" if numbers.get("unparsable") is None else "replies"
+        parts.append(f"random moves in place of {_percent(numbers['replaced'])} of its {replies}")
+    parts += [f"{name} {_percent(numbers[name])}" for name in ("unparsable", "illegal") if numbers.get(name)]
+    return parts
 
 
 def is_paid(numbers: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from sightline.envs.probing import ROUNDING
 from sightline.envs.tasks import SuccessRule, Task
 from sightline.envs.watching import equal
 from sightline.evaluation.episode_stats import EpisodeStats, summarise_episodes
-from sightline.evaluation.seeds import EvalSeeds, make_panel, played
+from sightline.evaluation.seeds import EvalSeeds, describe_env, make_panel
 from sightline.evaluation.video import Reel, at_video_size
 from sightline.rewards.base import Clip, RewardModel, RewardStream, frame_shrinker
 
@@ -37,11 +37,15 @@ def task_panel(task: Task, make: EnvMaker, name: str, episodes: int, seed: int =
         make: makes the environment.
         name: of the panel, such as `test`.
     """
-    # The usual rule is left out, as all that is usual.
-    rule = None if task.success == "any" else task.success
-    changes = {"env_options": make.options, "episode_steps": make.episode_steps, "success": rule}
-    game = played(make.env_id, **changes, success_from=make.success_from)
-    return make_panel(name, game, episodes, seed)
+    env = describe_env(
+        make.env_id,
+        env_options=make.options,
+        episode_steps=make.episode_steps,
+        # The usual rule is left out, as all that is usual.
+        success=None if task.success == "any" else task.success,
+        success_from=make.success_from,
+    )
+    return make_panel(name, env, episodes, seed)
 
 
 @dataclass
@@ -79,7 +83,7 @@ class Episodes:
             "errors": 0,
             "panel": str(self.panel),
             "reward": None if self.rewards is None else float(self.rewards.mean()),
-            "measures": {name: float(held.mean()) for name, held in self.measures.items()},
+            "measures": {name: float(values.mean()) for name, values in self.measures.items()},
         }
 
 
@@ -114,56 +118,70 @@ def play_panel(
     Raises:
         RunFailed: a reward is no finite number.
     """
-    columns = min(processes or PARALLEL, len(panel.seeds))
+    episodes = len(panel.seeds)
+    columns = min(processes or PARALLEL, episodes)
 
+    # Environment i plays the episodes i, i + columns, i + 2 columns, … of the panel; beyond its end, none that counts.
     def seed_of(env: int, episode: int) -> int:
         index = env + episode * columns
-        return panel.seeds[index] if index < len(panel.seeds) else 0
+        if index >= episodes:
+            return 0
+        return panel.seeds[index]
 
-    frames = reward_model is not None and "frames" in reward_model.needs
+    reads_frames = reward_model is not None and "frames" in reward_model.needs
     workers: Workers = "processes" if processes else "inline"
     shrink = frame_shrinker(reward_model)
-    envs = FrameVectorEnv(make, columns, seed_of, frames, workers, shrink, step_timeout, needs_reward)
+    envs = FrameVectorEnv(make, columns, seed_of, reads_frames, workers, shrink, step_timeout, needs_reward)
     try:
-        stats = EpisodeStats(len(panel.seeds), task.measures, task.success)
-        scored = None if reward_model is None else _Rewards(reward_model, len(panel.seeds))
+        stats = EpisodeStats(episodes, task.measures, task.success)
+        scorer = None
+        if reward_model is not None:
+            scorer = _EpisodeScorer(reward_model, episodes)
         states = envs.reset()
-        # Environment i plays the episodes i, i + columns, i + 2 columns … of the panel; beyond its end, none.
-        current = np.arange(columns)
-        while (playing := current < len(panel.seeds)).any():
+        index = np.arange(columns)  # of the episode that each environment plays
+        while (playing := index < episodes).any():
             if should_stop():
                 return None
-            episode = current[playing]
             step = envs.step(policy(states))
-            if scored is not None:
-                scored.add(step, playing, episode)
-            flags = {name: flag for name in task.measures if (flag := step.flag(name)) is not None}
-            stats.add(
-                episode,
-                step.rewards[playing],
-                None if step.success is None else step.success[playing],
-                {name: flag[playing] for name, flag in flags.items()},
-            )
-            current[step.ended] += columns
+            if scorer is not None:
+                scorer.add(step, playing, index[playing])
+            _count_step(stats, step, playing, index[playing], task.measures)
+            index[step.ended] += columns
             states = step.states
         return Episodes(
             panel,
-            stats.returns,
-            stats.lengths,
-            stats.success if stats.knows_success else {},
-            task.success,
-            None if scored is None else scored.sums() / stats.lengths,
-            stats.measures,
+            returns=stats.returns,
+            lengths=stats.lengths,
+            by_rule=stats.success if stats.knows_success else {},
+            rule=task.success,
+            rewards=None if scorer is None else scorer.sums() / stats.lengths,
+            measures=stats.measures,
         )
     finally:
         envs.close()
 
 
-class _Rewards:
-    """Reward accumulator: scores observed steps in batches and sums rewards per episode."""
+def _count_step(
+    stats: EpisodeStats, step: Transitions, playing: np.ndarray, episodes: np.ndarray, measures: Sequence[str]
+) -> None:
+    """Add a step of the environments that are playing, bool[N], to the statistics of their episodes."""
+    success = None
+    if step.success is not None:
+        success = step.success[playing]
+    values = {}
+    for name in measures:
+        flag = step.flag(name)
+        if flag is not None:
+            values[name] = flag[playing]
+    stats.add(episodes, step.rewards[playing], success, values)
+
+
+class _EpisodeScorer:
+    """Scores observed steps in batches, and sums the rewards of each episode."""
 
     def __init__(self, model: RewardModel, episodes: int) -> None:
-        self._model, self._stream = model, RewardStream(model)
+        self._model = model
+        self._stream = RewardStream(model)
         self._sums = np.zeros(episodes)
         self._steps: list[dict[str, np.ndarray]] = []
         self._playing: list[np.ndarray] = []
@@ -174,7 +192,8 @@ class _Rewards:
         self._steps.append({name: array.copy() for name, array in step_clip(step).items()})
         self._playing.append(playing)
         self._episodes.append(episodes)
-        self._bytes += 0 if step.frames is None else step.frames.nbytes
+        if step.frames is not None:
+            self._bytes += step.frames.nbytes
         if sum(map(len, self._episodes)) >= SCORED_AT_ONCE or self._bytes >= SCORED_BYTES:
             self._score()
 
@@ -192,16 +211,24 @@ class _Rewards:
             rewards = self._stream(Clip.of_arrays({name: array[playing][None] for name, array in arrays.items()}))[0]
         else:
             rewards = self._stream(Clip.of_arrays(arrays))[playing]
+        # An episode may have several steps in a batch: `+=` would count but one of them.
         np.add.at(self._sums, np.concatenate(self._episodes), rewards.astype(np.float64))
-        self._steps, self._playing, self._episodes, self._bytes = [], [], [], 0
+        self._steps.clear()
+        self._playing.clear()
+        self._episodes.clear()
+        self._bytes = 0
 
 
 def stacked(steps: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Clip arrays [T, N, …] of T steps. Some environments state success at some steps only, such as the last of an
     episode; it is False at the others."""
-    names = dict.fromkeys(name for step in steps for name in step)
     unstated = np.zeros_like(steps[0]["first"])
-    return {name: np.stack([step.get(name, unstated) for step in steps]) for name in names}
+    arrays: dict[str, np.ndarray] = {}
+    for step in steps:
+        for name in step:
+            if name not in arrays:
+                arrays[name] = np.stack([other_step.get(name, unstated) for other_step in steps])
+    return arrays
 
 
 def step_clip(step: Transitions) -> dict[str, np.ndarray]:
@@ -213,9 +240,13 @@ def step_clip(step: Transitions) -> dict[str, np.ndarray]:
         "terminated": step.terminated,
     }
     # Reward models read states as one array; those of several parts are for policies alone.
-    arrays |= {"states": step.final_states} if isinstance(step.final_states, np.ndarray) else {}
-    arrays |= {} if step.frames is None else {"frames": step.frames}
-    return arrays if step.success is None else arrays | {"success": step.success}
+    if isinstance(step.final_states, np.ndarray):
+        arrays["states"] = step.final_states
+    if step.frames is not None:
+        arrays["frames"] = step.frames
+    if step.success is not None:
+        arrays["success"] = step.success
+    return arrays
 
 
 @dataclass(frozen=True)
@@ -260,23 +291,24 @@ def play_one(
     reads_frames = reward_model is not None and "frames" in reward_model.needs
     shrink = frame_shrinker(reward_model)
     envs = FrameVectorEnv(make, 1, lambda *_: seed, reads_frames, workers, shrink, needs_reward=needs_reward)
-    judged = _play_judged(policy, envs, reward_model)
-    shown = FrameVectorEnv(make_for_display, 1, lambda *_: seed, True, workers, at_video_size, needs_reward=False)
-    frames = _play_again(judged, shown)
+    episode = _play_scored(policy, envs, reward_model)
+    display = FrameVectorEnv(make_for_display, 1, lambda *_: seed, True, workers, at_video_size, needs_reward=False)
+    frames = _play_again(episode, display)
     if frames is not None:
-        return FilmedEpisode(frames, judged.rewards)
+        return FilmedEpisode(frames, episode.rewards)
+    # The environment does not repeat itself: frames and rewards must come from one and the same episode.
     if not reads_frames:
-        # Nothing was drawn for the reward model, so that another episode is judged, and drawn for people.
+        # No frame of it was drawn, so that another episode is judged, and drawn for people.
         envs = FrameVectorEnv(
             make_for_display, 1, lambda *_: seed, True, workers, at_video_size, needs_reward=needs_reward
         )
-        judged = _play_judged(policy, envs, reward_model)
-    return FilmedEpisode(judged.frames, judged.rewards, repeats=False)
+        episode = _play_scored(policy, envs, reward_model)
+    return FilmedEpisode(episode.frames, episode.rewards, repeats=False)
 
 
 @dataclass(frozen=True)
-class _JudgedEpisode:
-    """Episode that was judged: its actions, what they led to, and its frames, if any were drawn."""
+class _ScoredEpisode:
+    """Episode with rewards: its actions, what they led to, and its frames, if any were drawn."""
 
     rewards: np.ndarray
     actions: list[np.ndarray]
@@ -284,19 +316,26 @@ class _JudgedEpisode:
     frames: Reel
 
 
-def _play_judged(policy: Policy, envs: FrameVectorEnv, reward_model: RewardModel | None) -> _JudgedEpisode:
+def _play_scored(policy: Policy, envs: FrameVectorEnv, reward_model: RewardModel | None) -> _ScoredEpisode:
     """Play an episode in the one environment of `envs`, which is closed then."""
     stream = None if reward_model is None else RewardStream(reward_model)
+    steps: list[dict[str, np.ndarray]] = []  # those without a reward so far
     rewards: list[np.ndarray] = []
+    actions: list[np.ndarray] = []
+    outcomes: list[Any] = []
+    reel = Reel()
 
-    def score(steps: list[dict[str, np.ndarray]]) -> None:
-        clip = stacked(steps)
-        rewards.append(clip["env_reward"] if stream is None else stream(Clip.of_arrays(clip)))
+    def score_steps() -> None:
+        arrays = stacked(steps)
+        if stream is None:
+            rewards.append(arrays["env_reward"])
+        else:
+            rewards.append(stream(Clip.of_arrays(arrays)))
+        steps.clear()
 
     try:
-        states, ended = envs.reset(), False
-        steps, actions, outcomes = list[dict[str, np.ndarray]](), list[np.ndarray](), list[Any]()
-        reel = Reel()
+        states = envs.reset()
+        ended = False
         while not ended:
             actions.append(np.array(policy(states)))
             step = envs.step(actions[-1])
@@ -304,24 +343,25 @@ def _play_judged(policy: Policy, envs: FrameVectorEnv, reward_model: RewardModel
             steps.append({name: array.copy() for name, array in step_clip(step).items()})
             if step.frames is not None:
                 reel.append(at_video_size(step.frames)[0])
+                # The steps hold the frames at full size; those of a long episode would not fit into memory.
                 if len(steps) * step.frames.nbytes >= SCORED_BYTES:
-                    score(steps)
-                    steps = []
-            states, ended = step.states, bool(step.ended[0])
+                    score_steps()
+            states = step.states
+            ended = bool(step.ended[0])
         if steps:
-            score(steps)
+            score_steps()
     finally:
         envs.close()
-    return _JudgedEpisode(np.concatenate(rewards)[:, 0].astype(np.float32), actions, outcomes, reel)
+    return _ScoredEpisode(np.concatenate(rewards)[:, 0].astype(np.float32), actions, outcomes, reel)
 
 
-def _play_again(judged: _JudgedEpisode, envs: FrameVectorEnv) -> Reel | None:
+def _play_again(episode: _ScoredEpisode, envs: FrameVectorEnv) -> Reel | None:
     """The frames of an episode as another environment draws them, which is closed then; None if it does not go as it
     went."""
     try:
         envs.reset()
         reel = Reel()
-        for action, outcome in zip(judged.actions, judged.outcomes, strict=True):
+        for action, outcome in zip(episode.actions, episode.outcomes, strict=True):
             step = envs.step(action)
             if not equal(_outcome(step), outcome, ROUNDING):
                 return None
@@ -337,6 +377,12 @@ def _outcome(step: Transitions) -> tuple[Any, ...]:
 
     Observations that are pictures are left out: many have the size of what is drawn.
     """
-    states = step.final_states
-    parts = states.values() if isinstance(states, dict) else (states,)
-    return (step.rewards.copy(), step.ended.copy(), *(np.array(part) for part in parts if part.ndim <= 2))
+    observations = step.final_states
+    if not isinstance(observations, dict):
+        observations = {"": observations}
+    outcome = [step.rewards.copy(), step.ended.copy()]
+    for observation in observations.values():
+        is_picture = observation.ndim > 2
+        if not is_picture:
+            outcome.append(np.array(observation))
+    return tuple(outcome)

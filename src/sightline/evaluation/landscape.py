@@ -22,15 +22,19 @@ def reward_landscape(task: Task, make: MakeEnv, reward_model: RewardModel) -> di
     if task.state_at is None:
         return None
     values = [np.linspace(axis.low, axis.high, axis.points) for axis in task.axes]
+    grid = np.stack(np.meshgrid(*values, indexing="ij"), axis=-1)  # [points of the first axis, …, number of axes]
+    frames = []
     env: Any = make()
     try:
         env.reset(seed=0)
-        frames = []
-        for point in np.stack(np.meshgrid(*values, indexing="ij"), axis=-1).reshape(-1, len(values)):
+        # Each state is set and drawn, not reached: no step is made.
+        for point in grid.reshape(-1, len(values)):
             env.unwrapped.state = np.array(task.state_at(*point))
             frames.append(rgb_frame(env))
     finally:
         close_env(env)
-    rewards = reward_model(np.stack(frames)).reshape([axis.points for axis in task.axes])
-    axes = [{"name": a.name, "unit": a.unit, "values": v.tolist()} for a, v in zip(task.axes, values, strict=True)]
+    rewards = reward_model(np.stack(frames)).reshape(grid.shape[:-1])
+    axes = []
+    for axis, axis_values in zip(task.axes, values, strict=True):
+        axes.append({"name": axis.name, "unit": axis.unit, "values": axis_values.tolist()})
     return {"axes": axes, "reward": rewards.tolist()}

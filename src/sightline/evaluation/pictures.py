@@ -66,35 +66,54 @@ def score_files(
         RunFailed: the encoder gives something else than a finite number.
     """
     unreadable: list[str] = []
-    files = [file for path in paths for file in _files(path, unreadable)]
+    files: list[Path] = []
+    for path in paths:
+        files += _files(path, unreadable)
     if not files:
         raise BadInput(unreadable[0])
     reward_model = ZeroShotReward(goal, baseline, alpha=alpha, encoder=model, aspect=aspect, warn=False)
     encoder = reward_model.encoder
-    unknown = warn_of_unknown_words(encoder, (*reward_model.goal, *reward_model.baseline))
-    warnings = [unknown] if unknown else []
-    cropped: list[str] = []
-    unfamiliar: list[str] = []
+    cropped: list[str] = []  # warnings, one for each picture that the encoder does not see all of
+    unfamiliar: list[str] = []  # likewise, of worlds that it was not taught
     rows: list[ImageScore] = []
     pictures = itertools.chain.from_iterable(_pictures(file, unreadable) for file in files)
+    # In batches, since a video's frames would not fit into memory together.
     while batch := list(itertools.islice(pictures, FRAMES_AT_ONCE)):
-        lines = (warn_of_cropping(encoder, frame.shape[0], frame.shape[1], "--aspect") for _, frame in batch)
-        cropped += [line for line in lines if line]
-        unfamiliar += [line for _, frame in batch if (line := warn_of_unfamiliar_pictures(encoder, frame[None]))]
-        rows += [ImageScore(name, value) for name, value in zip(*_score(reward_model, batch), strict=True)]
-        for row in rows[-len(batch) :]:
-            if not math.isfinite(row.reward):
+        for _, frame in batch:
+            height, width = frame.shape[:2]
+            cropped.append(warn_of_cropping(encoder, height, width, "--aspect") or "")
+            unfamiliar.append(warn_of_unfamiliar_pictures(encoder, frame[None]) or "")
+        for (name, _), reward in zip(batch, _score(reward_model, batch), strict=True):
+            rows.append(ImageScore(name, reward))
+            if not math.isfinite(reward):
                 raise RunFailed(
-                    f"encoder '{encoder.name}' gives '{row.image}' the reward {row.reward}; its weights may "
+                    f"encoder '{encoder.name}' gives '{name}' the reward {reward}; its weights may "
                     "be damaged: fetch it again, or say another --model"
                 )
     if not rows:
         raise BadInput(unreadable[0])
-    if cropped:  # a folder may hold many sizes: only the first is told
-        warnings.append(cropped[0] + (f" ({len(cropped)} of {len(rows)} pictures are cut)" if len(rows) > 1 else ""))
-    if unfamiliar:
-        warnings.append(unfamiliar[0] + (f" ({len(unfamiliar)} of {len(rows)} pictures)" if len(rows) > 1 else ""))
-    return Scores(rows, warnings, unreadable)
+    candidates = [
+        warn_of_unknown_words(encoder, (*reward_model.goal, *reward_model.baseline)),
+        _one_warning(cropped, "pictures are cut"),
+        _one_warning(unfamiliar, "pictures"),
+    ]
+    return Scores(rows, [warning for warning in candidates if warning], unreadable)
+
+
+def _one_warning(warnings: Sequence[str], of_all: str) -> str:
+    """The first of the warnings about pictures, with the number of pictures that have one.
+
+    A folder may hold many sizes: a line for each would hide the rest.
+
+    Args:
+        warnings: one for each picture, empty where there is nothing to warn of.
+    """
+    given = [warning for warning in warnings if warning]
+    if not given:
+        return ""
+    if len(warnings) == 1:
+        return given[0]
+    return f"{given[0]} ({len(given)} of {len(warnings)} {of_all})"
 
 
 def csv_table(rows: Sequence[ImageScore]) -> bytes:
@@ -106,16 +125,15 @@ def csv_table(rows: Sequence[ImageScore]) -> bytes:
     return text.getvalue().encode("utf-8", "surrogateescape")
 
 
-def _score(reward_model: ZeroShotReward, batch: list[tuple[str, np.ndarray]]) -> tuple[list[str], list[float]]:
+def _score(reward_model: ZeroShotReward, batch: Sequence[tuple[str, np.ndarray]]) -> list[float]:
     """Score a batch size by size, since pictures of different sizes cannot share an array."""
-    rewards = np.empty(len(batch), np.float32)
-    sizes = {frame.shape for _, frame in batch}
-    for size in sizes:
-        members = [i for i, (_, frame) in enumerate(batch) if frame.shape == size]
-        rewards[members] = reward_model.head(
-            reward_model.encoder.embed_frames(np.stack([batch[i][1] for i in members]))
-        )
-    return [name for name, _ in batch], [float(reward) for reward in rewards]
+    frames = [frame for _, frame in batch]
+    rewards = np.empty(len(frames), np.float32)
+    for size in {frame.shape for frame in frames}:
+        members = [index for index, frame in enumerate(frames) if frame.shape == size]
+        same_size = np.stack([frames[index] for index in members])
+        rewards[members] = reward_model.head(reward_model.encoder.embed_frames(same_size))
+    return [float(reward) for reward in rewards]
 
 
 def _files(path: Path, unreadable: list[str]) -> list[Path]:
@@ -125,8 +143,11 @@ def _files(path: Path, unreadable: list[str]) -> list[Path]:
         if not files:
             unreadable.append(f"folder '{path}' holds no images ({', '.join(IMAGE_SUFFIXES)})")
         return files
+    if not path.exists():
+        unreadable.append(f"there is no file '{path}'")
+        return []
     if not path.is_file():
-        unreadable.append(f"'{path}' is no regular file" if path.exists() else f"there is no file '{path}'")
+        unreadable.append(f"'{path}' is no regular file")
         return []
     return [path]
 
@@ -135,8 +156,8 @@ def _pictures(file: Path, unreadable: list[str]) -> Iterator[tuple[str, np.ndarr
     """Pictures of a file with their names, as far as it can be read; a line for what cannot."""
     try:
         if file.suffix.lower() in VIDEO_SUFFIXES or is_animated(file):
-            for i, frame in enumerate(read_video(file)):
-                yield f"{file}#{i}", frame
+            for index, frame in enumerate(read_video(file)):
+                yield f"{file}#{index}", frame
         else:
             yield str(file), read_image(file)
     except BadInput as error:

@@ -1,8 +1,8 @@
 """Panels of evaluation seeds: fixed, hashed lists of task seeds.
 
 Two evaluations are comparable if their panels have the same hash. The hash covers everything that changes the
-episodes or their success: the environment, its arguments, the time limit and the success rule, as `played` formats
-them.
+episodes or their success: the environment, its arguments, the time limit and the success rule, as `describe_env`
+formats them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class EvalSeeds:
 
     Attributes:
         name: the panel's purpose; different names give different seeds.
-        env: the environment and its changes, as `played` formats them.
+        env: the environment and its changes, as `describe_env` formats them.
         seeds: one for each episode.
     """
 
@@ -41,7 +41,7 @@ class EvalSeeds:
         return f"{self.name}-{len(self.seeds)}-{self.digest}"
 
 
-def played(env: str, **changes: Any) -> str:
+def describe_env(env: str, **changes: Any) -> str:
     """Describe the environment of a panel: its name, and with it all changes to the game.
 
     Args:
@@ -51,8 +51,10 @@ def played(env: str, **changes: Any) -> str:
     Returns:
         Equal text for equal values, in whatever order and on whatever machine they are given.
     """
-    said = {name: _plain(value) for name, value in changes.items() if value}
-    return f"{env} {json.dumps(said, sort_keys=True)}" if said else env
+    plain = {name: _plain(value) for name, value in changes.items() if value}
+    if not plain:
+        return env
+    return f"{env} {json.dumps(plain, sort_keys=True)}"
 
 
 def _plain(value: Any) -> Any:
@@ -60,15 +62,20 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, dict):
-        return {key if isinstance(key, str) else json.dumps(_plain(key)): _plain(held) for key, held in value.items()}
+        plain = {}
+        for key, item in value.items():
+            name = key if isinstance(key, str) else json.dumps(_plain(key))
+            plain[name] = _plain(item)
+        return plain
     if isinstance(value, list | tuple):
-        return [_plain(held) for held in value]
+        return [_plain(item) for item in value]
     if isinstance(value, set | frozenset):
-        return sorted((_plain(held) for held in value), key=json.dumps)
+        return sorted(map(_plain, value), key=json.dumps)
     if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist())
     if hasattr(value, "__qualname__"):  # classes and functions
         return f"{value.__module__}.{value.__qualname__}"
+    # An address differs from process to process.
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
@@ -76,8 +83,9 @@ def make_panel(name: str, env: str, episodes: int, seed: int = 0) -> EvalSeeds:
     """Make the panel of that name: the same on every machine, and apart from the training seeds (by other hashes).
 
     Args:
-        env: the environment and its changes, as `played` formats them.
+        env: the environment and its changes, as `describe_env` formats them.
     """
+    # Panels of several names are apart, and none of them is a sequence that training draws from.
     sequence = np.random.SeedSequence([zlib.crc32(name.encode()), seed])
     seeds = sequence.generate_state(episodes, np.uint32)
     return EvalSeeds(name, env, tuple(int(s) for s in seeds))

@@ -17,10 +17,15 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
     """
     if trials == 0:
         return 0.0, 1.0
-    rate, z2 = successes / trials, Z95**2
-    centre = (rate + z2 / (2 * trials)) / (1 + z2 / trials)
-    half = Z95 / (1 + z2 / trials) * math.sqrt(rate * (1 - rate) / trials + z2 / (4 * trials**2))
-    return max(0.0, min(centre - half, rate)), min(1.0, max(centre + half, rate))
+    rate = successes / trials
+    z2 = Z95**2
+    shrinkage = 1 + z2 / trials
+    centre = (rate + z2 / (2 * trials)) / shrinkage
+    half = Z95 / shrinkage * math.sqrt(rate * (1 - rate) / trials + z2 / (4 * trials**2))
+    # Rounding may put an end a little beyond the rate, or beyond 0 or 1.
+    low = max(0.0, min(centre - half, rate))
+    high = min(1.0, max(centre + half, rate))
+    return low, high
 
 
 def bootstrap_mean(values: np.ndarray, resamples: int = 2000) -> tuple[float, float]:
@@ -30,7 +35,8 @@ def bootstrap_mean(values: np.ndarray, resamples: int = 2000) -> tuple[float, fl
         values: float[N], N >= 1.
     """
     rng = np.random.default_rng(0)
-    means = values[rng.integers(0, len(values), (resamples, len(values)))].mean(axis=1)
+    samples = values[rng.integers(0, len(values), (resamples, len(values)))]  # with replacement
+    means = samples.mean(axis=1)
     low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)
 
@@ -38,15 +44,17 @@ def bootstrap_mean(values: np.ndarray, resamples: int = 2000) -> tuple[float, fl
 def ranks(values: np.ndarray) -> np.ndarray:
     """Ranks from 0, float64[N]; equal values share the mean of theirs."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts) - 1
-    return np.asarray((last - (counts - 1) / 2)[inverse])
+    last = np.cumsum(counts) - 1  # rank of the last of each group of equal values
+    mean = last - (counts - 1) / 2
+    return np.asarray(mean[inverse])
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float | None:
     """Spearman's rank correlation of two float[N]; None where one of them is constant or anything is NaN."""
     if len(x) < 2 or np.isnan(x).any() or np.isnan(y).any():
         return None
-    a, b = ranks(x), ranks(y)
-    if a.std() == 0 or b.std() == 0:
+    ranks_x = ranks(x)
+    ranks_y = ranks(y)
+    if ranks_x.std() == 0 or ranks_y.std() == 0:
         return None
-    return float(np.corrcoef(a, b)[0, 1])
+    return float(np.corrcoef(ranks_x, ranks_y)[0, 1])

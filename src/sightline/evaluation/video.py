@@ -20,7 +20,16 @@ MAX_HEIGHT = 512
 """Maximum height in pixels, to which larger pictures are made smaller."""
 MIN_WIDTH = 256
 """Minimum width in pixels; narrower pictures get margins, so that the caption has room."""
-PAPER, RULE, INK, MUTED, AHEAD, PAST, NOW = "#FFFFFF", "#DCE2E8", "#334155", "#64748B", "#CDD5DE", "#0072B2", "#D55E00"
+
+# Colours of the strip: its ground and upper edge, the reward as a number, the caption; the curve to come, the curve so
+# far, and the dot at its end.
+PAPER = "#FFFFFF"
+RULE = "#DCE2E8"
+INK = "#334155"
+MUTED = "#64748B"
+AHEAD = "#CDD5DE"
+PAST = "#0072B2"
+NOW = "#D55E00"
 
 
 def at_video_size(frames: np.ndarray) -> np.ndarray:
@@ -58,7 +67,8 @@ class Reel(Sequence[np.ndarray]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
-        return np.frombuffer(zlib.decompress(self._compressed[index]), np.uint8).reshape(self._shape)
+        pixels = zlib.decompress(self._compressed[index])
+        return np.frombuffer(pixels, np.uint8).reshape(self._shape)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -98,7 +108,8 @@ def write_scored_video(
     """
     import imageio.v2 as imageio
 
-    if len(frames) == 0 or frames[0].dtype != np.uint8 or len(frames.shape) != 4 or frames.shape[3] != 3:
+    are_pictures = len(frames) > 0 and frames[0].dtype == np.uint8 and len(frames.shape) == 4 and frames.shape[3] == 3
+    if not are_pictures:
         raise ValueError(f"frames must be uint8[T, H, W, 3] with T >= 1, not {list(frames.shape)}")
     if rewards.shape != (len(frames),):
         raise ValueError(f"{len(frames)} frames need as many rewards, not an array of shape {list(rewards.shape)}")
@@ -127,7 +138,9 @@ def write_scored_video(
 
 def _limits(rewards: np.ndarray) -> tuple[float, float]:
     finite = rewards[np.isfinite(rewards)]
-    return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+    if not len(finite):
+        return 0.0, 0.0
+    return float(finite.min()), float(finite.max())
 
 
 def _scored_pictures(
@@ -138,7 +151,9 @@ def _scored_pictures(
     factor = -(-MIN_HEIGHT // height)
     full_width = _even(max(width * factor, MIN_WIDTH))
     full_height = _even(height * factor)
-    top, left = (full_height - height * factor) // 2, (full_width - width * factor) // 2
+    # Margins, white, put the frame into the middle.
+    top = (full_height - height * factor) // 2
+    left = (full_width - width * factor) // 2
     strip = _Strip(full_width, rewards, caption, limits)
     for index, frame in enumerate(frames):
         picture = np.full((full_height, full_width, 3), 255, np.uint8)
@@ -148,6 +163,7 @@ def _scored_pictures(
 
 
 def _even(size: int) -> int:
+    """The size, or one more: H.264 stores colours of two by two pixels."""
     return size + size % 2
 
 
@@ -163,43 +179,53 @@ class _Strip:
         self._rewards = rewards
         self._unit = width * OVERSAMPLING / 384  # all lengths below are for a strip 384 pixels wide
         self._font = _font(round(15 * self._unit))
-        size = width * OVERSAMPLING, _even(round(width * 0.27)) * OVERSAMPLING
-        self._canvas = Image.new("RGB", size, PAPER)
-        self._points = self._place(size, limits)
+        height = _even(round(width * 0.27))
+        self._canvas = Image.new("RGB", (width * OVERSAMPLING, height * OVERSAMPLING), PAPER)
+        self._points = self._place_points(limits)
         draw = ImageDraw.Draw(self._canvas)
-        draw.line((0, 0, size[0], 0), fill=RULE, width=round(2 * self._unit))
+        draw.line((0, 0, self._canvas.width, 0), fill=RULE, width=round(2 * self._unit))
         for index in range(1, len(rewards)):
-            self._segment(draw, index, AHEAD, 1.5)
-        room = size[0] - 28 * self._unit - self._font.getlength("−0.0000")
-        draw.text((14 * self._unit, 9 * self._unit), _shortened(caption, self._font, room), fill=MUTED, font=self._font)
+            self._draw_segment(draw, index, AHEAD, 1.5)
+        # The caption, left of the reward as a number.
+        room = self._canvas.width - 28 * self._unit - self._font.getlength("−0.0000")
+        text = _shortened(caption, self._font, room)
+        draw.text((14 * self._unit, 9 * self._unit), text, fill=MUTED, font=self._font)
 
     def at(self, index: int) -> np.ndarray:
         """Draw the strip at a frame: uint8[height, width, 3]; frames must be asked for in order."""
         from PIL import ImageDraw
 
-        self._segment(ImageDraw.Draw(self._canvas), index, PAST, 2.5)
-        now = self._canvas.copy()
-        draw = ImageDraw.Draw(now)
-        reward, (x, y), radius = self._rewards[index], self._points[index], 4.5 * self._unit
-        text = f"{reward:.3f}".replace("-", "−") if np.isfinite(reward) else "no value"
-        right = now.width - 14 * self._unit
+        self._draw_segment(ImageDraw.Draw(self._canvas), index, PAST, 2.5)
+        # The number and the dot are of this frame alone: they go onto a copy.
+        strip = self._canvas.copy()
+        draw = ImageDraw.Draw(strip)
+        text = "no value"
+        reward = self._rewards[index]
+        if np.isfinite(reward):
+            text = f"{reward:.3f}".replace("-", "−")
+        right = strip.width - 14 * self._unit
         draw.text((right, 9 * self._unit), text, fill=INK, font=self._font, anchor="ra")
         if np.isfinite(reward):
+            x, y = self._points[index]
+            radius = 4.5 * self._unit
             draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=NOW)
-        return np.asarray(now.reduce(OVERSAMPLING))
+        return np.asarray(strip.reduce(OVERSAMPLING))
 
-    def _place(self, size: tuple[int, int], limits: tuple[float, float]) -> list[tuple[float, float]]:
-        """Positions of the rewards on the canvas."""
+    def _place_points(self, limits: tuple[float, float]) -> list[tuple[float, float]]:
+        """Positions (x, y) of the rewards on the canvas."""
         low, high = limits
-        up = np.full(len(self._rewards), 0.5)
+        heights = np.full(len(self._rewards), 0.5)  # from 0, at the bottom, to 1; a constant reward lies in the middle
         if high > low:
-            up = ((self._rewards - low) / (high - low)).clip(0, 1)
-        left, right = 16 * self._unit, size[0] - 16 * self._unit
-        top, bottom = 40 * self._unit, size[1] - 14 * self._unit
-        across = np.linspace(left, right, len(self._rewards))
-        return list(zip(across.tolist(), (bottom - up * (bottom - top)).tolist(), strict=True))
+            heights = ((self._rewards - low) / (high - low)).clip(0, 1)
+        left = 16 * self._unit
+        right = self._canvas.width - 16 * self._unit
+        top = 40 * self._unit
+        bottom = self._canvas.height - 14 * self._unit
+        x = np.linspace(left, right, len(self._rewards))
+        y = bottom - heights * (bottom - top)
+        return list(zip(x.tolist(), y.tolist(), strict=True))
 
-    def _segment(self, draw: Any, index: int, colour: str, width: float) -> None:
+    def _draw_segment(self, draw: Any, index: int, colour: str, width: float) -> None:
         """Draw the line from the previous reward to this one."""
         if index > 0 and np.isfinite(self._rewards[index - 1 : index + 1]).all():
             draw.line((self._points[index - 1], self._points[index]), fill=colour, width=round(width * self._unit))

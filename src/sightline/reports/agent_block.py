@@ -82,16 +82,25 @@ def comparison_rows(result: Mapping[str, Any]) -> list[TableRow]:
     """Rows of the comparison with other pictures and players that were measured; none for a policy on states."""
     if not any(block(result, key) for key in ("blank", "random", "oracle")):
         return []
-    found = [(name, key, block(result, key) if key else result) for key, name in _ROWS]
-    return [_row(name, not key, numbers) for name, key, numbers in found if numbers.get("return") is not None]
+    rows = []
+    for key, name in _ROWS:
+        # The result itself has no block of its own.
+        is_main = key == ""
+        numbers = block(result, key)
+        if is_main:
+            numbers = result
+        if numbers.get("return") is not None:
+            rows.append(_row(name, is_main, numbers))
+    return rows
 
 
 def _row(name: str, main: bool, numbers: Mapping[str, Any]) -> TableRow:
-    success, low, high = (
-        None if numbers.get(key) is None else 100 * float(numbers[key]) for key in ("success_rate", "ci_low", "ci_high")
-    )
     return TableRow(
-        *(name, main, success, low, high),
+        name,
+        main,
+        success=_in_percent(numbers.get("success_rate")),
+        low=_in_percent(numbers.get("ci_low")),
+        high=_in_percent(numbers.get("ci_high")),
         won=percent(numbers.get("success_rate")),
         interval=interval(numbers),
         clean=percent(numbers.get("clean")),
@@ -104,59 +113,83 @@ def _row(name: str, main: bool, numbers: Mapping[str, Any]) -> TableRow:
     )
 
 
+def _in_percent(rate: Any) -> float | None:
+    return None if rate is None else 100 * float(rate)
+
+
 def kind_rows(result: Mapping[str, Any]) -> list[GameKind]:
     """Rows of the game's own kinds of episodes; empty if it has none."""
-    before = block(block(result, "untrained"), "kinds")
-    return [
-        GameKind(
+    before_training = block(block(result, "untrained"), "kinds")
+    rows = []
+    for name, numbers in block(result, "kinds").items():
+        if not isinstance(numbers, dict):
+            continue
+        row = GameKind(
             name or "other",
-            whole(numbers.get("episodes")),
-            percent(block(before, name).get("success_rate")),
-            percent(numbers.get("success_rate")),
-            percent(numbers.get("clean")),
-            100 * float(numbers.get("clean") or 0.0),
+            episodes=whole(numbers.get("episodes")),
+            before=percent(block(before_training, name).get("success_rate")),
+            won=percent(numbers.get("success_rate")),
+            clean=percent(numbers.get("clean")),
+            share=100 * float(numbers.get("clean") or 0.0),
         )
-        for name, numbers in block(result, "kinds").items()
-        if isinstance(numbers, dict)
-    ]
+        rows.append(row)
+    return rows
 
 
 def episode_strip(run: Path) -> Strip | None:
     """Strip of one episode, of the test if one was recorded: the first that was won in several turns."""
     sets, _ = recorded_sets(run)
-    played = [one for one in sets if any(episode["turns"] for episode in one.episodes)]
-    if not played:
+    # An episode may have ended before its first turn; there is nothing to see of it.
+    with_turns = [recorded for recorded in sets if any(episode["turns"] for episode in recorded.episodes)]
+    if not with_turns:
         return None
-    tests = [one for one in played if not one.name.startswith("update-")]
-    one = tests[0] if tests else played[-1]
-    number = _telling(one)
-    turns = one.episodes[number]["turns"]
-    success = one.episodes[number]["success"]
+    # A test shows the agent that was chosen; without one, the latest update comes nearest to it.
+    tests = [recorded for recorded in with_turns if not recorded.name.startswith("update-")]
+    recorded = with_turns[-1]
+    if tests:
+        recorded = tests[0]
+    index = _telling_episode(recorded)
+    episode = recorded.episodes[index]
     ending = ""
-    if success is not None:
-        ending = ", won" if success else ", lost"
+    if episode["success"] is not None:
+        ending = ", won" if episode["success"] else ", lost"
     return Strip(
-        f"{one.title}, episode {number + 1}{ending}".capitalize(),
-        f"{PAGE}#{one.name}/{number + 1}/",
-        [_shot(run, turn) for turn in turns[:MAX_STRIP]],
-        max(0, len(turns) - MAX_STRIP),
+        f"{recorded.title}, episode {index + 1}{ending}".capitalize(),
+        link=f"{PAGE}#{recorded.name}/{index + 1}/",
+        shots=[_shot(run, turn) for turn in episode["turns"][:MAX_STRIP]],
+        left=max(0, len(episode["turns"]) - MAX_STRIP),
     )
 
 
-def _telling(one: RecordedSet) -> int:
-    """Index of the episode of a set to show."""
-    with_turns = [number for number, episode in enumerate(one.episodes) if episode["turns"]]
+def _telling_episode(recorded: RecordedSet) -> int:
+    """Index of the episode of a set to show: the first that was won, of a length that fits, if there is one."""
+    with_turns = [index for index, episode in enumerate(recorded.episodes) if episode["turns"]]
 
-    def rank(number: int) -> tuple[bool, bool]:
-        episode = one.episodes[number]
-        return not episode["success"], not 3 <= len(episode["turns"]) <= MAX_STRIP
+    def rank(index: int) -> tuple[bool, bool]:
+        episode = recorded.episodes[index]
+        fits = 3 <= len(episode["turns"]) <= MAX_STRIP
+        return not episode["success"], not fits
 
     return min(with_turns, key=rank)
 
 
 def _shot(run: Path, turn: Mapping[str, Any]) -> Shot:
-    pictures = turn["pictures"]
-    action = turn["action"] if turn["action"] is not None else turn["failure"]
-    lied = not all(turn["true"].values())
-    fault = "unparsable" if turn["failure"] else "illegal" if not turn["legal"] else "untruthful" if lied else ""
-    return Shot(picture_url(run, pictures[0]) if pictures else None, str(action or "none"), fault)
+    # Only the first picture of a turn: the strip is to be looked at, not studied.
+    picture = None
+    if turn["pictures"]:
+        picture = picture_url(run, turn["pictures"][0])
+    action = turn["action"]
+    if action is None:
+        action = turn["failure"]
+    return Shot(picture, str(action or "none"), _fault(turn))
+
+
+def _fault(turn: Mapping[str, Any]) -> str:
+    """The gravest problem of a turn in a word; empty if there is none."""
+    if turn["failure"]:
+        return "unparsable"
+    if not turn["legal"]:
+        return "illegal"
+    if not all(turn["true"].values()):
+        return "untruthful"
+    return ""

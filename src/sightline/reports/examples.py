@@ -19,10 +19,12 @@ from sightline.labels.types import Outcome
 from sightline.reports.pages import data_url
 from sightline.runs.folder import RunFolder
 
-SHOWN = 6
-TINY, LARGE = 128, 256
-"""Size limits in pixels: smaller pictures are shown pixel by pixel, larger ones are scaled down, so that a page with a
-dozen of them stays small."""
+EXAMPLES = 6
+"""Number of examples on a page."""
+TINY = 128
+"""Size in pixels below which a picture is shown pixel by pixel."""
+LARGE = 256
+"""Size in pixels to which larger pictures are scaled down, so that a page with a dozen of them stays small."""
 _PREFERRED = {Outcome.FIRST: (True, False), Outcome.SECOND: (False, True), Outcome.EQUAL: (False, False)}
 _DAMAGE = (BadInput, RunFailed, sqlite3.Error, OSError, ValueError, LookupError, TypeError)
 """Errors of a label store that is missing or damaged, in its database or in the values of its fields."""
@@ -50,17 +52,17 @@ class Example:
     Attributes:
         step: transitions collected when it was asked; None if unknown.
         pictures: two of a comparison, otherwise one.
-        said: the answer in words.
+        answer: the answer in words.
         right: True if ground truth agrees on a pair; None if it is unknown, or equal for both.
     """
 
     step: int | None
     pictures: Sequence[ExamplePicture]
-    said: str
+    answer: str
     right: bool | None = None
 
 
-def labels_and_examples(run: Path, count: int = SHOWN) -> tuple[list[StoredLabel], list[Example] | None]:
+def labels_and_examples(run: Path, count: int = EXAMPLES) -> tuple[list[StoredLabel], list[Example] | None]:
     """Read the labels of a run, oldest first, and select up to `count` answers, spread evenly over their order.
 
     Answers without a label are left out, and of the examples those with damaged pictures, too. No labels, and None for
@@ -83,22 +85,31 @@ def _of_run(store: LabelStore, run: Path) -> list[StoredLabel]:
 
 
 def _spread(store: LabelStore, labels: Sequence[StoredLabel], count: int) -> list[Example] | None:
+    # Evenly over the run, since a teacher's questions change as the policy learns.
     places = np.unique(np.linspace(0, len(labels) - 1, min(count, len(labels))).round().astype(int))
-    found = [example for place in places if (example := _example(store, labels[place])) is not None]
-    return found or (None if labels else [])
+    examples = []
+    for place in places:
+        example = _example(store, labels[place])
+        if example is not None:
+            examples.append(example)
+    if labels and not examples:
+        return None  # there are labels, and none of their pictures can be read
+    return examples
 
 
 def _example(store: LabelStore, label: StoredLabel) -> Example | None:
-    preferred = _PREFERRED.get(label.answer.outcome, (False,))
+    are_preferred = _PREFERRED.get(label.answer.outcome, (False,))
     try:
-        frames = [store.segment(digest).frames[-1] for digest in label.segments]
-        pictures = [_picture(frame, marked) for frame, marked in zip(frames, preferred, strict=True)]
+        last_frames = [store.segment(digest).frames[-1] for digest in label.segments]
+        pictures = [
+            _picture(frame, is_preferred) for frame, is_preferred in zip(last_frames, are_preferred, strict=True)
+        ]
     except _DAMAGE:
         return None
-    return Example(label.context.step, pictures, _said(label), _right(label))
+    return Example(label.context.step, pictures, _in_words(label), _is_correct(label))
 
 
-def _said(label: StoredLabel) -> str:
+def _in_words(label: StoredLabel) -> str:
     value = label.answer.value
     if label.kind == "rate":
         return f"level {value:.3g} of 0 to {label.levels - 1}"
@@ -107,7 +118,8 @@ def _said(label: StoredLabel) -> str:
     return {Outcome.FIRST: "left preferred", Outcome.SECOND: "right preferred"}.get(label.answer.outcome, "equal")
 
 
-def _right(label: StoredLabel) -> bool | None:
+def _is_correct(label: StoredLabel) -> bool | None:
+    """Whether ground truth agrees on a pair; None if it is unknown, equal for both, or the pair was not decided."""
     if label.answer.outcome not in (Outcome.FIRST, Outcome.SECOND):
         return None
     first, second = label.true_returns
@@ -117,10 +129,12 @@ def _right(label: StoredLabel) -> bool | None:
 
 
 def _picture(frame: np.ndarray, preferred: bool) -> ExamplePicture:
-    tiny = max(frame.shape[:2]) < TINY
-    if tiny:
-        return ExamplePicture(data_url(encode_png(frame)), tiny, preferred)
-    picture, file = Image.fromarray(frame), io.BytesIO()
+    # Small pictures keep every pixel; large ones are made small, as a JPEG.
+    is_tiny = max(frame.shape[:2]) < TINY
+    if is_tiny:
+        return ExamplePicture(data_url(encode_png(frame)), is_tiny, preferred)
+    picture = Image.fromarray(frame)
     picture.thumbnail((LARGE, LARGE))
+    file = io.BytesIO()
     picture.save(file, "JPEG", quality=88)
-    return ExamplePicture(data_url(file.getvalue(), "image/jpeg"), tiny, preferred)
+    return ExamplePicture(data_url(file.getvalue(), "image/jpeg"), is_tiny, preferred)

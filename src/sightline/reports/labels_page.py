@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ MAX_FRAMES = 3
 _COLOURS = (plots.BLUE, plots.ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", plots.INK)
 """Line colours: Okabe and Ito's palette."""
 _NO_LABEL = (Outcome.UNSURE, Outcome.SKIPPED, Outcome.REFUSED, Outcome.UNPARSABLE, Outcome.FAILED)
-_SAID = {
+_IN_WORDS = {
     Outcome.FIRST: "prefers the left picture",
     Outcome.SECOND: "prefers the right picture",
     Outcome.EQUAL: "says they are equal",
@@ -52,11 +53,11 @@ class PairPicture:
 
 
 @dataclass(frozen=True)
-class Saying:
-    """Answer to a disputed pair; `mark` is `correct`, `wrong` or empty."""
+class DisputedAnswer:
+    """Answer to a disputed pair, in words; `mark` is `correct`, `wrong` or empty."""
 
     teacher: str
-    said: str
+    answer: str
     mark: str
     notes: str
     exchanges: Sequence[ModelCall]
@@ -70,18 +71,23 @@ def table(statistics: Statistics) -> tuple[list[str], list[list[Cell]]]:
         ("accuracy", lambda teacher: _share(teacher.accuracy)),
         ("hardest third", lambda teacher: _share(teacher.hardest)),
         ("easiest third", lambda teacher: _share(teacher.easiest)),
-        ("equal", lambda teacher: _share(teacher.equal, interval=False)),
+        ("equal", lambda teacher: _share_with_count(teacher.equal)),
         ("no label", _no_label),
         ("same if swapped", lambda teacher: _share(teacher.consistency)),
         ("prefers first shown", lambda teacher: _share(teacher.first_shown)),
         ("rank correlation", lambda teacher: Cell(decimal(teacher.rank_correlation))),
         ("calibration error", _calibration),
-        ("cost per correct", lambda teacher: _cost(teacher)),
+        ("cost per correct", _cost),
         ("median time", lambda teacher: Cell(duration(teacher.median_seconds))),
     ]
-    rows = {heading: [cell(teacher) for teacher in statistics.teachers] for heading, cell in columns}
-    rows = {heading: cells for heading, cells in rows.items() if any(cell.text for cell in cells)}
-    return list(rows), [list(row) for row in zip(*rows.values(), strict=True)]
+    # Column by column, since a column without any value is left out.
+    by_heading: dict[str, list[Cell]] = {}
+    for heading, cell_of in columns:
+        cells = [cell_of(teacher) for teacher in statistics.teachers]
+        if any(cell.text for cell in cells):
+            by_heading[heading] = cells
+    rows = [list(row) for row in zip(*by_heading.values(), strict=True)]
+    return list(by_heading), rows
 
 
 def write_labels_page(
@@ -97,6 +103,9 @@ def write_labels_page(
         RunFailed: it cannot be written.
     """
     headings, rows = table(statistics)
+    goals = {sentence for dispute in disputes for sentence in dispute.goal}
+    # A curve of a single bin would say no more than the table.
+    has_curve = any(len(teacher.bins) > 1 for teacher in statistics.teachers)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_page(
@@ -104,13 +113,15 @@ def write_labels_page(
             "labels.html",
             title=title,
             labels=whole(statistics.labels),
-            goals=sorted({sentence for dispute in disputes for sentence in dispute.goal}),
+            goals=sorted(goals),
             headings=headings,
             rows=rows,
             signatures=[(teacher.name, teacher.signature) for teacher in statistics.teachers],
-            between=[(a.first, a.second, _share(a.same), decimal(a.kappa) or "–") for a in statistics.between],
-            plot=accuracy_by_difference(statistics) if any(len(t.bins) > 1 for t in statistics.teachers) else "",
-            disputes=[_shown(dispute, store) for dispute in disputes],
+            between=[
+                (pair.first, pair.second, _share(pair.same), decimal(pair.kappa) or "–") for pair in statistics.between
+            ],
+            plot=accuracy_by_difference(statistics) if has_curve else "",
+            disputes=[_dispute_values(dispute, store) for dispute in disputes],
         )
     except OSError as error:
         raise RunFailed(f"'{file}' cannot be written: {error.strerror or error}") from error
@@ -120,20 +131,28 @@ def accuracy_by_difference(statistics: Statistics) -> str:
     """Plot the accuracy of each teacher over bins of the true difference, as SVG text; chance is the dashed line."""
     with plots.new_figure(4.8, 3.0) as figure:
         axes = figure.subplots()
-        known = [teacher for teacher in statistics.teachers if teacher.bins]
-        for i, teacher in enumerate(known):
-            x = np.array([found.middle for found in teacher.bins])
-            rates = np.array([found.accuracy.rate for found in teacher.bins], np.float64)
-            reach = np.array([[f.accuracy.low for f in teacher.bins], [f.accuracy.high for f in teacher.bins]])
-            style: dict[str, Any] = {
-                "color": _COLOURS[i % len(_COLOURS)],
-                "linewidth": 1.6,
-                "marker": "o",
-                "markersize": 3.6,
-            }
-            axes.errorbar(x, rates, np.abs(reach - rates), elinewidth=0.9, capsize=2, label=teacher.name, **style)
+        teachers = [teacher for teacher in statistics.teachers if teacher.bins]
+        middles: list[float] = []
+        for index, teacher in enumerate(teachers):
+            colour = _COLOURS[index % len(_COLOURS)]
+            differences = [pairs.middle for pairs in teacher.bins]
+            rates = np.array([pairs.accuracy.rate for pairs in teacher.bins], np.float64)
+            low = np.array([pairs.accuracy.low for pairs in teacher.bins])
+            high = np.array([pairs.accuracy.high for pairs in teacher.bins])
+            axes.errorbar(
+                np.array(differences),
+                rates,
+                np.abs(np.stack([low, high]) - rates),
+                label=teacher.name,
+                elinewidth=0.9,
+                capsize=2,
+                color=colour,
+                linewidth=1.6,
+                **plots.MARKED,
+            )
+            middles += differences
         axes.axhline(0.5, color=plots.GREY, linestyle=(0, (4, 3)), linewidth=1.1, label="chance")
-        middles = [found.middle for teacher in known for found in teacher.bins]
+        # On a linear axis all pairs but the easiest would fall together.
         if max(middles) > 100 * min(middles):
             axes.set_xscale("log")
         axes.set(title="Accuracy", xlabel="difference of the true returns (95 % intervals)")
@@ -142,22 +161,27 @@ def accuracy_by_difference(statistics: Statistics) -> str:
         return plots.as_svg(figure)
 
 
-def _shown(dispute: Dispute, store: LabelStore) -> dict[str, Any]:
+def _dispute_values(dispute: Dispute, store: LabelStore) -> dict[str, Any]:
     """Template values of a dispute."""
-    first, second = dispute.true_returns
-    better = np.sign(second - first)  # nan where unknown
-    titles = [
-        f"{side}, true return {decimal(value)}{' (better)' if better == sign else ''}" if value == value else side
-        for side, value, sign in (("Left", first, -1), ("Right", second, 1))
-    ]
+    first_return, second_return = dispute.true_returns
+    left, right = dispute.segments
+    # The better picture is marked, so that the reader need not compare two numbers.
     return {
         "reasons": dispute.reasons,
         "goal": " / ".join(dispute.goal),
         "pictures": [
-            PairPicture(title, _frames(store, digest)) for title, digest in zip(titles, dispute.segments, strict=True)
+            PairPicture(_picture_title("Left", first_return, second_return), _frames(store, left)),
+            PairPicture(_picture_title("Right", second_return, first_return), _frames(store, right)),
         ],
-        "sayings": [_saying(judgement) for judgement in dispute.judgements],
+        "answers": [_disputed_answer(judgement) for judgement in dispute.judgements],
     }
+
+
+def _picture_title(side: str, true_return: float, other_return: float) -> str:
+    if math.isnan(true_return):
+        return side
+    better = " (better)" if true_return > other_return else ""
+    return f"{side}, true return {decimal(true_return)}{better}"
 
 
 def _frames(store: LabelStore, digest: str) -> list[str | None]:
@@ -165,26 +189,29 @@ def _frames(store: LabelStore, digest: str) -> list[str | None]:
         files = store.frame_files(digest)
     except BadInput:  # the database names none
         return [None]
-    chosen = np.unique(np.linspace(0, len(files) - 1, min(MAX_FRAMES, len(files))).round().astype(int))
-    return [png_url(files[i]) for i in chosen] or [None]
+    # Evenly over the segment, its ends included.
+    places = np.unique(np.linspace(0, len(files) - 1, min(MAX_FRAMES, len(files))).round().astype(int))
+    return [png_url(files[place]) for place in places] or [None]
 
 
-def _saying(judgement: Judgement) -> Saying:
+def _disputed_answer(judgement: Judgement) -> DisputedAnswer:
     answer = judgement.label.answer
-    notes = [
-        f"{percent(answer.confidence)} sure" if answer.confidence is not None else "",
-        duration(answer.seconds or None),
-        answer.reason,
-    ]
-    mark = {True: "correct", False: "wrong", None: ""}[judgement.right]
-    said = _SAID.get(judgement.outcome, judgement.outcome.value)
-    return Saying(judgement.teacher, said, mark, " · ".join(note for note in notes if note), answer.exchanges)
+    notes = [duration(answer.seconds or None), answer.reason]
+    if answer.confidence is not None:
+        notes.insert(0, f"{percent(answer.confidence)} sure")
+    return DisputedAnswer(
+        judgement.teacher,
+        answer=_IN_WORDS.get(judgement.outcome, judgement.outcome.value),
+        mark={True: "correct", False: "wrong", None: ""}[judgement.right],
+        notes=" · ".join(note for note in notes if note),
+        exchanges=answer.exchanges,
+    )
 
 
 def _no_label(teacher: TeacherStatistics) -> Cell:
     counts = {outcome.value: teacher.outcomes.get(outcome.value, 0) for outcome in _NO_LABEL}
-    named = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    return Cell(percent(sum(counts.values()) / teacher.labels), named)
+    by_outcome = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return Cell(percent(sum(counts.values()) / teacher.labels), by_outcome)
 
 
 def _cost(teacher: TeacherStatistics) -> Cell:
@@ -200,9 +227,15 @@ def _calibration(teacher: TeacherStatistics) -> Cell:
     return Cell(percent(teacher.calibration.expected_error), f"Brier {teacher.calibration.brier:.3f}")
 
 
-def _share(share: Share, interval: bool = True) -> Cell:
+def _share(share: Share) -> Cell:
+    """A share with its interval."""
     if share.rate is None:
         return Cell("")
-    between = f"{100 * share.low:.0f}{NO_BREAK}–{NO_BREAK}{percent(share.high)}"
-    counted = f"{whole(share.count)} of {whole(share.of)}".replace(" ", NO_BREAK)
-    return Cell(percent(share.rate), between if interval else counted)
+    return Cell(percent(share.rate), f"{100 * share.low:.0f}{NO_BREAK}–{NO_BREAK}{percent(share.high)}")
+
+
+def _share_with_count(share: Share) -> Cell:
+    """A share with what it counts, where an interval would claim a truth behind it."""
+    if share.rate is None:
+        return Cell("")
+    return Cell(percent(share.rate), f"{whole(share.count)} of {whole(share.of)}".replace(" ", NO_BREAK))

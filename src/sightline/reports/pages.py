@@ -26,7 +26,8 @@ MOST_RECORDS = 40_000
 """Records of metrics that a page is made from, besides rare ones."""
 _RARE = ("evaluation/", "labels/")
 """Beginnings of the names of metrics that are logged now and then."""
-THIN_SPACE, NO_BREAK = "\u202f", "\u00a0"
+THIN_SPACE = "\u202f"
+NO_BREAK = "\u00a0"
 _IN_SCRIPTS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
@@ -128,24 +129,34 @@ def read_text(path: Path) -> str:
 
 def read_warnings(run: Path) -> list[str]:
     """Read the warnings of a run, with one for each damaged file of its folder."""
-    said = read_mapping(run / "warnings.json").get("warnings")
-    return [*(map(str, said) if isinstance(said, list) else ()), *damage(run)]
+    warnings = read_mapping(run / "warnings.json").get("warnings")
+    if not isinstance(warnings, list):
+        return damage(run)
+    return [*map(str, warnings), *damage(run)]
 
 
 def damage(run: Path) -> list[str]:
     """List damaged files among those that pages are made from, a line each; missing files do not count."""
-    readers: list[Callable[[], object]] = [
-        *([RunFolder(run).document] if (run / "recipe.yaml").exists() else []),
-        lambda: all(map(bool, iterate_metrics(run / "metrics.jsonl"))),
-        *(partial(RunFolder(run).read_json, name) for name in _DOCUMENTS),
-    ]
-    found = []
+    folder = RunFolder(run)
+    # Each is read as pages read it, and what it raises is the line.
+    readers: list[Callable[[], object]] = []
+    if (run / "recipe.yaml").exists():
+        readers.append(folder.document)
+    readers.append(partial(_read_all_metrics, run))
+    readers += [partial(folder.read_json, name) for name in _DOCUMENTS]
+    lines = []
     for read in readers:
         try:
             read()
         except BadInput as error:
-            found.append(str(error))
-    return found
+            lines.append(str(error))
+    return lines
+
+
+def _read_all_metrics(run: Path) -> None:
+    """Read all records and keep none, since there may be many."""
+    for _ in iterate_metrics(run / "metrics.jsonl"):
+        pass
 
 
 def read_records(run: Path) -> list[dict[str, Any]]:
@@ -154,27 +165,31 @@ def read_records(run: Path) -> list[dict[str, Any]]:
     Of a very long run's records every second, fourth, … is left out, but for those of evaluations and labels, which are
     few, and the last one.
     """
-    rare: list[tuple[int, dict[str, Any]]] = []
-    frequent: list[tuple[int, dict[str, Any]]] = []
-    last: list[tuple[int, dict[str, Any]]] = []
+    # Records by their line number, from which the order of the file is made again.
+    rare: dict[int, dict[str, Any]] = {}
+    frequent: dict[int, dict[str, Any]] = {}
+    last: dict[int, dict[str, Any]] = {}  # the curve must reach the run's end
     every = 1
     try:
-        for place, record in enumerate(iterate_metrics(run / "metrics.jsonl")):
+        for line_number, record in enumerate(iterate_metrics(run / "metrics.jsonl")):
             if any(key.startswith(_RARE) for key in record):
-                rare.append((place, record))
+                rare[line_number] = record
                 continue
-            last = [(place, record)]
-            if place % every == 0:
-                frequent += last
+            last = {line_number: record}
+            if line_number % every == 0:
+                frequent |= last
+            # Too many: halve those that are kept, and keep half as many from now on.
             if len(frequent) > MOST_RECORDS:
-                frequent, every = frequent[::2], 2 * every
+                frequent = dict(list(frequent.items())[::2])
+                every *= 2
     except BadInput:
         return []
-    in_order = dict(rare + frequent + last)
-    return [in_order[place] for place in sorted(in_order)]
+    records = rare | frequent | last
+    return [records[line_number] for line_number in sorted(records)]
 
 
 def percent(rate: float | None) -> str:
+    """Format a rate: 93 %; empty if it is unknown, as all of these functions."""
     return "" if rate is None else f"{100 * rate:.0f}{THIN_SPACE}%"
 
 
@@ -182,7 +197,15 @@ def decimal(value: float | None) -> str:
     """Format a number with three significant digits: 0.912, 47.3, 1 830."""
     if value is None:
         return ""
-    digits = 3 if abs(value) < 1 else 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+    magnitude = abs(value)
+    if magnitude < 1:
+        digits = 3
+    elif magnitude < 10:
+        digits = 2
+    elif magnitude < 100:
+        digits = 1
+    else:
+        digits = 0
     return f"{value:,.{digits}f}".replace(",", THIN_SPACE).replace("-", "−")
 
 
@@ -194,21 +217,36 @@ def duration(seconds: float | None) -> str:
     """Format a duration with two or three significant digits: 250 ms, 7.5 s, 42 s, 12 min, 1.7 h."""
     if seconds is None:
         return ""
+    if 0 < seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
     if seconds < 10:
-        return f"{1000 * seconds:.3g} ms" if 0 < seconds < 1 else f"{seconds:.1f} s"
-    minutes, hours = round(seconds / 60), seconds / 3600
-    return f"{seconds:.0f} s" if seconds < 90 else f"{minutes} min" if minutes < 90 else f"{hours:.1f} h"
+        return f"{seconds:.1f} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def money(amount: float | None) -> str:
     """Format an amount of money, in the currency of the teacher's prices."""
-    return "" if amount is None else "0" if not amount else f"{amount:.2g}" if amount < 1 else f"{amount:,.2f}"
+    if amount is None:
+        return ""
+    if not amount:
+        return "0"
+    if amount < 1:
+        return f"{amount:.2g}"
+    return f"{amount:,.2f}"
 
 
 def interval(numbers: Mapping[str, Any], prefix: str = "", show: Callable[[float], str] = percent) -> str:
     """Format the 95 % interval in a result's `<prefix>ci_low` and `<prefix>ci_high`; empty if they are unknown."""
-    low, high = numbers.get(f"{prefix}ci_low"), numbers.get(f"{prefix}ci_high")
-    return "" if low is None or high is None else f"{show(low)} – {show(high)}"
+    low = numbers.get(f"{prefix}ci_low")
+    high = numbers.get(f"{prefix}ci_high")
+    if low is None or high is None:
+        return ""
+    return f"{show(low)} – {show(high)}"
 
 
 def number(
@@ -222,22 +260,30 @@ def number(
     if result.get(key) is None:
         return None
     before = show(block(result, "untrained").get(key))
-    return Number(name, before, show(result[key]), "" if prefix is None else interval(result, prefix, show))
+    after = show(result[key])
+    if prefix is None:
+        return Number(name, before, after)
+    return Number(name, before, after, interval(result, prefix, show))
 
 
-def known(facts: Mapping[str, Any]) -> dict[str, str]:
+def known_facts(facts: Mapping[str, Any]) -> dict[str, str]:
     """Facts that are known, as text."""
     return {name: str(value) for name, value in facts.items() if value not in (None, "")}
 
 
 def _panel_sentence(result: Mapping[str, Any]) -> str:
     """Describe the panel of an evaluation, such as "100 episodes, panel cartpole-test 3f9a"."""
-    episodes = f"{result['episodes']} episodes" if result.get("episodes") else ""
-    panel = f"panel {result['panel']}" if result.get("panel") else ""
-    return ", ".join(part for part in (episodes, panel) if part)
+    parts = []
+    if result.get("episodes"):
+        parts.append(f"{result['episodes']} episodes")
+    if result.get("panel"):
+        parts.append(f"panel {result['panel']}")
+    return ", ".join(parts)
 
 
 def block(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Block of a recipe, as a mapping; empty if there is none."""
     block = values.get(name)
-    return block if isinstance(block, dict) else {}
+    if not isinstance(block, dict):
+        return {}
+    return block

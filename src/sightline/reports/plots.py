@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,9 +24,16 @@ Metrics = Sequence[Mapping[str, Any]]
 """Metrics, the lines of `metrics.jsonl`: each has "step" and any of the other keys."""
 Series = tuple[np.ndarray, np.ndarray]
 """Data series, steps and values: float64[N] each."""
+Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Steps, and the mean, lowest and highest value at each: float64[N] each."""
+Line = tuple[str, str, str]
+"""Line of a panel: its metric, its name in the legend, its colour."""
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
-BLUE, ORANGE, INK, GREY = "#0072B2", "#D55E00", "#334155", "#A3AEBB"
+BLUE = "#0072B2"
+ORANGE = "#D55E00"
+INK = "#334155"
+GREY = "#A3AEBB"
 PLOT = (3.0, 2.7)
 """Width and height of a plot in inches; pages set several side by side, or below each other where they are narrow."""
 MARKED: dict[str, Any] = {"marker": "o", "markersize": 3.6}
@@ -93,29 +101,31 @@ def learning_curves(
         SVG text, one document after the other.
     """
 
-    def has(*keys: str) -> bool:
-        return any(len(_series(metrics, key)[0]) for key in keys)
+    def draw_reward(axes: Axes) -> None:
+        _draw_curve(axes, reward_name, metrics, ("rollout/reward", "evaluation/reward"))
 
-    def reward(axes: Axes) -> None:
-        _panel(axes, reward_name, metrics, ("rollout/reward", "evaluation/reward"))
-
-    def success(axes: Axes) -> None:
+    def draw_success(axes: Axes) -> None:
         band = ("evaluation/ci_low", "evaluation/ci_high")
-        _panel(axes, "Success rate", metrics, ("rollout/success", "evaluation/success_rate"), band)
-        if has("evaluation/truthful_replies"):
+        _draw_curve(axes, "Success rate", metrics, ("rollout/success", "evaluation/success_rate"), band)
+        if _has_values(metrics, "evaluation/truthful_replies"):
             axes.set_title("Success rate, and true replies")
-            truth = _series(metrics, "evaluation/truthful_replies")
-            axes.plot(*truth, color=ORANGE, linewidth=1.6, label="true replies", **MARKED | {"marker": "s"})
+            steps, shares = _series(metrics, "evaluation/truthful_replies")
+            axes.plot(steps, shares, color=ORANGE, linewidth=1.6, label="true replies", **MARKED | {"marker": "s"})
         as_percentages(axes)
 
-    def returned(axes: Axes) -> None:
+    def draw_return(axes: Axes) -> None:
         band = ("evaluation/return_ci_low", "evaluation/return_ci_high")
-        _panel(axes, "Ground-truth return", metrics, ("rollout/return", "evaluation/return"), band)
+        _draw_curve(axes, "Ground-truth return", metrics, ("rollout/return", "evaluation/return"), band)
 
-    drawn = [reward] * has("rollout/reward", "evaluation/reward")
-    drawn += [success] * has("rollout/success", "evaluation/success_rate") + [returned]
+    panels = []
+    if _has_values(metrics, "rollout/reward", "evaluation/reward"):
+        panels.append(draw_reward)
+    if _has_values(metrics, "rollout/success", "evaluation/success_rate"):
+        panels.append(draw_success)
+    panels.append(draw_return)
     plots = []
-    for draw in drawn:
+    # A figure each, since the page sets them side by side or below each other by its width.
+    for draw in panels:
         with new_figure(*PLOT) as figure:
             axes = figure.subplots()
             draw(axes)
@@ -155,45 +165,60 @@ def compared_curves(combinations: Sequence[Sequence[Metrics]]) -> tuple[str, lis
     Returns:
         SVG text, one document after the other, empty if there is nothing to compare; and the titles of the panels.
     """
-    drawn = []
+    plots = []
+    titles = []
     for measure, title in COMPARED.items():
-        curves = [_band([_evaluated(metrics, measure) for metrics in runs]) for runs in combinations]
-        if curves and all(len(curve[0]) for curve in curves):
-            drawn.append((measure, title, curves))
-    if not drawn:
-        return "", []
-    panels = []
-    for measure, title, curves in drawn:
-        with new_figure(*PLOT) as figure:
-            panel, last = figure.subplots(), 1.0
-            for index, (steps, mean, low, high) in enumerate(curves):
-                colour, dashes = line_style(index)
-                panel.fill_between(steps, low, high, color=colour, alpha=0.14, linewidth=0)
-                style: Any = (0, dashes) if dashes else "solid"
-                panel.plot(steps, mean, color=colour, linestyle=style, linewidth=1.6, marker="o", markersize=2.6)
-                last = max(last, float(steps[-1]))
-            _finish(panel, title)
-            panel.set_xlim(0, last * 1.02)
-            if measure == "success_rate":
-                as_percentages(panel)
-            panels.append(as_svg(figure))
-    return "".join(panels), [title for _, title, _ in drawn]
+        curves = [_compared_curve(runs, measure) for runs in combinations]
+        # A curve for some of them would invite to compare what was not measured alike.
+        every_curve_has_values = all(len(steps) for steps, *_ in curves)
+        if curves and every_curve_has_values:
+            plots.append(_compared_panel(curves, title, as_rate=measure == "success_rate"))
+            titles.append(title)
+    return "".join(plots), titles
+
+
+def _compared_panel(curves: Sequence[Band], title: str, as_rate: bool) -> str:
+    """Plot the curves of several combinations as SVG text."""
+    with new_figure(*PLOT) as figure:
+        panel = figure.subplots()
+        last_step = 1.0
+        for index, (steps, mean, low, high) in enumerate(curves):
+            colour, dashes = line_style(index)
+            line: Any = (0, dashes) if dashes else "solid"
+            panel.fill_between(steps, low, high, color=colour, alpha=0.14, linewidth=0)
+            panel.plot(steps, mean, color=colour, linestyle=line, linewidth=1.6, marker="o", markersize=2.6)
+            last_step = max(last_step, float(steps[-1]))
+        _finish(panel, title)
+        panel.set_xlim(0, last_step * 1.02)
+        if as_rate:
+            as_percentages(panel)
+        return as_svg(figure)
+
+
+def _compared_curve(runs: Sequence[Metrics], measure: str) -> Band:
+    return _band([_evaluated(metrics, measure) for metrics in runs])
 
 
 def _evaluated(metrics: Metrics, measure: str) -> Series:
     """Series of a measure as it was evaluated; of a run without evaluations of it, as training saw it."""
-    found = _series(metrics, f"evaluation/{measure}")
-    return found if len(found[0]) else _series(metrics, f"rollout/{measure.removesuffix('_rate')}")
+    # Training plays with exploration, and scores are noisier; better than no curve.
+    steps, values = _series(metrics, f"evaluation/{measure}")
+    if not len(steps):
+        return _series(metrics, f"rollout/{measure.removesuffix('_rate')}")
+    return steps, values
 
 
-def _band(runs: Sequence[Series]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _band(runs: Sequence[Series]) -> Band:
     """Steps that all runs with any value share, and the mean, lowest and highest value at each: float64[N] each."""
-    known = [dict(zip(steps.tolist(), values.tolist(), strict=True)) for steps, values in runs if len(steps)]
-    shared = sorted(set.intersection(*map(set, known))) if known else []
-    values = np.array([[run[step] for step in shared] for run in known]).reshape(len(known), len(shared))
-    if not shared:
+    # Seeds are evaluated at the same steps, as far as each has come; the mean is over all of them, or none.
+    measured = [(steps, values) for steps, values in runs if len(steps)]
+    shared = np.array([])
+    if measured:
+        shared = reduce(np.intersect1d, [steps for steps, _ in measured])
+    if not len(shared):
         return np.array([]), np.array([]), np.array([]), np.array([])
-    return np.array(shared), values.mean(axis=0), values.min(axis=0), values.max(axis=0)
+    by_run = np.stack([values[np.isin(steps, shared)] for steps, values in measured])  # float[runs, steps]
+    return shared, by_run.mean(axis=0), by_run.min(axis=0), by_run.max(axis=0)
 
 
 def teaching_curves(metrics: Metrics) -> str:
@@ -207,30 +232,28 @@ def teaching_curves(metrics: Metrics) -> str:
     Returns:
         SVG text; empty if there was no round.
     """
-    panels: list[tuple[str, list[tuple[str, str, str]]]] = [
-        ("Questions", [("labels/asked", "asked", GREY), ("labels/kept", "usable answers", BLUE)]),
-        (
-            "Accuracy",
-            [
-                ("labels/accuracy", "labels, by ground truth", ORANGE),
-                ("reward/held_out_accuracy", "learned reward, held-out labels", BLUE),
-            ],
-        ),
-        ("Rank correlation with ground truth", [("reward/rank_correlation", "learned reward", BLUE)]),
-    ]
-    known = [(title, lines) for title, lines in panels if any(len(_series(metrics, key)[0]) for key, _, _ in lines)]
-    if not known:
-        return ""
+    panels: dict[str, list[Line]] = {
+        "Questions": [("labels/asked", "asked", GREY), ("labels/kept", "usable answers", BLUE)],
+        "Accuracy": [
+            ("labels/accuracy", "labels, by ground truth", ORANGE),
+            ("reward/held_out_accuracy", "learned reward, held-out labels", BLUE),
+        ],
+        "Rank correlation with ground truth": [("reward/rank_correlation", "learned reward", BLUE)],
+    }
     plots = []
-    for title, lines in known:
+    for title, lines in panels.items():
+        if not _has_values(metrics, *(key for key, _, _ in lines)):
+            continue
         with new_figure(*PLOT) as figure:
             panel = figure.subplots()
             for key, name, colour in lines:
                 steps, values = _series(metrics, key)
-                # The curve of questions lies under that of usable labels and is often hidden by it: it is drawn wider.
-                wide = {"linewidth": 4.5, "markersize": 7.0} if key == "labels/asked" else {}
+                style = {"linewidth": 1.6, **MARKED}
+                if key == "labels/asked":
+                    # This curve lies under that of usable labels and is often hidden by it: it is drawn wider.
+                    style |= {"linewidth": 4.5, "markersize": 7.0}
                 if len(steps):
-                    panel.plot(steps, values, color=colour, label=name, **{"linewidth": 1.6, **MARKED, **wide})
+                    panel.plot(steps, values, color=colour, label=name, **style)
             _finish(panel, title)
             panel.set_xlim(0, _last_step(metrics) * 1.02)
             if title == "Questions":
@@ -250,40 +273,36 @@ def agent_vitals(metrics: Metrics) -> str:
     Returns:
         SVG text; empty if nothing of this was recorded.
     """
-    panels: list[tuple[str, list[tuple[str, str, str]]]] = [
-        (
-            "KL divergence, nats per reply",
-            [
-                ("update/kl_reference", "from the model before RL", BLUE),
-                ("update/kl_old", "from the model that played", GREY),
-            ],
-        ),
-        (
-            "Entropy, nats",
-            [("update/entropy", "per token", BLUE), ("update/choice_entropy", "among legal actions", ORANGE)],
-        ),
-        (
-            "Replies without a legal action",
-            [("rollout/illegal", "illegal", ORANGE), ("rollout/unparsable", "unparsable", BLUE)],
-        ),
-        ("Tokens per reply", [("rollout/reply_tokens", "mean", BLUE)]),
-        ("Learning rate", [("update/learning_rate", "of the optimiser", GREY)]),
-    ]
-    drawn = [
-        (title, [(name, colour, line) for key, name, colour in lines if len((line := _series(metrics, key))[0])])
-        for title, lines in panels
-    ]
-    known = [(title, lines) for title, lines in drawn if lines]
-    if not known:
-        return ""
+    panels: dict[str, list[Line]] = {
+        "KL divergence, nats per reply": [
+            ("update/kl_reference", "from the model before RL", BLUE),
+            ("update/kl_old", "from the model that played", GREY),
+        ],
+        "Entropy, nats": [
+            ("update/entropy", "per token", BLUE),
+            ("update/choice_entropy", "among legal actions", ORANGE),
+        ],
+        "Replies without a legal action": [
+            ("rollout/illegal", "illegal", ORANGE),
+            ("rollout/unparsable", "unparsable", BLUE),
+        ],
+        "Tokens per reply": [("rollout/reply_tokens", "mean", BLUE)],
+        "Learning rate": [("update/learning_rate", "of the optimiser", GREY)],
+    }
     plots = []
-    for title, lines in known:
+    for title, lines in panels.items():
+        if not _has_values(metrics, *(key for key, _, _ in lines)):
+            continue
         with new_figure(*PLOT) as figure:
             panel = figure.subplots()
-            for name, colour, (steps, values) in lines:
-                panel.plot(steps, values, color=colour, linewidth=1.4, marker="o", markersize=2.2, label=name)
+            for key, name, colour in lines:
+                steps, values = _series(metrics, key)
+                if len(steps):
+                    panel.plot(steps, values, color=colour, linewidth=1.4, marker="o", markersize=2.2, label=name)
             _finish(panel, title)
-            _over_turns(panel, metrics)
+            panel.set_xlim(0, _last_step(metrics) * 1.02)
+            panel.set_xlabel("turns played")
+            # Zero belongs to the axis, so that small changes do not look large.
             if title == "Replies without a legal action":
                 panel.set_ylim(-0.01, max(0.1, panel.get_ylim()[1]))
                 panel.yaxis.set_major_formatter(_percent_ticks())
@@ -294,11 +313,6 @@ def agent_vitals(metrics: Metrics) -> str:
             shared_legend(figure, [panel], columns=1)
             plots.append(as_svg(figure))
     return "".join(plots)
-
-
-def _over_turns(axes: Axes, metrics: Metrics) -> None:
-    axes.set_xlim(0, _last_step(metrics) * 1.02)
-    axes.set_xlabel("turns played")
 
 
 def landscape(data: Mapping[str, Any]) -> str:
@@ -315,27 +329,41 @@ def landscape(data: Mapping[str, Any]) -> str:
     reward = np.asarray(data["reward"], np.float64)
     if len(axes) not in (1, 2) or reward.shape != tuple(len(axis) for axis in axes):
         raise ValueError(f"a landscape of {len(axes)} axes and reward of shape {reward.shape} cannot be drawn")
-    with new_figure(5.6, 2.6 if len(axes) == 1 else 3.6) as figure:
+    labels = [_axis_label(axis) for axis in data["axes"]]
+    if len(axes) == 1:
+        return _reward_curve(axes[0], labels[0], reward)
+    return _heat_map(axes, labels, reward)
+
+
+def _reward_curve(states: np.ndarray, label: str, reward: np.ndarray) -> str:
+    """Plot float[A] rewards over one axis of states, with a dot at the highest."""
+    with new_figure(5.6, 2.6) as figure:
         plot = figure.subplots()
-        plot.set_xlabel(_axis_label(data["axes"][0]))
-        if len(axes) == 1:
-            plot.plot(axes[0], reward, color=BLUE, linewidth=1.8)
-            plot.set_ylabel("reward")
-            if np.isfinite(reward).any():
-                best = int(np.nanargmax(reward))
-                plot.plot(axes[0][best], reward[best], "o", color=ORANGE, markersize=5.5)
-            plot.margins(x=0.01)
-        else:
-            plot.set_ylabel(_axis_label(data["axes"][1]))
-            plot.grid(False)
-            # As pixels: thousands of vector cells would make the page slow and show seams.
-            image = plot.pcolormesh(axes[0], axes[1], reward.T, shading="nearest", rasterized=True)
-            bar = figure.colorbar(image, ax=plot, pad=0.02, aspect=28)
-            bar.outline.set_visible(False)
-            bar.set_label("reward")
-            if np.isfinite(reward).any():
-                i, j = np.unravel_index(int(np.nanargmax(reward)), reward.shape)
-                plot.plot(axes[0][i], axes[1][j], "o", markersize=7, markerfacecolor="none", markeredgecolor="white")
+        plot.set_xlabel(label)
+        plot.plot(states, reward, color=BLUE, linewidth=1.8)
+        plot.set_ylabel("reward")
+        if np.isfinite(reward).any():
+            best = int(np.nanargmax(reward))
+            plot.plot(states[best], reward[best], "o", color=ORANGE, markersize=5.5)
+        plot.margins(x=0.01)
+        return as_svg(figure)
+
+
+def _heat_map(axes: Sequence[np.ndarray], labels: Sequence[str], reward: np.ndarray) -> str:
+    """Plot float[A, B] rewards over two axes of states, with a ring around the highest."""
+    with new_figure(5.6, 3.6) as figure:
+        plot = figure.subplots()
+        plot.set_xlabel(labels[0])
+        plot.set_ylabel(labels[1])
+        plot.grid(False)
+        # As pixels: thousands of vector cells would make the page slow and show seams.
+        image = plot.pcolormesh(axes[0], axes[1], reward.T, shading="nearest", rasterized=True)
+        bar = figure.colorbar(image, ax=plot, pad=0.02, aspect=28)
+        bar.outline.set_visible(False)
+        bar.set_label("reward")
+        if np.isfinite(reward).any():
+            i, j = np.unravel_index(int(np.nanargmax(reward)), reward.shape)
+            plot.plot(axes[0][i], axes[1][j], "o", markersize=7, markerfacecolor="none", markeredgecolor="white")
         return as_svg(figure)
 
 
@@ -350,29 +378,40 @@ def score_curve(rewards: np.ndarray, title: str) -> bytes:
     """
     from matplotlib.ticker import MaxNLocator
 
+    marker = "o" if len(rewards) == 1 else ""  # a line through one point would be invisible
     with new_figure(6.4, 2.8) as figure:
         plot = figure.subplots()
-        plot.plot(np.arange(len(rewards)), rewards, color=BLUE, linewidth=1.6, marker="o" if len(rewards) == 1 else "")
+        plot.plot(np.arange(len(rewards)), rewards, color=BLUE, linewidth=1.6, marker=marker)
         plot.set(title=title, xlabel="frame", ylabel="reward")
         plot.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         plot.margins(x=0.01)
         return _saved(figure, "png", dpi=200)
 
 
-def _panel(
+def _draw_curve(
     axes: Axes, title: str, metrics: Metrics, keys: tuple[str, str], band: tuple[str, str] | None = None
 ) -> None:
-    rollout, evaluation = (_series(metrics, key) for key in keys)
-    if len(rollout[0]):
-        axes.plot(*rollout, color=GREY, linewidth=0.9, label="training")
+    """Draw a measure over training.
+
+    Args:
+        keys: its metrics in training and in evaluation.
+        band: the metrics of its interval's ends in evaluation.
+    """
+    in_training, in_evaluation = keys
+    # Training first: its curve is many thin points, which the evaluations are to lie upon.
+    if _has_values(metrics, in_training):
+        steps, values = _series(metrics, in_training)
+        axes.plot(steps, values, color=GREY, linewidth=0.9, label="training")
     if band is not None:
-        low, high = (_series(metrics, key) for key in band)
-        if len(low[0]) and np.array_equal(low[0], high[0]):
-            axes.fill_between(low[0], low[1], high[1], color=BLUE, alpha=0.16, linewidth=0, label="95 % interval")
-    if len(evaluation[0]):
-        axes.plot(*evaluation, color=BLUE, linewidth=1.6, label="evaluation", **MARKED)
+        steps, low = _series(metrics, band[0])
+        steps_of_high, high = _series(metrics, band[1])
+        if len(steps) and np.array_equal(steps, steps_of_high):
+            axes.fill_between(steps, low, high, color=BLUE, alpha=0.16, linewidth=0, label="95 % interval")
+    if _has_values(metrics, in_evaluation):
+        steps, values = _series(metrics, in_evaluation)
+        axes.plot(steps, values, color=BLUE, linewidth=1.6, label="evaluation", **MARKED)
     _finish(axes, title)
-    if not len(rollout[0]) and not len(evaluation[0]):
+    if not _has_values(metrics, in_training, in_evaluation):
         axes.set_yticks([])
         axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center", color="#94A3B8")
 
@@ -403,7 +442,7 @@ def _percent_ticks() -> Any:
 
 def shared_legend(figure: Figure, panels: Sequence[Axes], columns: int | None = None) -> None:
     """Add one legend below all panels, with each kind of line once."""
-    entries: dict[str, Any] = {}
+    entries: dict[str, Any] = {}  # label -> the first line that has it
     for panel in panels:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
@@ -418,7 +457,10 @@ def values_of(metrics: Metrics, key: str) -> list[float]:
 
 def last_value(metrics: Metrics, key: str) -> float | None:
     """Latest value of a metric; None if there is none."""
-    return next(iter(values_of(metrics, key)[::-1]), None)
+    values = values_of(metrics, key)
+    if not values:
+        return None
+    return values[-1]
 
 
 def points(metrics: Metrics, key: str) -> list[tuple[float, float]]:
@@ -429,17 +471,23 @@ def points(metrics: Metrics, key: str) -> list[tuple[float, float]]:
 
 def _series(metrics: Metrics, key: str) -> Series:
     """Series of one metric in order of steps; where a resumed run wrote a step again, the later line counts."""
-    points = {
-        float(line["step"]): float(line[key])
-        for line in metrics
-        if is_number(line.get("step")) and is_number(line.get(key))
-    }
-    steps = sorted(points)
-    return np.array(steps), np.array([points[step] for step in steps])
+    by_step = {}
+    for line in metrics:
+        if is_number(line.get("step")) and is_number(line.get(key)):
+            by_step[float(line["step"])] = float(line[key])
+    steps = sorted(by_step)
+    return np.array(steps), np.array([by_step[step] for step in steps])
+
+
+def _has_values(metrics: Metrics, *keys: str) -> bool:
+    """True if any of these metrics has a value at any step."""
+    return any(is_number(line.get("step")) and is_number(line.get(key)) for line in metrics for key in keys)
 
 
 def _last_step(metrics: Metrics) -> float:
-    return max((float(line["step"]) for line in metrics if is_number(line.get("step"))), default=1.0) or 1.0
+    """Right end of the axis of steps; 1 without any step."""
+    steps = [float(line["step"]) for line in metrics if is_number(line.get("step"))]
+    return max(steps, default=1.0) or 1.0
 
 
 def is_number(value: Any) -> bool:
@@ -448,7 +496,9 @@ def is_number(value: Any) -> bool:
 
 
 def _axis_label(axis: Mapping[str, Any]) -> str:
-    return f"{axis['name']} ({axis['unit']})" if axis.get("unit") else str(axis["name"])
+    if axis.get("unit"):
+        return f"{axis['name']} ({axis['unit']})"
+    return str(axis["name"])
 
 
 @contextmanager
@@ -473,7 +523,9 @@ def as_svg(figure: Figure) -> str:
 
 def themed(colour: str) -> str:
     """The colour as a page's style writes it: in light and in dark what plots show it as."""
-    return f"var(--{VARIABLES[colour]}, {colour})" if colour in VARIABLES else colour
+    if colour not in VARIABLES:
+        return colour
+    return f"var(--{VARIABLES[colour]}, {colour})"
 
 
 def _saved(figure: Figure, kind: str, **options: Any) -> bytes:

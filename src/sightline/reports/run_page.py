@@ -23,7 +23,7 @@ from sightline.reports.pages import (
     decimal,
     duration,
     interval,
-    known,
+    known_facts,
     number,
     percent,
     read_mapping,
@@ -41,7 +41,7 @@ from sightline.runs.files import read_bytes
 MAX_VIDEO_BYTES = 8 * 1024 * 1024
 """Maximum size of an embedded video; larger ones are named only, so that the page stays small."""
 MOST_FILMS = 4
-"""Number of videos from between that are shown."""
+"""Maximum number of videos of policies between the untrained and the chosen one."""
 
 
 @dataclass(frozen=True)
@@ -67,72 +67,111 @@ def write_report(run: Path, target: Path | None = None) -> Path:
     Returns:
         The page's path.
     """
-    recipe, result = read_recipe(run), read_mapping(run / "result.json")
+    recipe = read_recipe(run)
+    result = read_mapping(run / "result.json")
     if recipe.get("steps") == 0:  # a warm start alone: the model before RL is the one after it
         result = {key: value for key, value in result.items() if key != "untrained"}
-    metrics, landscape = read_records(run), read_mapping(run / "landscape.json")
+    metrics = read_records(run)
+    values = report_values(run, recipe, result)
+    values |= _result_values(recipe, result, metrics)
+    values |= _plot_values(run, recipe, result, metrics)
+    values["rows"] = comparison_rows(result)
+    values["kinds"] = kind_rows(result)
+    values["strip"] = episode_strip(run)
+    values["teaching"] = teacher_block(run, recipe, _reward_block(recipe), metrics)
+    values["videos"] = _videos(run, recipe, result)
+    values["episodes"] = ""
+    # The link to the page of episodes is relative: it leads there from the run folder alone.
+    if target is None and (run / PAGE).is_file():
+        values["episodes"] = PAGE
+    return write_page(target or run / "report.html", "run.html", **values)
+
+
+def _result_values(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plots.Metrics) -> dict[str, Any]:
+    """Template values of what was wanted and what came of it."""
     reward = _reward_block(recipe)
-    wording, of_agent = reward.wording, recipe.get("role") == "agent"
-    numbers = _numbers(result, wording.reward if reward.needs_frames or not of_agent else "")
-    return write_page(
-        target or run / "report.html",
-        "run.html",
-        **report_values(run, recipe, result),
-        of_agent=of_agent,
-        goal=_sentences(recipe.get("goal")) if reward.needs_words else (),
-        baseline=_sentences(recipe.get("baseline")) if reward.needs_words else (),
-        headline=numbers[0] if numbers else None,
-        headline_before=interval(block(result, "untrained")) if numbers and numbers[0].interval else "",
-        numbers=numbers[1:],
-        errors=result.get("errors") or 0,
-        facts=_facts(recipe, reward, result, metrics),
-        verdicts=verdicts(recipe, result, metrics),
-        next_steps=next_steps(recipe, result, metrics),
-        rows=comparison_rows(result),
-        strip=episode_strip(run),
-        episodes=PAGE if target is None and (run / PAGE).is_file() else "",
-        curves=plots.learning_curves(metrics, result.get("chosen_step"), wording.reward) if metrics else "",
-        vitals=plots.agent_vitals(metrics) if metrics else "",
-        kinds=kind_rows(result),
-        teaching=teacher_block(run, recipe, reward, metrics),
-        wording=wording,
-        landscape=plots.landscape(landscape) if landscape else "",
-        landscape_axes=len(landscape.get("axes", ())),
-        videos=_videos(run, recipe, result),
-    )
+    of_agent = recipe.get("role") == "agent"
+    # An agent's reward is mostly the game's own, which its return says already.
+    reward_name = ""
+    if reward.needs_frames or not of_agent:
+        reward_name = reward.wording.reward
+    numbers = _numbers(result, reward_name)
+    headline = None
+    headline_before = ""
+    if numbers:
+        headline = numbers[0]
+        if headline.interval:
+            headline_before = interval(block(result, "untrained"))
+    goal: Sequence[str] = ()
+    baseline: Sequence[str] = ()
+    if reward.needs_words:
+        goal = _sentences(recipe.get("goal"))
+        baseline = _sentences(recipe.get("baseline"))
+    return {
+        "of_agent": of_agent,
+        "wording": reward.wording,
+        "goal": goal,
+        "baseline": baseline,
+        "headline": headline,
+        "headline_before": headline_before,
+        "numbers": numbers[1:],
+        "errors": result.get("errors") or 0,
+        "facts": _facts(recipe, reward, result, metrics),
+        "verdicts": verdicts(recipe, result, metrics),
+        "next_steps": next_steps(recipe, result, metrics),
+    }
+
+
+def _plot_values(
+    run: Path, recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plots.Metrics
+) -> dict[str, Any]:
+    """Template values of the plots, as SVG text; empty without the data."""
+    # Without any record there would be empty axes.
+    curves = ""
+    vitals = ""
+    if metrics:
+        reward_name = _reward_block(recipe).wording.reward
+        curves = plots.learning_curves(metrics, result.get("chosen_step"), reward_name)
+        vitals = plots.agent_vitals(metrics)
+    landscape = read_mapping(run / "landscape.json")
+    return {
+        "curves": curves,
+        "vitals": vitals,
+        "landscape": plots.landscape(landscape) if landscape else "",
+        "landscape_axes": len(landscape.get("axes", ())),
+    }
 
 
 def _numbers(result: Mapping[str, Any], reward_name: str) -> list[Number]:
     """Result numbers, most important first: success if it is known, otherwise the return."""
     rate = result.get("success_rate")
-    pays = is_paid(result) or is_paid(block(result, "untrained"))
-
-    def where_it_differs(name: str, key: str) -> Number | None:
-        return number(result, name, key, percent) if rate is not None and result.get(key) != rate else None
-
-    numbers = [
-        number(result, "Success rate", "success_rate", percent, ""),
-        where_it_differs("Success at the end", "success_end"),
-        where_it_differs("Success without mistakes", "clean"),
-        number(result, "Mean over kinds", "kinds_mean", percent),
-        number(result, "True replies", "truthful_replies", percent),
-        # Of an environment that pays nothing there is none, unless nothing else is known.
-        number(result, "Ground-truth return", "return", decimal, "return_") if pays or rate is None else None,
-        number(result, reward_name, "reward", decimal) if reward_name else None,
-    ]
+    numbers = [number(result, "Success rate", "success_rate", percent, "")]
+    # Success by other rules is worth a line only where it differs.
+    if rate is not None:
+        for name, key in (("Success at the end", "success_end"), ("Success without mistakes", "clean")):
+            if result.get(key) != rate:
+                numbers.append(number(result, name, key, percent))
+    numbers.append(number(result, "Mean over kinds", "kinds_mean", percent))
+    numbers.append(number(result, "True replies", "truthful_replies", percent))
+    # The return of an environment that pays nothing is left out, unless nothing else is known.
+    if rate is None or is_paid(result) or is_paid(block(result, "untrained")):
+        numbers.append(number(result, "Ground-truth return", "return", decimal, "return_"))
+    if reward_name:
+        numbers.append(number(result, reward_name, "reward", decimal))
     before = block(block(result, "untrained"), "measures")
-    measures = [
-        Number(name.replace("_", " ").capitalize(), percent(before.get(name)), percent(rate))
-        for name, rate in block(result, "measures").items()
-    ]
-    return [one for one in numbers if one is not None] + measures
+    for name, share in block(result, "measures").items():
+        title = name.replace("_", " ").capitalize()
+        numbers.append(Number(title, percent(before.get(name)), percent(share)))
+    return [line for line in numbers if line is not None]
 
 
 def _reward_block(recipe: Mapping[str, Any]) -> RewardBlock:
     """Reward block of the recipe; one that says little where the recipe cannot be read."""
-    reward = block(recipe, "reward")
-    checked = _checked(REWARD, reward)
-    return checked if isinstance(checked, RewardBlock) else RewardBlock(kind=str(reward.get("kind") or ""))
+    values = block(recipe, "reward")
+    checked = _checked(REWARD, values)
+    if isinstance(checked, RewardBlock):
+        return checked
+    return RewardBlock(kind=str(values.get("kind") or ""))
 
 
 def _checked(plugin: Plugin, values: Mapping[str, Any]) -> Any:
@@ -147,39 +186,54 @@ def _facts(
     recipe: Mapping[str, Any], reward: RewardBlock, result: Mapping[str, Any], metrics: plots.Metrics
 ) -> dict[str, str]:
     """Known facts of the run, in a few words each."""
-    learner, asked = block(recipe, "learner"), plots.last_value(metrics, "labels/asked")
-    facts = {
-        "Environment": recipe.get("env"),
-        **(_agent_facts(recipe) if recipe.get("role") == "agent" else {}),
-        **reward.facts(),
-        "Questions asked": whole(asked if asked is None else round(asked)),
-        "Learner": learner.get("algorithm"),
-        "Turns" if recipe.get("role") == "agent" else "Steps": whole(_played(metrics) or recipe.get("steps")),
-        "Seed": recipe.get("seed"),
-        "Time": duration(result.get("seconds")),
-    }
-    return known(facts)
+    facts: dict[str, Any] = {"Environment": recipe.get("env")}
+    time_unit = "Steps"
+    if recipe.get("role") == "agent":
+        facts |= _agent_facts(recipe)
+        time_unit = "Turns"
+    facts |= reward.facts()
+    questions = plots.last_value(metrics, "labels/asked")
+    if questions is not None:
+        facts["Questions asked"] = whole(round(questions))
+    facts["Learner"] = block(recipe, "learner").get("algorithm")
+    # What was made, if a metric says so: a run may have been stopped, or resumed with more steps.
+    facts[time_unit] = whole(_steps_made(metrics) or recipe.get("steps"))
+    facts["Seed"] = recipe.get("seed")
+    facts["Time"] = duration(result.get("seconds"))
+    return known_facts(facts)
 
 
 def _agent_facts(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    policy, replies, algorithm = block(recipe, "policy"), block(recipe, "replies"), block(recipe, "algorithm")
-    checked = _checked(ALGORITHM, algorithm)
-    if not isinstance(checked, AlgorithmBlock):
-        checked = AlgorithmBlock(kind=str(algorithm.get("kind") or ""))
-    lora, warm_start = block(policy, "lora"), block(recipe, "warm_start")
-    said = [name for name in ("facts", "thoughts") if replies.get(name)]
-    temperature = block(recipe, "evaluation").get("temperature") or None  # 0 is greedy, as ever
-    return {
-        "Model": policy.get("model"),
-        "Adapters": f"LoRA, rank {lora['rank']}" if lora.get("rank") else None,
-        **checked.facts(),
-        "Replies": ", ".join([str(replies["format"]), *said]) if replies.get("format") else None,
-        "Warm start": f"{whole(warm_start['samples'])} turns" if warm_start.get("samples") else None,
-        "In evaluation": f"temperature {temperature:g}" if plots.is_number(temperature) else None,
-    }
+    """Facts of an agent's model, its replies and its learning."""
+    policy = block(recipe, "policy")
+    facts: dict[str, Any] = {"Model": policy.get("model")}
+    rank = block(policy, "lora").get("rank")
+    if rank:
+        facts["Adapters"] = f"LoRA, rank {rank}"
+    facts |= _algorithm_block(recipe).facts()
+    replies = block(recipe, "replies")
+    if replies.get("format"):
+        statements = [name for name in ("facts", "thoughts") if replies.get(name)]
+        facts["Replies"] = ", ".join([str(replies["format"]), *statements])
+    samples = block(recipe, "warm_start").get("samples")
+    if samples:
+        facts["Warm start"] = f"{whole(samples)} turns"
+    temperature = block(recipe, "evaluation").get("temperature")
+    if temperature and plots.is_number(temperature):  # 0 is greedy, as usual
+        facts["In evaluation"] = f"temperature {temperature:g}"
+    return facts
 
 
-def _played(metrics: plots.Metrics) -> int | None:
+def _algorithm_block(recipe: Mapping[str, Any]) -> AlgorithmBlock:
+    """Algorithm block of the recipe; one that says little where the recipe cannot be read."""
+    values = block(recipe, "algorithm")
+    checked = _checked(ALGORITHM, values)
+    if isinstance(checked, AlgorithmBlock):
+        return checked
+    return AlgorithmBlock(kind=str(values.get("kind") or ""))
+
+
+def _steps_made(metrics: plots.Metrics) -> int | None:
     """Steps or turns that were really made; None if no metrics say so."""
     steps = [line["step"] for line in metrics if plots.is_number(line.get("step"))]
     return int(max(steps)) if steps else None
@@ -187,18 +241,27 @@ def _played(metrics: plots.Metrics) -> int | None:
 
 def _videos(run: Path, recipe: Mapping[str, Any], result: Mapping[str, Any]) -> list[Video]:
     """Videos of the untrained policy, from between, and of the chosen one, as far as they were recorded."""
-    step, between = whole(result.get("chosen_step")), sorted((run / "videos").glob("step-*.mp4"))
+    # Few of those from between, evenly, so that the page stays small.
+    between = sorted((run / "videos").glob("step-*.mp4"))
     if len(between) > MOST_FILMS:
-        between = [between[i * len(between) // MOST_FILMS] for i in range(MOST_FILMS)]
-    captions = {
-        "untrained": "Before training",
-        **{file.stem: f"Step {int(file.stem[5:])}" for file in between if file.stem[5:].isdigit()},
-        "chosen": f"After training, step {step}" if step else "After training",
-    }
+        between = [between[index * len(between) // MOST_FILMS] for index in range(MOST_FILMS)]
+    captions = {}
     # Agents have no film of before; of what a policy should have, it is said that it is missing.
-    names = [name for name in captions if name != "untrained" or recipe.get("role") != "agent"]
-    videos = [_video(run, f"videos/{name}.mp4", captions[name]) for name in names]
-    return videos if any(video.source or "too large" in video.problem for video in videos) else []
+    if recipe.get("role") != "agent":
+        captions["untrained"] = "Before training"
+    for file in between:
+        step = file.stem.removeprefix("step-")
+        if step.isdigit():
+            captions[file.stem] = f"Step {int(step)}"
+    captions["chosen"] = "After training"
+    chosen_step = whole(result.get("chosen_step"))
+    if chosen_step:
+        captions["chosen"] += f", step {chosen_step}"
+    videos = [_video(run, f"videos/{name}.mp4", caption) for name, caption in captions.items()]
+    # Without any film the whole section is left out.
+    if not any(video.source or "too large" in video.problem for video in videos):
+        return []
+    return videos
 
 
 def _video(run: Path, name: str, caption: str) -> Video:
@@ -212,4 +275,6 @@ def _video(run: Path, name: str, caption: str) -> Video:
 
 
 def _sentences(value: Any) -> Sequence[str]:
-    return [value] if isinstance(value, str) else [str(sentence) for sentence in value or ()]
+    if isinstance(value, str):
+        return [value]
+    return [str(sentence) for sentence in value or ()]

@@ -54,11 +54,12 @@ def teacher_block(
     run: Path, recipe: Mapping[str, Any], reward_block: RewardBlock, metrics: plots.Metrics
 ) -> TeacherSection | None:
     """Section about the teacher; None if no teacher was asked anything."""
+    # A round of questions is a record that counts them.
     rounds = [line for line in metrics if plots.is_number(line.get("labels/asked"))]
     if not rounds:
         return None
-    reward, teaching = block(recipe, "reward"), reward_block.teaching
-    segment = reward.get("segment")
+    teaching = reward_block.teaching
+    segment = block(recipe, "reward").get("segment")
     labels, examples = labels_and_examples(run)
     return TeacherSection(
         tallies=_tallies(rounds, labels),
@@ -72,71 +73,111 @@ def teacher_block(
 
 def _tallies(rounds: plots.Metrics, labels: Sequence[StoredLabel]) -> list[Tally]:
     """Known numbers about the labels of all rounds together."""
-    asked, kept = plots.last_value(rounds, "labels/asked") or 0, plots.last_value(rounds, "labels/kept")
-    paid = [(plots.last_value(rounds, f"labels/{what}"), what) for what in ("requests", "tokens")]
-    waited, seconds = plots.values_of(rounds, "time/waiting_for_teacher"), plots.values_of(rounds, "labels/seconds")
+    questions = plots.last_value(rounds, "labels/asked") or 0
+    # A number that is unknown has no value, and is left out.
+    plural = "" if len(rounds) == 1 else "s"
     tallies = [
-        Tally("Labels", whole(round(asked)), f"{len(rounds)} round{'' if len(rounds) == 1 else 's'} of questions"),
-        Tally("Usable", percent(kept / asked) if asked and kept is not None else "", _without_use(rounds)),
-        Tally("Accuracy", percent(_accuracy(rounds)), f"of decided pairs, by ground truth{_harder(labels)}"),
-        Tally(
-            "Cost",
-            money(plots.last_value(rounds, "labels/cost")),
-            ", ".join(f"{whole(round(count))} {what}" for count, what in paid if count) or "no requests",
-        ),
-        Tally(
-            "Waited for teacher",
-            duration(sum(waited)) if waited else "",
-            f"{duration(fmean(seconds))} for an answer" if seconds else "",
-        ),
+        Tally("Labels", whole(round(questions)), f"{len(rounds)} round{plural} of questions"),
+        Tally("Usable", percent(_usable_share(rounds)), _unusable_answers(rounds)),
+        Tally("Accuracy", percent(_accuracy(rounds)), f"of decided pairs, by ground truth{_why_harder(labels)}"),
+        Tally("Cost", money(plots.last_value(rounds, "labels/cost")), _consumption(rounds)),
+        _waiting_time(rounds),
     ]
     return [tally for tally in tallies if tally.value]
 
 
+def _usable_share(rounds: plots.Metrics) -> float | None:
+    """Share of the answers that became labels; None if it is unknown."""
+    questions = plots.last_value(rounds, "labels/asked")
+    labels = plots.last_value(rounds, "labels/kept")
+    if not questions or labels is None:
+        return None
+    return labels / questions
+
+
+def _consumption(rounds: plots.Metrics) -> str:
+    """Requests and tokens of a chat model, as text."""
+    parts = []
+    for unit in ("requests", "tokens"):
+        count = plots.last_value(rounds, f"labels/{unit}")
+        if count:
+            parts.append(f"{whole(round(count))} {unit}")
+    return ", ".join(parts) or "no requests"
+
+
+def _waiting_time(rounds: plots.Metrics) -> Tally:
+    waiting_time = ""
+    waits = plots.values_of(rounds, "time/waiting_for_teacher")
+    if waits:
+        waiting_time = duration(sum(waits))
+    note = ""
+    seconds = plots.values_of(rounds, "labels/seconds")
+    if seconds:
+        note = f"{duration(fmean(seconds))} for an answer"
+    return Tally("Waited for teacher", waiting_time, note)
+
+
 def _accuracy(rounds: plots.Metrics) -> float | None:
     """Accuracy over all rounds: the share of decided pairs on which the teacher agrees with ground truth."""
-    right, decided = 0.0, 0.0
+    correct = 0.0
+    decided = 0.0
     for line, counts in zip(rounds, _outcomes(rounds), strict=True):
+        # Each round counts by its decided pairs, which alone its accuracy is about.
         if plots.is_number(line.get("labels/accuracy")):
             count = counts[Outcome.FIRST] + counts[Outcome.SECOND]
-            right, decided = right + count * line["labels/accuracy"], decided + count
-    return right / decided if decided else None
+            correct += count * line["labels/accuracy"]
+            decided += count
+    if not decided:
+        return None
+    return correct / decided
 
 
-def _harder(labels: Sequence[StoredLabel]) -> str:
+def _why_harder(labels: Sequence[StoredLabel]) -> str:
     """Why accuracy fell, where it did: pairs became alike. Empty where it did not, or where truth is unknown."""
-    told = []
+    gaps: list[float] = []  # differences of the true returns of decided pairs, in order of time
+    are_correct: list[bool] = []
     for label in labels:
         if label.answer.outcome in (Outcome.FIRST, Outcome.SECOND):
             difference = label.true_returns[1] - label.true_returns[0]
             if difference:
-                told.append((abs(difference), (difference > 0) == (label.answer.outcome is Outcome.SECOND)))
-    third = len(told) // 3
-    if third < FEW or any(isnan(gap) for gap, _ in told):
+                gaps.append(abs(difference))
+                are_correct.append((difference > 0) == (label.answer.outcome is Outcome.SECOND))
+    # The first third against the last: enough pairs in each, and apart in time.
+    third = len(gaps) // 3
+    if third < FEW or any(map(isnan, gaps)):
         return ""
-    (gap, right), (late_gap, late_right) = (
-        (median(gap for gap, _ in part), fmean(right for _, right in part)) for part in (told[:third], told[-third:])
-    )
-    if late_right > right - 0.05 or late_gap > gap / 2:
+    early_gap = median(gaps[:third])
+    late_gap = median(gaps[-third:])
+    early_accuracy = fmean(are_correct[:third])
+    late_accuracy = fmean(are_correct[-third:])
+    # Pairs explain it only if their gap has halved at least.
+    if late_accuracy > early_accuracy - 0.05 or late_gap > early_gap / 2:
         return ""
     return (
-        f"; {percent(right)} in the first third and {percent(late_right)} in the last, as pairs became alike: their "
-        f"true returns differ by {late_gap:.2g} instead of {gap:.2g} (median)"
+        f"; {percent(early_accuracy)} in the first third and {percent(late_accuracy)} in the last, as pairs became "
+        f"alike: their true returns differ by {late_gap:.2g} instead of {early_gap:.2g} (median)"
     )
 
 
-def _without_use(rounds: plots.Metrics) -> str:
+def _unusable_answers(rounds: plots.Metrics) -> str:
     """Number of answers without a label, by outcome: "3 unsure, 1 refused"."""
-    reasons = (Outcome.UNSURE, Outcome.SKIPPED, Outcome.REFUSED, Outcome.UNPARSABLE, Outcome.FAILED)
-    counts = {reason: round(sum(of_round[reason] for of_round in _outcomes(rounds))) for reason in reasons}
-    return ", ".join(f"{whole(count)} {reason.value}" for reason, count in counts.items() if count)
+    by_round = _outcomes(rounds)
+    parts = []
+    for outcome in (Outcome.UNSURE, Outcome.SKIPPED, Outcome.REFUSED, Outcome.UNPARSABLE, Outcome.FAILED):
+        count = round(sum(counts[outcome] for counts in by_round))
+        if count:
+            parts.append(f"{whole(count)} {outcome.value}")
+    return ", ".join(parts)
 
 
 def _outcomes(rounds: plots.Metrics) -> list[dict[Outcome, float]]:
-    """Number of answers of each outcome, per round."""
-    asked = [float(line["labels/asked"]) for line in rounds]
-    new = [max(after - before, 0.0) for before, after in pairwise([0.0, *asked])]
-    return [
-        {outcome: count * sum(plots.values_of([line], f"labels/{outcome}")) for outcome in Outcome}
-        for line, count in zip(rounds, new, strict=True)
-    ]
+    """Number of answers of each outcome, per round.
+
+    The metrics count questions from the run's beginning, and say which share of a round's had an outcome.
+    """
+    totals = [float(line["labels/asked"]) for line in rounds]
+    by_round = []
+    for line, (before, after) in zip(rounds, pairwise([0.0, *totals]), strict=True):
+        questions = max(after - before, 0.0)
+        by_round.append({outcome: questions * sum(plots.values_of([line], f"labels/{outcome}")) for outcome in Outcome})
+    return by_round

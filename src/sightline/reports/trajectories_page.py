@@ -15,18 +15,32 @@ from sightline.reports.pages import json_for_script, png_url, read_recipe, write
 from sightline.runs.files import check_format, parse_json, read_bytes
 from sightline.runs.folder import PICTURES, TRAJECTORIES
 
-"""Folders that `agents/trajectory_log.py` writes."""
 PAGE = "trajectories.html"
 MAX_RECORD = 256 * 2**20
 """Maximum size in bytes of a file of episodes."""
 MAX_BYTES = 48 * 1024 * 1024
 """Maximum size of records and pictures in the page, which a browser still opens at once; early updates are left out."""
 _LOOKS = {"real": "real pictures", "blank": "blank pictures", "shuffled": "shuffled pictures"}
-_OF_EPISODE = {"seed", "member", "kind", "success", "return", "truncated", "mistakes", "error", "turns"}
-_OF_TURN = {
-    *("prompt", "pictures", "finished", "tokens", "action", "failure", "played", "legal", "legal_actions", "stated"),
-    *("facts", "true", "reward", "value", "advantage", "credited"),
+_EPISODE_KEYS = {"seed", "member", "kind", "success", "return", "truncated", "mistakes", "error", "turns"}
+_TURN_KEYS = {
+    "prompt",
+    "pictures",
+    "finished",
+    "tokens",
+    "action",
+    "failure",
+    "played",
+    "legal",
+    "legal_actions",
+    "stated",
+    "facts",
+    "true",
+    "reward",
+    "value",
+    "advantage",
+    "credited",
 }
+"""Keys without which the record of a turn is damaged; `agents/trajectory_log.py` writes them."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +71,9 @@ def write_trajectories(run: Path) -> Path:
         The page's path.
     """
     sets, problems = recorded_sets(run)
-    contents, too_much = _within(sets, run, MAX_BYTES)
-    if too_much:
-        problems.append(f"Left out, so that the page stays light: {', '.join(too_much)}.")
+    contents, left_out = _fitting_contents(sets, run, MAX_BYTES)
+    if left_out:
+        problems.append(f"Left out, so that the page stays light: {', '.join(left_out)}.")
     return write_page(
         run / PAGE,
         "trajectories.html",
@@ -74,7 +88,8 @@ def write_trajectories(run: Path) -> Path:
 
 def recorded_sets(run: Path) -> tuple[list[RecordedSet], list[str]]:
     """Read the recorded sets, tests before updates and these in order; and a sentence for each unreadable one."""
-    found, problems = [], []
+    sets = []
+    problems = []
     for file in sorted((run / TRAJECTORIES).glob("*.json"), key=lambda file: _order(file.stem)):
         try:
             document = parse_json(read_bytes(file, MAX_RECORD), file.name)
@@ -84,8 +99,8 @@ def recorded_sets(run: Path) -> tuple[list[RecordedSet], list[str]]:
         except (OSError, BadInput, LookupError, ValueError, TypeError, AttributeError):
             problems.append(f"{file.name} is damaged and is not shown.")
             continue
-        found.append(RecordedSet(file.stem, _title(file.stem), episodes))
-    return found, problems
+        sets.append(RecordedSet(file.stem, _title(file.stem), episodes))
+    return sets, problems
 
 
 def picture_url(run: Path, digest: str) -> str | None:
@@ -98,13 +113,14 @@ def picture_url(run: Path, digest: str) -> str | None:
 
 def _order(name: str) -> tuple[bool, int, list[tuple[int, str]]]:
     """Sort key of a set: tests by how much is shown, then other sets, updates last; numbers by their size."""
-    look = list(_LOOKS).index(_look(name)) if _look(name) in _LOOKS else len(_LOOKS)
-    parts = [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
-    return name.startswith("update-"), look, parts
-
-
-def _look(name: str) -> str:
-    return name.rsplit("-", 1)[-1]
+    looks = list(_LOOKS)
+    suffix = name.rsplit("-", 1)[-1]
+    look = len(looks)
+    if suffix in _LOOKS:
+        look = looks.index(suffix)
+    parts = re.split(r"(\d+)", name)  # text and numbers in turn
+    numbered = [(int(part), "") if index % 2 else (-1, part) for index, part in enumerate(parts)]
+    return name.startswith("update-"), look, numbered
 
 
 def _title(name: str) -> str:
@@ -112,8 +128,10 @@ def _title(name: str) -> str:
     if update := re.fullmatch(r"update-0*(\d+)", name):
         return f"update {update[1]}"
     panel, _, look = name.rpartition("-")
-    said = f"{panel}, {_LOOKS[look]}" if panel and look in _LOOKS else _LOOKS.get(name, name)
-    return said.replace("_", " ")
+    title = _LOOKS.get(name, name)
+    if panel and look in _LOOKS:
+        title = f"{panel}, {_LOOKS[look]}"
+    return title.replace("_", " ")
 
 
 def _check(episodes: Any) -> None:
@@ -121,48 +139,67 @@ def _check(episodes: Any) -> None:
     if not isinstance(episodes, list):
         raise TypeError("no list of episodes")
     for episode in episodes:
-        if missing := _OF_EPISODE - episode.keys():
+        if missing := _EPISODE_KEYS - episode.keys():
             raise KeyError(*missing)
         for turn in episode["turns"]:
-            if missing := _OF_TURN - turn.keys():
+            if missing := _TURN_KEYS - turn.keys():
                 raise KeyError(*missing)
-            _in_short(turn, {})
+            _compact_turn(turn, {})  # raises what a damaged turn would raise later
             "".join(turn["pictures"])  # raises TypeError unless all are text
 
 
-def _within(sets: Sequence[RecordedSet], run: Path, room: int) -> tuple[dict[str, Any], list[str]]:
-    """Select the sets that fit into the page, and list the titles of the others: tests first, then latest updates."""
-    prompts: dict[str, int] = {}
+def _fitting_contents(sets: Sequence[RecordedSet], run: Path, room: int) -> tuple[dict[str, Any], list[str]]:
+    """Contents of the page, of the sets that fit into it, and the titles of the others.
+
+    Tests come first, then the latest updates: early ones are missed least.
+    """
+    prompts: dict[str, int] = {}  # text -> its number; a prompt that turns share is in the page once
     pictures: dict[str, str | None] = {}
-    kept: dict[str, dict[str, Any]] = {}
-    updates = [one for one in sets if one.name.startswith("update-")]
-    for one in [*(one for one in sets if one not in updates), *reversed(updates)]:
-        content = {"name": one.name, "title": one.title, "episodes": [_episode(e, prompts) for e in one.episodes]}
-        new = {digest: picture_url(run, digest) for digest in _digests(one.episodes) if digest not in pictures}
-        room -= len(json.dumps(content, ensure_ascii=False)) + sum(len(url or "") for url in new.values())
-        if room < 0 and kept:
+    contents: dict[str, dict[str, Any]] = {}
+    updates = [recorded for recorded in sets if recorded.name.startswith("update-")]
+    tests = [recorded for recorded in sets if recorded not in updates]
+    for recorded in [*tests, *reversed(updates)]:
+        episodes = [_compact_episode(episode, prompts) for episode in recorded.episodes]
+        content = {"name": recorded.name, "title": recorded.title, "episodes": episodes}
+        new_digests = _digests(recorded.episodes) - pictures.keys()
+        new_pictures = {digest: picture_url(run, digest) for digest in new_digests}
+        room -= len(json.dumps(content, ensure_ascii=False))
+        room -= sum(len(url or "") for url in new_pictures.values())
+        # The first set is shown whatever its size, for a page without any says nothing.
+        if room < 0 and contents:
             break
-        kept[one.name] = content
-        pictures |= new
-    shown = [kept[one.name] for one in sets if one.name in kept]
-    contents = {"sets": shown, "prompts": list(prompts), "pictures": pictures}
-    return contents, [one.title for one in sets if one.name not in kept]
+        contents[recorded.name] = content
+        pictures |= new_pictures
+    in_order = [contents[recorded.name] for recorded in sets if recorded.name in contents]
+    left_out = [recorded.title for recorded in sets if recorded.name not in contents]
+    return {"sets": in_order, "prompts": list(prompts), "pictures": pictures}, left_out
 
 
 def _digests(episodes: Iterable[Mapping[str, Any]]) -> set[str]:
-    return {digest for episode in episodes for turn in episode["turns"] for digest in turn["pictures"]}
+    """Digests of all pictures of some episodes."""
+    digests: set[str] = set()
+    for episode in episodes:
+        for turn in episode["turns"]:
+            digests.update(turn["pictures"])
+    return digests
 
 
-def _episode(episode: Mapping[str, Any], prompts: dict[str, int]) -> dict[str, Any]:
-    return {**episode, "turns": [_in_short(turn, prompts) for turn in episode["turns"]]}
+def _compact_episode(episode: Mapping[str, Any], prompts: dict[str, int]) -> dict[str, Any]:
+    return {**episode, "turns": [_compact_turn(turn, prompts) for turn in episode["turns"]]}
 
 
-def _in_short(turn: Mapping[str, Any], prompts: dict[str, int]) -> dict[str, Any]:
+def _compact_turn(turn: Mapping[str, Any], prompts: dict[str, int]) -> dict[str, Any]:
     """Compact a turn: prompts by their number, and of each token the text, log-probability, whether it is part of the
     action, and its advantage if that is not the turn's."""
     tokens = []
     for text, logprob, advantage, kind in turn["tokens"]:
-        token = [str(text), None if logprob is None else round(float(logprob), 3), int(kind == "action")]
-        tokens.append(token if advantage == turn["advantage"] else [*token, advantage])
-    rest = {name: value for name, value in turn.items() if name not in ("prompt", "reply", "tokens")}
-    return {**rest, "prompt": prompts.setdefault(str(turn["prompt"]), len(prompts)), "tokens": tokens}
+        rounded = None if logprob is None else round(float(logprob), 3)
+        token = [str(text), rounded, int(kind == "action")]
+        # Most algorithms give all tokens of a turn the turn's advantage, which is in the page once.
+        if advantage != turn["advantage"]:
+            token.append(advantage)
+        tokens.append(token)
+    compact = {name: value for name, value in turn.items() if name not in ("prompt", "reply", "tokens")}
+    compact["prompt"] = prompts.setdefault(str(turn["prompt"]), len(prompts))
+    compact["tokens"] = tokens
+    return compact

@@ -19,8 +19,8 @@ AS_GOOD = 0.1
 FEW = 4
 """Least number of evaluations from which the reward's agreement with the truth is judged."""
 
-NEVER = {"pictures": "the pictures showed nothing that changed", "reward": "the reward was the same at every step"}
-"""What a run found to be constant -> how that is told."""
+_CONSTANT = {"pictures": "the pictures showed nothing that changed", "reward": "the reward was the same at every step"}
+"""What never varied in training -> a sentence about it."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Verdict:
 
 def verdicts(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plots.Metrics) -> list[Verdict]:
     """All verdicts that the run's files allow, the most important first."""
-    found = [
+    candidates = [
         readable_verdict(result),
         _verdict_of_training(recipe, result),
         looking_verdict(result, bool(recipe.get("text_only"))),
         reward_verdict(metrics, result.get("chosen_step")),
     ]
-    return [verdict for verdict in found if verdict is not None]
+    return [verdict for verdict in candidates if verdict is not None]
 
 
 def next_steps(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plots.Metrics) -> list[str]:
@@ -59,23 +59,27 @@ def _next_steps(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: p
     if not result:
         return
     steps = recipe.get("steps")
-    unread, learned = readable_verdict(result), _verdict_of_training(recipe, result)
-    reward = reward_verdict(metrics, result.get("chosen_step"))
-    if unread is not None and (result.get("unparsable") or 0.0) >= UNREADABLE:
+    # While replies cannot be read, all other numbers say little, and no other advice helps.
+    unreadable = readable_verdict(result)
+    if unreadable is not None and (result.get("unparsable") or 0.0) >= UNREADABLE:
         yield "Teach the model the form of its replies first (warm_start={}), or choose a model that can write it."
         return
-    if unread is not None:
+    if unreadable is not None:
         yield "Let illegal actions cost something: raise replies.penalty."
+    reward = reward_verdict(metrics, result.get("chosen_step"))
     if reward is not None and not reward.good:
-        yield (
-            "The reward does not say what is wanted: say the goal in other words, more concretely, or add a baseline; "
-            "the landscape below shows which states it likes."
-            if recipe.get("goal")
-            else "The reward does not say what is wanted: look at the videos, and try another one."
-        )
-    if "pictures" in _constant(result):
+        if recipe.get("goal"):
+            yield (
+                "The reward does not say what is wanted: say the goal in other words, more concretely, or add a "
+                "baseline; the landscape below shows which states it likes."
+            )
+        else:
+            yield "The reward does not say what is wanted: look at the videos, and try another one."
+    learned = _verdict_of_training(recipe, result)
+    constant = _constant(result)
+    if "pictures" in constant:
         yield "Look at the pictures, in the videos below: camera, display driver, or what render() draws has to change."
-    elif "reward" in _constant(result):
+    elif "reward" in constant:
         yield "Pay with something that varies: other words, a closer camera, a larger encoder, or another reward."
     elif learned is not None and not learned.good and isinstance(steps, int):
         yield f"Train longer: steps={2 * steps}, with --resume in the same folder."
@@ -91,51 +95,63 @@ def _next_steps(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: p
 
 def _verdict_of_training(recipe: Mapping[str, Any], result: Mapping[str, Any]) -> Verdict | None:
     # With no steps there is a warm start alone, and the model before RL is the one that is tested.
-    return None if recipe.get("steps") == 0 else learning_verdict(result)
+    if recipe.get("steps") == 0:
+        return None
+    return learning_verdict(result)
 
 
 def _constant(result: Mapping[str, Any]) -> list[str]:
     """What never varied in training, so that nothing could be learned from it."""
     names = result.get("constant")
-    return [name for name in NEVER if name in names] if isinstance(names, list) else []
+    if not isinstance(names, list):
+        return []
+    return [name for name in _CONSTANT if name in names]
 
 
 def readable_verdict(result: Mapping[str, Any]) -> Verdict | None:
     """Judge if an agent's replies name legal actions; None where they do, or nobody replied."""
-    unparsable, illegal = (float(result.get(name) or 0.0) for name in ("unparsable", "illegal"))
+    unparsable = float(result.get("unparsable") or 0.0)
+    illegal = float(result.get("illegal") or 0.0)
     if max(unparsable, illegal) < UNREADABLE:
         return None
-    faults = ((unparsable, "cannot be read"), (illegal, "name an action that is not legal"))
-    said = " and ".join(f"{percent(share)} of its replies {what}" for share, what in faults if share)
+    faults = []
+    if unparsable:
+        faults.append(f"{percent(unparsable)} of its replies cannot be read")
+    if illegal:
+        faults.append(f"{percent(illegal)} of its replies name an action that is not legal")
+    because = f"{' and '.join(faults)}."
     replaced = result.get("replaced")
     if replaced:
-        said += f". Random moves were played in place of {percent(replaced)}, and part of the success is theirs"
-    return Verdict("Can it be understood?", "No" if unparsable >= 0.5 else "Not always", f"{said}.", False)
+        because += f" Random moves were played in place of {percent(replaced)}, and part of the success is theirs."
+    answer = "No" if unparsable >= 0.5 else "Not always"
+    return Verdict("Can it be understood?", answer, because, False)
 
 
 def learning_verdict(result: Mapping[str, Any]) -> Verdict | None:
     """Judge if training has helped: if the interval of success, else of the return, lies above the untrained one's."""
-    before, question = block(result, "untrained"), "Did it learn?"
+    question = "Did it learn?"
     constant = _constant(result)
     if constant:
-        because = " and ".join(NEVER[name] for name in constant)
+        because = " and ".join(_CONSTANT[name] for name in constant)
         return Verdict(question, "It could not", f"In all of training {because}.", False)
+    before = block(result, "untrained")
     if before.get("ci_low") is not None and result.get("ci_low") is not None:
-        said = f"It succeeds in {won(result)} of the test episodes; before training it was {won(before)}."
-        low, high = result["ci_low"], before["ci_high"]
-        better = result["success_rate"] > before["success_rate"]
-        if not better and before["success_rate"] >= 0.9:
-            return Verdict(question, "Nothing to learn", f"{said} The task is too easy to tell.", False)
+        because = f"It succeeds in {won(result)} of the test episodes; before training it was {won(before)}."
+        is_apart = result["ci_low"] > before["ci_high"]
+        is_better = result["success_rate"] > before["success_rate"]
+        if not is_better and before["success_rate"] >= 0.9:
+            return Verdict(question, "Nothing to learn", f"{because} The task is too easy to tell.", False)
     elif before.get("return_ci_low") is not None and result.get("return_ci_low") is not None:
-        said = f"Its return is {_returned(result)}; before training it was {_returned(before)}."
-        low, high, better = result["return_ci_low"], before["return_ci_high"], result["return"] > before["return"]
+        because = f"Its return is {_returned(result)}; before training it was {_returned(before)}."
+        is_apart = result["return_ci_low"] > before["return_ci_high"]
+        is_better = result["return"] > before["return"]
     else:
         return None
-    if low > high:
-        return Verdict(question, "Yes", said, True)
-    if better:
-        return Verdict(question, "Not shown", f"{said} The 95 % intervals overlap.", False)
-    return Verdict(question, "No", said, False)
+    if is_apart:
+        return Verdict(question, "Yes", because, True)
+    if is_better:
+        return Verdict(question, "Not shown", f"{because} The 95 % intervals overlap.", False)
+    return Verdict(question, "No", because, False)
 
 
 def looking_verdict(result: Mapping[str, Any], text_only: bool = False) -> Verdict | None:
@@ -149,39 +165,41 @@ def looking_verdict(result: Mapping[str, Any], text_only: bool = False) -> Verdi
     Returns:
         None if that was not measured.
     """
+    question = "Does it look?"
     if text_only:
-        question = "Does it look?"
-        return Verdict(
-            question, "It cannot", "It is told in words what the pictures show and has nothing to see.", True
-        )
-    names = {"blank": "with blank pictures", "shuffled": "with pictures of other states"}
-    blind = {name: block(result, name) for name in names}
-    rate, prefix, show = "success_rate", "", won
-    said = f"With the real pictures it wins {won(result)}" if result.get("ci_high") is not None else ""
-    if not said and result.get("return") is not None:
-        rate, prefix, show = "return", "return_", _returned
-        said = f"With the real pictures its return is {_returned(result)}"
-    if any(numbers.get(f"{prefix}ci_high") is None for numbers in [result, *blind.values()]):
+        because = "It is told in words what the pictures show and has nothing to see."
+        return Verdict(question, "It cannot", because, True)
+    # The measure: success where it is known, else the return.
+    measure = "success_rate"
+    prefix = ""
+    show = won
+    with_pictures = "With the real pictures it wins"
+    if result.get("ci_high") is None and result.get("return") is not None:
+        measure = "return"
+        prefix = "return_"
+        show = _returned
+        with_pictures = "With the real pictures its return is"
+    controls = {
+        "with blank pictures": block(result, "blank"),
+        "with pictures of other states": block(result, "shuffled"),
+    }
+    if any(numbers.get(f"{prefix}ci_high") is None for numbers in [result, *controls.values()]):
         return None
-    compared = [f"{names[name]} {show(numbers)}" for name, numbers in blind.items()]
-    apart = {name: result[f"{prefix}ci_low"] > numbers[f"{prefix}ci_high"] for name, numbers in blind.items()}
-    numbers_said = f"{said}; {' and '.join(compared)}."
-    if all(apart.values()):
-        return Verdict("Does it look?", "Yes", numbers_said, True)
-    alike = " and ".join(names[name] for name, differs in apart.items() if not differs)
-    if all(result[rate] <= numbers[rate] for numbers in blind.values()):
-        return Verdict(
-            "Does it look?",
-            "No",
-            f"{numbers_said} It plays no worse blind: the words alone decide.",
-            False,
-        )
-    return Verdict(
-        "Does it look?",
-        "Not shown",
-        f"{numbers_said} The intervals are not apart {alike}: more episodes, or an agent that looks, would tell.",
-        False,
+    comparisons = []
+    overlapping = []
+    for name, numbers in controls.items():
+        comparisons.append(f"{name} {show(numbers)}")
+        if not result[f"{prefix}ci_low"] > numbers[f"{prefix}ci_high"]:
+            overlapping.append(name)
+    because = f"{with_pictures} {show(result)}; {' and '.join(comparisons)}."
+    if not overlapping:
+        return Verdict(question, "Yes", because, True)
+    if all(result[measure] <= numbers[measure] for numbers in controls.values()):
+        return Verdict(question, "No", f"{because} It plays no worse blind: the words alone decide.", False)
+    advice = (
+        f"The intervals are not apart {' and '.join(overlapping)}: more episodes, or an agent that looks, would tell."
     )
+    return Verdict(question, "Not shown", f"{because} {advice}", False)
 
 
 def won(numbers: Mapping[str, Any]) -> str:
@@ -201,27 +219,31 @@ def reward_verdict(metrics: plots.Metrics, chosen: Any = None) -> Verdict | None
     Returns:
         None with too few evaluations, where nothing changes, and where there is no other reward.
     """
-    question, rewards = "Does the reward agree with it?", dict(plots.points(metrics, "evaluation/reward"))
+    question = "Does the reward agree with it?"
+    rewards = dict(plots.points(metrics, "evaluation/reward"))
     for name, key in (("success", "evaluation/success_rate"), ("the environment's own return", "evaluation/return")):
-        wanted = dict(plots.points(metrics, key))
-        steps = sorted(rewards.keys() & wanted.keys())
-        pairs = np.array([(rewards[step], wanted[step]) for step in steps])
+        truth = dict(plots.points(metrics, key))
+        steps = sorted(rewards.keys() & truth.keys())
+        # float[N, 2], a row of reward and truth for each evaluation.
+        pairs = np.array([(rewards[step], truth[step]) for step in steps])
         if len(steps) < FEW or np.ptp(pairs, axis=0).min() == 0:
             continue
         agreement = spearman(pairs[:, 0], pairs[:, 1]) or 0.0
-        said = f"Over {len(steps)} evaluations its rank correlation with {name} is {agreement:.2f}."
-        if name == "success" and chosen in wanted:
-            best = max(steps, key=lambda step: wanted[step])
-            if wanted[chosen] >= wanted[best] - AS_GOOD:
-                return Verdict(
-                    question, "Yes", f"It chose a checkpoint that succeeds as often as the best. {said}", True
-                )
-            said += (
-                f" It chose step {chosen} with {percent(wanted[chosen])}, while step {best:.0f} had "
-                f"{percent(wanted[best])}."
+        because = f"Over {len(steps)} evaluations its rank correlation with {name} is {agreement:.2f}."
+        # What a reward is for is to choose a checkpoint: one that chose a good one has done so, whatever its ranks.
+        if name == "success" and chosen in truth:
+            best = max(steps, key=lambda step: truth[step])
+            if truth[chosen] >= truth[best] - AS_GOOD:
+                because = f"It chose a checkpoint that succeeds as often as the best. {because}"
+                return Verdict(question, "Yes", because, True)
+            because += (
+                f" It chose step {chosen} with {percent(truth[chosen])}, while step {best:.0f} had "
+                f"{percent(truth[best])}."
             )
-        answer = "Yes" if agreement >= 0.5 else "Hardly" if agreement > 0 else "No"
-        return Verdict(question, answer, said, agreement >= 0.5)
+        if agreement >= 0.5:
+            return Verdict(question, "Yes", because, True)
+        answer = "Hardly" if agreement > 0 else "No"
+        return Verdict(question, answer, because, False)
     return None
 
 
