@@ -130,13 +130,17 @@ def __getattr__(name: str) -> Any:
 
     module, _, attribute = _PUBLIC[name].partition(":")
     with fitting_versions():
-        found = getattr(importlib.import_module(module), attribute)
-    globals()[name] = found
-    return found
+        value = getattr(importlib.import_module(module), attribute)
+    globals()[name] = value  # from now on it is found without this function
+    return value
 
 
-class _Registering:
-    """Finder that registers our environments once Gymnasium is imported; it finds nothing else, and leaves then."""
+class _WaitForGymnasium:
+    """Import hook that registers our environments as soon as Gymnasium has been imported.
+
+    Python asks the finders in `sys.meta_path` where a module is. This one waits for `gymnasium`, lets the usual finders
+    find it, and adds a step to its import. It knows no other module, and is gone after that one.
+    """
 
     @classmethod
     def find_spec(cls, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
@@ -144,23 +148,27 @@ class _Registering:
             return None
         import importlib.util
 
+        # Without this one in the list, the question goes to the usual finders.
         sys.meta_path.remove(cls)
         spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
+        if spec is None or spec.loader is None:
+            return spec
+        run_gymnasium = spec.loader.exec_module
 
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                importlib.import_module("sightline.envs")
+        def run_and_register(module: ModuleType) -> None:
+            run_gymnasium(module)
+            importlib.import_module("sightline.envs")  # registers them
 
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        spec.loader.exec_module = run_and_register  # type: ignore[method-assign]
         return spec
 
 
-if sys.modules.get("gymnasium") is not None:  # None: it cannot be imported, which is said where it is needed
+# `import gymnasium` may stand before or after `import sightline`. (An entry of None says that it cannot be imported,
+# which is reported where it is needed.)
+if sys.modules.get("gymnasium") is not None:
     from sightline import envs as _envs  # noqa: F401
 else:
-    sys.meta_path.insert(0, _Registering)
+    sys.meta_path.insert(0, _WaitForGymnasium)
 
 
 def __dir__() -> list[str]:

@@ -61,7 +61,7 @@ class Check:
     fix: str = ""
 
 
-def examine(say: Callable[[str], None] = lambda what: None) -> list[Check]:
+def examine(say: Callable[[str], None] = lambda line: None) -> list[Check]:
     """Look at Python, packages, processor, GPU, pictures, rendering back ends, videos, models, extras, plug-ins, keys.
 
     A check that fails in a way that nobody thought of is a finding like others, so that the rest is still looked at.
@@ -83,7 +83,8 @@ def examine(say: Callable[[str], None] = lambda what: None) -> list[Check]:
     if importlib.util.find_spec("mujoco") is None:
         checks.append(Check("mujoco", False, "not installed (an extra)", _install("mujoco")))
     else:
-        checks += [_version_of_mujoco()] if misfits(requirements("mujoco")) else []
+        if misfits(requirements("mujoco")):
+            checks.append(_version_of_mujoco())
         for name in _GL_PACKAGES:
             say(f"MuJoCo's pictures, by {name}")
             checks.append(_tried(f"mujoco with {name}", partial(_mujoco_back_end, name)))
@@ -102,9 +103,8 @@ def _tried(name: str, check: Callable[[], Check]) -> Check:
     try:
         return check()
     except Exception as error:
-        return Check(
-            name, False, reason_of(error), "reinstall the package that is named, or Sightline with all it needs"
-        )
+        fix = "reinstall the package that is named, or Sightline with all it needs"
+        return Check(name, False, reason_of(error), fix)
 
 
 def _packages() -> list[Check]:
@@ -112,10 +112,15 @@ def _packages() -> list[Check]:
     needed = requirements()
     if not needed:
         return [Check("packages", False, "Sightline is not installed", "pip install -e . in Sightline's own folder")]
-    wrong = [(one, fault) for one in needed if (fault := misfit(one)) is not None]
-    if not wrong:
+    checks = []
+    for requirement in needed:
+        fault = misfit(requirement)
+        if fault is not None:
+            detail = f"{fault} ({requirement.specifier} fits)"
+            checks.append(Check(requirement.name, False, detail, install_command([requirement])))
+    if not checks:
         return [Check("packages", True, f"all {len(needed)} that Sightline requires, in versions that fit")]
-    return [Check(one.name, False, f"{fault} ({one.specifier} fits)", install_command([one])) for one, fault in wrong]
+    return checks
 
 
 def _processor() -> Check:
@@ -152,60 +157,63 @@ def _own_pictures() -> Check:
 
 def _classic_control() -> Check:
     """Pictures by pygame, which comes in two packages that bring the same module."""
-    installed = [f"{name} {version}" for name in ("pygame", "pygame-ce") if (version := _version(name))]
+    installed = []
+    for name in ("pygame", "pygame-ce"):
+        version = _version(name)
+        if version:
+            installed.append(f"{name} {version}")
     if importlib.util.find_spec("pygame") is None:
         return Check("classic control", False, "pygame is missing", "pip install 'gymnasium[classic-control]'")
     if len(installed) == 2:
         fix = "keep one: pip uninstall pygame pygame-ce, then pip install pygame-ce"
         return Check("classic control", False, f"{' and '.join(installed)} overwrite each other's files", fix)
-    return Check(
-        "classic control",
-        True,
-        f"Gymnasium's Pendulum, Acrobot and friends, by {installed[0] if installed else 'pygame'}",
-    )
+    # A package may have left no word of its version.
+    package = installed[0] if installed else "pygame"
+    return Check("classic control", True, f"Gymnasium's Pendulum, Acrobot and friends, by {package}")
 
 
 def _mujoco_back_end(name: str) -> Check:
     """Try rendering in a process of its own: a missing library can end it."""
     from sightline.envs.rendering import is_software  # needs Gymnasium, which may be what is missing
 
+    # The variable chooses the back end; it is read as MuJoCo is imported.
     environment = os.environ | SAFE | {"MUJOCO_GL": name}
     try:
-        tried = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", _RENDER], env=environment, capture_output=True, text=True, timeout=60, check=False
         )
     except subprocess.TimeoutExpired:
         return Check(f"mujoco with {name}", False, "hung", "use another back end: MUJOCO_GL=osmesa")
-    if tried.returncode == 0:
-        renderer = tried.stdout.strip()
+    if process.returncode == 0:
+        renderer = process.stdout.strip()
         how = "renders in software, which is slow," if is_software(renderer) else "renders"
         return Check(f"mujoco with {name}", True, f"{how} by {renderer}; chosen by MUJOCO_GL={name}")
-    # What is ignored came later, while what had failed was cleared away.
-    said = tried.stderr.partition("Exception ignored in")[0].strip().splitlines()
-    error, _, message = (said[-1] if said else f"ended with code {tried.returncode}").partition(": ")
+    # Exceptions that are ignored come later, while what had failed is cleared away.
+    lines = process.stderr.partition("Exception ignored in")[0].strip().splitlines()
+    last_line = lines[-1] if lines else f"ended with code {process.returncode}"
+    error, _, message = last_line.partition(": ")
     reason = (message or error)[:90]
     if name == "osmesa" and "NoneType" in reason:  # PyOpenGL finds no library, and goes on with nothing
         reason = "the library OSMesa is missing"
     elif name == "glfw" and sys.platform == "linux" and not os.environ.get("DISPLAY"):
         reason = "there is no display"
-    elif "Failed to open display" in tried.stderr:
+    elif "Failed to open display" in process.stderr:
         reason = f"the display {os.environ.get('DISPLAY', '')} cannot be opened"
     return Check(f"mujoco with {name}", False, reason, f"on Debian or Ubuntu: apt-get install {_GL_PACKAGES[name]}")
 
 
 def _version_of_mujoco() -> Check:
-    (wrong, *_) = misfits(requirements("mujoco"))
-    return Check("mujoco", False, f"{wrong} ({wrong.versions} fits)", _install("mujoco"))
+    fault = misfits(requirements("mujoco"))[0]
+    return Check("mujoco", False, f"{fault} ({fault.versions} fits)", _install("mujoco"))
 
 
 def _pyglet() -> Check:
     """Try drawing without a display, in a process of its own: some packages' environments draw by pyglet."""
     version = _version("pyglet")
     if version is None:
-        return Check(
-            "pyglet", False, "not installed", "only environments that draw by it need it; their packages bring it"
-        )
-    tried = subprocess.run(
+        fix = "only environments that draw by it need it; their packages bring it"
+        return Check("pyglet", False, "not installed", fix)
+    process = subprocess.run(
         [sys.executable, "-c", _PYGLET],
         env=os.environ | SAFE,
         capture_output=True,
@@ -213,9 +221,10 @@ def _pyglet() -> Check:
         timeout=60,
         check=False,
     )
-    if tried.returncode == 0:
+    if process.returncode == 0:
         return Check("pyglet", True, f"{version} draws without a display; set PYGLET_HEADLESS=1")
-    reason = (tried.stderr.strip().splitlines() or [f"ended with code {tried.returncode}"])[-1][:90]
+    lines = process.stderr.strip().splitlines() or [f"ended with code {process.returncode}"]
+    reason = lines[-1][:90]
     return Check(
         "pyglet",
         False,
@@ -230,8 +239,10 @@ def _videos() -> Check:
     try:
         return Check("videos", True, f"ffmpeg {imageio_ffmpeg.get_ffmpeg_version()}")
     except (RuntimeError, OSError) as error:
-        if named := os.environ.get("IMAGEIO_FFMPEG_EXE"):
-            return Check("videos", False, f"IMAGEIO_FFMPEG_EXE names '{named}', which does not run", "unset it")
+        # The variable takes the place of the FFmpeg that comes with the package.
+        program = os.environ.get("IMAGEIO_FFMPEG_EXE")
+        if program:
+            return Check("videos", False, f"IMAGEIO_FFMPEG_EXE names '{program}', which does not run", "unset it")
         return Check("videos", False, str(error), "pip install --force-reinstall imageio-ffmpeg, or say videos=false")
 
 
@@ -245,8 +256,8 @@ def _bundled_encoders() -> Check:
         return Check("bundled encoders", False, reason_of(error), "install the package that is named")
     except Exception as error:
         return Check("bundled encoders", False, str(error), "reinstall Sightline: its files are damaged")
-    seen = ", ".join(f"{name} reads {size}x{size} pictures" for name, size in zip(BUNDLED, sizes, strict=True))
-    return Check("bundled encoders", True, seen)
+    parts = [f"{name} reads {size}x{size} pictures" for name, size in zip(BUNDLED, sizes, strict=True)]
+    return Check("bundled encoders", True, ", ".join(parts))
 
 
 def _model_cache() -> Check:
@@ -257,48 +268,58 @@ def _model_cache() -> Check:
 
 
 def _extras() -> list[Check]:
-    # Not every provider says what it needs.
-    clients = {getattr(one, "package", ""): getattr(one, "extra", "") for one in _providers()}
-    clients.pop("", None)
-    return [_of_an_extra(module, extra) for module, extra in (_EXTRAS | clients).items()]
+    modules = dict(_EXTRAS)
+    for provider in _providers():
+        # Not every provider says what it needs.
+        module = getattr(provider, "package", "")
+        if module:
+            modules[module] = getattr(provider, "extra", "")
+    return [_check_extra(module, extra) for module, extra in modules.items()]
 
 
-def _of_an_extra(module: str, extra: str) -> Check:
+def _check_extra(module: str, extra: str) -> Check:
     """Whether a module is there, in a version that fits."""
     if not _is_there(module):
-        absent = "not installed (an extra)" if extra else "not installed"
-        fix = _install(extra) if extra else f"install the package that holds {module}"
-        return Check(module, False, absent, fix)
+        if extra:
+            return Check(module, False, "not installed (an extra)", _install(extra))
+        return Check(module, False, "not installed", f"install the package that holds {module}")
     # Packages are named as their modules are, but for the hyphens.
     package = re.sub("[._]", "-", module)
-    for needed in requirements(extra):
-        if re.sub("[._]", "-", needed.name) == package and (wrong := misfit(needed)) is not None and wrong.installed:
-            return Check(module, False, f"{wrong} ({wrong.versions} fits)", install_command([needed]))
-    return Check(module, True, f"installed, {version}" if (version := _version(package)) else "installed")
+    for requirement in requirements(extra):
+        if re.sub("[._]", "-", requirement.name) != package:
+            continue
+        fault = misfit(requirement)
+        if fault is not None and fault.installed:
+            return Check(module, False, f"{fault} ({fault.versions} fits)", install_command([requirement]))
+    version = _version(package)
+    if not version:
+        return Check(module, True, "installed")
+    return Check(module, True, f"installed, {version}")
 
 
 def _plugins() -> list[Check]:
     """All that others bring, by entry points of their packages."""
-    findings = []
+    # Each is imported, since an entry point says nothing about whether its module works.
+    checks = []
     for kind in registry.BUILT_IN:
         for name in registry.names(kind):
             if registry.is_own(kind, name):
                 continue
             try:
                 registry.find(kind, name)
-                findings.append(Check(f"{kind} {name}", True, "a plug-in"))
+                checks.append(Check(f"{kind} {name}", True, "a plug-in"))
             except BadInput as error:
-                findings.append(Check(f"{kind} {name}", False, "a plug-in that fails", str(error)))
-    return findings
+                checks.append(Check(f"{kind} {name}", False, "a plug-in that fails", str(error)))
+    return checks
 
 
 def _providers() -> list[type[ChatModel]]:
     """Classes of chat models, but for those whose package fails."""
-    found = []
+    providers = []
     for name in registry.names("provider"):
-        with contextlib.suppress(BadInput):  # said by `_plugins`
-            found.append(registry.find("provider", name))
-    return found
+        with contextlib.suppress(BadInput):  # reported by `_plugins`
+            providers.append(registry.find("provider", name))
+    return providers
 
 
 def _install(extra: str) -> str:
@@ -324,15 +345,15 @@ def _is_there(module: str) -> bool:
 
 
 def _keys() -> Check:
-    keys = dict.fromkeys(getattr(one, "key_env", "") for one in _providers())
-    found = [name for name in keys if name and os.environ.get(name)]
+    names = dict.fromkeys(getattr(provider, "key_env", "") for provider in _providers())
+    set_names = [name for name in names if name and os.environ.get(name)]
     fix = "only hosted chat models need one; every other teacher works without"
-    return Check("keys", bool(found), ", ".join(found) or "none set", fix)
+    return Check("keys", bool(set_names), ", ".join(set_names) or "none set", fix)
 
 
 def _retiring_models() -> Check:
     """Chat models whose end was announced."""
     from sightline.models.chat.retiring import AS_OF, RETIREMENTS
 
-    ends = ", ".join(f"{one.model} ({one.on:%d %B %Y})" for one in RETIREMENTS)
-    return Check("models that end", True, f"announced by {AS_OF:%d %B %Y}: {ends}")
+    ends = [f"{retirement.model} ({retirement.on:%d %B %Y})" for retirement in RETIREMENTS]
+    return Check("models that end", True, f"announced by {AS_OF:%d %B %Y}: {', '.join(ends)}")

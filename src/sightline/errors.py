@@ -9,7 +9,6 @@ import sysconfig
 import traceback
 import warnings
 from collections.abc import Iterable
-from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,18 +29,21 @@ class RunFailed(Exception):
 
 def reason_of(error: BaseException) -> str:
     """Type and message of an exception, in one line; the type alone if it has no message."""
+    name = type(error).__name__
     message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+    if not message:
+        return name
+    return f"{name}: {message}"
 
 
 OURS = Path(__file__).parent
 """Folder of this package."""
 LIBRARIES = tuple(Path(sysconfig.get_paths()[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 """Folders of Python's own modules and of installed packages."""
-
-
 LONGEST_WORD = 300
 """Characters without a space between them that are shown of a message; a path may have some."""
+MOST_NAMES = 12
+"""Names that are listed where none is similar to an unknown one."""
 
 
 def printable(message: str) -> str:
@@ -49,8 +51,15 @@ def printable(message: str) -> str:
 
     >>> there is no environment 'a\\nb'
     """
-    shown = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in message)
-    return re.sub(rf"(\S{{60}})\S{{{LONGEST_WORD - 62},}}(\S{{2}})(?!\S)", r"\1…\2", shown)
+    line = "".join(map(_escaped, message))
+    # Of a longer word, the first 60 characters and the last two.
+    return re.sub(rf"(\S{{60}})\S{{{LONGEST_WORD - 62},}}(\S{{2}})(?!\S)", r"\1…\2", line)
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode()
 
 
 def place_of(error: BaseException) -> str:
@@ -67,8 +76,10 @@ def place_of(error: BaseException) -> str:
         return ""
     innermost = candidates[-1]
     file = Path(innermost.filename)
-    shown = file.name if not_installed else "/".join(file.parts[-2:])
-    return f"{shown}:{innermost.lineno}"
+    name = file.name
+    if not not_installed:  # of a package, its folder says which one
+        name = "/".join(file.parts[-2:])
+    return f"{name}:{innermost.lineno}"
 
 
 def reason_and_place(error: BaseException) -> str:
@@ -76,43 +87,55 @@ def reason_and_place(error: BaseException) -> str:
 
     >>> ZeroDivisionError: division by zero (reacher.py:12)
     """
+    reason = reason_of(error)
     place = place_of(error)
-    if isinstance(error, SyntaxError):
-        place = ""  # its message names the file and the line
-    return f"{reason_of(error)} ({place})" if place else reason_of(error)
+    if isinstance(error, SyntaxError) or not place:
+        return reason  # the message of a syntax error names the file and the line
+    return f"{reason} ({place})"
 
 
 def line_of(error: BaseException) -> str:
     """An exception in one line: our own says it all, other people's code is named with its place."""
-    return str(error) if isinstance(error, BadInput | RunFailed) else reason_and_place(error)
+    if isinstance(error, BadInput | RunFailed):
+        return str(error)
+    return reason_and_place(error)
 
 
 def warn(line: str) -> None:
     """Give a Python warning at the place of a script that called into this package."""
-    names = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_stack(inspect.currentframe()))
-    depth = sum(1 for _ in takewhile(lambda name: name.startswith("sightline."), names))
+    # Frames from here outwards; the first that is not of this package is the caller's.
+    depth = 0
+    for frame, _ in traceback.walk_stack(inspect.currentframe()):
+        if not str(frame.f_globals.get("__name__")).startswith("sightline."):
+            break
+        depth += 1
     warnings.warn(line, UserWarning, stacklevel=depth + 1)
 
 
-def nearest(wanted: str, known: Iterable[str], count: int = 3) -> str:
+def nearest(name: str, candidates: Iterable[str], count: int = 3) -> str:
     """Hint for an unknown name, such as `"; did you mean 'cartpole'?"`, or the first known names if none is similar."""
-    known = list(known)
-    lowered = {name.lower(): name for name in known}
-    matches = [lowered[m] for m in difflib.get_close_matches(wanted.lower(), lowered, n=count, cutoff=0.5)]
+    names = list(candidates)
+    by_lower_case = {candidate.lower(): candidate for candidate in names}
+    # Capitals are no difference.
+    matches = difflib.get_close_matches(name.lower(), by_lower_case, n=count, cutoff=0.5)
     if matches:
-        return "; did you mean " + " or ".join(f"'{match}'" for match in matches) + "?"
-    if not known:
+        quoted = [f"'{by_lower_case[match]}'" for match in matches]
+        return f"; did you mean {' or '.join(quoted)}?"
+    if not names:
         return ""
-    listed = ", ".join(sorted(known)[:12])
-    return f"; known: {listed}" + (", …" if len(known) > 12 else "")
+    hint = f"; known: {', '.join(sorted(names)[:MOST_NAMES])}"
+    if len(names) > MOST_NAMES:
+        hint += ", …"
+    return hint
 
 
-def one_of(name: str, value: Value, known: Iterable[str]) -> Value:
-    """Return the value of an option that must be one of those known.
+def one_of(option: str, value: Value, values: Iterable[str]) -> Value:
+    """Return the value of an option that must be one of these.
 
     Raises:
         BadInput: it is not.
     """
-    if value not in (known := list(known)):
-        raise BadInput(f"{name}={value!r:.60} is unknown{nearest(str(value), known)}")
+    candidates = list(values)
+    if value not in candidates:
+        raise BadInput(f"{option}={value!r:.60} is unknown{nearest(str(value), candidates)}")
     return value

@@ -46,9 +46,9 @@ class Picture:
     @classmethod
     def reference(cls, digest: str) -> Picture:
         """A picture that is elsewhere: its digest, without its pixels."""
-        found = cls(np.zeros((0, 0, 3), np.uint8))
-        found.__dict__["digest"] = digest  # where cached_property looks first
-        return found
+        picture = cls(np.zeros((0, 0, 3), np.uint8))
+        picture.__dict__["digest"] = digest  # where cached_property looks first
+        return picture
 
     def packed(self) -> Picture:
         """The same picture, as a PNG file in memory: its pixels are unpacked whenever they are asked for."""
@@ -107,7 +107,8 @@ class PictureFiles:
     """
 
     def __init__(self, folder: Path, flat: bool = False) -> None:
-        self._folder, self._flat = folder, flat
+        self._folder = folder
+        self._flat = flat
         self._digits = _SHORT if flat else 64
 
     def add(self, pixels: np.ndarray) -> str:
@@ -149,11 +150,12 @@ class PictureFiles:
             # The flat folders are also downloaded as data sets, and the caches of hubs are made of links.
             if (file.is_symlink() and not self._flat) or (file.exists() and not file.is_file()):
                 raise BadInput(f"'{file}' is damaged: it is no regular file")
-        called = [f"'{file}' ({where})" if where else f"'{file}'" for file in files]
-        frames = read_pngs(zip(files, called, strict=True), f"a segment in '{self._folder}'")
-        for file, name, frame in zip(files, called, frames, strict=True):
+        suffix = f" ({where})" if where else ""
+        labels = [f"'{file}'{suffix}" for file in files]  # for complaints
+        frames = read_pngs(zip(files, labels, strict=True), f"a segment in '{self._folder}'")
+        for file, label, frame in zip(files, labels, frames, strict=True):
             if pixel_digest(frame)[: self._digits] != file.stem:
-                raise BadInput(f"{name} is damaged: it is not the picture that was stored there")
+                raise BadInput(f"{label} is damaged: it is not the picture that was stored there")
         return frames
 
     def file(self, name: str, where: str = "") -> Path:
@@ -162,10 +164,13 @@ class PictureFiles:
         Raises:
             BadInput: it is no name of a picture; the files of a stranger may say anything.
         """
+        # Anything but digits might lead out of the folder.
         if not (isinstance(name, str) and re.fullmatch(f"[0-9a-f]{{{self._digits}}}", name)):
             where = where or f"the index of '{self._folder}'"
             raise BadInput(f"{where} is damaged: {str(name)[:80]!r} is no name of a picture")
-        return (self._folder if self._flat else self._folder / name[:2]) / f"{name}.png"
+        if self._flat:
+            return self._folder / f"{name}.png"
+        return self._folder / name[:2] / f"{name}.png"
 
 
 # -- files of strangers: PNGs, bounded ---------------------------------------------------------------------------------
@@ -187,9 +192,10 @@ def read_pngs(pictures: Iterable[tuple[Path | io.BytesIO, str]], whole: str) -> 
     frames: list[np.ndarray] = []
     room = MAX_PIXELS
     for picture, name in pictures:
-        frames.append(read_png(picture, name, room))
-        room -= max(frames[-1].shape[0] * frames[-1].shape[1], _LEAST)
-        if frames[-1].shape != frames[0].shape:
+        frame = read_png(picture, name, room)
+        frames.append(frame)
+        room -= max(frame.shape[0] * frame.shape[1], _LEAST)
+        if frame.shape != frames[0].shape:
             raise BadInput(f"{whole} has frames of several sizes; that is no segment")
     try:
         return np.stack(frames)
@@ -212,10 +218,12 @@ def read_png(file: Path | io.BytesIO, name: str = "", room: int = MAX_PIXELS) ->
     name = name or f"'{file}'"
     try:
         with Image.open(file, formats=["PNG"]) as picture:
+            # So far only the header is read.
             size = f"{picture.width}x{picture.height}"
-            if picture.width * picture.height > MAX_PIXELS:
+            pixels = picture.width * picture.height
+            if pixels > MAX_PIXELS:
                 raise BadInput(f"{name} claims {size} pixels; that is no frame")
-            if picture.width * picture.height > room:
+            if pixels > room:
                 raise BadInput(f"{name} claims {size} pixels; with those before it, that is no segment")
             return as_rgb(picture)
     except MemoryError as error:
@@ -231,8 +239,10 @@ def read_png(file: Path | io.BytesIO, name: str = "", room: int = MAX_PIXELS) ->
 
 def file_within(folder: Path, name: Any) -> Path | None:
     """The file that a stranger's list calls so, if it is one and lies in this folder or below it; else None."""
-    found = (folder / str(name)).resolve()
-    return found if found.is_file() and found.is_relative_to(folder.resolve()) else None
+    file = (folder / str(name)).resolve()
+    if not file.is_file() or not file.is_relative_to(folder.resolve()):
+        return None
+    return file
 
 
 def read_image(file: Path) -> np.ndarray:
@@ -292,7 +302,8 @@ def read_video(file: Path) -> Iterator[np.ndarray]:
     if not file.is_file():
         raise BadInput(f"there is no video '{file}'")
     # FFmpeg would repeat or drop frames of a GIF to make its rate constant.
-    frames = _animation_frames(file) if file.suffix.lower() == ".gif" or is_animated(file) else _ffmpeg_frames(file)
+    is_animation = file.suffix.lower() == ".gif" or is_animated(file)
+    frames = _animation_frames(file) if is_animation else _ffmpeg_frames(file)
     count = 0
     try:
         for frame in frames:

@@ -99,20 +99,28 @@ def register(kind: Kind, name: str, plugin: Any) -> None:
             f"the {kind} '{name}' must be the plug-in itself, or 'module:attribute', from where it is imported, not "
             f"{plugin!r:.80}"
         )
-    known = _registered.get((kind, name))
     # A module that registers its own plug-in may also be what a string or an entry point of that name leads to.
+    registered = _registered.get((kind, name))
     entry = _entry_points(kind).get(name)
-    places = [entry.value] if entry is not None else [known] if isinstance(known, str) else []
-    if any(_is_at(place, plugin) for place in places):
+    place = None
+    if entry is not None:
+        place = entry.value
+    elif isinstance(registered, str):
+        place = registered
+    if place is not None and _is_at(place, plugin):
         return
-    if (known is None and name in names(kind)) or (known is not None and known != plugin):
-        raise BadInput(f"there is {'an' if kind[0] in 'ae' else 'a'} {kind} '{name}' already; choose another name")
+    is_taken = name in names(kind)
+    if registered is not None:
+        is_taken = registered != plugin  # the same one may be registered again
+    if is_taken:
+        article = "an" if kind[0] in "ae" else "a"
+        raise BadInput(f"there is {article} {kind} '{name}' already; choose another name")
     _registered[kind, name] = plugin
 
 
 def names(kind: Kind) -> list[str]:
     """All plug-ins of a kind by name: built in, registered, and those of installed packages."""
-    registered = [name for of, name in _registered if of == kind]
+    registered = [name for kind_of_plugin, name in _registered if kind_of_plugin == kind]
     return list(dict.fromkeys([*BUILT_IN[kind], *registered, *_entry_points(kind)]))
 
 
@@ -130,16 +138,19 @@ def find(kind: Kind, name: str) -> Any:
     if not isinstance(plugin, str | importlib.metadata.EntryPoint):
         return plugin
     try:
-        return _imported(plugin) if isinstance(plugin, str) else plugin.load()
-    except (Exception, SystemExit) as error:  # a stranger's module may fail in any way; all others go on working
-        reason = reason_of(error)
         if isinstance(plugin, str):
-            where, advice = f"at '{plugin}'", "fix that module"
+            return _imported(plugin)
+        return plugin.load()
+    except (Exception, SystemExit) as error:  # a stranger's module may fail in any way; all others go on working
+        if isinstance(plugin, str):
+            where = f"at '{plugin}'"
+            advice = "fix that module"
         else:
             package = plugin.dist.name if plugin.dist else plugin.module
-            where, advice = f"of the package '{package}'", "fix or uninstall that package"
+            where = f"of the package '{package}'"
+            advice = "fix or uninstall that package"
         raise BadInput(
-            f"the {kind} '{name}' {where} cannot be imported ({reason}); {advice}, or choose another"
+            f"the {kind} '{name}' {where} cannot be imported ({reason_of(error)}); {advice}, or choose another"
         ) from error
 
 
@@ -157,6 +168,7 @@ def _is_at(place: str, plugin: Any) -> bool:
 
 @cache
 def _entry_points(kind: Kind) -> dict[str, importlib.metadata.EntryPoint]:
+    """Plug-ins of installed packages; none of them can take the place of one that is built in."""
     return {name: entry for name, entry in entry_points(kind).items() if name not in BUILT_IN[kind]}
 
 

@@ -66,25 +66,33 @@ class VersionMisfit:
     def __str__(self) -> str:
         if self.installed is None:
             return f"{self.package} is not installed"
-        return f"{self.package} {self.installed} is {'too old' if self.is_too_old else 'too new'}"
+        fault = "too old" if self.is_too_old else "too new"
+        return f"{self.package} {self.installed} is {fault}"
 
     @property
     def is_too_old(self) -> bool:
         """Whether a newer version is needed, by the lower bound."""
         from packaging.version import Version
 
-        lowest = re.search(r"(?:>=|==|~=)\s*([\w.]+)", self.versions)
-        return self.installed is not None and lowest is not None and Version(self.installed) < Version(lowest[1])
+        lower_bound = re.search(r"(?:>=|==|~=)\s*([\w.]+)", self.versions)
+        if self.installed is None or lower_bound is None:
+            return False
+        return Version(self.installed) < Version(lower_bound[1])
 
 
 def requirements(extra: str = "") -> list[Requirement]:
     """What this package requires on this machine, or what one of its extras requires beside that; nothing if it is not
     installed but imported from a folder."""
-    with_it = [one for one in _all_requirements() if one.marker is None or one.marker.evaluate({"extra": extra})]
+    needed = [requirement for requirement in _all_requirements() if _applies(requirement, extra)]
     if not extra:
-        return with_it
-    always = {str(one) for one in requirements()}
-    return [one for one in with_it if str(one) not in always]
+        return needed
+    always = {str(requirement) for requirement in requirements()}
+    return [requirement for requirement in needed if str(requirement) not in always]
+
+
+def _applies(requirement: Requirement, extra: str) -> bool:
+    # A marker says on which machines, and with which extra, a package is required.
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
 def misfit(requirement: Requirement) -> VersionMisfit | None:
@@ -101,18 +109,20 @@ def misfit(requirement: Requirement) -> VersionMisfit | None:
 
 def misfits(needed: Sequence[Requirement]) -> list[VersionMisfit]:
     """Packages that are missing, too old or too new."""
-    return [wrong for one in needed if (wrong := misfit(one)) is not None]
+    return [fault for fault in map(misfit, needed) if fault is not None]
 
 
 def install_command(needed: Sequence[Requirement]) -> str:
     """The command that installs packages in versions that fit."""
-    return " ".join(["pip install", *(f"'{_pinned(one)}'" for one in needed)])
+    return " ".join(["pip install", *map(_pinned, needed)])
 
 
 def _pinned(requirement: Requirement) -> str:
-    """A requirement as one writes it after `pip install`, such as `gymnasium[mujoco]<2,>=1.2`."""
-    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-    return f"{requirement.name}{extras}{requirement.specifier}"
+    """A requirement as one writes it after `pip install`, such as `'gymnasium[mujoco]<2,>=1.2'`."""
+    name = requirement.name
+    if requirement.extras:
+        name += f"[{','.join(sorted(requirement.extras))}]"
+    return f"'{name}{requirement.specifier}'"
 
 
 @cache
@@ -124,8 +134,8 @@ def check_versions() -> None:
     Raises:
         BadInput: one is too old; says which, and how to install another.
     """
-    needed = [one for one in requirements() if one.name in CRITICAL]
-    too_old = [wrong for wrong in misfits(needed) if wrong.is_too_old]
+    critical = [requirement for requirement in requirements() if requirement.name in CRITICAL]
+    too_old = [fault for fault in misfits(critical) if fault.is_too_old]
     if too_old:
         raise BadInput(_sentence(too_old))
 
@@ -141,6 +151,7 @@ def fitting_versions() -> Iterator[None]:
     try:
         yield
     except (ImportError, AttributeError, TypeError) as error:  # what modules raise that meet another version
+        # Only if a version is to blame; any other mistake is shown as it is.
         blame = advice()
         if not blame:
             raise
@@ -149,13 +160,15 @@ def fitting_versions() -> Iterator[None]:
 
 def advice() -> str:
     """One line on all packages that do not fit, with the command that mends it; empty if all fit."""
-    wrong = misfits(requirements())
-    return _sentence(wrong) if wrong else ""
+    faults = misfits(requirements())
+    if not faults:
+        return ""
+    return _sentence(faults)
 
 
-def _sentence(wrong: Sequence[VersionMisfit]) -> str:
-    packages = " ".join(f"'{one.package}{one.versions}'" for one in wrong)
-    return f"{', '.join(map(str, wrong))} for Sightline; pip install {packages}"
+def _sentence(faults: Sequence[VersionMisfit]) -> str:
+    packages = " ".join(f"'{fault.package}{fault.versions}'" for fault in faults)
+    return f"{', '.join(map(str, faults))} for Sightline; pip install {packages}"
 
 
 def _all_requirements() -> list[Requirement]:
@@ -177,6 +190,7 @@ def keep_llvms_apart() -> None:
     """
     if "triton" in sys.modules:
         return
+    # Mesa's was first: an entry of None makes every import of Triton fail, rather than the process.
     if _has_loaded("libLLVM"):
         sys.modules["triton"] = None  # type: ignore[assignment]
         return

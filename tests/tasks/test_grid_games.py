@@ -184,7 +184,7 @@ def test_everything_is_drawn_where_the_facts_say(pixels: int) -> None:
 def steps_over_ice(env: FrozenLake) -> int | None:
     """Breadth-first search from what the game says in words."""
     (player,), (goal,) = (spoken(env.facts()[fact]) for fact in ("player", "goal"))
-    holes = set() if env.holes_wanted == 0 else set(spoken(env.caption().rpartition("Holes: ")[2].rstrip(".")))
+    holes = set() if env._hole_count == 0 else set(spoken(env.caption().rpartition("Holes: ")[2].rstrip(".")))
     seen, queue = {player}, deque([(player, 0)])
     while queue:
         at, steps = queue.popleft()

@@ -503,7 +503,7 @@ def test_a_game_may_begin_before_a_place(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(json.dumps({"pddl_problem": before}))
     game = HouseholdGame(words=False, recall=True, games=str(tmp_path))
     game.reset(seed=0)
-    assert [place.name for place in game.world.here] == ["cabinet 1"] and game.not_been() == []
+    assert [place.name for place in game.world.here] == ["cabinet 1"] and game.unvisited() == []
 
 
 def test_shaped_rewards_sum_to_the_same() -> None:

@@ -17,7 +17,7 @@ from sightline.agents.parsing import read_reply
 from sightline.config.agents import Replies, WarmStart
 from sightline.envs.games.making import GameMaker
 from sightline_tasks.games.formulas import solvable, value
-from sightline_tasks.games.number_search import attempt, is_plain, pairings, reachable, told
+from sightline_tasks.games.number_search import attempt, is_plain, pairings, reachable, search_in_words
 from sightline_tasks.games.points24 import Points24, is_held_out
 
 HANDS = [hand for hand in combinations_with_replacement(range(1, 11), 4) if solvable(hand, 24)]
@@ -35,7 +35,7 @@ def test_what_can_be_reached_without_negative_numbers_is_what_can_be_solved() ->
 @example((3, 3, 8, 8), 1, 0, True)  # 8/(3-8/3): no way without fractions
 @given(st.sampled_from(HANDS).flatmap(st.permutations), st.integers(1, 6), st.integers(0, 2**32), st.booleans())
 def test_a_search_is_told_truly(hand: Sequence[int], attempts: int, seed: int, skilled: bool) -> None:
-    said, found = told(hand, 24, attempts, np.random.default_rng(seed), skilled)
+    said, found = search_in_words(hand, 24, attempts, np.random.default_rng(seed), skilled)
     assert value(found) == 24 or not skilled
     assert sorted(int(token) for token in found if token.isdigit()) == sorted(hand)
     *tries, formula = said.split("; ")
@@ -72,7 +72,7 @@ def test_what_two_numbers_make_is_not_missed(hand: Sequence[int], seed: int) -> 
 
 @given(st.sampled_from(HANDS), st.integers(2, 10), st.integers(0, 2**32))
 def test_no_two_attempts_begin_alike(hand: Sequence[int], attempts: int, seed: int) -> None:
-    said, _ = told(hand, 24, attempts, np.random.default_rng(seed))
+    said, _ = search_in_words(hand, 24, attempts, np.random.default_rng(seed))
     begun = [text.split(" -> ")[0] for text in said.split("; ")[:-1]]
     ways = sum(is_plain(made.value) for made, _ in pairings(tuple(map(Fraction, hand))))
     assert len(set(begun)) == len(begun) or len(begun) > ways

@@ -108,12 +108,12 @@ def _one_warning(warnings: Sequence[str], of_all: str) -> str:
     Args:
         warnings: one for each picture, empty where there is nothing to warn of.
     """
-    given = [warning for warning in warnings if warning]
-    if not given:
+    texts = [warning for warning in warnings if warning]
+    if not texts:
         return ""
     if len(warnings) == 1:
-        return given[0]
-    return f"{given[0]} ({len(given)} of {len(warnings)} {of_all})"
+        return texts[0]
+    return f"{texts[0]} ({len(texts)} of {len(warnings)} {of_all})"
 
 
 def csv_table(rows: Sequence[ImageScore]) -> bytes:

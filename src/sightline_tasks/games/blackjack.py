@@ -20,7 +20,8 @@ from sightline.errors import one_of
 from sightline_tasks.drawing import Canvas
 from sightline_tasks.games.cards import DIM, RANKS, TABLE, Card, any_suit, cards_in_words, draw_card, ranks_in_words
 
-HIT, STAND = "hit", "stand"
+HIT = "hit"
+STAND = "stand"
 PROBABILITIES = {number: (4 if number == 10 else 1) / 13 for number in range(1, 11)}
 """Probability of each number in an infinite deck; J, Q and K count as 10."""
 
@@ -38,9 +39,13 @@ class Hand(NamedTuple):
 
     def with_card(self, number: int) -> Hand:
         """Hand with one more card of a number, 1 (ace) to 10."""
-        low = self.total - (10 if self.soft else 0) + number
-        soft = (self.soft or number == 1) and low + 10 <= 21
-        return Hand(low + 10 if soft else low, soft)
+        total = self.total + number
+        if self.soft:
+            total -= 10  # every ace counts as 1 first
+        has_ace = self.soft or number == 1
+        if has_ace and total + 10 <= 21:
+            return Hand(total + 10, True)
+        return Hand(total, False)
 
 
 def hand_of(cards: list[Card]) -> Hand:
@@ -53,10 +58,12 @@ def hand_of(cards: list[Card]) -> Hand:
 
 def added_up(cards: list[Card]) -> str:
     """The cards one by one, each with the value of the hand up to it."""
-    hands = [hand_of(cards[: count + 1]) for count in range(len(cards))]
-    return ", ".join(
-        f"{card.rank} {'soft ' if hand.soft else ''}{hand.total}" for card, hand in zip(cards, hands, strict=True)
-    )
+    parts = []
+    for index, card in enumerate(cards):
+        hand = hand_of(cards[: index + 1])
+        soft = "soft " if hand.soft else ""
+        parts.append(f"{card.rank} {soft}{hand.total}")
+    return ", ".join(parts)
 
 
 Rule = Callable[[Hand, int], str]
@@ -75,11 +82,18 @@ def most_wins(hand: Hand, dealer: int) -> str:
 @cache
 def _most_wins(hand: Hand, dealer: int) -> tuple[str, float]:
     """The action that wins most often, and the probability to win with it."""
-    after_hit = {number: hand.with_card(number) for number in PROBABILITIES}
-    hit = sum(PROBABILITIES[n] * _most_wins(after, dealer)[1] for n, after in after_hit.items() if after.total <= 21)
-    ends = dealer_totals(Hand(0, False).with_card(dealer))
-    stand = sum(chance for end, chance in ends.items() if end > 21 or end < hand.total)
-    return (HIT, hit) if hit >= stand else (STAND, stand)
+    wins_by_hit = 0.0
+    for number, probability in PROBABILITIES.items():
+        after = hand.with_card(number)
+        if after.total <= 21:
+            wins_by_hit += probability * _most_wins(after, dealer)[1]
+    wins_by_stand = 0.0
+    for total, probability in dealer_totals(Hand(0, False).with_card(dealer)).items():
+        if total > 21 or total < hand.total:
+            wins_by_stand += probability
+    if wins_by_hit >= wins_by_stand:
+        return HIT, wins_by_hit
+    return STAND, wins_by_stand
 
 
 @cache
@@ -101,7 +115,8 @@ def as_dealer(hand: Hand, dealer: int) -> str:
 
 def against_a_ten(hand: Hand, dealer: int) -> str:
     """Beginner's policy: take the dealer's face-down card for a ten, and hit below that total; it wins 38.2 %."""
-    return HIT if hand.total < Hand(0, False).with_card(dealer).with_card(10).total else STAND
+    dealers_hand = Hand(0, False).with_card(dealer).with_card(10)
+    return HIT if hand.total < dealers_hand.total else STAND
 
 
 HANDS = (*(Hand(total, False) for total in range(21, 3, -1)), *(Hand(total, True) for total in range(21, 11, -1)))
@@ -181,7 +196,8 @@ class Blackjack(Game):
 
     def _explore(self) -> None:
         """Replace the dealer's upcard and the player's hand by any others."""
-        upcard, hand = 1 + int(self.np_random.integers(10)), HANDS[int(self.np_random.integers(len(HANDS)))]
+        upcard = 1 + int(self.np_random.integers(10))
+        hand = HANDS[int(self.np_random.integers(len(HANDS)))]
         while self.upcard != upcard:
             self.dealer[0] = self._draw_card()
         while self.hand != hand:
@@ -209,14 +225,17 @@ class Blackjack(Game):
     def _dealers_turn(self) -> str:
         while hand_of(self.dealer).total < 17:
             self.dealer.append(self._draw_card())
-        own, theirs = self.hand.total, hand_of(self.dealer).total
-        if theirs > 21 or own > theirs:
+        players_total = self.hand.total
+        dealers_total = hand_of(self.dealer).total
+        if dealers_total > 21 or players_total > dealers_total:
             return "win"
-        return "draw" if own == theirs else "loss"
+        return "draw" if players_total == dealers_total else "loss"
 
     def _open_cards(self) -> list[Card]:
         """Face-up cards of the dealer."""
-        return self.dealer if self._stood and not self.legacy else self.dealer[:1]
+        if self._stood and not self.legacy:
+            return self.dealer
+        return self.dealer[:1]
 
     def text(self) -> str:
         return (
@@ -227,29 +246,36 @@ class Blackjack(Game):
         )
 
     def facts(self) -> dict[str, str]:
-        known = {
+        facts = {
             "player": ranks_in_words(self.player),
             "dealer": ranks_in_words(self._open_cards()),
             "total": added_up(self.player),
         }
-        return {name: known[name] for name in self.asked}
+        return {name: facts[name] for name in self.asked}
 
     def legal_actions(self) -> tuple[str, ...]:
-        return () if self._outcome and not self.legacy else self.action_names
+        if self._outcome and not self.legacy:
+            return ()
+        return self.action_names
 
     def oracle(self) -> str | None:
         """Action by the rule of `advice`; None at the end. No policy wins more than the best one, 43.2 %."""
-        return None if self._outcome else self.follow(self.rule)
+        if self._outcome:
+            return None
+        return self.follow(self.rule)
 
     def caption(self) -> str:
-        shown = self._open_cards()
-        hidden = " and a card face down" if len(shown) < len(self.dealer) else ""
-        return f"The dealer has {cards_in_words(shown)}{hidden}. You have {cards_in_words(self.player)}."
+        dealers_cards = cards_in_words(self._open_cards())
+        if len(self._open_cards()) < len(self.dealer):
+            dealers_cards += " and a card face down"
+        return f"The dealer has {dealers_cards}. You have {cards_in_words(self.player)}."
 
     def draw(self) -> np.ndarray:
         canvas = Canvas(self.render_size, TABLE)
-        shown: list[Card | None] = [*self._open_cards()]
-        _lay_hand(canvas, "dealer", shown if len(shown) > 1 else [*shown, None], 0.0)
+        dealers_cards: list[Card | None] = [*self._open_cards()]
+        if len(dealers_cards) == 1:
+            dealers_cards.append(None)  # the one that lies face down
+        _lay_hand(canvas, "dealer", dealers_cards, 0.0)
         _lay_hand(canvas, "you", [*self.player], 0.5)
         return canvas.pixels()
 
@@ -259,23 +285,29 @@ class Blackjack(Game):
 
 def _lay_hand(canvas: Canvas, name: str, cards: list[Card | None], top: float) -> None:
     """Draw a hand in one half of the picture, in the number of rows that makes its cards largest."""
-    gap, tall, wide = 0.02, 0.4, 0.98
+    # Fractions of the picture: between cards, and for all of them together.
+    gap = 0.02
+    total_height = 0.4
+    total_width = 0.98
     canvas.text((0.03, top + 0.05), name, 0.05, DIM, align="l")
     aspect = canvas.width / canvas.height
 
     def size(rows: int) -> tuple[float, float]:
         """Height and width of a card, in fractions of the picture."""
-        height = tall / rows - gap
-        width = wide / max(3, math.ceil(len(cards) / rows)) - gap
+        height = total_height / rows - gap
+        width = total_width / max(3, math.ceil(len(cards) / rows)) - gap
+        # A card is neither wider than 0.8 of its height, nor higher than 1.6 of its width.
         width = min(width, height * 0.8 / aspect)
         return min(height, width * aspect * 1.6), width
 
     rows = max(range(1, len(cards) + 1), key=lambda rows: math.prod(size(rows)))
     height, width = size(rows)
-    across = math.ceil(len(cards) / rows)
-    for place, card in enumerate(cards):
-        row, column = divmod(place, across)
-        draw_card(canvas, card, gap + column * (width + gap), top + 0.09 + row * (height + gap), width, height)
+    columns = math.ceil(len(cards) / rows)
+    for index, card in enumerate(cards):
+        row, column = divmod(index, columns)
+        card_left = gap + column * (width + gap)
+        card_top = top + 0.09 + row * (height + gap)
+        draw_card(canvas, card, card_left, card_top, width, height)
 
 
 TASK = Task(

@@ -66,7 +66,8 @@ def cards_in_words(cards: list[Card]) -> str:
 def draw_card(canvas: Canvas, card: Card | None, left: float, top: float, width: float, height: float) -> None:
     """Draw a card, or the back of one for None; all lengths are fractions of the picture."""
     size = round(height * canvas.height), round(width * canvas.width)
-    canvas.paste(_back(size) if card is None else _face(card, size), left, top)
+    picture = _back(size) if card is None else _face(card, size)
+    canvas.paste(picture, left, top)
 
 
 def _blank(size: Size, colour: Colour) -> tuple[Image.Image, ImageDraw.ImageDraw]:
@@ -84,28 +85,30 @@ def _face(card: Card, size: Size) -> Image.Image:
     height, width = size
     image, _ = _blank(size, FACE)
     colour = RED if card.suit in "♥♦" else BLACK
-    for words, tall, middle in ((card.rank, 0.44, 0.32), (card.suit, 0.3, 0.76)):
-        glyph = _glyph(words, tall * height, 0.84 * width)
-        at = round((width - glyph.width) / 2), round(middle * height - glyph.height / 2)
-        image.paste(Image.new("RGBA", glyph.size, colour), at, glyph)
+    # The rank above, the suit below: height of each, and of its middle, in fractions of the card's height.
+    for text, glyph_height, middle in ((card.rank, 0.44, 0.32), (card.suit, 0.3, 0.76)):
+        glyph = _glyph(text, glyph_height * height, 0.84 * width)
+        left = round((width - glyph.width) / 2)
+        top = round(middle * height - glyph.height / 2)
+        image.paste(Image.new("RGBA", glyph.size, colour), (left, top), glyph)
     return image
 
 
-def _glyph(words: str, height: float, width: float) -> Image.Image:
+def _glyph(text: str, height: float, width: float) -> Image.Image:
     """Rank or suit as a mask of the given height in pixels.
 
     Wide ones are squeezed horizontally, so that a ten is as tall as the other ranks; those that would become too narrow
     to read are shrunk as a whole.
     """
     letters = font(round(height / CAPITALS))
-    left, top, right, bottom = letters.getbbox(words, anchor="ls")
+    left, top, right, bottom = letters.getbbox(text, anchor="ls")
     mask = Image.new("L", (round(right - left), round(bottom - top)), 0)
-    ImageDraw.Draw(mask).text((-left, -top), words, fill=255, font=letters, anchor="ls")
+    ImageDraw.Draw(mask).text((-left, -top), text, fill=255, font=letters, anchor="ls")
     if mask.width <= width and mask.height <= 1.1 * height:
         return mask
-    tall = min(mask.height, height, mask.height * width / (NARROWEST * mask.width))
-    wide = min(width, mask.width * tall / mask.height)
-    return mask.resize((max(1, round(wide)), max(1, round(tall))), Image.Resampling.LANCZOS)
+    new_height = min(mask.height, height, mask.height * width / (NARROWEST * mask.width))
+    new_width = min(width, mask.width * new_height / mask.height)
+    return mask.resize((max(1, round(new_width)), max(1, round(new_height))), Image.Resampling.LANCZOS)
 
 
 @lru_cache(maxsize=32)
@@ -114,13 +117,18 @@ def _back(size: Size) -> Image.Image:
     image, draw = _blank(size, FACE)
     margin = 0.07 * min(size)
     draw.rounded_rectangle((margin, margin, width - 1 - margin, height - 1 - margin), 0.06 * min(size), fill=BACK)
-    across, down = 4, max(2, round(4 * height / width))
-    step_x, step_y = (width - 2 * margin) / across, (height - 2 * margin) / down
-    for row in range(down):
-        for column in range(across):
-            x, y = margin + (column + 0.5) * step_x, margin + (row + 0.5) * step_y
-            draw.polygon(
-                [(x, y - 0.3 * step_y), (x + 0.3 * step_x, y), (x, y + 0.3 * step_y), (x - 0.3 * step_x, y)],
-                fill=BACK_PATTERN,
-            )
+    # A pattern of rhombs, four in a row.
+    columns = 4
+    rows = max(2, round(4 * height / width))
+    step_x = (width - 2 * margin) / columns
+    step_y = (height - 2 * margin) / rows
+    for row in range(rows):
+        for column in range(columns):
+            x = margin + (column + 0.5) * step_x
+            y = margin + (row + 0.5) * step_y
+            top = (x, y - 0.3 * step_y)
+            right = (x + 0.3 * step_x, y)
+            bottom = (x, y + 0.3 * step_y)
+            left = (x - 0.3 * step_x, y)
+            draw.polygon([top, right, bottom, left], fill=BACK_PATTERN)
     return image

@@ -57,12 +57,13 @@ class EZPoints(PointsGame):
 
     def _partners(self, rank: str) -> dict[str, int]:
         """Sign -> number that makes the target together with this rank, for a first rank of 2 to K."""
-        number, found = _number(rank), {}
+        number = _number(rank)
+        partners = {}
         if 1 <= self.target - number <= 10:
-            found["+"] = self.target - number
+            partners["+"] = self.target - number
         if self.target % number == 0 and self.target // number <= 10:
-            found["*"] = self.target // number
-        return found
+            partners["*"] = self.target // number
+        return partners
 
     def deal(self) -> list[Card]:
         if self.deals == "pairs":
@@ -73,17 +74,21 @@ class EZPoints(PointsGame):
             partners = list(self._partners(first).values())
             second = RANKS[partners[int(self.np_random.integers(len(partners)))] - 1]
         cards = [any_suit(first, self.np_random), any_suit(second, self.np_random)]
-        return cards if self.np_random.random() < 0.5 else cards[::-1]
+        if self.np_random.random() < 0.5:
+            return cards
+        return cards[::-1]
 
     def _deal_pair(self) -> tuple[str, str]:
+        # Sign -> all pairs (small, large) of numbers that need it.
         pairs: dict[str, set[tuple[int, int]]] = {}
         for rank in RANKS[1:]:
             for sign, partner in self._partners(rank).items():
                 number = _number(rank)
                 pairs.setdefault(sign, set()).add((min(number, partner), max(number, partner)))
         signs = sorted(pairs)
-        of_sign = sorted(pairs[signs[int(self.np_random.integers(len(signs)))]])
-        small, large = of_sign[int(self.np_random.integers(len(of_sign)))]
+        sign = signs[int(self.np_random.integers(len(signs)))]
+        candidates = sorted(pairs[sign])
+        small, large = candidates[int(self.np_random.integers(len(candidates)))]
         return self._any_rank(small), self._any_rank(large)
 
     def _any_rank(self, number: int) -> str:
@@ -92,7 +97,8 @@ class EZPoints(PointsGame):
 
     def kind(self) -> str:
         small, large = sorted(self.numbers)
-        return f"{small}+{large}" if small + large == self.target else f"{small}*{large}"
+        sign = "+" if small + large == self.target else "*"
+        return f"{small}{sign}{large}"
 
     def lay_out(self, canvas: Canvas) -> None:
         self.draw_row(canvas, top=0.05, height=0.68, gap=0.05)

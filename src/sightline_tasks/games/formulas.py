@@ -13,7 +13,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-MAX_TOKENS, MAX_DEPTH, MAX_DIGITS = 64, 24, 6
+MAX_TOKENS = 64
+MAX_DEPTH = 24
+MAX_DIGITS = 6
 """Limits of tokens, nested brackets and digits of a number; anything beyond is not a formula."""
 
 _TOKEN = re.compile(r"\s*([0-9]+|[-+*/()])")
@@ -45,7 +47,9 @@ class ParserLevel(NamedTuple):
                 return ParserLevel(self.total, -operand, None)
             case "*":
                 return ParserLevel(self.total, self.product * operand, None)
-        return ParserLevel(self.total, self.product / operand, None) if operand else None
+        if not operand:
+            return None
+        return ParserLevel(self.total, self.product / operand, None)
 
     def with_operator(self, operator: str) -> ParserLevel:
         if operator in "+-":
@@ -68,15 +72,22 @@ def read_on(reading: ParserState, token: str) -> ParserState | None:
     """Parse one more token; None if it is not allowed there or divides by zero."""
     *outer, level = reading
     if expects_operand(reading):
-        if token == "(":
-            return (*reading, EMPTY) if len(reading) <= MAX_DEPTH else None
+        if token == "(" and len(reading) <= MAX_DEPTH:
+            return (*reading, EMPTY)
         if not (token.isascii() and token.isdigit() and len(token) <= MAX_DIGITS):
             return None
         after = level.with_operand(Fraction(int(token)))
-        return None if after is None else (*outer, after)
+        if after is None:
+            return None
+        return (*outer, after)
     if token == ")":
-        closed = outer[-1].with_operand(level.value) if outer else None
-        return None if closed is None else (*outer[:-1], closed)
+        if not outer:
+            return None
+        # The value of the bracket is an operand of the level around it.
+        after = outer[-1].with_operand(level.value)
+        if after is None:
+            return None
+        return (*outer[:-1], after)
     if len(token) == 1 and token in "+-*/":
         return (*outer, level.with_operator(token))
     return None
@@ -86,7 +97,9 @@ def read(tokens: Iterable[str]) -> ParserState | None:
     """Parse the beginning of a formula; None if no well-formed formula begins with it."""
     reading = START
     for count, token in enumerate(tokens):
-        after = read_on(reading, token) if count < MAX_TOKENS else None
+        if count == MAX_TOKENS:
+            return None
+        after = read_on(reading, token)
         if after is None:
             return None
         reading = after
@@ -100,7 +113,9 @@ def value(formula: str | Sequence[str]) -> Fraction | None:
         formula: a string (adjacent digits are one number), or tokens (adjacent numbers are an error).
     """
     tokens = _split(formula) if isinstance(formula, str) else formula
-    reading = None if tokens is None else read(tokens)
+    if tokens is None:
+        return None
+    reading = read(tokens)
     if reading is None or len(reading) > 1 or expects_operand(reading):
         return None
     return reading[0].value
@@ -109,20 +124,24 @@ def value(formula: str | Sequence[str]) -> Fraction | None:
 def _split(text: str) -> list[str] | None:
     """Tokenise a string; None if it holds anything but tokens, or too many of them."""
     tokens: list[str] = []
-    text, at = text.rstrip(), 0
-    while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None or len(tokens) == MAX_TOKENS:
+    text = text.rstrip()
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None or len(tokens) == MAX_TOKENS:
             return None
-        tokens.append(found[1])
-        at = found.end()
+        tokens.append(match[1])
+        position = match.end()
     return tokens
 
 
 def tokens_to_close(reading: ParserState, numbers_left: int) -> int:
     """Least number of tokens that complete a formula which still has to use `numbers_left` numbers."""
     brackets = len(reading) - 1
-    return max(0, 2 * numbers_left - 1 if expects_operand(reading) else 2 * numbers_left) + brackets
+    tokens = 2 * numbers_left  # each number, and a sign before it
+    if expects_operand(reading):
+        tokens -= 1
+    return max(0, tokens) + brackets
 
 
 def completion(
@@ -143,40 +162,46 @@ def completion(
     reading = read(prefix)
     if reading is None:
         return None
-    left = tuple(sorted(numbers))
-    most = max(0, len(left) - 1) if "(" in signs else 0
-    for brackets in range(most + 1):
-        found = _complete(reading, left, target, signs, room, brackets)
-        if found is not None:
-            return found
+    free = tuple(sorted(numbers))
+    most_brackets = 0
+    if "(" in signs:
+        most_brackets = max(0, len(free) - 1)
+    # Fewest brackets first.
+    for brackets in range(most_brackets + 1):
+        tokens = _complete(reading, free, target, signs, room, brackets)
+        if tokens is not None:
+            return tokens
     return None
 
 
 @lru_cache(maxsize=100_000)
 def _complete(
-    reading: ParserState, left: tuple[int, ...], target: int, signs: str, room: int, brackets: int
+    reading: ParserState, free: tuple[int, ...], target: int, signs: str, room: int, brackets: int
 ) -> tuple[str, ...] | None:
     """As `completion`, with at most `brackets` new brackets."""
-    if tokens_to_close(reading, len(left)) > room:
+    if tokens_to_close(reading, len(free)) > room:
         return None
-    if not left and len(reading) == 1:
-        return () if not expects_operand(reading) and reading[0].value == target else None
-    if not _solvable(_remaining_values(reading, left), Fraction(target)):
+    if not free and len(reading) == 1:
+        is_complete = not expects_operand(reading) and reading[0].value == target
+        return () if is_complete else None
+    if not _solvable(_remaining_values(reading, free), Fraction(target)):
         return None
-    for token, fewer, opened in _continuations(reading, left, signs, brackets):
+    for token, remaining, opened in _continuations(reading, free, signs, brackets):
         after = read_on(reading, token)
-        rest = None if after is None else _complete(after, fewer, target, signs, room - 1, brackets - opened)
-        if rest is not None:
-            return (token, *rest)
+        if after is None:
+            continue
+        tokens = _complete(after, remaining, target, signs, room - 1, brackets - opened)
+        if tokens is not None:
+            return (token, *tokens)
     return None
 
 
-def _remaining_values(reading: ParserState, left: tuple[int, ...]) -> tuple[Fraction, ...]:
+def _remaining_values(reading: ParserState, free: tuple[int, ...]) -> tuple[Fraction, ...]:
     """Values that the rest of the formula still has to combine, sorted.
 
     If these cannot make the target in any order, no completion can: this prunes nearly all of the search.
     """
-    values = [Fraction(number) for number in left]
+    values = [Fraction(number) for number in free]
     for level in reading:
         if level.total or level.operator == "-":  # 0 + x is x, but 0 - x is not
             values.append(level.total)
@@ -186,20 +211,23 @@ def _remaining_values(reading: ParserState, left: tuple[int, ...]) -> tuple[Frac
 
 
 def _continuations(
-    reading: ParserState, left: tuple[int, ...], signs: str, brackets: int
+    reading: ParserState, free: tuple[int, ...], signs: str, brackets: int
 ) -> Iterable[tuple[str, tuple[int, ...], int]]:
-    """Candidates for the next token: (token, numbers left after it, number of brackets that it opens)."""
+    """Candidates for the next token: (token, free numbers after it, number of brackets that it opens)."""
     if expects_operand(reading):
-        for number in sorted(set(left)):
-            at = left.index(number)
-            yield str(number), left[:at] + left[at + 1 :], 0
-        if brackets and len(left) > 1:
-            yield "(", left, 1
+        for number in sorted(set(free)):
+            index = free.index(number)
+            yield str(number), free[:index] + free[index + 1 :], 0
+        # A bracket around a single number would change nothing.
+        if brackets and len(free) > 1:
+            yield "(", free, 1
         return
-    if left:
-        yield from ((sign, left, 0) for sign in signs if sign in "+-*/")
+    if free:
+        for sign in signs:
+            if sign in "+-*/":
+                yield sign, free, 0
     if len(reading) > 1:
-        yield ")", left, 0
+        yield ")", free, 0
 
 
 def solvable(numbers: Iterable[int], target: int) -> bool:
@@ -214,8 +242,12 @@ def _solvable(numbers: tuple[Fraction, ...], target: Fraction) -> bool:
         return numbers[0] == target
     for i, a in enumerate(numbers):
         for j, b in enumerate(numbers[:i]):
-            others = tuple(number for k, number in enumerate(numbers) if k not in (i, j))
-            joined = {a + b, a - b, b - a, a * b} | ({a / b} if b else set()) | ({b / a} if a else set())
-            if any(_solvable(tuple(sorted((*others, number))), target) for number in joined):
+            remaining = (*numbers[:j], *numbers[j + 1 : i], *numbers[i + 1 :])
+            results = {a + b, a - b, b - a, a * b}
+            if b:
+                results.add(a / b)
+            if a:
+                results.add(b / a)
+            if any(_solvable(tuple(sorted((*remaining, result))), target) for result in results):
                 return True
     return False

@@ -16,9 +16,15 @@ from sightline.envs.tasks import Task
 from sightline.errors import BadInput
 from sightline_tasks.games.grid import HOW_PLACES_ARE_SAID, MOVES, Board, place, places
 
-ICE, CRACK, WATER, SHORE = (214, 234, 246), (168, 198, 220), (18, 46, 96), (120, 160, 200)
-POLE, FLAG, MOUND = (70, 52, 30), (20, 150, 60), (236, 196, 60)
-PLAYER, FACE = (206, 44, 52), (255, 226, 196)
+ICE = (214, 234, 246)
+CRACK = (168, 198, 220)
+WATER = (18, 46, 96)
+SHORE = (120, 160, 200)
+POLE = (70, 52, 30)
+FLAG = (20, 150, 60)
+MOUND = (236, 196, 60)
+PLAYER = (206, 44, 52)
+FACE = (255, 226, 196)
 
 DISCOUNT = 0.999
 """Discount factor per step, so that the shorter of two safe paths has the higher value."""
@@ -57,7 +63,8 @@ class FrozenLake(Game):
         super().__init__(render_size, render_mode)
         if not 2 <= size <= 16:
             raise BadInput(f"size={size} is out of range; use 2 to 16 rows and columns")
-        holes = size**2 // 4 if holes is None else holes
+        if holes is None:
+            holes = size**2 // 4
         most = size**2 // 2 if size > 2 else 1  # of four cells, one must lead around the corner
         if not 0 <= holes <= most:
             raise BadInput(f"holes={holes} is out of range for size={size}; use 0 to {most}")
@@ -65,10 +72,13 @@ class FrozenLake(Game):
             raise BadInput(
                 f"render_size={self.render_size} is too small for {size} rows; use at least {5 * size} pixels"
             )
-        self.size, self.holes_wanted, self.slippery = size, holes, slippery
+        self.size = size
+        self.slippery = slippery
+        self._hole_count = holes
         self._next_cell = _next_cells(size)
         self._holes: frozenset[int] = frozenset()
-        self._player, self._goal = 0, size**2 - 1
+        self._player = 0
+        self._goal = size**2 - 1
         self._values: np.ndarray | None = None
 
     def reset(
@@ -84,7 +94,7 @@ class FrozenLake(Game):
         """Sample start, goal and holes; returns true if there is a path between them of more than one step."""
         cells = [int(cell) for cell in self.np_random.permutation(self.size**2)]
         self._player, self._goal = cells[:2]
-        self._holes = frozenset(cells[2 : 2 + self.holes_wanted])
+        self._holes = frozenset(cells[2 : 2 + self._hole_count])
         is_next = self._goal in self._next_cell[:, self._player]
         return not is_next and bool(self._cell_values(slippery=False)[self._player] > 0)
 
@@ -126,7 +136,9 @@ class FrozenLake(Game):
         return {"player": place(self._player, self.size), "goal": place(self._goal, self.size)}
 
     def legal_actions(self) -> tuple[str, ...]:
-        return () if self._is_over() else self.action_names
+        if self._is_over():
+            return ()
+        return self.action_names
 
     def oracle(self) -> str | None:
         """Move with the highest probability of reaching the goal, by the shortest path; None if the game is over."""
@@ -134,20 +146,23 @@ class FrozenLake(Game):
             return None
         if self._values is None:
             self._values = self._cell_values(self.slippery)
-        after = self._action_values(self._values, self.slippery)[:, self._player]
-        return self.action_names[int(after.argmax())] if after.max() > 0 else None
+        values = self._action_values(self._values, self.slippery)[:, self._player]
+        if values.max() <= 0:  # no way leads to the goal
+            return None
+        return self.action_names[int(values.argmax())]
 
     def _cell_values(self, slippery: bool) -> np.ndarray:
         """Value iteration: probability of ending at the goal, discounted by `DISCOUNT` per step, float64[cells]."""
-        ends = np.zeros(self.size**2, bool)
-        ends[[self._goal, *self._holes]] = True
+        is_end = np.zeros(self.size**2, bool)
+        is_end[[self._goal, *self._holes]] = True
         values = np.zeros(self.size**2)
         values[self._goal] = 1
         for _ in range(MAX_SWEEPS):
-            better = np.where(ends, values, DISCOUNT * self._action_values(values, slippery).max(axis=0))
-            if np.abs(better - values).max() < 1e-9:
+            best = DISCOUNT * self._action_values(values, slippery).max(axis=0)
+            new_values = np.where(is_end, values, best)
+            if np.abs(new_values - values).max() < 1e-9:
                 break
-            values = better
+            values = new_values
         return values
 
     def _action_values(self, values: np.ndarray, slippery: bool) -> np.ndarray:
@@ -165,15 +180,20 @@ class FrozenLake(Game):
 def _next_cells(size: int) -> np.ndarray:
     """Cell that each move reaches from each cell: int[4, cells]."""
     rows, columns = np.divmod(np.arange(size**2), size)
-    inside = [
-        (np.clip(rows + down, 0, size - 1), np.clip(columns + right, 0, size - 1)) for down, right in MOVES.values()
-    ]
-    return np.array([row * size + column for row, column in inside])
+    next_cells = []
+    for down, right in MOVES.values():
+        # A step against the edge stays where it is.
+        next_rows = np.clip(rows + down, 0, size - 1)
+        next_columns = np.clip(columns + right, 0, size - 1)
+        next_cells.append(next_rows * size + next_columns)
+    return np.array(next_cells)
 
 
 def _sides(move: int) -> list[int]:
-    """Index of a move and of the two at right angles to it."""
-    return [0, 2, 3] if move == 0 else [1, 2, 3] if move == 1 else [move, 0, 1]
+    """Index of a move and of the two at right angles to it; 0 and 1 are up and down, 2 and 3 left and right."""
+    if move in (0, 1):
+        return [move, 2, 3]
+    return [move, 0, 1]
 
 
 TASK = Task(

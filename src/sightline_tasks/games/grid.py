@@ -52,17 +52,22 @@ class Board:
 
     def patch(self, cell: int, left: float, top: float, right: float, bottom: float, colour: Colour) -> None:
         """Fill a rectangle in a cell; its edges are given as fractions of the cell's side."""
-        (x, y), side = self._corner(cell), 1 / self._cells
+        x, y = self._corner(cell)
+        side = 1 / self._cells
         self._canvas.rectangle(x + left * side, y + top * side, x + right * side, y + bottom * side, colour)
 
     def disc(self, cell: int, radius: float, colour: Colour, centre: tuple[float, float] = (0.5, 0.5)) -> None:
         """Draw a filled circle; its radius and centre (x, y) are fractions of the cell's side."""
-        (x, y), side = self._corner(cell), 1 / self._cells
-        self._canvas.disc((x + centre[0] * side, y + centre[1] * side), radius * side * self._roundness, colour)
+        x, y = self._corner(cell)
+        side = 1 / self._cells
+        centre_x, centre_y = centre
+        middle = (x + centre_x * side, y + centre_y * side)
+        self._canvas.disc(middle, radius * side * self._roundness, colour)
 
     def polygon(self, cell: int, corners: list[tuple[float, float]], colour: Colour) -> None:
         """Fill a polygon in a cell; its corners (x, y) are fractions of the cell's side."""
-        (x, y), side = self._corner(cell), 1 / self._cells
+        x, y = self._corner(cell)
+        side = 1 / self._cells
         self._canvas.polygon([(x + right * side, y + down * side) for right, down in corners], colour)
 
     def pixels(self) -> np.ndarray:

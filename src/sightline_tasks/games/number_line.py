@@ -18,7 +18,9 @@ from sightline.envs.tasks import Task
 from sightline.errors import BadInput
 from sightline_tasks.drawing import Canvas
 
-PAPER, INK, FAINT = (255, 255, 255), (16, 16, 24), (110, 110, 122)
+PAPER = (255, 255, 255)
+INK = (16, 16, 24)
+FAINT = (110, 110, 122)
 LINE = (206, 208, 216)
 
 
@@ -59,7 +61,8 @@ class NumberLine(Game):
             raise BadInput(f"max_position={max_position} leaves no room to move; 1 is the least, 5 is usual")
         self.max_position = max_position
         self.legacy = legacy
-        self.current, self.target = 0, max_position
+        self.current = 0
+        self.target = max_position
         self._distance = max_position
         self._steps = 0
         self._mistakes = 0
@@ -75,12 +78,16 @@ class NumberLine(Game):
         return self._observation(), self._info(False)
 
     def _unequal_numbers(self) -> tuple[int, int]:
-        target, current = (int(number) for number in self.np_random.integers(0, self.max_position + 1, 2))
-        if self.legacy:
-            return ((target + 1) % self.max_position if target == current else target), current
-        while target == current:
-            target, current = (int(number) for number in self.np_random.integers(0, self.max_position + 1, 2))
+        target, current = self._two_numbers()
+        if self.legacy and target == current:
+            return (target + 1) % self.max_position, current
+        while target == current and not self.legacy:
+            target, current = self._two_numbers()
         return target, current
+
+    def _two_numbers(self) -> list[int]:
+        numbers: list[int] = self.np_random.integers(0, self.max_position + 1, 2).tolist()
+        return numbers
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         before = abs(self.target - self.current)
@@ -89,8 +96,13 @@ class NumberLine(Game):
         self._steps += 1
         now = abs(self.target - self.current)
         reached = now == 0
-        self._mistakes += now >= before
-        reward = 1.0 if reached else 0.0 if now < before else -1.0
+        is_closer = now < before
+        self._mistakes += not is_closer
+        reward = -1.0
+        if reached:
+            reward = 1.0
+        elif is_closer:
+            reward = 0.0
         out_of_time = not reached and self._steps >= 2 * self.max_position
         return self._observation(), reward, reached, out_of_time, self._info(reached)
 
@@ -118,7 +130,9 @@ class NumberLine(Game):
     def oracle(self) -> str | None:
         if self.current == self.target:
             return None
-        return "+" if self.current < self.target else "-"
+        if self.current < self.target:
+            return "+"
+        return "-"
 
     def caption(self) -> str:
         return f"The target number is {self.target} and the current number is {self.current}."

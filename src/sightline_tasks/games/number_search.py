@@ -13,6 +13,7 @@ number as the same token wherever it stands.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -37,19 +38,23 @@ class Pairing(NamedTuple):
 
 def pairings(numbers: Numbers) -> Iterator[tuple[Pairing, Numbers]]:
     """All that any two numbers make, without negative values, each with the numbers that are left then."""
-    seen: set[Pairing] = set()
-    for i in range(len(numbers)):
-        for j in range(i + 1, len(numbers)):
-            small, large = sorted((numbers[i], numbers[j]))
-            others = (*numbers[:i], *numbers[i + 1 : j], *numbers[j + 1 :])
-            made = [(large, "+", small, large + small), (large, "-", small, large - small)]
-            made += [(large, "*", small, large * small)]
-            made += [(large, "/", small, large / small)] if small else []
-            made += [(small, "/", large, small / large)] if large and small != large else []
-            for one in map(Pairing._make, made):
-                if one not in seen:
-                    seen.add(one)
-                    yield one, (*others, one.value)
+    repeated: set[Pairing] = set()  # hands with equal numbers offer the same pairing several times
+    for i, j in itertools.combinations(range(len(numbers)), 2):
+        small, large = sorted((numbers[i], numbers[j]))
+        remaining = (*numbers[:i], *numbers[i + 1 : j], *numbers[j + 1 :])
+        candidates = [
+            Pairing(large, "+", small, large + small),
+            Pairing(large, "-", small, large - small),
+            Pairing(large, "*", small, large * small),
+        ]
+        if small:
+            candidates.append(Pairing(large, "/", small, large / small))
+        if large and small != large:
+            candidates.append(Pairing(small, "/", large, small / large))
+        for pairing in candidates:
+            if pairing not in repeated:
+                repeated.add(pairing)
+                yield pairing, (*remaining, pairing.value)
 
 
 def reachable(numbers: Numbers, target: Fraction, plain: bool) -> bool:
@@ -61,7 +66,11 @@ def reachable(numbers: Numbers, target: Fraction, plain: bool) -> bool:
 def _reachable(numbers: Numbers, target: Fraction, plain: bool) -> bool:
     if len(numbers) == 1:
         return numbers[0] == target
-    return any(reachable(left, target, plain) for made, left in pairings(numbers) if not plain or is_plain(made.value))
+    for pairing, remaining in pairings(numbers):
+        is_allowed = not plain or is_plain(pairing.value)
+        if is_allowed and reachable(remaining, target, plain):
+            return True
+    return False
 
 
 def is_plain(number: Fraction) -> bool:
@@ -85,13 +94,16 @@ def attempt(
     plain = knows < len(numbers) or reachable(numbers, target, True)
     steps: list[tuple[Pairing, Numbers]] = []
     while len(numbers) > 1:
-        choices = [(made, left) for made, left in pairings(numbers) if is_plain(made.value) or not plain]
+        choices = list(pairings(numbers))
+        if plain:
+            choices = [choice for choice in choices if is_plain(choice[0].value)]
+        # Each further wish is dropped where no choice fulfils it.
         if len(numbers) <= knows:
-            choices = [(made, left) for made, left in choices if reachable(left, target, plain)] or choices
+            choices = [choice for choice in choices if reachable(choice[1], target, plain)] or choices
         if not steps:
-            choices = [(made, left) for made, left in choices if made not in tried] or choices
-        made, numbers = choices[int(chance.integers(len(choices)))]
-        steps.append((made, numbers))
+            choices = [choice for choice in choices if choice[0] not in tried] or choices
+        pairing, numbers = choices[int(chance.integers(len(choices)))]
+        steps.append((pairing, numbers))
     return steps
 
 
@@ -102,20 +114,25 @@ _RIGHT = _LOOSER | {"-": "+-", "/": "+-*/"}
 
 def formula(steps: Sequence[Pairing]) -> list[str]:
     """Tokens of the formula that combines numbers in these steps, with no more brackets than it needs."""
-    made: dict[Fraction, list[tuple[list[str], str]]] = {}
+    # Value -> formulas of earlier steps that have it and are not used yet, each with its outermost sign.
+    formulas: dict[Fraction, list[tuple[list[str], str]]] = {}
 
     def operand(number: Fraction, looser: str) -> list[str]:
-        tokens, sign = made[number].pop() if made.get(number) else ([str(number)], "")
-        return ["(", *tokens, ")"] if sign and sign in looser else tokens
+        if not formulas.get(number):
+            return [str(number)]  # a number of the hand
+        tokens, sign = formulas[number].pop()
+        if sign in looser:
+            return ["(", *tokens, ")"]
+        return tokens
 
     tokens: list[str] = []
     for left, sign, right, value in steps:
         tokens = [*operand(left, _LOOSER[sign]), sign, *operand(right, _RIGHT[sign])]
-        made.setdefault(value, []).append((tokens, sign))
+        formulas.setdefault(value, []).append((tokens, sign))
     return tokens
 
 
-def told(
+def search_in_words(
     numbers: Sequence[int], target: int, attempts: int, chance: np.random.Generator, skilled: bool = True
 ) -> tuple[str, list[str]]:
     """A search in words, and the tokens of the formula that it ends with: that of its last attempt.
@@ -129,27 +146,39 @@ def told(
             where the target can be made of what is left then, it is. Else all attempts are made at random. No two
             begin alike, as long as there is another way to begin.
     """
-    hand, goal = tuple(map(Fraction, numbers)), Fraction(target)
-    said: list[str] = []
+    hand = tuple(map(Fraction, numbers))
+    goal = Fraction(target)
+    sentences: list[str] = []
     tried: set[Pairing] = set()
-    steps: list[tuple[Pairing, Numbers]] = []
+    pairings_made: list[Pairing] = []
     for number in range(1, attempts + 1):
-        knows = 1 if not skilled else len(hand) if number == attempts else len(hand) - 1
+        knows = 1
+        if skilled:
+            is_last = number == attempts
+            knows = len(hand) if is_last else len(hand) - 1
         steps = attempt(hand, goal, chance, knows, tried)
-        tried.add(steps[0][0])
-        said.append(_listed(hand) + "".join(_in_words(made, left) for made, left in steps))
-        if steps[-1][0].value == goal:
+        pairings_made = [pairing for pairing, _ in steps]
+        tried.add(pairings_made[0])
+        sentences.append(_listed(hand) + "".join(_in_words(pairing, remaining) for pairing, remaining in steps))
+        if pairings_made[-1].value == goal:
             break
-    found = formula([made for made, _ in steps])
-    return f"{'; '.join(said)}; {''.join(found)}", found
+    tokens = formula(pairings_made)
+    return f"{'; '.join(sentences)}; {''.join(tokens)}", tokens
 
 
 def _listed(numbers: Numbers) -> str:
     return f"{' '.join(map(str, numbers))}: "
 
 
-def _in_words(made: Pairing, left: Numbers) -> str:
+def _in_words(pairing: Pairing, remaining: Numbers) -> str:
+    text = f"{_operand(pairing.left)} {pairing.sign} {_operand(pairing.right)} = {pairing.value}"
+    if len(remaining) > 1:
+        text += f" -> {_listed(remaining)}"
+    return text
+
+
+def _operand(number: Fraction) -> str:
     # 8 / (1/3) and not 8 / 1/3, which could be read as (8/1)/3
-    one, other = (f"({number})" if number.denominator > 1 else str(number) for number in (made.left, made.right))
-    text = f"{one} {made.sign} {other} = {made.value}"
-    return f"{text} -> {_listed(left)}" if len(left) > 1 else text
+    if number.denominator > 1:
+        return f"({number})"
+    return str(number)

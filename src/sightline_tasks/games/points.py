@@ -73,9 +73,9 @@ class PointsGame(Game):
     @property
     def free_numbers(self) -> list[int]:
         """Numbers that the formula has not used yet, sorted."""
-        return sorted(
-            (Counter(self.numbers) - Counter(int(token) for token in self.formula if token.isdigit())).elements()
-        )
+        used = Counter(int(token) for token in self.formula if token.isdigit())
+        free = Counter(self.numbers) - used
+        return sorted(free.elements())
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -89,12 +89,14 @@ class PointsGame(Game):
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         token = self.action_names[action]
-        reward, success, too_long = 0.0, False, len(self.formula) > self.max_tokens
+        reward = 0.0
+        success = False
+        too_long = len(self.formula) > self.max_tokens
         if too_long:
             reward = -1.0
         elif token == "=":
             self._closed = True
-            success = not self.free_numbers and value(self._written()) == self.target
+            success = not self.free_numbers and value(self._valid_tokens()) == self.target
             reward = 10.0 if success else -1.0
         elif token.isdigit() and int(token) not in self.free_numbers:
             self.formula.append(INVALID)
@@ -104,11 +106,13 @@ class PointsGame(Game):
             self.formula.append(token)
         return self._observation(), reward, self._closed, too_long, self._info(success)
 
-    def _written(self) -> list[str]:
+    def _valid_tokens(self) -> list[str]:
         return [token for token in self.formula if token != INVALID]
 
-    def _shown(self) -> list[str]:
-        return [*self.formula, "="] if self._closed else self.formula
+    def _visible_tokens(self) -> list[str]:
+        if self._closed:
+            return [*self.formula, "="]
+        return self.formula
 
     def text(self) -> str:
         signs = [name for name in self.action_names if name != "=" and not name.isdigit()]
@@ -116,7 +120,7 @@ class PointsGame(Game):
             f"The picture shows {len(self.cards)} playing cards and, below them, a formula. "
             f"Write a formula that makes {self.target} out of the numbers of all the cards, each used exactly once. "
             f"One number or one of {' '.join(signs)} is added at a time, and = closes the finished formula. "
-            f"{self._values_in_words()}\nFormula so far: {''.join(self._shown()) or 'empty'}"
+            f"{self._values_in_words()}\nFormula so far: {''.join(self._visible_tokens()) or 'empty'}"
         )
 
     def _values_in_words(self) -> str:
@@ -136,12 +140,13 @@ class PointsGame(Game):
 
     def _is_legal(self, name: str, free: list[int]) -> bool:
         if name == "=":
-            return not free and value(self._written()) is not None and len(self.formula) <= self.max_tokens
+            return not free and value(self._valid_tokens()) is not None and len(self.formula) <= self.max_tokens
         if name.isdigit():
             if int(name) not in free:
                 return False
             free.remove(int(name))
-        after = read([*self._written(), name])
+        after = read([*self._valid_tokens(), name])
+        # A sign after which no number is left would never be followed by one.
         if after is None or (not free and expects_operand(after)):
             return False
         return len(self.formula) + 1 + tokens_to_close(after, len(free)) <= self.max_tokens
@@ -151,20 +156,25 @@ class PointsGame(Game):
             return None
         signs = "".join(name for name in self.action_names if name in "+-*/()")
         room = self.max_tokens - len(self.formula)
-        found = completion(self._written(), self.free_numbers, self.target, signs, room) if room >= 0 else None
-        return None if found is None else (*found, "=")[0]
+        if room < 0:
+            return None
+        tokens = completion(self._valid_tokens(), self.free_numbers, self.target, signs, room)
+        if tokens is None:
+            return None
+        return (*tokens, "=")[0]
 
     def caption(self) -> str:
-        written = " ".join(self._shown())
-        formula = f"the formula {written}" if written else "no formula yet"
+        tokens = self._visible_tokens()
+        formula = f"the formula {' '.join(tokens)}" if tokens else "no formula yet"
         return f"On the table lie {cards_in_words(self.cards)}; below them stands {formula}."
 
     def draw(self) -> np.ndarray:
-        key = type(self), self.render_size, tuple(self.cards), tuple(self._shown())
+        key = type(self), self.render_size, tuple(self.cards), tuple(self._visible_tokens())
         if key not in _picture_cache:
             canvas = Canvas(self.render_size, TABLE)
             self.lay_out(canvas)
             _picture_cache[key] = canvas.pixels()
+            # The oldest goes; a copy is given away, so that nobody draws into the cache.
             if len(_picture_cache) > PICTURE_CACHE_SIZE:
                 _picture_cache.popitem(last=False)
         return _picture_cache[key].copy()
@@ -176,12 +186,12 @@ class PointsGame(Game):
     def draw_row(self, canvas: Canvas, top: float, height: float, gap: float) -> None:
         """Draw the cards side by side over the whole width."""
         width = (1 - gap) / len(self.cards) - gap
-        for place, card in enumerate(self.cards):
-            draw_card(canvas, card, gap + place * (width + gap), top, width, height)
+        for index, card in enumerate(self.cards):
+            draw_card(canvas, card, gap + index * (width + gap), top, width, height)
 
     def draw_formula(self, canvas: Canvas, top: float, bottom: float, size: float) -> None:
         """Write the formula between two heights, on as many lines as it needs, in capitals of at most `size`."""
-        tokens = self._shown()
+        tokens = self._visible_tokens()
         if not tokens:
             canvas.rectangle(0.05, bottom - 0.03, 0.95, bottom - 0.02, DIM)
             return
@@ -189,8 +199,8 @@ class PointsGame(Game):
         while len(lines) * 1.5 * size > bottom - top:
             size *= 0.9
             lines = _wrapped(tokens, canvas, size)
-        for place, line in enumerate(lines):
-            y = (top + bottom) / 2 + 1.5 * size * (place - (len(lines) - 1) / 2)
+        for index, line in enumerate(lines):
+            y = (top + bottom) / 2 + 1.5 * size * (index - (len(lines) - 1) / 2)
             canvas.text((0.5, y), line, size, PALE, width=0.94)
 
     def _info(self, success: bool) -> dict[str, Any]:

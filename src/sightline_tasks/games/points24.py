@@ -13,7 +13,7 @@ from sightline.errors import BadInput
 from sightline_tasks.drawing import Canvas
 from sightline_tasks.games.cards import RANKS, Card, any_suit
 from sightline_tasks.games.formulas import solvable
-from sightline_tasks.games.number_search import told
+from sightline_tasks.games.number_search import search_in_words
 from sightline_tasks.games.points import PointsGame
 
 MAX_DEALS = 1000
@@ -79,11 +79,14 @@ class Points24(PointsGame):
         return first
 
     def number(self, card: Card) -> int:
-        return min(card.number, 10) if self.faces_as_10 else card.number
+        if self.faces_as_10:
+            return min(card.number, 10)
+        return card.number
 
     def deal(self) -> list[Card]:
         for _ in range(MAX_DEALS):
-            cards = [any_suit(RANKS[int(rank)], self.np_random) for rank in self.np_random.integers(0, len(RANKS), 4)]
+            ranks = self.np_random.integers(0, len(RANKS), 4)
+            cards = [any_suit(RANKS[int(rank)], self.np_random) for rank in ranks]
             numbers = [self.number(card) for card in cards]
             if self.held_out is not None and self.held_out != is_held_out(numbers):
                 continue
@@ -97,9 +100,11 @@ class Points24(PointsGame):
         """A search for any formula, as long as none is begun; then the formula that is being written."""
         if not self.formula and solvable(self.numbers, self.target):
             attempts = int(self._chance.integers(1, MOST_ATTEMPTS + 1))
-            said, self._plan = told(self.numbers, self.target, attempts, self._chance)
-            return said
-        return "".join(self._plan) if self._follows_plan() else None
+            search, self._plan = search_in_words(self.numbers, self.target, attempts, self._chance)
+            return search
+        if not self._follows_plan():
+            return None
+        return "".join(self._plan)
 
     def oracle(self) -> str | None:
         if self._follows_plan() and not self._closed:

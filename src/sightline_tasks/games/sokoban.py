@@ -17,9 +17,15 @@ from sightline.envs.tasks import Task
 from sightline.errors import BadInput
 from sightline_tasks.games.grid import HOW_PLACES_ARE_SAID, MOVES, Board, place, places
 
-FLOOR, WALL, JOINT = (230, 224, 208), (92, 70, 62), (176, 160, 140)
-TARGET, BOX, PLANK, HOME = (214, 40, 46), (190, 126, 52), (132, 82, 28), (60, 150, 70)
-PLAYER, EYE = (38, 84, 196), (255, 255, 255)
+FLOOR = (230, 224, 208)
+WALL = (92, 70, 62)
+JOINT = (176, 160, 140)
+TARGET = (214, 40, 46)
+BOX = (190, 126, 52)
+PLANK = (132, 82, 28)
+HOME = (60, 150, 70)
+PLAYER = (38, 84, 196)
+EYE = (255, 255, 255)
 
 INNER_WALLS = 0.15
 """Probability that an inner cell is a wall."""
@@ -76,7 +82,9 @@ class Sokoban(Game):
             )
         if search_limit < 1:
             raise BadInput("search_limit must be at least 1")
-        self.size, self.boxes_wanted, self.search_limit = size, boxes, search_limit
+        self.size = size
+        self.search_limit = search_limit
+        self._box_count = boxes
         self._offsets = {name: row * size + column for name, (row, column) in MOVES.items()}
         self._walls: frozenset[int] = frozenset()
         self._targets: frozenset[int] = frozenset()
@@ -94,7 +102,7 @@ class Sokoban(Game):
                 self._state = starts[int(self.np_random.integers(len(starts)))]
                 return self._observation(), self._info(False)
         raise BadInput(
-            f"search_limit={self.search_limit} is too low to find a level of size {self.size} with {self.boxes_wanted} "
+            f"search_limit={self.search_limit} is too low to find a level of size {self.size} with {self._box_count} "
             "boxes; the default is 20000"
         )
 
@@ -105,31 +113,40 @@ class Sokoban(Game):
             Possible start states: no box on a target, and solvable in at most `MAX_SOLUTION` moves. May be empty.
         """
         floor = self._draw_floor()
-        if len(floor) < 2 * self.boxes_wanted + 1:
+        # Room for the boxes, their targets and the player.
+        if len(floor) < 2 * self._box_count + 1:
             return []
         self._walls = frozenset(range(self.size**2)) - frozenset(floor)
-        chosen = self.np_random.choice(len(floor), self.boxes_wanted, replace=False)
-        self._targets = frozenset(floor[int(i)] for i in chosen)
+        indices = self.np_random.choice(len(floor), self._box_count, replace=False)
+        self._targets = frozenset(floor[int(index)] for index in indices)
         self._distances, self._search_complete = self._play_backwards(floor)
-        return [s for s, moves in self._distances.items() if moves <= MAX_SOLUTION and not s[1] & self._targets]
+        starts = []
+        for state, moves in self._distances.items():
+            _, boxes = state
+            if moves <= MAX_SOLUTION and not boxes & self._targets:
+                starts.append(state)
+        return starts
 
     def _draw_floor(self) -> list[int]:
         """Floor cells: the largest connected area of inner cells that are not walls."""
-        inside = [row * self.size + column for row in range(1, self.size - 1) for column in range(1, self.size - 1)]
-        is_open = self.np_random.random(len(inside)) >= INNER_WALLS
-        free = {cell for cell, is_free in zip(inside, is_open, strict=True) if is_free}
+        inner: list[int] = []
+        for row in range(1, self.size - 1):
+            inner += range(row * self.size + 1, (row + 1) * self.size - 1)
+        is_open = self.np_random.random(len(inner)) >= INNER_WALLS
+        free = {cell for cell, is_free in zip(inner, is_open, strict=True) if is_free}
+        # Flood fill, area by area.
         areas: list[set[int]] = [set()]
         while free:
+            area = set()
             edge = [min(free)]
-            areas.append(set())
             while edge:
                 cell = edge.pop()
                 if cell in free:
                     free.remove(cell)
-                    areas[-1].add(cell)
+                    area.add(cell)
                     edge += [cell + offset for offset in self._offsets.values()]
-        largest = max(areas, key=len)
-        return sorted(largest)
+            areas.append(area)
+        return sorted(max(areas, key=len))
 
     def _play_backwards(self, floor: list[int]) -> tuple[dict[State, int], bool]:
         """Breadth-first search in reverse from the solved states.
@@ -145,26 +162,35 @@ class Sokoban(Game):
         while queue and len(distances) < self.search_limit:
             player, boxes = state = queue.popleft()
             for offset in self._offsets.values():
-                before, ahead = player - offset, player + offset
+                before = player - offset
+                ahead = player + offset
                 if before in self._walls or before in boxes:
                     continue
-                pulled = [boxes - {ahead} | {player}] if ahead in boxes else []
-                for known in ((before, b) for b in (boxes, *pulled)):
-                    if known not in distances:
-                        distances[known] = distances[state] + 1
-                        queue.append(known)
+                predecessors = [(before, boxes)]
+                if ahead in boxes:
+                    predecessors.append((before, boxes - {ahead} | {player}))
+                for predecessor in predecessors:
+                    if predecessor not in distances:
+                        distances[predecessor] = distances[state] + 1
+                        queue.append(predecessor)
         return distances, not queue
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        at_home = len(self._state[1] & self._targets)
+        before = self._boxes_on_targets()
         self._state = self._after(self._state, self._offsets[self.action_names[action]])
-        gained = len(self._state[1] & self._targets) - at_home
+        gained = self._boxes_on_targets() - before
         solved = self._is_solved()
         return self._observation(), -0.1 + gained + 10 * solved, solved, False, self._info(solved)
 
+    def _boxes_on_targets(self) -> int:
+        _, boxes = self._state
+        return len(boxes & self._targets)
+
     def _after(self, state: State, offset: int) -> State:
+        """State after a step: the same one, if a wall or a box is in the way."""
         player, boxes = state
-        ahead, beyond = player + offset, player + 2 * offset
+        ahead = player + offset
+        beyond = player + 2 * offset
         if ahead in self._walls:
             return state
         if ahead not in boxes:
@@ -174,7 +200,8 @@ class Sokoban(Game):
         return ahead, boxes - {ahead} | {beyond}
 
     def _is_solved(self) -> bool:
-        return self._state[1] == self._targets
+        _, boxes = self._state
+        return boxes == self._targets
 
     def text(self) -> str:
         return (
@@ -193,8 +220,9 @@ class Sokoban(Game):
             board.square(cell, TARGET, 0.08)
             board.square(cell, FLOOR, 0.2)
         for cell in boxes:
-            board.square(cell, PLANK, 0.14 if cell not in self._targets else 0.2)
-            board.square(cell, HOME if cell in self._targets else BOX, 0.26)
+            on_target = cell in self._targets
+            board.square(cell, PLANK, 0.2 if on_target else 0.14)
+            board.square(cell, HOME if on_target else BOX, 0.26)
         board.disc(player, 0.29, PLAYER)
         board.disc(player, 0.07, EYE, (0.39, 0.44))
         board.disc(player, 0.07, EYE, (0.61, 0.44))
@@ -209,7 +237,9 @@ class Sokoban(Game):
         }
 
     def legal_actions(self) -> tuple[str, ...]:
-        return () if self._is_solved() else self.action_names
+        if self._is_solved():
+            return ()
+        return self.action_names
 
     def oracle(self) -> str | None:
         """First move of a shortest solution; None if the level is solved, or can no longer be solved.
@@ -219,7 +249,8 @@ class Sokoban(Game):
         """
         if self._is_solved():
             return None
-        if self._state not in self._distances and (self._search_complete or not self._search_known_state()):
+        # A state that is not among those of a complete search cannot be solved.
+        if self._state not in self._distances and (self._search_complete or not self._search_forward()):
             return None
         nearer = self._distances[self._state] - 1
         for name, offset in self._offsets.items():
@@ -227,7 +258,7 @@ class Sokoban(Game):
                 return name
         raise AssertionError("a state that can be solved has a move towards it")
 
-    def _search_known_state(self) -> bool:
+    def _search_forward(self) -> bool:
         """Search forward from the present state for one whose distance is known, and record the distances on the path.
 
         Returns:
@@ -243,7 +274,9 @@ class Sokoban(Game):
                     continue
                 came_from[reached] = state
                 if reached in self._distances:
-                    moves, back = self._distances[reached], came_from[reached]
+                    # Walk the path back to the present state.
+                    moves = self._distances[reached]
+                    back = came_from[reached]
                     while back is not None:
                         moves += 1
                         self._distances[back] = moves
@@ -254,7 +287,11 @@ class Sokoban(Game):
 
     def caption(self) -> str:
         last = self.size - 1
-        inner = [cell for cell in self._walls if all(0 < at < last for at in divmod(cell, self.size))]
+        inner = []
+        for cell in self._walls:
+            row, column = divmod(cell, self.size)
+            if 0 < row < last and 0 < column < last:
+                inner.append(cell)
         facts = self.facts()
         return (
             f"Player: {facts['player']}. Boxes: {facts['boxes']}. Targets: {facts['targets']}. "

@@ -14,7 +14,7 @@ from sightline_tasks.household.files import FILE, read_game
 from sightline_tasks.household.goals import KINDS, Goal, expert, find_target
 from sightline_tasks.household.pictures import draw_world
 from sightline_tasks.household.scenes import LAYOUTS, SEEN, Layouts, Scene, draw_game, kind_of, room_of, scenes
-from sightline_tasks.household.world import NOTHING_HAPPENS, Household, Thing, World
+from sightline_tasks.household.world import NOTHING_HAPPENS, Household, Place, Thing, World
 
 RULES = (
     "You are in a house and can go to furniture and appliances, open and close them, take one thing at a time and move "
@@ -73,28 +73,35 @@ class HouseholdGame(Game):
         render_mode: str | None = "rgb_array",
     ) -> None:
         super().__init__(render_size, render_mode)
-        given = (tasks,) if isinstance(tasks, str) else tuple(tasks or KINDS)
-        self._tasks = tuple(one_of("tasks", task, KINDS) for task in given)
+        if isinstance(tasks, str):
+            tasks = (tasks,)
+        self._tasks = tuple(one_of("tasks", task, KINDS) for task in tasks or KINDS)
         if sliced:
             self._tasks = tuple(task for task in self._tasks if task != "look_at_obj_in_light")
             if not self._tasks:
                 raise BadInput("sliced: no room has both a knife and a lamp; leave out look_at_obj_in_light")
-        self.held_out, self.sliced, self.words, self.shaped, self.recall = held_out, sliced, words, shaped, recall
+        self.held_out = held_out
+        self.sliced = sliced
+        self.words = words
+        self.shaped = shaped
+        self.recall = recall
         self.layouts = one_of("layouts", layouts, LAYOUTS)
         if rooms < 1 or (rooms != SEEN and layouts != "own"):
             raise BadInput(f"rooms={rooms}: say 1 or more, with layouts=own; there are 24 floor plans of each kind")
         self._rooms = rooms
         for task in self._tasks:
             if not scenes(held_out, task, sliced, layouts, rooms):
-                raise BadInput(
-                    f"{task}: no {'room' if layouts == 'own' else 'floor plan'} allows it; leave it out of tasks"
-                )
-        self._files = [] if games is None else _game_files(Path(games))
+                room = "room" if layouts == "own" else "floor plan"
+                raise BadInput(f"{task}: no {room} allows it; leave it out of tasks")
+        self._files: list[Path] = []
+        if games is not None:
+            self._files = _game_files(Path(games))
         self._scene: Scene | None = None
         self.goal = Goal("pick_and_place_simple", "", "")
         self.world = World(Household({}, {}, {}, {}))
-        self.sentence, self._answer = "", ""
-        self._been: set[str] = set()
+        self.sentence = ""
+        self._answer = ""
+        self._visited: set[str] = set()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -110,82 +117,110 @@ class HouseholdGame(Game):
         self.world = World(household)
         sentences = self.goal.sentences
         self.sentence = sentences[int(self.np_random.integers(len(sentences)))]
-        self._answer, self._been = self.world.introduction(), {place.name for place in self.world.here}
+        self._answer = self.world.introduction()
+        self._visited = {place.name for place in self.world.here}
         return self._observation(), self._info(self.goal.is_done(self.world))
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         before = self.goal.conditions(self.world)
-        self._answer = self.world.do(str(action) if self.words else self._whole_command(str(action)))
-        self._been |= {place.name for place in self.world.here}
+        command = str(action)
+        if not self.words:
+            command = self._whole_command(command)
+        self._answer = self.world.do(command)
+        self._visited |= {place.name for place in self.world.here}
         after = self.goal.conditions(self.world)
         done = after == 1.0
         reward = after - before if self.shaped else float(done)
         return self._observation(), reward, done, False, self._info(done)
 
     def text(self) -> str:
-        answer = f"\n{self._answer}" if self.words else ""
-        # What is left rather than what is done with: choosing is then reading off.
-        recalled = f"\nYou have not been at: {', '.join(self.not_been()) or 'nothing'}." if self.recall else ""
-        return f"{RULES}Your task is to: {self.sentence}.{answer}{recalled}"
+        text = f"{RULES}Your task is to: {self.sentence}."
+        if self.words:
+            text += f"\n{self._answer}"
+        if self.recall:
+            # The places that remain rather than those that are done with: choosing is then reading off.
+            text += f"\nYou have not been at: {', '.join(self.unvisited()) or 'nothing'}."
+        return text
 
-    def not_been(self) -> list[str]:
+    def unvisited(self) -> list[str]:
         """Places where the agent has not been yet, in the order in which they are listed."""
-        return [name for name in self.world.household.places if name not in self._been]
+        return [name for name in self.world.household.places if name not in self._visited]
 
     def thoughts(self) -> str | None:
         """Where to look next, if nothing better is known: the first place where the agent has not been."""
-        return f"not seen yet: {next(iter(self.not_been()), 'nothing')}" if self.recall else None
+        if not self.recall:
+            return None
+        return f"not seen yet: {next(iter(self.unvisited()), 'nothing')}"
 
     def draw(self) -> Any:
         return draw_world(self.world, self.render_size)
 
     def facts(self) -> dict[str, str]:
-        world, things = self.world, self.world.household.things
-        doors = [
-            f"{place.name}{(', open' if place.name in world.opened else ', closed') if place.openable else ''}"
-            for place in world.here
-        ]
-        held = None if world.held is None else things[world.held]
-        kind, is_here = find_target(world, self.goal)
+        things = self.world.household.things
+        places = [self._describe_place(place) for place in self.world.here]
+        contents = [self._describe_thing(things[name]) for name in self.world.in_sight()]
+        holding = "nothing"
+        if self.world.held is not None:
+            holding = self._describe_thing(things[self.world.held])
+        kind, is_here = find_target(self.world, self.goal)
+        whereabouts = "here" if is_here else "elsewhere"
         return {
-            "place": "; ".join(doors) or "middle of the room",
-            "contents": ", ".join(self._described(things[name]) for name in world.in_sight()) or "nothing",
-            "holding": "nothing" if held is None else self._described(held),
-            "target": f"{kind}, {'here' if is_here else 'elsewhere'}",
+            "place": "; ".join(places) or "middle of the room",
+            "contents": ", ".join(contents) or "nothing",
+            "holding": holding,
+            "target": f"{kind}, {whereabouts}",
         }
 
-    def _described(self, thing: Thing) -> str:
-        world = self.world
-        states = [state for state in ("hot", "cool", "clean", "sliced") if thing.name in world.states[state]]
-        return " ".join([*states, *(["lit"] if thing.name in world.states["toggled"] else []), thing.kind])
+    def _describe_place(self, place: Place) -> str:
+        if not place.openable:
+            return place.name
+        if place.name in self.world.opened:
+            return f"{place.name}, open"
+        return f"{place.name}, closed"
+
+    def _describe_thing(self, thing: Thing) -> str:
+        words = [state for state in ("hot", "cool", "clean", "sliced") if thing.name in self.world.states[state]]
+        if thing.name in self.world.states["toggled"]:
+            words.append("lit")
+        return " ".join([*words, thing.kind])
 
     def legal_actions(self) -> tuple[str, ...]:
         if self.goal.is_done(self.world):
             return ()
-        return tuple(self.world.commands()) if self.words else self._short_commands()
+        if self.words:
+            return tuple(self.world.commands())
+        return self._short_commands()
 
     def oracle(self) -> str | None:
         command = expert(self.world, self.goal)
-        return command if command is None or self.words else self.shortened(command)
+        if command is None or self.words:
+            return command
+        return self.shortened(command)
 
     def caption(self) -> str:
         facts = self.facts()
         return f"You are at: {facts['place']}. There you see: {facts['contents']}. You hold: {facts['holding']}."
 
     def _info(self, success: bool) -> dict[str, Any]:
-        known = {"kind": self.goal.task, "conditions": self.goal.conditions(self.world)}
-        return super()._info(success) | known
+        info = super()._info(success)
+        info["kind"] = self.goal.task
+        info["conditions"] = self.goal.conditions(self.world)
+        return info
 
     # -- short commands --------------------------------------------------------------------------------------------
 
     def _short_commands(self) -> tuple[str, ...]:
         household = self.world.household
-        # What a room of this kind can have, whatever is there now: a list of what is there would tell it.
-        room = None if self._scene is None else room_of(self._scene)
-        kinds = sorted({thing.kind for thing in household.things.values()} if room is None else room.things)
-        doing = ["clean", "close", "cool", "heat", "open", "put", "use"]
-        slicing = [f"slice {self.goal.thing}"] if self.goal.sliced else []
-        return (*doing, *slicing, *(f"take {kind}" for kind in kinds), *(f"go to {name}" for name in household.places))
+        kinds = {thing.kind for thing in household.things.values()}
+        if self._scene is not None:
+            # What a room of this kind can have, whatever is there now: a list of what is there would tell it.
+            kinds = set(room_of(self._scene).things)
+        commands = ["clean", "close", "cool", "heat", "open", "put", "use"]
+        if self.goal.sliced:
+            commands.append(f"slice {self.goal.thing}")
+        commands += [f"take {kind}" for kind in sorted(kinds)]
+        commands += [f"go to {name}" for name in household.places]
+        return tuple(commands)
 
     def _whole_command(self, short: str) -> str:
         """The command that a short one stands for in this state; one that means nothing if there is none.
@@ -194,9 +229,14 @@ class HouseholdGame(Game):
         """
         if short not in self._short_commands():
             return NOTHING_HAPPENS
-        meant = [command for command in self.world.commands() if self.shortened(command) == short]
-        best = expert(self.world, self.goal) if len(meant) > 1 else None
-        return best if best in meant else next(iter(meant), NOTHING_HAPPENS)
+        candidates = [command for command in self.world.commands() if self.shortened(command) == short]
+        if not candidates:
+            return NOTHING_HAPPENS
+        if len(candidates) > 1:
+            best = expert(self.world, self.goal)
+            if best in candidates:
+                return best
+        return candidates[0]
 
     def shortened(self, command: str) -> str:
         """`take mug 2 from shelf 1` -> `take mug`, and so on."""
@@ -205,7 +245,9 @@ class HouseholdGame(Game):
             return "put"
         if verb in ("take", "slice"):
             return f"{verb} {kind_of(rest.partition(' from ')[0].partition(' with ')[0])}"
-        return command if verb == "go" else verb
+        if verb == "go":
+            return command
+        return verb
 
 
 def _game_files(place: Path) -> list[Path]:
@@ -214,7 +256,9 @@ def _game_files(place: Path) -> list[Path]:
     Raises:
         BadInput: there are none, or the first is no game.
     """
-    files = [place] if place.is_file() else sorted(place.rglob(FILE))
+    files = [place]
+    if not place.is_file():
+        files = sorted(place.rglob(FILE))
     if not files:
         raise BadInput(f"games: there is no {FILE} in '{place}'; say a folder of ALFWorld's data")
     read_game(files[0])

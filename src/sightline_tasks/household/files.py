@@ -39,6 +39,22 @@ STATES = {"isclean": "clean", "ishot": "hot", "iscool": "cool", "issliced": "sli
 """Fact -> state."""
 _WITHOUT_EFFECT = {"moveable", "ison", "checked", "examined", "full", "wasinreceptacle", "isreceptacleobjectfull"}
 """Facts that no rule of ALFWorld's domain reads."""
+_FACTS = {
+    "receptacletype",
+    "objecttype",
+    "receptacleatlocation",
+    "objectatlocation",
+    "inreceptacle",
+    "atlocation",
+    "cancontain",
+    "openable",
+    "opened",
+    "inreceptacleobject",
+    *ABILITIES,
+    *STATES,
+    *_WITHOUT_EFFECT,
+}
+"""All facts of ALFWorld's domain."""
 
 Expression = str | list[Any]
 
@@ -72,8 +88,10 @@ def of_problem(problem: str) -> tuple[Household, Goal]:
     """
     if not isinstance(problem, str):
         raise BadInput("pddl_problem is not a text")
-    listed = [part for part in _parse(problem)[1:] if isinstance(part, list) and part]
-    parts = {part[0]: part[1:] for part in listed if isinstance(part[0], str)}
+    parts = {}  # such as ":init" -> its facts
+    for part in _parse(problem)[1:]:
+        if isinstance(part, list) and part and isinstance(part[0], str):
+            parts[part[0]] = part[1:]
     for name in (":objects", ":init", ":goal"):
         if name not in parts:
             raise BadInput(f"the problem has no ({name} …)")
@@ -88,9 +106,13 @@ def of_problem(problem: str) -> tuple[Household, Goal]:
 
 
 def _household(types: dict[str, str], facts: dict[str, list[list[str]]]) -> Household:
-    known = {"receptacletype", "objecttype", "receptacleatlocation", "objectatlocation", "inreceptacle", "atlocation"}
-    known |= {"cancontain", "openable", "opened", "inreceptacleobject", *ABILITIES, *STATES, *_WITHOUT_EFFECT}
-    unknown = sorted(set(facts) - known)
+    """The household that the first facts describe.
+
+    Args:
+        types: identifier -> type.
+        facts: name of a fact -> the arguments of each such fact.
+    """
+    unknown = sorted(set(facts) - _FACTS)
     if unknown:
         raise BadInput(f"the fact '{unknown[0]}' is unknown; games of ALFWorld are read, with its domain of 2020")
     names = names_of(types)
@@ -101,46 +123,47 @@ def _household(types: dict[str, str], facts: dict[str, list[list[str]]]) -> Hous
                 raise BadInput(f"the fact '{fact}' has {len(arguments)} arguments instead of 2")
             yield arguments[0], arguments[1]
 
-    def ones(fact: str) -> set[str]:
+    def first_arguments(fact: str) -> set[str]:
         return {arguments[0] for arguments in facts.get(fact, ()) if arguments}
 
-    spots, kinds = dict(pairs("receptacleatlocation")), dict(pairs("receptacletype"))
-    openable, thing_kinds = ones("openable"), dict(pairs("objecttype"))
-    able = {identifier: set[str]() for identifier in types}
+    def names_with(fact: str) -> frozenset[str]:
+        return frozenset(names[identifier] for identifier in first_arguments(fact) if identifier in names)
+
+    # Places and things, in the order of their identifiers, in which sentences list them.
+    spots = dict(pairs("receptacleatlocation"))
+    place_kinds = dict(pairs("receptacletype"))
+    thing_kinds = dict(pairs("objecttype"))
+    openable = first_arguments("openable")
+    abilities = {identifier: set[str]() for identifier in types}
     for fact, ability in ABILITIES.items():
-        for identifier in ones(fact):
-            able.setdefault(identifier, set()).add(ability)
-    in_order = sorted(names)
-    places = {
-        names[key]: Place(names[key], _kind(kinds.get(key, "")), spots[key], key in openable)
-        for key in in_order
-        if types[key] == "receptacle" and key in spots
-    }
-    things = {
-        names[key]: Thing(names[key], _kind(thing_kinds.get(key, "")), frozenset(able[key]))
-        for key in in_order
-        if types[key] == "object" and key in thing_kinds
-    }
+        for identifier in first_arguments(fact):
+            abilities.setdefault(identifier, set()).add(ability)
+    places: dict[str, Place] = {}
+    things: dict[str, Thing] = {}
+    for identifier in sorted(names):
+        name = names[identifier]
+        if types[identifier] == "receptacle" and identifier in spots:
+            kind = _kind(place_kinds.get(identifier, ""))
+            places[name] = Place(name, kind, spots[identifier], identifier in openable)
+        if types[identifier] == "object" and identifier in thing_kinds:
+            things[name] = Thing(name, _kind(thing_kinds[identifier]), frozenset(abilities[identifier]))
+
+    # What is where, and what fits where.
     inside = {names[thing]: names[place] for thing, place in pairs("inreceptacle") if thing in names and place in names}
-    vessels: dict[str, list[str]] = defaultdict(list)
+    inside = {thing: place for thing, place in inside.items() if thing in things and place in places}
+    vessels: dict[str, tuple[str, ...]] = {}
     for inner, outer in sorted(pairs("inreceptacleobject")):
         if inner in names and outer in names:
-            vessels[names[outer]].append(names[inner])
-    fits: dict[str, set[str]] = defaultdict(set)
+            vessels[names[outer]] = (*vessels.get(names[outer], ()), names[inner])
+    fits: dict[str, frozenset[str]] = {}
     for place, thing in pairs("cancontain"):
-        fits[_kind(place)].add(_kind(thing))
+        fits[_kind(place)] = fits.get(_kind(place), frozenset()) | {_kind(thing)}
     starts = [spot for _, spot in pairs("atlocation")]
     if len(starts) != 1:
         raise BadInput(f"the agent is at {len(starts)} locations")
+    states = {state: names_with(fact) for fact, state in STATES.items()}
     return Household(
-        things,
-        places,
-        {place: frozenset(kinds) for place, kinds in fits.items()},
-        {thing: place for thing, place in inside.items() if thing in things and place in places},
-        starts[0],
-        frozenset(names[key] for key in ones("opened") if key in names),
-        {state: frozenset(names[key] for key in ones(fact) if key in names) for fact, state in STATES.items()},
-        {vessel: tuple(contents) for vessel, contents in vessels.items()},
+        things, places, fits, inside, start=starts[0], opened=names_with("opened"), states=states, vessels=vessels
     )
 
 
@@ -158,11 +181,11 @@ def names_of(identifiers: Iterable[str]) -> dict[str, str]:
         if "_bar_" in identifier:
             kind = identifier.split("_bar_", 1)[0]
             kinds[identifier] = kind + ("basin" if "basin" in identifier else "")
-    left = Counter(kinds.values())
+    number = Counter(kinds.values())  # of the next one of a kind
     names = {}
     for identifier, kind in kinds.items():
-        names[identifier] = f"{kind} {left[kind]}"
-        left[kind] -= 1
+        names[identifier] = f"{kind} {number[kind]}"
+        number[kind] -= 1
     return names
 
 
@@ -176,43 +199,46 @@ def _kind(type_name: str) -> str:
 
 def _goal(parts: list[Expression]) -> Goal:
     """Recognise one of ALFWorld's goals by the facts that it asks for."""
-    wanted: dict[str, list[list[str]]] = defaultdict(list)
+    facts: dict[str, list[list[str]]] = defaultdict(list)  # name -> arguments of each such fact
     for fact in _facts(parts):
-        wanted[fact[0]].append(fact[1:])
-    things = {arguments[-1] for arguments in wanted["objecttype"]}
-    places = {_kind(arguments[-1]) for arguments in wanted["receptacletype"]}
-    sliced, states = "issliced" in wanted, [state for fact, state in STATES.items() if fact in wanted]
-    changes = [state for state in states if state in ("clean", "hot", "cool")]
+        facts[fact[0]].append(fact[1:])
+    things = {arguments[-1] for arguments in facts["objecttype"]}
+    places = {_kind(arguments[-1]) for arguments in facts["receptacletype"]}
+    sliced = "issliced" in facts
+    changes = [state for fact, state in STATES.items() if fact in facts and state in ("clean", "hot", "cool")]
     try:
-        if "holds" in wanted:
-            (lamp,) = {a[-1] for a in wanted["objecttype"] if a[0] in {b[0] for b in wanted["toggleable"]}}
+        # Each unpacking asks for exactly one; a goal with more or fewer is none of the six.
+        if "holds" in facts:
+            lit_variables = {arguments[0] for arguments in facts["toggleable"]}
+            (lamp,) = {arguments[-1] for arguments in facts["objecttype"] if arguments[0] in lit_variables}
             (thing,) = things - {lamp}
             return Goal("look_at_obj_in_light", _kind(thing), lamp=_kind(lamp), sliced=sliced)
-        (thing,), (place,) = things, places
-        if "=" in wanted:
+        (thing,) = things
+        (place,) = places
+        if "=" in facts:
             return Goal("pick_two_obj_and_place", _kind(thing), place, sliced=sliced)
         if changes:
             (task,) = [name for name, (state, _) in CHANGES.items() if [state] == changes]
             return Goal(task, _kind(thing), place, sliced=sliced)
     except ValueError as error:
         raise BadInput("the goal is none of ALFWorld's six kinds") from error
-    if "inreceptacle" not in wanted or "inreceptacleobject" in wanted:
+    if "inreceptacle" not in facts or "inreceptacleobject" in facts:
         raise BadInput("the goal is none of ALFWorld's six kinds")
     return Goal("pick_and_place_simple", _kind(thing), place, sliced=sliced)
 
 
 def _facts(parts: list[Expression]) -> Iterator[list[str]]:
     """All facts in a formula of `and`, `exists` and `not`."""
-    waiting = list(parts)
-    while waiting:
-        part = waiting.pop()
+    formulas = list(parts)  # to be looked at; a list, since a hostile file may nest them too deep for recursion
+    while formulas:
+        part = formulas.pop()
         if not isinstance(part, list) or not part:
             raise BadInput(f"the goal reads {part!r}")
         head = part[0]
         if head == "exists":
-            waiting += part[2:]
+            formulas += part[2:]
         elif head in ("and", "not"):
-            waiting += part[1:]
+            formulas += part[1:]
         elif len(part) > 1 and all(isinstance(word, str) for word in part):
             yield part
         else:
@@ -237,20 +263,21 @@ def _parse(text: str) -> list[Expression]:
             stack[-1].append(token)
     if len(stack) != 1 or len(stack[0]) != 1 or not isinstance(stack[0][0], list):
         raise BadInput("the problem is not one expression in brackets; is the file cut off?")
-    found: list[Expression] = stack[0][0]
-    return found
+    problem: list[Expression] = stack[0][0]
+    return problem
 
 
 def _typed(words: list[Expression]) -> Iterator[tuple[str, str]]:
     """`a b - object c - location` -> (a, object), (b, object), (c, location)"""
-    waiting: list[str] = []
-    rest = iter(words)
-    for word in rest:
+    names: list[str] = []  # those whose type comes after the next hyphen
+    remaining = iter(words)
+    for word in remaining:
         if not isinstance(word, str):
             raise BadInput(f"the objects have {word!r} among them")
         if word != "-":
-            waiting.append(word)
+            names.append(word)
             continue
-        kind = str(next(rest, ""))
-        yield from ((name, kind) for name in waiting)
-        waiting = []
+        kind = str(next(remaining, ""))
+        for name in names:
+            yield name, kind
+        names = []

@@ -56,7 +56,8 @@ class Goal:
     @property
     def changed(self) -> str:
         """State that the thing should have, such as `hot`; empty if any will do."""
-        return CHANGES[self.task][0] if self.task in CHANGES else ""
+        state, _ = CHANGES.get(self.task, ("", ""))
+        return state
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -83,18 +84,24 @@ class Goal:
         """
         household = world.household
         if self.task == "look_at_obj_in_light":
-            held = world.held is not None and self.fits(household.things[world.held], world)
-            return (held + self._is_lit(world)) / 2
+            holds_it = world.held is not None and self.fits(household.things[world.held], world)
+            return (holds_it + self._is_lit(world)) / 2
         if self.task == "pick_two_obj_and_place":
-            return min(max((sum(self.placed(world, place)) for place in self.places(world)), default=0), 2) / 2
-        wanted = [state for state in (self.changed, "sliced" if self.sliced else "") if state]
-        of_kind = [thing for thing in household.things.values() if thing.kind == self.thing]
+            counts = [sum(self.placed(world, place)) for place in self.places(world)]
+            return min(max(counts, default=0), 2) / 2
+        states = []
+        if self.changed:
+            states.append(self.changed)
+        if self.sliced:
+            states.append("sliced")
         best = 0.0
-        for thing in of_kind:
-            where = household.places.get(world.inside.get(thing.name, ""))
-            true = [thing.name in world.states[state] for state in wanted]
-            true.append(where is not None and where.kind == self.place)
-            best = max(best, sum(true) / len(true))
+        for thing in household.things.values():
+            if thing.kind != self.thing:
+                continue
+            place = household.places.get(world.inside.get(thing.name, ""))
+            hold = [thing.name in world.states[state] for state in states]
+            hold.append(place is not None and place.kind == self.place)
+            best = max(best, sum(hold) / len(hold))
         return best
 
     def fits(self, thing: Thing, world: World) -> bool:
@@ -112,11 +119,11 @@ class Goal:
     def _is_lit(self, world: World) -> bool:
         """Whether the agent stands where a lamp is that was turned on."""
         things = world.household.things
-        return any(
-            things[name].kind == self.lamp and name in world.states["toggled"]
-            for place in world.here
-            for name in world.contents(place.name)
-        )
+        for place in world.here:
+            for name in world.contents(place.name):
+                if things[name].kind == self.lamp and name in world.states["toggled"]:
+                    return True
+        return False
 
 
 def expert(world: World, goal: Goal) -> str | None:
@@ -127,7 +134,8 @@ def expert(world: World, goal: Goal) -> str | None:
     """
     if goal.is_done(world):
         return None
-    held = None if world.held is None else world.household.things[world.held]
+    held = _held_thing(world)
+    # The hand is free, or has what is needed; anything else is put down.
     if held is not None and not (held.kind == goal.thing or _is_a_needed_knife(world, goal, held)):
         return _drop(world, held)
     if goal.sliced:
@@ -144,22 +152,29 @@ def expert(world: World, goal: Goal) -> str | None:
     return _put(world, goal, held)
 
 
+def _held_thing(world: World) -> Thing | None:
+    if world.held is None:
+        return None
+    return world.household.things[world.held]
+
+
 def find_target(world: World, goal: Goal) -> tuple[str, bool]:
     """Kind of what the task needs next (a thing to take, or a place or lamp to take it to), and whether one of that
     kind is seen where the agent is."""
-    things = world.household.things
-    seen = [things[name] for name in world.in_sight()]
-    held = None if world.held is None else things[world.held]
+    visible = [world.household.things[name] for name in world.in_sight()]
+    held = _held_thing(world)
     if held is not None and goal.fits(held, world):
         if goal.task == "look_at_obj_in_light":
-            return goal.lamp, any(thing.kind == goal.lamp for thing in seen)
-        unchanged = bool(goal.changed) and held.name not in world.states[goal.changed]
-        kind = CHANGES[goal.task][1] if unchanged else goal.place
+            return goal.lamp, any(thing.kind == goal.lamp for thing in visible)
+        # First to the place that changes the thing, then to the place where it should be.
+        kind = goal.place
+        if goal.changed and held.name not in world.states[goal.changed]:
+            _, kind = CHANGES[goal.task]
         return kind, any(place.kind == kind for place in world.here)
     if goal.sliced and held is None and _to_slice(world, goal) is not None:
-        return "knife", any(thing.kind in KNIVES for thing in seen)
+        return "knife", any(thing.kind in KNIVES for thing in visible)
     settled = _settled(world, goal)
-    return goal.thing, any(thing.kind == goal.thing and world.inside[thing.name] != settled for thing in seen)
+    return goal.thing, any(thing.kind == goal.thing and world.inside[thing.name] != settled for thing in visible)
 
 
 def _is_a_needed_knife(world: World, goal: Goal, held: Thing) -> bool:
@@ -168,54 +183,69 @@ def _is_a_needed_knife(world: World, goal: Goal, held: Thing) -> bool:
 
 def _to_slice(world: World, goal: Goal) -> Thing | None:
     """A thing that still has to be sliced; None if enough are."""
-    wanted = 2 if goal.task == "pick_two_obj_and_place" else 1
-    of_kind = [thing for thing in world.household.things.values() if thing.kind == goal.thing]
-    if sum(thing.name in world.states["sliced"] for thing in of_kind) >= wanted:
+    count = 2 if goal.task == "pick_two_obj_and_place" else 1
+    sliced = world.states["sliced"]
+    candidates = [thing for thing in world.household.things.values() if thing.kind == goal.thing]
+    if sum(thing.name in sliced for thing in candidates) >= count:
         return None
-    return next((t for t in of_kind if t.name not in world.states["sliced"] and t.name in world.inside), None)
+    for thing in candidates:
+        if thing.name not in sliced and thing.name in world.inside:
+            return thing
+    return None
 
 
 def _slice(world: World, goal: Goal, held: Thing | None) -> str | None:
     """The next command on the way to a slice; None if there is one."""
     whole = _to_slice(world, goal)
     if whole is None:
-        return None if held is None or held.kind == goal.thing else _drop(world, held)
+        if held is None or held.kind == goal.thing:
+            return None
+        return _drop(world, held)  # the knife has done its work
     if held is None:
-        knives = [t for t in world.household.things.values() if t.kind in KNIVES and t.name in world.inside]
-        return _take(world, knives[0]) if knives else None
+        for thing in world.household.things.values():
+            if thing.kind in KNIVES and thing.name in world.inside:
+                return _take(world, thing)
+        return None
     if held.kind == goal.thing and held.kind not in KNIVES:
         return _drop(world, held)
     place = world.household.places[world.inside[whole.name]]
-    return f"slice {whole.name} with {held.name}" if world.spot == place.spot else f"go to {place.name}"
+    if world.spot != place.spot:
+        return f"go to {place.name}"
+    return f"slice {whole.name} with {held.name}"
 
 
 def _fetch_one(world: World, goal: Goal) -> str | None:
     """Fetch a thing of the right kind that is not where it should be already."""
-    candidates = [
-        thing
-        for thing in world.household.things.values()
-        if thing.kind == goal.thing
-        and "take" in thing.can
-        and thing.name in world.inside
-        and (not goal.sliced or thing.name in world.states["sliced"])
-    ]
     settled = _settled(world, goal)
-    loose = [thing for thing in candidates if world.inside[thing.name] != settled]
+    candidates = []
+    for thing in world.household.things.values():
+        # The place that has one of two things already keeps it.
+        is_free = "take" in thing.can and thing.name in world.inside and world.inside[thing.name] != settled
+        if goal.fits(thing, world) and is_free:
+            candidates.append(thing)
 
     def order(thing: Thing) -> tuple[bool, bool, bool]:
         # What has been changed already comes first; then what is at hand.
         unchanged = bool(goal.changed) and thing.name not in world.states[goal.changed]
         return unchanged, *_effort(world, world.household.places[world.inside[thing.name]])
 
-    return _take(world, min(loose, key=order)) if loose else None
+    if not candidates:
+        return None
+    return _take(world, min(candidates, key=order))
 
 
 def _settled(world: World, goal: Goal) -> str | None:
     """The place where the first of two things is."""
     if goal.task != "pick_two_obj_and_place":
         return None
-    full = [(sum(goal.placed(world, place)), place.name) for place in goal.places(world)]
-    return max(full, key=lambda pair: pair[0])[1] if any(count for count, _ in full) else None
+    settled = None
+    most = 0
+    for place in goal.places(world):
+        count = sum(goal.placed(world, place))
+        if count > most:
+            most = count
+            settled = place.name
+    return settled
 
 
 def _effort(world: World, place: Place) -> tuple[bool, bool]:
@@ -224,31 +254,37 @@ def _effort(world: World, place: Place) -> tuple[bool, bool]:
 
 
 def _take(world: World, thing: Thing) -> str:
-    return _reach(world, world.household.places[world.inside[thing.name]]) or (
-        f"take {thing.name} from {world.inside[thing.name]}"
-    )
+    place = world.household.places[world.inside[thing.name]]
+    return _reach(world, place) or f"take {thing.name} from {place.name}"
 
 
 def _reach(world: World, place: Place) -> str | None:
     """The next command on the way to the inside of a place; None if it is in reach."""
     if world.spot != place.spot:
         return f"go to {place.name}"
-    return None if world.is_reachable(place) else f"open {place.name}"
+    if not world.is_reachable(place):
+        return f"open {place.name}"
+    return None
 
 
 def _at(world: World, kind: str, command: str) -> str | None:
     """Go to the first place of a kind, and say a command there."""
     for place in world.household.places.values():
         if place.kind == kind:
-            return f"go to {place.name}" if world.spot != place.spot else command.format(place.name)
+            if world.spot != place.spot:
+                return f"go to {place.name}"
+            return command.format(place.name)
     return None
 
 
 def _light(world: World, goal: Goal) -> str | None:
+    """The next command on the way to a lamp that shines."""
     for thing in world.household.things.values():
         if thing.kind == goal.lamp and thing.name in world.inside:
             place = world.household.places[world.inside[thing.name]]
-            return f"go to {place.name}" if world.spot != place.spot else f"use {thing.name}"
+            if world.spot != place.spot:
+                return f"go to {place.name}"
+            return f"use {thing.name}"
     return None
 
 

@@ -47,26 +47,31 @@ def floor_plans(places: frozenset[str], things: frozenset[str]) -> dict[tuple[st
     if package is None or not package.submodule_search_locations:
         raise BadInput("layouts=alfworld reads the files of its package: pip install 'sightline[alfworld]'")
     folder = Path(package.submodule_search_locations[0], "gen", "layouts")
-    return {
-        (room, number): _floor_plan(folder, 100 * hundreds + number, places, things)
-        for hundreds, room in ROOM_OF_HUNDREDS.items()
-        for number in PLANS
-    }
+    plans = {}
+    for hundreds, room in ROOM_OF_HUNDREDS.items():
+        for number in PLANS:
+            plans[room, number] = _floor_plan(folder, 100 * hundreds + number, places, things)
+    return plans
 
 
 def _floor_plan(folder: Path, number: int, places: Collection[str], things: Collection[str]) -> FloorPlan:
     reachable = Counter(map(_kind_of_furniture, _names(folder / f"FloorPlan{number}-openable.json")))
     kinds = {name.lower() for name in _names(folder / f"FloorPlan{number}-objects.json")}
-    counts = {kind: reachable[kind] or (BURNERS if kind == "stoveburner" else 1) for kind in {*reachable, *kinds}}
-    return FloorPlan(
-        {kind: counts[kind] for kind in sorted(counts.keys() & places)}, tuple(sorted(kinds & set(things)))
-    )
+    counts = {}
+    for kind in sorted({*reachable, *kinds} & set(places)):
+        # A kind that is in the room but cannot be reached is there once, as far as the files say.
+        counts[kind] = reachable[kind] or 1
+        if kind == "stoveburner" and not reachable[kind]:
+            counts[kind] = BURNERS
+    return FloorPlan(counts, tuple(sorted(kinds & set(things))))
 
 
 def _kind_of_furniture(name: str) -> str:
     """`Sink|-01.90|+00.97|-01.50|SinkBasin` -> `sinkbasin`, and so on."""
     parts = name.lower().split("|")
-    return parts[-1] if len(parts) > 4 else parts[0]
+    if len(parts) > 4:
+        return parts[-1]
+    return parts[0]
 
 
 def _names(file: Path) -> list[str]:
@@ -76,10 +81,10 @@ def _names(file: Path) -> list[str]:
         BadInput: there is no such file, or it holds something else.
     """
     try:
-        found = json.loads(file.read_text())
+        document = json.loads(file.read_text())
     except (OSError, ValueError) as error:
         raise BadInput(f"'{file}' cannot be read ({error}); install another version of alfworld") from error
-    names = list(found) if isinstance(found, dict | list) else []
+    names = list(document) if isinstance(document, dict | list) else []
     if not names or not all(isinstance(name, str) for name in names):
         raise BadInput(f"'{file}' does not list what is in a room; install another version of alfworld")
     return names

@@ -197,23 +197,32 @@ class Box(NamedTuple):
 
     def square(self, margin: float) -> Box:
         """The largest square in the middle, smaller by a margin (a fraction of its side)."""
-        wide, high = self.width * self.shape, self.height
-        side = min(wide, high) * (1 - 2 * margin)
-        return self.part((1 - side / wide) / 2, (1 - side / high) / 2, side / wide, side / high)
+        width = self.width * self.shape  # in the unit of the height
+        height = self.height
+        side = min(width, height) * (1 - 2 * margin)
+        return self.part((1 - side / width) / 2, (1 - side / height) / 2, side / width, side / height)
 
     def grid(self, count: int) -> list[Box]:
         """Rectangles for `count` signs, row by row, as large as they can be."""
         shape = self.width * self.shape / self.height
-        columns = min(range(1, count + 1), key=lambda n: max(n / shape, math.ceil(count / n)), default=1)
+
+        def crowding(columns: int) -> float:
+            """How many signs stand side by side or above each other, by whichever makes them smaller."""
+            return max(columns / shape, math.ceil(count / columns))
+
+        columns = min(range(1, count + 1), key=crowding, default=1)
         rows = max(1, math.ceil(count / columns))
-        places = [(row, column) for row in range(rows) for column in range(columns)][:count]
-        return [self.part(column / columns, row / rows, 1 / columns, 1 / rows) for row, column in places]
+        spots = []
+        for index in range(count):
+            row, column = divmod(index, columns)
+            spots.append(self.part(column / columns, row / rows, 1 / columns, 1 / rows))
+        return spots
 
 
 @cache
 def _shapes(sign: str) -> tuple[tuple[tuple[Point, ...], Colour], ...]:
     """Corners and colour of each shape of a sign."""
-    found = []
+    shapes = []
     for shape in sign.split("; "):
         kind, *numbers, colour = shape.split()
         values = [float(number) for number in numbers]
@@ -221,14 +230,20 @@ def _shapes(sign: str) -> tuple[tuple[tuple[Point, ...], Colour], ...]:
             left, top, right, bottom = values
             points = [(left, top), (right, top), (right, bottom), (left, bottom)]
         elif kind == "oval":
-            x, y, wide, high = values
-            turns = [2 * math.pi * i / 24 for i in range(24)]
-            points = [(x + wide * math.cos(turn), y + high * math.sin(turn)) for turn in turns]
+            x, y, half_width, half_height = values
+            angles = [2 * math.pi * corner / 24 for corner in range(24)]
+            points = [(x + half_width * math.cos(angle), y + half_height * math.sin(angle)) for angle in angles]
         else:
             points = list(zip(values[::2], values[1::2], strict=True))
-        rgb = COLOURS[colour] if colour in COLOURS else (int(colour[:2], 16), int(colour[2:4], 16), int(colour[4:], 16))
-        found.append((tuple(points), rgb))
-    return tuple(found)
+        shapes.append((tuple(points), _rgb(colour)))
+    return tuple(shapes)
+
+
+def _rgb(colour: str) -> Colour:
+    """A colour by its name, or by six hexadecimal digits."""
+    if colour in COLOURS:
+        return COLOURS[colour]
+    return int(colour[:2], 16), int(colour[2:4], 16), int(colour[4:], 16)
 
 
 def sign_of(kind: str, signs: Mapping[str, str]) -> str:
@@ -242,20 +257,23 @@ def sign_of(kind: str, signs: Mapping[str, str]) -> str:
 def boxes(world: World, size: Size) -> dict[str, Box]:
     """Where the picture shows things and places: name -> its sign's square; what is hidden is left out."""
     picture = _whole(size)
-    found: dict[str, Box] = {}
+    squares: dict[str, Box] = {}
     for place, area in _areas(world, picture):
-        found[place.name] = area.part(0, 0, 1, 0.4).square(0.05)
+        squares[place.name] = area.part(0, 0, 1, 0.4).square(0.05)
         if world.is_reachable(place):
             names = world.contents(place.name)
             spots = _inside(area).part(0.06, 0.04, 0.88, 0.92).grid(len(names))
-            found |= {name: spot.square(0.06) for name, spot in zip(names, spots, strict=True)}
+            for name, spot in zip(names, spots, strict=True):
+                squares[name] = spot.square(0.06)
+    # In the middle of the room: the signs of all places.
     if not world.here:
         places = list(world.household.places)
         spots = picture.part(0.02, 0.02, 0.96, 0.72).grid(len(places))
-        found |= {name: spot.square(0.08) for name, spot in zip(places, spots, strict=True)}
+        for name, spot in zip(places, spots, strict=True):
+            squares[name] = spot.square(0.08)
     if world.held is not None:
-        found[world.held] = _tray(picture).grid(4)[1].square(0.06)
-    return found
+        squares[world.held] = _tray(picture).grid(4)[1].square(0.06)
+    return squares
 
 
 def draw_world(world: World, size: Size) -> np.ndarray:
@@ -282,8 +300,11 @@ def _whole(size: Size) -> Box:
 
 def _areas(world: World, picture: Box) -> list[tuple[Place, Box]]:
     """The places that the agent is at, side by side above the hand."""
-    here = world.here
-    return [(place, picture.part(i / len(here), 0, 1 / len(here), SCENE)) for i, place in enumerate(here)]
+    count = len(world.here)
+    areas = []
+    for index, place in enumerate(world.here):
+        areas.append((place, picture.part(index / count, 0, 1 / count, SCENE)))
+    return areas
 
 
 def _tray(picture: Box) -> Box:
@@ -305,8 +326,13 @@ def _draw_door_and_dots(canvas: Canvas, world: World, place: Place, area: Box) -
     count = number_of(place.name)
     for spot in area.part(0.02, 0.02, 0.26, 0.36).grid(max(count, FEWEST_DOTS))[:count]:
         _draw(canvas, spot.square(0.15), DOT)
-    door = (OPEN if place.openable else SURFACE) if world.is_reachable(place) else CLOSED
-    _draw(canvas, _inside(area), door)
+    if not world.is_reachable(place):
+        sign = CLOSED
+    elif place.openable:
+        sign = OPEN
+    else:
+        sign = SURFACE
+    _draw(canvas, _inside(area), sign)
 
 
 def _draw_thing(canvas: Canvas, world: World, thing: Thing, box: Box) -> None:

@@ -210,7 +210,9 @@ class Scene(NamedTuple):
 
     @property
     def is_held_out(self) -> bool:
-        return self.number <= HELD_OUT_PLANS if self.layouts == "alfworld" else SEEN <= self.number < SCENES
+        if self.layouts == "alfworld":
+            return self.number <= HELD_OUT_PLANS
+        return SEEN <= self.number < SCENES
 
 
 @cache
@@ -223,8 +225,7 @@ def room_of(scene: Scene) -> Room:
     if scene.layouts == "own":
         return ROOMS[scene.room]
     lamps = ABILITIES["toggle"]
-    known = frozenset({*_TABLES, *lamps})
-    plan = floor_plans(frozenset(FITS), known)[scene.room, scene.number]
+    plan = floor_plans(frozenset(FITS), frozenset({*_TABLES, *lamps}))[scene.room, scene.number]
     lamp = next((kind for kind in lamps if kind in plan.things), "")
     return Room(
         {kind: (count, count) for kind, count in plan.places.items()},
@@ -236,7 +237,10 @@ def room_of(scene: Scene) -> Room:
 
 def numbered(counts: Mapping[str, int]) -> list[str]:
     """Names `kind number` in ALFWorld's order: kinds by the alphabet, and the last of a kind first."""
-    return [f"{kind} {number}" for kind in sorted(counts) for number in range(counts[kind], 0, -1)]
+    names: list[str] = []
+    for kind in sorted(counts):
+        names += [f"{kind} {number}" for number in range(counts[kind], 0, -1)]
+    return names
 
 
 def kind_of(name: str) -> str:
@@ -246,22 +250,28 @@ def kind_of(name: str) -> str:
 def number_of(name: str) -> int:
     """The number in `drawer 3`; 0 if there is none."""
     number = name.rsplit(" ", 1)[-1]
-    return int(number) if number.isdecimal() else 0
+    if not number.isdecimal():
+        return 0
+    return int(number)
 
 
 @cache
 def furniture(scene: Scene) -> dict[str, Place]:
     """The places of a scene, by name."""
     rng = np.random.default_rng((_ROOM_NAMES.index(scene.room), scene.number))
-    drawn = {kind: int(rng.integers(low, high + 1)) for kind, (low, high) in room_of(scene).places.items()}
-    names = numbered({kind: count for kind, count in drawn.items() if count})
-    return {name: Place(name, kind_of(name), name, kind_of(name) in OPENABLE) for name in names}
+    counts = {kind: int(rng.integers(low, high + 1)) for kind, (low, high) in room_of(scene).places.items()}
+    places = {}
+    for name in numbered(counts):
+        kind = kind_of(name)
+        places[name] = Place(name, kind, spot=name, openable=kind in OPENABLE)
+    return places
 
 
 @cache
 def goals_of(scene: Scene, task: str, sliced: bool) -> tuple[Goal, ...]:
     """All goals of a kind that a scene allows; of slices if `sliced`."""
-    room, places = room_of(scene), {place.kind for place in furniture(scene).values()}
+    room = room_of(scene)
+    places = {place.kind for place in furniture(scene).values()}
     things = [thing for thing in room.things if not sliced or thing in ABILITIES["slice"]]
     if sliced and not set(KNIVES) & set(room.things):
         return ()
@@ -270,27 +280,32 @@ def goals_of(scene: Scene, task: str, sliced: bool) -> tuple[Goal, ...]:
             return ()
         return tuple(Goal(task, thing, lamp=room.lamp, sliced=sliced) for thing in things)
     if task in CHANGES:
-        ability = VERBS[CHANGES[task][0]]
-        if CHANGES[task][1] not in places:
+        state, appliance = CHANGES[task]
+        if appliance not in places:
             return ()
-        things = [thing for thing in things if thing in ABILITIES[ability]]
-    return tuple(
-        Goal(task, thing, place, sliced=sliced)
-        for thing in things
-        for place in sorted(places)
+        things = [thing for thing in things if thing in ABILITIES[VERBS[state]]]
         # What is to be heated and then left in the microwave could as well have been there before.
-        if thing in FITS[place] and not (task in CHANGES and place == CHANGES[task][1])
-    )
+        places = places - {appliance}
+    goals: list[Goal] = []
+    for thing in things:
+        goals += [Goal(task, thing, place, sliced=sliced) for place in sorted(places) if thing in FITS[place]]
+    return tuple(goals)
 
 
 @cache
 def scenes(held_out: bool, task: str, sliced: bool, layouts: Layouts = "own", rooms: int = SEEN) -> tuple[Scene, ...]:
     """The held-out scenes that allow a task, or those of the first `rooms` seen ones of each room that do."""
-    numbers = (
-        PLANS if layouts == "alfworld" else [*range(min(rooms, SEEN)), *range(SEEN, SCENES + max(rooms - SEEN, 0))]
-    )
-    all_scenes = (Scene(room, number, layouts) for room in ROOMS for number in numbers)
-    return tuple(scene for scene in all_scenes if scene.is_held_out == held_out and goals_of(scene, task, sliced))
+    # The held-out numbers lie between the first ones that are seen and those that are there only on request.
+    numbers = [*range(min(rooms, SEEN)), *range(SEEN, SCENES + max(rooms - SEEN, 0))]
+    if layouts == "alfworld":
+        numbers = list(PLANS)
+    allowing = []
+    for room in ROOMS:
+        for number in numbers:
+            scene = Scene(room, number, layouts)
+            if scene.is_held_out == held_out and goals_of(scene, task, sliced):
+                allowing.append(scene)
+    return tuple(allowing)
 
 
 def draw_game(
@@ -304,8 +319,8 @@ def draw_game(
     """Draw a scene, a task and where things lie, so that the task is neither done nor impossible."""
     while True:
         task = tasks[int(rng.integers(len(tasks)))]
-        among = scenes(held_out, task, sliced, layouts, rooms)
-        scene = among[int(rng.integers(len(among)))]
+        candidates = scenes(held_out, task, sliced, layouts, rooms)
+        scene = candidates[int(rng.integers(len(candidates)))]
         goals = goals_of(scene, task, sliced)
         goal = goals[int(rng.integers(len(goals)))]
         household = fill(scene, goal, rng)
@@ -318,23 +333,27 @@ def draw_game(
 
 def fill(scene: Scene, goal: Goal, rng: np.random.Generator) -> Household | None:
     """Put things into a scene, those of the goal among them; None if there is no place for one."""
-    room, places = room_of(scene), furniture(scene)
+    room = room_of(scene)
+    places = furniture(scene)
     counts: Counter[str] = Counter()
     for kind in room.things:
         if rng.random() < 0.5:
             counts[kind] = int(rng.integers(1, MOST_OF_A_KIND + 1))
-    counts[goal.thing] = max(counts[goal.thing], 2 if goal.task == "pick_two_obj_and_place" else 1)
+    needed = 2 if goal.task == "pick_two_obj_and_place" else 1
+    counts[goal.thing] = max(counts[goal.thing], needed)
     if goal.sliced:
         counts["knife"] = max(counts["knife"], 1)
     if room.lamp:
         counts[room.lamp] = 1
-    names, inside = numbered(counts), dict[str, str]()
-    for name in names:
-        where = [place.name for place in places.values() if _may_lie(kind_of(name), place.kind, room, goal)]
-        if not where:
+    things = {}
+    inside = {}
+    for name in numbered(counts):
+        kind = kind_of(name)
+        candidates = [place.name for place in places.values() if _may_lie(kind, place.kind, room, goal)]
+        if not candidates:
             return None
-        inside[name] = where[int(rng.integers(len(where)))]
-    things = {name: Thing(name, kind_of(name), _abilities(kind_of(name))) for name in names}
+        inside[name] = candidates[int(rng.integers(len(candidates)))]
+        things[name] = Thing(name, kind, _abilities(kind))
     return Household(things, places, FITS, inside)
 
 
@@ -347,5 +366,7 @@ def _may_lie(thing: str, place: str, room: Room, goal: Goal) -> bool:
 
 @cache
 def _abilities(kind: str) -> frozenset[str]:
-    able = {ability for ability, kinds in ABILITIES.items() if kind in kinds}
-    return frozenset(able if "toggle" in able else able | {"take"})
+    abilities = {ability for ability, kinds in ABILITIES.items() if kind in kinds}
+    if "toggle" not in abilities:  # lamps stay where they are
+        abilities.add("take")
+    return frozenset(abilities)

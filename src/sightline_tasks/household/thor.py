@@ -51,8 +51,10 @@ class Thor(gymnasium.Env[str, str]):
 
     def __init__(self, config: str, split: str) -> None:
         one_of("split", split, SPLITS)
+        settings = None
         try:
-            settings = yaml.safe_load(Path(config).read_text(encoding="utf-8")) if config else None
+            if config:
+                settings = yaml.safe_load(Path(config).read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError) as error:
             raise BadInput(f"'{config}' cannot be read as ALFWorld's configuration: {error}".split("\n")[0]) from error
         if not isinstance(settings, dict):
@@ -72,28 +74,38 @@ class Thor(gymnasium.Env[str, str]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
         # It samples from its list by Python's own generator; a list of one leaves no choice.
-        self._env.json_file_list = [self._tasks[int(self.np_random.integers(len(self._tasks)))]]
-        said, infos = self._env.reset()
-        return str(said[0]), self._info(infos)
+        task = self._tasks[int(self.np_random.integers(len(self._tasks)))]
+        self._env.json_file_list = [task]
+        sentences, infos = self._env.reset()  # lists, with an entry for each game that is played at once: one
+        return str(sentences[0]), self._info(infos)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        said, _, dones, infos = self._env.step([action])
+        sentences, _, dones, infos = self._env.step([action])
         info = self._info(infos)
-        return str(said[0]), float(info["won"]), info["won"], bool(dones[0]) and not info["won"], info
+        won = info["won"]
+        truncated = bool(dones[0]) and not won
+        return str(sentences[0]), float(won), won, truncated, info
 
     def _info(self, infos: dict[str, Any]) -> dict[str, Any]:
-        folders = Path(str(infos["extra.gamefile"][0])).parts
+        blue_green_red = self._env.get_frames()[0]
         return {
             "admissible_commands": list(infos["admissible_commands"][0]),
             "won": bool(infos["won"][0]),
             "conditions": float(infos["goal_condition_success_rate"][0]),
-            # It gives blue, green and red in this order.
-            "picture": np.ascontiguousarray(self._env.get_frames()[0][:, :, ::-1], np.uint8),
-            "kind": next((kind for kind in KINDS for folder in folders if folder.startswith(kind)), ""),
+            "picture": np.ascontiguousarray(blue_green_red[:, :, ::-1], np.uint8),
+            "kind": _kind_of_task(Path(str(infos["extra.gamefile"][0]))),
         }
 
     def close(self) -> None:
         self._env.close()
+
+
+def _kind_of_task(file: Path) -> str:
+    """Kind of the task of a game's file, by the folder in which it lies; empty if none says it."""
+    for kind in KINDS:
+        if any(folder.startswith(kind) for folder in file.parts):
+            return kind
+    return ""
 
 
 TASK = Task(

@@ -34,7 +34,9 @@ HELP = (
     "  slice (object) with (object):     slice an object using a sharp object"
 )
 KNIVES = ("knife", "butterknife")
-CLEANS, HEATS, COOLS = "sinkbasin", "microwave", "fridge"
+CLEANS = "sinkbasin"
+HEATS = "microwave"
+COOLS = "fridge"
 """Kinds of places that wash, heat and cool what is held."""
 
 
@@ -97,10 +99,10 @@ class Household:
     @cached_property
     def at(self) -> dict[str, tuple[Place, ...]]:
         """Spot -> the places there."""
-        found: dict[str, tuple[Place, ...]] = {}
+        by_spot: dict[str, tuple[Place, ...]] = {}
         for place in self.places.values():
-            found[place.spot] = (*found.get(place.spot, ()), place)
-        return found
+            by_spot[place.spot] = (*by_spot.get(place.spot, ()), place)
+        return by_spot
 
 
 def listed(names: Iterable[str]) -> str:
@@ -108,7 +110,9 @@ def listed(names: Iterable[str]) -> str:
     items = [f"a {name}" for name in names]
     if not items:
         return "nothing"
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])}, and {items[-1]}"
+    if len(items) == 1:
+        return items[0]
+    return f"{', '.join(items[:-1])}, and {items[-1]}"
 
 
 class World:
@@ -134,6 +138,7 @@ class World:
         self.states = {
             state: set(household.states.get(state, ())) for state in ("clean", "hot", "cool", "sliced", "toggled")
         }
+        # Cached until the state changes.
         self._commands: dict[str, Callable[[], str]] | None = None
 
     @property
@@ -151,7 +156,11 @@ class World:
 
     def in_sight(self) -> list[str]:
         """Names of the things that the agent sees and can reach where it is."""
-        return [name for place in self.here if self.is_reachable(place) for name in self.contents(place.name)]
+        names: list[str] = []
+        for place in self.here:
+            if self.is_reachable(place):
+                names += self.contents(place.name)
+        return names
 
     def commands(self) -> list[str]:
         """Every command that has a meaning in this state, sorted."""
@@ -198,66 +207,74 @@ class World:
         """Command -> what carries it out, for all that has a meaning now."""
         if self._commands is not None:
             return self._commands
-        found: dict[str, Callable[[], str]] = {
+        commands: dict[str, Callable[[], str]] = {
             "look": self.look,
             "inventory": self._inventory,
             "help": lambda: HELP,
         }
         for place in self.household.places.values():
             if place.spot != self.spot:
-                found[f"go to {place.name}"] = partial(self._go, place)
+                commands[f"go to {place.name}"] = partial(self._go, place)
         for place in self.here:
-            found[f"examine {place.name}"] = partial(self.describe, place)
-            if place.openable:
-                opened = place.name in self.opened
-                found[f"{'close' if opened else 'open'} {place.name}"] = partial(
-                    self._close if opened else self._open, place
-                )
+            commands[f"examine {place.name}"] = partial(self.describe, place)
+            if place.openable and place.name in self.opened:
+                commands[f"close {place.name}"] = partial(self._close, place)
+            elif place.openable:
+                commands[f"open {place.name}"] = partial(self._open, place)
             for name in self.contents(place.name):
                 thing = self.household.things[name]
+                # The rule for lamps does not ask whether they are in reach.
                 if "toggle" in thing.can:
-                    found[f"use {name}"] = partial(self._use, thing)
+                    commands[f"use {name}"] = partial(self._use, thing)
                 if self.held is None and "take" in thing.can and self.is_reachable(place):
-                    found[f"take {name} from {place.name}"] = partial(self._take, thing, place)
+                    commands[f"take {name} from {place.name}"] = partial(self._take, thing, place)
         if self.held is not None:
-            found |= self._with_what_is_held(self.household.things[self.held])
-        self._commands = found
-        return found
+            commands |= self._possible_with(self.household.things[self.held])
+        self._commands = commands
+        return commands
 
-    def _with_what_is_held(self, held: Thing) -> dict[str, Callable[[], str]]:
-        found: dict[str, Callable[[], str]] = {f"examine {held.name}": partial(self._examine, held)}
+    def _possible_with(self, held: Thing) -> dict[str, Callable[[], str]]:
+        """Commands about the thing that is held."""
+        commands: dict[str, Callable[[], str]] = {f"examine {held.name}": partial(self._examine, held)}
         for place in self.here:
             if self.is_reachable(place) and held.kind in self.household.fits.get(place.kind, ()):
-                found[f"move {held.name} to {place.name}"] = partial(self._move, held, place)
+                commands[f"move {held.name} to {place.name}"] = partial(self._move, held, place)
             for verb, appliance, change in (
                 ("clean", CLEANS, self._clean),
                 ("heat", HEATS, self._heat),
                 ("cool", COOLS, self._cool),
             ):
                 if place.kind == appliance and verb in held.can:
-                    found[f"{verb} {held.name} with {place.name}"] = partial(change, held, place)
+                    commands[f"{verb} {held.name} with {place.name}"] = partial(change, held, place)
             if held.kind in KNIVES:
                 for name in self.contents(place.name):
                     thing = self.household.things[name]
                     if "slice" in thing.can:
-                        found[f"slice {name} with {held.name}"] = partial(self._slice, thing, held)
-        return found
+                        commands[f"slice {name} with {held.name}"] = partial(self._slice, thing, held)
+        return commands
 
     def _inventory(self) -> str:
-        return "You are not carrying anything." if self.held is None else f"You are carrying: a {self.held}."
+        if self.held is None:
+            return "You are not carrying anything."
+        return f"You are carrying: a {self.held}."
 
     def _examine(self, thing: Thing) -> str:
         if "contain" in thing.can:
             contents = listed(self.household.vessels.get(thing.name, ()))
             return f"This is a normal {thing.name}. In it, you see {contents}."
         states = [state for state in ("hot", "cool", "clean") if thing.name in self.states[state]]
-        sliced = thing.name in self.states["sliced"]
-        if states or (sliced and "slice" in thing.can):
+        is_sliced = thing.name in self.states["sliced"]
+        if states or (is_sliced and "slice" in thing.can):
+            adjectives = [" and ".join(states)] if states else []
+            if is_sliced:
+                adjectives.append("sliced")
             # "cold" is what the original says of something that is cool and nothing else.
-            words = "cold" if states == ["cool"] and not sliced else " and ".join(states)
-            return f"This is a {words}{' ' if words and sliced else ''}{'sliced' if sliced else ''} {thing.name}."
+            if adjectives == ["cool"]:
+                adjectives = ["cold"]
+            return f"This is a {' '.join(adjectives)} {thing.name}."
         if "toggle" in thing.can:
-            return f"This {thing.name} is {'on' if thing.name in self.states['toggled'] else 'off'}."
+            switch = "on" if thing.name in self.states["toggled"] else "off"
+            return f"This {thing.name} is {switch}."
         return f"There's nothing special about {thing.name}."
 
     def _go(self, place: Place) -> str:

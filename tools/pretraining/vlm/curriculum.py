@@ -21,7 +21,7 @@ from sightline.envs.games.making import GameMaker
 from sightline_tasks.control.cartpole import TRACK, CartPole
 from sightline_tasks.games.blackjack import Blackjack, hand_of
 from sightline_tasks.games.cards import RANKS, Card, any_suit
-from sightline_tasks.games.number_search import MOST, told
+from sightline_tasks.games.number_search import MOST, search_in_words
 from sightline_tasks.games.points import PointsGame
 from sightline_tasks.games.points24 import MOST_ATTEMPTS, is_held_out
 
@@ -162,7 +162,9 @@ def _searches(rng: np.random.Generator) -> Iterator[Exercise]:
             observation, info = _any_cards(game, rng)
             while is_held_out(game.numbers):
                 observation, info = _any_cards(game, rng)
-        plan, formula = told(game.numbers, game.target, int(rng.integers(1, MOST_ATTEMPTS + 1)), rng, skilled=False)
+        plan, formula = search_in_words(
+            game.numbers, game.target, int(rng.integers(1, MOST_ATTEMPTS + 1)), rng, skilled=False
+        )
         written = ""
         for place, action in enumerate((*formula, "=")):
             if not place or rng.random() < LATER:

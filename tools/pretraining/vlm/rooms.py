@@ -143,7 +143,7 @@ def _any_that_does_something(env: Any, names: tuple[str, ...], rng: np.random.Ge
         possible = {env.shortened(command) for command in env.world.commands()}
         moving = [name for name in names if name in possible and name.startswith("go to ")]
         if env.recall:  # what is not read in lessons is not read later
-            unseen = [f"go to {place}" for place in env.not_been()]
+            unseen = [f"go to {place}" for place in env.unvisited()]
             moving = unseen[:1] if unseen and rng.random() < IN_TURN else unseen or moving
         doing = [name for name in names if name in possible and not name.startswith("go to ")]
     return str(rng.choice(doing if doing and rng.random() < 0.5 else moving))
