@@ -146,7 +146,8 @@ class Sokoban(Game):
                     area.add(cell)
                     edge += [cell + offset for offset in self._offsets.values()]
             areas.append(area)
-        return sorted(max(areas, key=len))
+        largest = max(areas, key=len)
+        return sorted(largest)
 
     def _play_backwards(self, floor: list[int]) -> tuple[dict[State, int], bool]:
         """Breadth-first search in reverse from the solved states.
