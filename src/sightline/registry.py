@@ -94,6 +94,7 @@ def register(kind: Kind, name: str, plugin: Any) -> None:
         raise BadInput(f"there are no plug-ins of kind '{kind}'{nearest(str(kind), list(BUILT_IN))}")
     if not isinstance(name, str) or not name.strip():
         raise BadInput(f"the name of a plug-in must be a word, such as 'brightness', not {name!r:.80}")
+    # A string is checked by its form alone: nothing is imported before it is asked for.
     if plugin is None or (isinstance(plugin, str) and not all(plugin.partition(":"))):
         raise BadInput(
             f"the {kind} '{name}' must be the plug-in itself, or 'module:attribute', from where it is imported, not "

@@ -102,6 +102,7 @@ def misfit(requirement: Requirement) -> VersionMisfit | None:
         installed = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
         return VersionMisfit(requirement.name, versions, None)
+    # A release candidate that is installed is judged by its number.
     if requirement.specifier.contains(installed, prereleases=True):
         return None
     return VersionMisfit(requirement.name, versions, installed)

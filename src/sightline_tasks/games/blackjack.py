@@ -82,11 +82,13 @@ def most_wins(hand: Hand, dealer: int) -> str:
 @cache
 def _most_wins(hand: Hand, dealer: int) -> tuple[str, float]:
     """The action that wins most often, and the probability to win with it."""
+    # Over all cards that may come, played on in the best way; above 21 is lost.
     wins_by_hit = 0.0
     for number, probability in PROBABILITIES.items():
         after = hand.with_card(number)
         if after.total <= 21:
             wins_by_hit += probability * _most_wins(after, dealer)[1]
+    # Over all totals that the dealer may reach; a draw is no win.
     wins_by_stand = 0.0
     for total, probability in dealer_totals(Hand(0, False).with_card(dealer)).items():
         if total > 21 or total < hand.total:
@@ -198,6 +200,7 @@ class Blackjack(Game):
         """Replace the dealer's upcard and the player's hand by any others."""
         upcard = 1 + int(self.np_random.integers(10))
         hand = HANDS[int(self.np_random.integers(len(HANDS)))]
+        # Suits stay as random as in a dealt game.
         while self.upcard != upcard:
             self.dealer[0] = self._draw_card()
         while self.hand != hand:

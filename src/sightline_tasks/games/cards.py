@@ -102,6 +102,7 @@ def _glyph(text: str, height: float, width: float) -> Image.Image:
     """
     letters = font(round(height / CAPITALS))
     left, top, right, bottom = letters.getbbox(text, anchor="ls")
+    # Only the ink counts, not the space that the font leaves around it.
     mask = Image.new("L", (round(right - left), round(bottom - top)), 0)
     ImageDraw.Draw(mask).text((-left, -top), text, fill=255, font=letters, anchor="ls")
     if mask.width <= width and mask.height <= 1.1 * height:
@@ -115,6 +116,7 @@ def _glyph(text: str, height: float, width: float) -> Image.Image:
 def _back(size: Size) -> Image.Image:
     height, width = size
     image, draw = _blank(size, FACE)
+    # A white edge, as playing cards have.
     margin = 0.07 * min(size)
     draw.rounded_rectangle((margin, margin, width - 1 - margin, height - 1 - margin), 0.06 * min(size), fill=BACK)
     # A pattern of rhombs, four in a row.

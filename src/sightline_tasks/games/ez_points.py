@@ -66,6 +66,7 @@ class EZPoints(PointsGame):
         return partners
 
     def deal(self) -> list[Card]:
+        # The reference draws ranks, by which five of six deals need +; for training both signs come equally often.
         if self.deals == "pairs":
             first, second = self._deal_pair()
         else:

@@ -70,6 +70,7 @@ def expects_operand(reading: ParserState) -> bool:
 
 def read_on(reading: ParserState, token: str) -> ParserState | None:
     """Parse one more token; None if it is not allowed there or divides by zero."""
+    # Only the innermost level can change.
     *outer, level = reading
     if expects_operand(reading):
         if token == "(" and len(reading) <= MAX_DEPTH:
@@ -184,6 +185,7 @@ def _complete(
     if not free and len(reading) == 1:
         is_complete = not expects_operand(reading) and reading[0].value == target
         return () if is_complete else None
+    # In whatever order: brackets and signs cannot make what no order makes.
     if not _solvable(_remaining_values(reading, free), Fraction(target)):
         return None
     for token, remaining, opened in _continuations(reading, free, signs, brackets):

@@ -95,6 +95,7 @@ class FrozenLake(Game):
         cells = [int(cell) for cell in self.np_random.permutation(self.size**2)]
         self._player, self._goal = cells[:2]
         self._holes = frozenset(cells[2 : 2 + self._hole_count])
+        # A start beside the goal would be won by chance.
         is_next = self._goal in self._next_cell[:, self._player]
         return not is_next and bool(self._cell_values(slippery=False)[self._player] > 0)
 
@@ -153,6 +154,7 @@ class FrozenLake(Game):
 
     def _cell_values(self, slippery: bool) -> np.ndarray:
         """Value iteration: probability of ending at the goal, discounted by `DISCOUNT` per step, float64[cells]."""
+        # The values of goal and holes are fixed: no move leads away from them.
         is_end = np.zeros(self.size**2, bool)
         is_end[[self._goal, *self._holes]] = True
         values = np.zeros(self.size**2)

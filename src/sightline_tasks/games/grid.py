@@ -44,6 +44,7 @@ class Board:
     def __init__(self, size: Size, cells: int, background: Colour) -> None:
         self._canvas = Canvas(size, background)
         self._cells = cells
+        # In a picture that is not square, circles stay circles.
         self._roundness = min(size) / size[0]
 
     def square(self, cell: int, colour: Colour, margin: float = 0.0) -> None:

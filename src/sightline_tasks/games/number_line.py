@@ -79,6 +79,7 @@ class NumberLine(Game):
 
     def _unequal_numbers(self) -> tuple[int, int]:
         target, current = self._two_numbers()
+        # The rule of the reference, which prefers some pairs.
         if self.legacy and target == current:
             return (target + 1) % self.max_position, current
         while target == current and not self.legacy:
@@ -124,6 +125,7 @@ class NumberLine(Game):
             return self.action_names
         if self.current == self.target:
             return ()
+        # At an end of the line, the step beyond it is not legal.
         blocked = {0: "-", self.max_position: "+"}.get(self.current)
         return tuple(name for name in self.action_names if name != blocked)
 

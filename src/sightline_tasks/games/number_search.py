@@ -91,6 +91,7 @@ def attempt(
             1 is no skill at all; 2 takes what makes the target when it lies there; with all numbers it succeeds.
         tried: what not to begin with, if there is another choice.
     """
+    # A hand that can only be solved by fractions or large numbers may use them where success is asked for.
     plain = knows < len(numbers) or reachable(numbers, target, True)
     steps: list[tuple[Pairing, Numbers]] = []
     while len(numbers) > 1:

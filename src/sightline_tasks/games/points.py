@@ -158,6 +158,7 @@ class PointsGame(Game):
         room = self.max_tokens - len(self.formula)
         if room < 0:
             return None
+        # Tokens that were not valid have no meaning, but they take up room.
         tokens = completion(self._valid_tokens(), self.free_numbers, self.target, signs, room)
         if tokens is None:
             return None
@@ -195,6 +196,7 @@ class PointsGame(Game):
         if not tokens:
             canvas.rectangle(0.05, bottom - 0.03, 0.95, bottom - 0.02, DIM)
             return
+        # Smaller letters until all lines find room.
         lines = _wrapped(tokens, canvas, size)
         while len(lines) * 1.5 * size > bottom - top:
             size *= 0.9

@@ -75,6 +75,7 @@ class Points24(PointsGame):
     ) -> tuple[Observation, dict[str, Any]]:
         first = super().reset(seed=seed, options=options)
         self._plan = []
+        # A stream of its own: whether somebody asks for thoughts must not change the next deal.
         (self._chance,) = self.np_random.spawn(1)
         return first
 
@@ -88,6 +89,7 @@ class Points24(PointsGame):
             ranks = self.np_random.integers(0, len(RANKS), 4)
             cards = [any_suit(RANKS[int(rank)], self.np_random) for rank in ranks]
             numbers = [self.number(card) for card in cards]
+            # Hands of the other part are dealt again, so that ranks stay as uniform as they can be.
             if self.held_out is not None and self.held_out != is_held_out(numbers):
                 continue
             if not self.solvable_only or solvable(numbers, self.target):

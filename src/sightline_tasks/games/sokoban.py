@@ -116,6 +116,7 @@ class Sokoban(Game):
         # Room for the boxes, their targets and the player.
         if len(floor) < 2 * self._box_count + 1:
             return []
+        # Floor that cannot be reached becomes wall.
         self._walls = frozenset(range(self.size**2)) - frozenset(floor)
         indices = self.np_random.choice(len(floor), self._box_count, replace=False)
         self._targets = frozenset(floor[int(index)] for index in indices)

@@ -89,6 +89,7 @@ class HouseholdGame(Game):
         if rooms < 1 or (rooms != SEEN and layouts != "own"):
             raise BadInput(f"rooms={rooms}: say 1 or more, with layouts=own; there are 24 floor plans of each kind")
         self._rooms = rooms
+        # A task that cannot be drawn is refused now, not in the middle of training.
         for task in self._tasks:
             if not scenes(held_out, task, sliced, layouts, rooms):
                 room = "room" if layouts == "own" else "floor plan"
@@ -117,11 +118,13 @@ class HouseholdGame(Game):
         self.world = World(household)
         sentences = self.goal.sentences
         self.sentence = sentences[int(self.np_random.integers(len(sentences)))]
+        # As in ALFWorld, only the first text lists the places.
         self._answer = self.world.introduction()
         self._visited = {place.name for place in self.world.here}
         return self._observation(), self._info(self.goal.is_done(self.world))
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        # Shaped rewards pay the difference of what was true before and after.
         before = self.goal.conditions(self.world)
         command = str(action)
         if not self.words:
@@ -261,6 +264,7 @@ def _game_files(place: Path) -> list[Path]:
         files = sorted(place.rglob(FILE))
     if not files:
         raise BadInput(f"games: there is no {FILE} in '{place}'; say a folder of ALFWorld's data")
+    # A folder of other data is noticed before training; each file is read when it is played.
     read_game(files[0])
     return files
 

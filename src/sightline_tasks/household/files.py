@@ -66,6 +66,7 @@ def read_game(file: Path) -> tuple[Household, Goal]:
         BadInput: it is no such file, or holds what ALFWorld's domain does not have; it names the file.
     """
     try:
+        # Before it is read: a hostile file may be of any size.
         if file.stat().st_size > MOST_BYTES:
             raise BadInput(f"'{file}' is larger than {MOST_BYTES // 1_000_000} MB, which no game of ALFWorld is")
         document = json.loads(decoded(file.read_bytes()))
@@ -250,6 +251,7 @@ def _facts(parts: list[Expression]) -> Iterator[list[str]]:
 
 def _parse(text: str) -> list[Expression]:
     """Nested lists of lower-case words."""
+    # A stack in place of recursion, since a hostile file may nest brackets without end.
     stack: list[list[Any]] = [[]]
     for token in re.findall(r"[()]|[^\s()]+", re.sub(r";[^\n]*", "", text).lower()):
         if token == "(":

@@ -87,6 +87,7 @@ class Goal:
             holds_it = world.held is not None and self.fits(household.things[world.held], world)
             return (holds_it + self._is_lit(world)) / 2
         if self.task == "pick_two_obj_and_place":
+            # Two at one place count, not one at each of two.
             counts = [sum(self.placed(world, place)) for place in self.places(world)]
             return min(max(counts, default=0), 2) / 2
         states = []
@@ -138,6 +139,7 @@ def expert(world: World, goal: Goal) -> str | None:
     # The hand is free, or has what is needed; anything else is put down.
     if held is not None and not (held.kind == goal.thing or _is_a_needed_knife(world, goal, held)):
         return _drop(world, held)
+    # What has to be sliced is sliced where it lies, before it is taken.
     if goal.sliced:
         command = _slice(world, goal, held)
         if command is not None:
@@ -289,6 +291,7 @@ def _light(world: World, goal: Goal) -> str | None:
 
 
 def _put(world: World, goal: Goal, held: Thing) -> str | None:
+    # Two things belong to one place: where the first one is.
     settled = _settled(world, goal)
     places = [place for place in goal.places(world) if settled in (None, place.name)]
     return _move(world, held, places)

@@ -43,6 +43,7 @@ def floor_plans(places: frozenset[str], things: frozenset[str]) -> dict[tuple[st
     Raises:
         BadInput: the package is not installed, or has no such files.
     """
+    # Found, and not imported: it would bring TextWorld, or fail without.
     package = find_spec("alfworld")
     if package is None or not package.submodule_search_locations:
         raise BadInput("layouts=alfworld reads the files of its package: pip install 'sightline[alfworld]'")

@@ -258,6 +258,7 @@ def boxes(world: World, size: Size) -> dict[str, Box]:
     """Where the picture shows things and places: name -> its sign's square; what is hidden is left out."""
     picture = _whole(size)
     squares: dict[str, Box] = {}
+    # At a place: its sign above, and what lies there below, unless its door is closed.
     for place, area in _areas(world, picture):
         squares[place.name] = area.part(0, 0, 1, 0.4).square(0.05)
         if world.is_reachable(place):
@@ -341,6 +342,7 @@ def _draw_thing(canvas: Canvas, world: World, thing: Thing, box: Box) -> None:
     _draw(canvas, box, sign_of(thing.kind, THINGS))
     if thing.name in world.states["sliced"]:
         _draw(canvas, box, SLICED)
+    # Each state has a corner of its own; hot and cool share one, since nothing is both.
     for state, mark in STATES.items():
         if thing.name in world.states[state]:
             _draw(canvas, box, mark)

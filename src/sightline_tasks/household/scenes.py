@@ -258,6 +258,7 @@ def number_of(name: str) -> int:
 @cache
 def furniture(scene: Scene) -> dict[str, Place]:
     """The places of a scene, by name."""
+    # A stream of its own: a scene has the same furniture in every episode and process.
     rng = np.random.default_rng((_ROOM_NAMES.index(scene.room), scene.number))
     counts = {kind: int(rng.integers(low, high + 1)) for kind, (low, high) in room_of(scene).places.items()}
     places = {}
@@ -327,6 +328,7 @@ def draw_game(
         if household is None:
             continue
         world = World(household)
+        # A task that is half done, or cannot be done, is drawn again.
         if goal.conditions(world) == 0 and expert(world, goal) is not None:
             return scene, household, goal
 
@@ -335,6 +337,7 @@ def fill(scene: Scene, goal: Goal, rng: np.random.Generator) -> Household | None
     """Put things into a scene, those of the goal among them; None if there is no place for one."""
     room = room_of(scene)
     places = furniture(scene)
+    # Half of the kinds that may be there are, so that a room does not tell what it holds.
     counts: Counter[str] = Counter()
     for kind in room.things:
         if rng.random() < 0.5:

@@ -67,6 +67,7 @@ class Thor(gymnasium.Env[str, str]):
         self._tasks = sorted(self._env.json_file_list)
         if not self._tasks:
             raise BadInput(f"'{config}' names no games for split={split}; is ALFWORLD_DATA set?")
+        # One game at a time: its episodes are played by our own workers.
         self._env.init_env(batch_size=1)
         self.observation_space: Any = AnyText()
         self.action_space: Any = ActionText()

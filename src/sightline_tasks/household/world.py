@@ -175,6 +175,7 @@ class World:
         action = self._possible().get(command)
         if action is None:
             return NOTHING_HAPPENS
+        # The action changes what is possible.
         self._commands = None
         return action()
 
