@@ -105,6 +105,8 @@ class AgentSetup:
         if not training:
             return evaluation_worker(recipe, self.vlm, self.judge)
 
+        # Each process plays its part of the episodes. Frames are kept, smaller if the run allows it, until a reward
+        # model has scored them.
         share = recipe.rollouts.parallel // self.engine.world
         shrink = None
         if self.judge is not None:
@@ -296,6 +298,7 @@ def build(recipe: AgentRecipe) -> AgentSetup:
 
     from sightline.agents.engines.starting import start_engine
 
+    # What needs no model is checked first: loading one takes minutes.
     _check_trainable(recipe)
     torch.set_num_threads(recipe.threads)
     engine = start_engine(recipe.engine, recipe.device)
@@ -303,6 +306,7 @@ def build(recipe: AgentRecipe) -> AgentSetup:
     if not any(parameter.requires_grad for parameter in vlm.model.parameters()):
         raise BadInput("nothing is left to learn: policy.freeze names all parts; take one out")
     _check_texts(recipe, vlm)
+    # By default the policy samples by itself; vLLM gets a copy of its weights.
     server: VLLMSampler | ServerSampler | None = None
     if recipe.policy.sampler == "vllm":
         from sightline.agents.samplers.vllm import VLLMSampler

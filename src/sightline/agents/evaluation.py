@@ -310,7 +310,9 @@ def _outcome(trajectory: Trajectory, rule: SuccessRule) -> _Outcome:
 
 def _clean(success: bool | None, faultless: bool) -> bool | None:
     """Whether an episode succeeded without a mistake; None where success is unknown."""
-    return None if success is None else success and faultless
+    if success is None:
+        return None
+    return success and faultless
 
 
 def _summary(
@@ -334,7 +336,9 @@ def _summary(
     numbers["reward"] = _mean([outcome.reward for outcome in outcomes if outcome.reward is not None])
 
     # Perception: of all visible facts, and of all turns with facts.
-    perception = [counts for outcome in outcomes for counts in outcome.perception or ()]
+    perception: list[tuple[int, int]] = []
+    for outcome in outcomes:
+        perception += outcome.perception or ()
     correct_facts = sum(correct for correct, _ in perception)
     visible_facts = sum(visible for _, visible in perception)
     truthful_replies = _mean([correct == visible for correct, visible in perception])
@@ -360,13 +364,15 @@ def _summary(
     numbers["kinds_mean"] = kinds_mean
 
     skill = clean if kinds_mean is None else kinds_mean
-    if not outcomes:
-        numbers["score"] = 0.0
-    elif skill is None:
-        numbers["score"] = None
-    else:
-        numbers["score"] = skill * (1.0 if truthful_replies is None else truthful_replies)
+    numbers["score"] = _score(skill, truthful_replies) if outcomes else 0.0
     return numbers
+
+
+def _score(skill: float | None, truthful_replies: float | None) -> float | None:
+    """What selects checkpoints: an agent that wins but misreports the pictures is no good agent."""
+    if skill is None or truthful_replies is None:
+        return skill
+    return skill * truthful_replies
 
 
 def _kinds(outcomes: Sequence[_Outcome], rule: SuccessRule, states_success: bool) -> dict[str, dict[str, Any]] | None:

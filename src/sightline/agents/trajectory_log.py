@@ -102,7 +102,7 @@ def _turn_record(turn: Turn, credit: Advantages | None, number: int, vlm: VLM | 
     token_advantage = advantage if is_trained_on else None
 
     reply = turn.reply
-    failure = None if reply.failure is None else reply.failure.value
+    failure = reply.failure and reply.failure.value
     correct_facts = {name: same_text(reply.stated.get(name, ""), fact) for name, fact in turn.facts.items()}
     return {
         "prompt": turn.exchange.text,

@@ -49,7 +49,8 @@ def warm_start(
     Raises:
         BadInput: the demonstrations cannot be read, there are too few, or the environment has no oracle.
     """
-    engine, vlm = setup.engine, setup.vlm
+    engine = setup.engine
+    vlm = setup.vlm
     held_out, stream, samples = _demos(setup, settings)
     parameters = [parameter for parameter in vlm.scorer.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(
@@ -128,25 +129,32 @@ def _demos(setup: AgentSetup, settings: WarmStart) -> tuple[list[Demo], Iterator
     if settings.demos is None:
         stream = best_play(recipe, settings, settings.samples + HELD_OUT)
         return list(islice(stream, HELD_OUT)), stream, settings.samples
-    found = list(read_demos(Path(settings.demos)))
-    if len(found) < 2 * HELD_OUT:
-        raise BadInput(f"'{settings.demos}' holds {len(found)} demonstrations; {2 * HELD_OUT} are the least")
-    samples = settings.samples if settings.epochs is None else settings.epochs * (len(found) - HELD_OUT)
-    return found[:HELD_OUT], _shuffled(found[HELD_OUT:], recipe.seed), samples
+    demos = list(read_demos(Path(settings.demos)))
+    if len(demos) < 2 * HELD_OUT:
+        raise BadInput(f"'{settings.demos}' holds {len(demos)} demonstrations; {2 * HELD_OUT} are the least")
+    held_out = demos[:HELD_OUT]
+    training = demos[HELD_OUT:]
+    samples = settings.samples
+    if settings.epochs is not None:
+        samples = settings.epochs * len(training)
+    return held_out, _shuffled(training, recipe.seed), samples
 
 
 def _shuffled(demos: Sequence[Demo], seed: int) -> Iterator[Demo]:
+    """Repeat demonstrations without end, in a new order in every epoch."""
     rng = np.random.default_rng(seed)
     while True:
-        for place in rng.permutation(len(demos)):
-            yield demos[place]
+        for index in rng.permutation(len(demos)):
+            yield demos[index]
 
 
 def _perception_accuracy(setup: AgentSetup, demos: Sequence[Demo]) -> float | None:
     """Share of the visible facts that greedy replies state correctly; None for environments without facts."""
-    recipe, correct, total = setup.recipe, 0, 0
+    recipe = setup.recipe
     if not any(recipe.replies.asks(demo.facts) for demo in demos):
         return None
+
+    # Sampled in batches like those of an evaluation, which are known to fit into memory.
     conversations = [[ChatTurn(demo.text, demo.pictures)] for demo in demos]
     samples: list[Sample] = []
     with setup.engine.full_params():
@@ -154,10 +162,16 @@ def _perception_accuracy(setup: AgentSetup, demos: Sequence[Demo]) -> float | No
         for start in range(0, len(demos), recipe.evaluation.parallel):
             batch = conversations[start : start + recipe.evaluation.parallel]
             samples += [completion.sample for completion in sampler.generate(batch, [()] * len(batch))]
+
+    correct = 0
+    total = 0
+    thinking = setup.vlm.tokens.thinking
     for demo, sample in zip(demos, samples, strict=True):
-        asked = recipe.replies.asks(demo.facts)
-        reply = read_reply(sample.text, recipe.replies, (), asked, sample.finished, setup.vlm.tokens.thinking)
-        stated = reply.stated
-        correct += sum(same_text(stated.get(name, ""), demo.facts[name]) for name in asked)
-        total += len(asked)
-    return correct / total if total else None
+        queried_facts = recipe.replies.asks(demo.facts)
+        reply = read_reply(sample.text, recipe.replies, (), queried_facts, sample.finished, thinking)
+        for name in queried_facts:
+            correct += same_text(reply.stated.get(name, ""), demo.facts[name])
+        total += len(queried_facts)
+    if total == 0:
+        return None
+    return correct / total

@@ -393,8 +393,13 @@ def _messages(conversation: Conversation) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for number, turn in enumerate(conversation):
         pictures = iter(turn.pictures)
-        parts = [message_part(next(pictures) if part is None else part) for part in turn.layout]
-        messages.append({"role": "user", "content": parts})
+        content = []
+        for part in turn.layout:
+            if part is None:  # the place of the next picture
+                content.append(message_part(next(pictures)))
+            else:
+                content.append(message_part(part))
+        messages.append({"role": "user", "content": content})
         if number < len(conversation) - 1:
             messages.append({"role": "assistant", "content": turn.reply_text})
     return messages
