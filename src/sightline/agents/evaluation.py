@@ -476,7 +476,7 @@ def _play_without_model(
         kind = str(info.get("kind", ""))
         states_success = stated_success(info) is not None
         while go_on(observation, steps) and not over:
-            # The random move of a step is the one that a rollout would play in place of an unparsable reply.
+            # Keyed by seed and step, so that a move does not depend on the episodes before.
             rng = np.random.default_rng((CHANCE_OF_MOVES, seed, steps))
             action = choose(game, info, rng)
             if action is None:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import re
-import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
 from sightline.cli.demos import demos
+from sightline.cli.exit_codes import errors_in_one_line
 from sightline.cli.games import check_env
 from sightline.cli.label import label
 from sightline.cli.output import AsJson, Trust, check_target, in_home, print_json, print_rows, write_target
-from sightline.errors import BadInput, RunFailed, place_of, printable, reason_and_place
-from sightline.requirements import advice, check_versions
+from sightline.errors import BadInput, RunFailed
+from sightline.requirements import check_versions
 from sightline.runs.stopping import GivenUp, Interruption, exit_now
 from sightline.runs.streams import failure_of_stdout
 
@@ -147,6 +144,7 @@ def _recipe(arguments: list[str], own: bool = True) -> tuple[str, Recipe]:
 
     source, overrides = _split(arguments)
     recipe = load_recipe(source, overrides, own)
+    # Only the name of a file or of a bundled recipe can name the run.
     is_text = source is None or source == "-" or is_yaml_text(source) or is_stream(source)
     return recipe_name(None if is_text else source, recipe), recipe
 
@@ -253,6 +251,7 @@ def evaluate(
         raise BadInput(f"--episodes {episodes} is too large; at most {MAX_EPISODES}")
     if model is not None and not model.strip():
         raise BadInput("--model is empty; name a model, or leave it out for that of a run")
+    # A run has a model of its own; anything else is a recipe, whose game is played with the model that --model names.
     folder = RunFolder(Path(run))
     if model is None and folder.recipe_file.is_file():
         check_name(folder.path)
@@ -544,6 +543,7 @@ def score(
             typer.echo(f"{row.image:<{width}}  {row.reward:+.4f}")
     if csv:
         write_target(csv, csv_table(rows))
+    # Several rows of a single file are the frames of a video: their curve is of use without being asked for.
     is_video = len(images) == 1 and len(rows) > 1 and images[0].is_file()
     if plot or (is_video and not as_json):
         from sightline.reports.plots import score_curve
@@ -551,6 +551,7 @@ def score(
         target = plot or images[0].with_suffix(".reward.png")
         write_target(target, score_curve(np.array([row.reward for row in rows]), title="; ".join(goals)))
         typer.echo(f"plot: {target}", err=True)
+    # Unreadable pictures fail the command, but only after the others have their rewards.
     if scores.unreadable:
         *others, last = scores.unreadable
         for line in others:
@@ -633,99 +634,6 @@ def doctor(as_json: AsJson = False) -> None:
             typer.echo(f"{'':26} {finding.fix}")
 
 
-@contextlib.contextmanager
-def _errors_in_one_line() -> Iterator[None]:
-    """Exit codes with one-line errors: 2 for bad input, 1 for a failure, 128 plus its number for a signal."""
-    from sightline.runs.stopping import Stopped
-
-    try:
-        yield
-    except BadInput as error:
-        _leave(str(error), 2, error)
-    # Ended by the user or by the machine: by a signal, or because nobody reads the output any more.
-    except Stopped as stop:
-        _leave(f"{stop}; {stop.saved}; {stop.advice}", 128 + stop.signal_number, None)
-    except typer.Exit as exit_request:
-        sys.exit(exit_request.exit_code)
-    except GivenUp as stop:
-        _leave(str(stop), 128 + stop.signal_number, None)
-    except (typer.Abort, KeyboardInterrupt):
-        _leave("interrupted", 128 + signal.SIGINT, None)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    # Failures.
-    except RunFailed as error:
-        _leave(f"{error}{_versions_to_blame()}", 1, error)
-    except PermissionError as error:
-        _leave(f"'{error.filename}' cannot be opened by this user: {error.strerror}", 2, error)
-    except MemoryError as error:
-        reason = " ".join(str(error).split())
-        ending = f": {reason}" if reason else ""
-        _leave(f"there is not enough memory{ending}", 1, error)
-    except Exception as error:
-        if hasattr(error, "format_message"):  # Typer's exceptions, for a command line that it refuses
-            _leave(_misuse(error), 2, error)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-            file = f"'{error.filename}' cannot be written: " if error.filename else ""
-            _leave(f"{file}{error.strerror}; what was saved before is whole, and --resume goes on from it", 1, error)
-        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-            _leave(f"'{str(error.filename)[:60]}…' is too long for the name of a file", 2, error)
-        advice_on_limit = _limit_of(error)
-        if advice_on_limit is not None:
-            _leave(advice_on_limit, 1, error)
-        reason = " ".join(str(error).split())
-        _leave(f"{type(error).__name__}: {reason} (sightline --debug … shows where){_versions_to_blame()}", 1, error)
-    except BaseException as error:  # SystemExit and the like, of an environment, a reward or a plug-in
-        if place_of(error).startswith(("typer/", "click/")):
-            raise  # a shell's completion has been installed or shown
-        _leave(f"{reason_and_place(error)}: it must not end the program; let it raise an error instead", 1, error)
-
-
-_OPTION_WORDS = (
-    (r"(?:Input should be|'[^']*' is not) a valid int.*", "must be a whole number"),
-    (r"(?:Input should be|'[^']*' is not) a valid (?:number|float).*", "must be a number"),
-    (r"Input should be a finite number.*", "must be a finite number"),
-    (r"Input should be greater than or equal to (\S+)", r"must be at least \1"),
-    (r"Input should be less than or equal to (\S+)", r"must be at most \1"),
-    (r" \(Possible options: --help\)", ""),
-    (r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"\1: there is no place for this"),
-)
-"""Our words for those of Typer, of its several versions: pattern -> words."""
-
-
-def _misuse(error: Any) -> str:
-    """A line for a command line that Typer refuses: what is wrong, and which help says more."""
-    message = " ".join(error.format_message().split()).rstrip(".")
-    for pattern, words in _OPTION_WORDS:
-        message = re.sub(pattern, words, message)
-    context = getattr(error, "ctx", None)
-    command = getattr(context, "command_path", "sightline")
-    return f"{message} ('{command} --help' lists what there is)"
-
-
-def _limit_of(error: Exception) -> str | None:
-    """Advice on the limit of this machine or account that caused an exception; None if no limit did."""
-    # Libraries raise errors of their own for these limits, so their words are compared, too.
-    message = str(error)
-    number = error.errno if isinstance(error, OSError) else None
-    if number in (errno.EMFILE, errno.ENFILE):
-        return (
-            "no more files can be opened; raise the limit, for example by 'ulimit -n 4096', or say fewer envs; what "
-            "was saved before is whole"
-        )
-    if number == errno.EAGAIN or "can't start new thread" in message:
-        return (
-            "no more processes or threads can be started; end some, or raise the limit ('ulimit -u' shows that of "
-            "processes, 'ulimit -v' that of memory)"
-        )
-    if number == errno.ENOMEM or "failed to map segment" in message or "annot allocate memory" in message:
-        return "there is not enough memory; end other programs, or raise the limit ('ulimit -v' shows it)"
-    if isinstance(error, FileNotFoundError) and "No usable temporary directory" in message:
-        return "no folder for temporary files can be written to; make one, and name it by TMPDIR=DIR"
-    return None
-
-
 def _check_threads() -> None:
     """Check that libraries will be able to start their threads, by starting as many ourselves, all at a time.
 
@@ -744,22 +652,6 @@ def _check_threads() -> None:
             threading.Thread(target=end.wait, name="limits", daemon=True).start()
     finally:
         end.set()
-
-
-def _versions_to_blame() -> str:
-    """End of an error's line if the versions of libraries do not fit together, whether that is the cause or not."""
-    mismatch = advice()
-    if not mismatch:
-        return ""
-    return f"; this may be why: {mismatch}"
-
-
-def _leave(message: str, code: int, error: BaseException | None) -> None:
-    """Print a line on stderr and end the process; with `--debug` raise the error instead."""
-    if error is not None and os.environ.get("SIGHTLINE_DEBUG"):
-        raise error
-    print(f"sightline: {printable(message)}", file=sys.stderr)
-    sys.exit(code)
 
 
 def _report_lost_output(exit_request: SystemExit) -> None:
@@ -786,7 +678,7 @@ def main() -> None:
     if not os.environ.get("SIGHTLINE_DEBUG"):
         # Renderers that failed to start complain once more when they are collected.
         sys.unraisablehook = lambda unraisable: None
-    with _errors_in_one_line():
+    with errors_in_one_line():
         _check_threads()
         code = app(prog_name="sightline", standalone_mode=False)
         if code == 130:  # Typer's code for Ctrl-C

@@ -69,6 +69,7 @@ def _is_for_agents(env: str, keys: Sequence[str]) -> bool:
     from sightline.config.recipe import AgentRecipe, ControlRecipe
     from sightline.envs.tasks import find_task
 
+    # The user's keys decide first, then the task's description; making the environment is the last resort.
     values = dict(key.partition("=")[::2] for key in keys)
     if "role" in values:
         return values["role"] == "agent"

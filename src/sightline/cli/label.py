@@ -143,6 +143,7 @@ def stats(
     from sightline.labels.store import LabelStore, existing_store
     from sightline.reports.labels_page import table, write_labels_page
 
+    # A page that cannot be written is refused before the labels are read, which may take minutes.
     page = html or path / "labels.html"
     folder = existing_store(path)
     check_target(page, "--html")
@@ -224,6 +225,7 @@ def fit(
     if out is not None:
         check_new_folder(out, "--out")
     store = existing_store(path)
+    # Every recipe has an environment; this one is never made, because nothing is played.
     recipe = for_control(load_recipe(None, ["env=labels", "reward.kind=learned", *(overrides or [])]))
     config = recipe.reward.teaching
     if config is None:
