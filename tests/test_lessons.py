@@ -113,14 +113,14 @@ def test_every_sampler_asks_and_learns(sampler: PairSampler, model: str, segment
     fill(lessons)
     seen: set[frozenset[str]] = set()
     for number in range(3):
-        asked = lessons.compose(10, due=7)
-        assert asked.due == 7
+        asked = lessons.compose(10, due_step=7)
+        assert asked.due_step == 7
         check_round(lessons, asked, 10)
         shown = {frozenset(s.digest for s in question.segments) for question in asked.questions}
         assert not shown & seen, "nothing is asked again"
         seen |= shown
         numbers = lessons.learn(asked, answer(asked))
-        assert (lessons.questions, lessons.kept) == (10 * number + 10, 10 * number + 10)
+        assert (lessons.questions, lessons.usable_answers) == (10 * number + 10, 10 * number + 10)
         assert numbers["labels/accuracy"] == 1
     assert lessons.reward.ready
     correlation = numbers["reward/rank_correlation"]
@@ -134,7 +134,7 @@ def test_singles_are_asked_and_learned_from(feedback: str, model: str) -> None:
     lessons = make(FEEDBACKS[feedback], model, segment=2)
     fill(lessons)
     for _ in range(3):
-        asked = lessons.compose(15, due=0)
+        asked = lessons.compose(15, due_step=0)
         check_round(lessons, asked, 15)
         numbers = lessons.learn(asked, answer(asked))
     assert len({question.segments[0].digest for question in asked.questions}) == 15
@@ -146,7 +146,7 @@ def test_singles_are_asked_and_learned_from(feedback: str, model: str) -> None:
     correlation = numbers["reward/rank_correlation"]
     assert correlation is not None
     assert correlation > 0.6
-    check_round(lessons, lessons.compose(99, due=0), 15)  # all that were not asked about yet
+    check_round(lessons, lessons.compose(99, due_step=0), 15)  # all that were not asked about yet
 
 
 def test_the_ladder_climbs_to_the_best() -> None:
@@ -155,7 +155,7 @@ def test_the_ladder_climbs_to_the_best() -> None:
     assert isinstance(lessons.reward, LadderReward)
     heights = []
     for _ in range(5):
-        asked = lessons.compose(20, due=0)
+        asked = lessons.compose(20, due_step=0)
         check_round(lessons, asked, 20)
         numbers = lessons.learn(asked, answer(asked))
         assert lessons.reward.top is not None
@@ -175,10 +175,10 @@ def test_the_ladder_climbs_to_the_best() -> None:
 def test_candidates_that_left_the_pool_can_still_be_shown() -> None:
     lessons = make(FEEDBACKS["ladder"], "embeddings")
     fill(lessons)
-    asked = lessons.compose(8, due=0)
+    asked = lessons.compose(8, due_step=0)
     lessons.learn(asked, answer(asked))
     fill(lessons, 60, seed=1)
-    again = lessons.compose(8, due=0)
+    again = lessons.compose(8, due_step=0)
     known = set(lessons.pool.digests)
     shown = {segment.digest for question in again.questions for segment in question.segments}
     assert shown - known, "some are on the ladder alone"
@@ -189,10 +189,10 @@ def test_candidates_that_left_the_pool_can_still_be_shown() -> None:
 def test_ties_are_learned_from_or_set_aside(ties: bool) -> None:
     lessons = make(PairsConfig(ties=ties))
     fill(lessons)
-    asked = lessons.compose(6, due=0)
+    asked = lessons.compose(6, due_step=0)
     given: list[Answer | None] = [preference(value) for value in (0.5, 0.5, 0.0, 1.0, 0.5, 1.0)]
     numbers = lessons.learn(asked, given)
-    assert lessons.kept == (6 if ties else 3)
+    assert lessons.usable_answers == (6 if ties else 3)
     assert lessons.examples.values == ([0.5, 0.5, 0.0, 1.0, 0.5, 1.0] if ties else [0.0, 1.0, 1.0])
     assert numbers["labels/equal"] == 0.5
     assert len(lessons.asked) == 6
@@ -201,7 +201,7 @@ def test_ties_are_learned_from_or_set_aside(ties: bool) -> None:
 def test_what_is_counted_by_hand() -> None:
     lessons = make(PairsConfig())
     fill(lessons)
-    asked = lessons.compose(9, due=0)
+    asked = lessons.compose(9, due_step=0)
     exchange = ModelCall("compare", False, "?", "!")
     truths = [float(q.segments[1].true_return > q.segments[0].true_return) for q in asked.questions]
     given: list[Answer | None] = [
@@ -216,7 +216,7 @@ def test_what_is_counted_by_hand() -> None:
         None,
     ]
     numbers = lessons.learn(asked, given)
-    assert (lessons.questions, lessons.kept) == (6, 4)
+    assert (lessons.questions, lessons.usable_answers) == (6, 4)
     assert (numbers["labels/asked"], numbers["labels/kept"]) == (6, 4)
     names = [f"labels/{outcome}" for outcome in Outcome]
     shares = {name: numbers[name] for name in names if numbers[name]}
@@ -235,10 +235,10 @@ def test_what_is_counted_by_hand() -> None:
 def test_nothing_usable_teaches_nothing() -> None:
     lessons = make(PairsConfig())
     fill(lessons)
-    asked = lessons.compose(3, due=0)
+    asked = lessons.compose(3, due_step=0)
     numbers = lessons.learn(asked, [Answer(Outcome.REFUSED)] * 3)
     assert not lessons.reward.ready
-    assert lessons.kept == 0
+    assert lessons.usable_answers == 0
     assert "reward/loss" not in numbers
     assert numbers["labels/accuracy"] is None
 
@@ -249,7 +249,7 @@ def test_unknown_ground_truth_is_no_accuracy() -> None:
     for _ in range(20):
         frames = rng.integers(0, 255, (1, 1, SIDE, SIDE, 3), np.uint8)
         lessons.pool.add(frames, rng.normal(size=(1, 1, 2)).astype(np.float32), np.full((1, 1), np.nan, np.float32))
-    asked = lessons.compose(5, due=0)
+    asked = lessons.compose(5, due_step=0)
     numbers = lessons.learn(asked, [preference(1.0)] * 5)
     assert numbers["labels/accuracy"] is None
     assert numbers["reward/rank_correlation"] is None
@@ -259,7 +259,7 @@ def test_unknown_ground_truth_is_no_accuracy() -> None:
 @pytest.mark.parametrize("feedback", FEEDBACKS)
 def test_an_empty_pool_has_nothing_to_ask_about(feedback: str) -> None:
     lessons = make(FEEDBACKS[feedback], "embeddings")
-    assert lessons.compose(5, due=0).questions == []
+    assert lessons.compose(5, due_step=0).questions == []
 
 
 @pytest.mark.parametrize("scale", ["mean", "deviation"])
@@ -267,7 +267,7 @@ def test_the_reward_is_standardised_over_all_that_was_judged(scale: str) -> None
     lessons = make(PairsConfig())
     fill(lessons)
     for _ in range(2):
-        asked = lessons.compose(30, due=0)
+        asked = lessons.compose(30, due_step=0)
         lessons.learn(asked, answer(asked))
     assert len(lessons.examples.steps()) == 120
     paid = lessons.reward.raw_reward(lessons.examples.steps()).astype(np.float64)
@@ -285,7 +285,7 @@ def test_restored_lessons_go_on_alike(feedback: str, model: str, taught: int, tm
     lessons, other = make(block, model), make(block, model)
     fill(lessons)
     for _ in range(taught):
-        asked = lessons.compose(10, due=0)
+        asked = lessons.compose(10, due_step=0)
         lessons.learn(asked, answer(asked))
     archives = Archives(tmp_path / "replay")
     write_state(tmp_path / "state.safetensors", {"lessons": lessons.state(archives), "archives": archives.state()})
@@ -293,7 +293,7 @@ def test_restored_lessons_go_on_alike(feedback: str, model: str, taught: int, tm
     read.restore(state["archives"])
     other.restore(state["lessons"], read)
     for turn in range(2):
-        rounds = [each.compose(10, due=0) for each in (lessons, other)]
+        rounds = [each.compose(10, due_step=0) for each in (lessons, other)]
         keys = [[question.key("") for question in asked.questions] for asked in rounds]
         assert keys[0] == keys[1]
         assert len(keys[0]) == 10
@@ -310,7 +310,7 @@ def test_other_seeds_ask_other_questions() -> None:
     for seed in (0, 0, 1):
         lessons = make(PairsConfig(), seed=seed)
         fill(lessons)
-        keys.append([question.key("") for question in lessons.compose(10, due=0).questions])
+        keys.append([question.key("") for question in lessons.compose(10, due_step=0).questions])
     assert keys[0] == keys[1] != keys[2]
 
 
@@ -319,7 +319,7 @@ def test_labels_that_are_wrong_now_and_then() -> None:
     lessons = make(PairsConfig(loss="noise_aware"))
     fill(lessons)
     for _ in range(5):
-        asked = lessons.compose(40, due=0)
+        asked = lessons.compose(40, due_step=0)
         numbers = lessons.learn(asked, answer(asked, mistake=0.2))
     assert numbers["labels/accuracy"] is not None
     assert numbers["labels/accuracy"] < 1

@@ -23,7 +23,7 @@ from conftest import TINY, Finished
 from sightline.config.loading import load_recipe
 from sightline.labels.store import BACKUP, DATABASE, LabelStore
 from sightline.preferences.config import LearnedConfig
-from sightline.preferences.pebble import _size_of_round
+from sightline.preferences.pebble import _round_size
 from sightline.runs.folder import RunFolder
 from sightline.runs.metrics import read_metrics
 from stored import newest_checkpoint, replay_of, rows_of, session_of
@@ -387,7 +387,7 @@ def test_rounds_without_exploration(train: Callable[..., Path]) -> None:
 def test_schedules() -> None:
     def sizes(schedule: Any, steps: int = 1000) -> list[int]:
         config = LearnedConfig(kind="learned", schedule=schedule, questions=10)
-        return [_size_of_round(config, step, steps) for step in (0, 250, 500, 750)]
+        return [_round_size(config, step, steps) for step in (0, 250, 500, 750)]
 
     assert sizes("constant") == [10, 10, 10, 10]
     assert sizes("falling") == [10, 7, 5, 2]

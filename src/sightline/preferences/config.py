@@ -32,26 +32,42 @@ class LearnedConfig(LearnedSettings):
     def build(self, context: RewardContext) -> RewardSetup:
         if context.asks and self.labels is not None and Path(self.labels).is_file():
             raise BadInput(f"reward.labels: '{self.labels}' is a file; a label store is a folder")
-        encoder = self.model.load_encoder(self.device)
         warnings: list[str] = []
-        wanted = TeacherContext(context.goal, context.baseline, context.seed, self.device, encoder, warnings.append)
-        teacher = self.teacher.build(wanted) if context.asks and self.questions else None
+        encoder = self.model.load_encoder(self.device)
+        teacher = None
+        if context.asks and self.questions:
+            teacher = self.teacher.build(
+                TeacherContext(context.goal, context.baseline, context.seed, self.device, encoder, warnings.append)
+            )
         if encoder is not None:
-            encoder.free_text_tower()
+            encoder.free_text_tower()  # the teacher has read its words by now
+
+        # Pictures that the encoder or the teacher cannot judge are warned of before training.
         size = self.shown_size(encoder)
         frame = context.first_seen(size, False)
-        cropped = warn_of_cropping(encoder, frame.shape[0], frame.shape[1], "reward.model.aspect") if encoder else None
+        if encoder is not None:
+            cropped = warn_of_cropping(encoder, frame.shape[0], frame.shape[1], "reward.model.aspect")
+            if cropped:
+                warnings.append(cropped)
         unfamiliar = warn_of_unfamiliar_pictures(encoder, frame[None])
-        warnings += [line for line in (cropped, unfamiliar) if line]
+        if unfamiliar:
+            warnings.append(unfamiliar)
         if teacher is not None:
             teacher.check_frames(frame, warnings.append)
-        seen = context.first_seen(size, True) if self.model.reads_states else frame
-        model = self.make_reward(seen.shape, encoder, context.seed, seen.dtype)
+
+        reward_input = context.first_seen(size, True) if self.model.reads_states else frame
+        model = self.make_reward(reward_input.shape, encoder, context.seed, reward_input.dtype)
         lessons: Sequence[Lesson] = ()
         if context.asks and self.labels_from:
             lessons = lessons_of(self.labels_from, self, model, context.goal, frame.shape, warnings.append)
-        told = tuple(dict.fromkeys(warnings))  # a teacher may say the same of its encoder
-        return RewardSetup(model, size, encoder=encoder, teacher=teacher, lessons=tuple(lessons), warnings=told)
+        return RewardSetup(
+            model,
+            size,
+            encoder=encoder,
+            teacher=teacher,
+            lessons=tuple(lessons),
+            warnings=tuple(dict.fromkeys(warnings)),  # a teacher may warn of the same encoder
+        )
 
     def make_reward(
         self, seen_shape: tuple[int, ...], encoder: Encoder | None, seed: int, seen_dtype: Any = np.float32

@@ -58,15 +58,14 @@ def fit_reward(
             of a store are for several goals, or on other levels.
         RunFailed: the loss is not finite.
     """
-    config = checked_block(
-        LearnedConfig,
-        {
-            "model": {"kind": model} if isinstance(model, str) else model,
-            "feedback": {"kind": feedback} if isinstance(feedback, str) else feedback,
-            "fitting": checked_block(FittingConfig, fitting),
-            "device": device,
-        },
-    )
+    # A name stands for the block of that kind with its defaults.
+    if isinstance(model, str):
+        model = {"kind": model}
+    if isinstance(feedback, str):
+        feedback = {"kind": feedback}
+    fitting_block = checked_block(FittingConfig, fitting)
+    block = {"model": model, "feedback": feedback, "fitting": fitting_block, "device": device}
+    config = checked_block(LearnedConfig, block)
     return fit_labels(labels, config, goal, seed).reward
 
 
@@ -78,8 +77,8 @@ class FittedReward:
         labels, held_out: how many there were, and how many of them were held out.
         fit: losses and accuracies.
         interval: Wilson's 95 % interval of the accuracy on held-out pairs that are decided; None without any.
-        rank_correlation: Spearman's, of what it says of held-out segments with their true returns; None where these
-            are unknown.
+        rank_correlation: Spearman's, of predicted and true returns of held-out segments; None where the true ones are
+            unknown.
     """
 
     reward: EnsembleReward
@@ -112,13 +111,16 @@ def fit_labels(
         with LabelStore(existing_store(Path(labels)), read_only=True) as store:
             return fit_labels(store, config, goal, seed)
     if isinstance(labels, LabelStore):
-        stored = usable_labels(labels, config.feedback, goal, config.labels_any_goal)
-        return _fit([(label.segments, value) for label, value in stored], labels.segment, config, seed)
+        store_labels = usable_labels(labels, config.feedback, goal, config.labels_any_goal)
+        return _fit([(label.segments, value) for label, value in store_labels], labels.segment, config, seed)
     if goal is not None:
         raise BadInput("goal is to choose among the labels of a store; leave it out for a list of labels")
-    given = _of_list(labels, config.feedback)
-    segments = {segment.digest: segment for told, _ in given for segment in told}
-    return _fit([(tuple(s.digest for s in told), value) for told, value in given], segments.__getitem__, config, seed)
+    by_digest: dict[str, Segment] = {}
+    digests_and_values = []
+    for segments, value in _of_list(labels, config.feedback):
+        by_digest |= {segment.digest: segment for segment in segments}
+        digests_and_values.append((tuple(segment.digest for segment in segments), value))
+    return _fit(digests_and_values, by_digest.__getitem__, config, seed)
 
 
 def _fit(
@@ -127,56 +129,78 @@ def _fit(
     """Fit to labels of segments that are named by their digests; the frames of one segment are in memory at a time."""
     if not labels:
         raise BadInput(f"there are no usable {config.feedback.noun} among these labels")
-    (first, *_), _ = labels[0]
-    shape = segment_of(first).frames.shape
-    reward = config.make_reward(shape[1:], config.model.load_encoder(config.device), seed)
+    first_digest = labels[0][0][0]
+    shape = segment_of(first_digest).frames.shape  # [L, H, W, 3]
+    encoder = config.model.load_encoder(config.device)
+    reward = config.make_reward(shape[1:], encoder, seed)
     if not isinstance(reward, EnsembleReward):
         raise BadInput(f"feedback={config.feedback.kind} learns from questions of its own; choose pairs")
-    features: dict[str, np.ndarray] = {}  # a segment may be in many pairs
+
+    # A segment may be in many pairs: its features are computed once.
+    features: dict[str, np.ndarray] = {}
     true_returns: dict[str, float] = {}
-    for digest in dict.fromkeys(digest for digests, _ in labels for digest in digests):
-        segment = segment_of(digest)
-        found = segment.frames.shape
-        if found[0] != shape[0] or (found != shape and not config.labels_resize):
-            allowed = "" if found[0] != shape[0] else "; reward.labels_resize=true takes other sizes"
-            raise BadInput(
-                f"the segments differ: {sorted((shape, found))}; labels of one length and size can be learned from"
-                f"{allowed}"
-            )
-        features[digest], true_returns[digest] = reward.features_of(segment.frames), segment.true_return
     examples = Examples()
     for digests, value in labels:
+        for digest in digests:
+            if digest not in features:
+                segment = segment_of(digest)
+                _check_shape(segment.frames.shape, shape, config.labels_resize)
+                features[digest] = reward.features_of(segment.frames)
+                true_returns[digest] = segment.true_return
         examples.add(tuple(features[digest] for digest in digests), value)
-    fitted = fit(reward, examples, config.feedback, shape[0], seed)
+    result = fit(reward, examples, config.feedback, shape[0], seed)
     reward.fit_normalizer(examples.steps())
-    # What held-out labels and true returns say of it.
-    chosen = np.flatnonzero(held_out(len(examples), reward.fitting.held_out))
-    decided = sum(labels[i][1] != 0.5 for i in chosen)
+
+    # Interval of the accuracy on the held-out pairs that are decided.
+    test = np.flatnonzero(held_out(len(examples), reward.fitting.held_out))
+    decided = sum(labels[i][1] != 0.5 for i in test)
     interval = None
-    if decided and not np.isnan(fitted.held_out_accuracy):
-        interval = wilson(round(fitted.held_out_accuracy * decided), decided)
-    judged = [digest for i in chosen for digest in labels[i][0]]
-    told = [float(reward.raw_reward(features[digest]).sum()) for digest in judged]
-    correlation = spearman(np.array(told), np.array([true_returns[digest] for digest in judged]))
-    return FittedReward(reward, len(examples), len(chosen), fitted, interval, correlation)
+    if decided and not np.isnan(result.held_out_accuracy):
+        interval = wilson(round(result.held_out_accuracy * decided), decided)
+
+    # Predicted and true returns of the held-out segments.
+    predicted = []
+    true = []
+    for i in test:
+        for digest in labels[i][0]:
+            predicted.append(float(reward.raw_reward(features[digest]).sum()))
+            true.append(true_returns[digest])
+    correlation = spearman(np.array(predicted), np.array(true))
+    return FittedReward(reward, len(examples), len(test), result, interval, correlation)
+
+
+def _check_shape(shape: tuple[int, ...], expected: tuple[int, ...], may_resize: bool) -> None:
+    """
+    Raises:
+        BadInput: segments differ in length, or in size though none may be resized.
+    """
+    if shape[0] == expected[0] and (shape == expected or may_resize):
+        return
+    hint = ""
+    if shape[0] == expected[0]:
+        hint = "; reward.labels_resize=true takes other sizes"
+    raise BadInput(
+        f"the segments differ: {sorted((expected, shape))}; labels of one length and size can be learned from{hint}"
+    )
 
 
 def _of_list(labels: Sequence[Labelled], feedback: FeedbackConfig) -> list[tuple[Sequence[Segment], float]]:
+    """Segments and values of a list of labels, without those that teach nothing."""
     if not isinstance(labels, Iterable):
         raise BadInput(f"labels must be a label store or a list of (segments, answer), not {type(labels).__name__}")
-    found: list[tuple[Sequence[Segment], float]] = []
+    usable: list[tuple[Sequence[Segment], float]] = []
     for number, label in enumerate(labels, 1):
         try:
-            segments, answer = label
+            frames, answer = label
         except (TypeError, ValueError) as error:
             raise BadInput(f"label {number} must be (segments, answer)") from error
         try:
-            told = answer if isinstance(answer, Answer) else answer_of(answer, feedback)
-            question = Question.of_frames(feedback.question, segments, (), feedback.question_levels)
+            checked = answer if isinstance(answer, Answer) else answer_of(answer, feedback)
+            question = Question.of_frames(feedback.question, frames, (), feedback.question_levels)
             if isinstance(answer, Answer):
                 question.check_answer(answer)
         except ValueError as error:
             raise BadInput(f"label {number}: {error}") from error
-        if told.value is not None and feedback.teaches(told.outcome):
-            found.append((question.segments, told.value))
-    return found
+        if checked.value is not None and feedback.teaches(checked.outcome):
+            usable.append((question.segments, checked.value))
+    return usable

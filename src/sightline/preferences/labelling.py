@@ -56,7 +56,7 @@ class Answers:
     @property
     def failures(self) -> list[str]:
         """Reasons of the questions that failed."""
-        return [one.reason for one in self.answers if one is not None and one.outcome is Outcome.FAILED]
+        return [answer.reason for answer in self.answers if answer is not None and answer.outcome is Outcome.FAILED]
 
 
 @dataclass
@@ -104,11 +104,16 @@ class BackgroundLabeller:
         arrived: Callable[[int], None] = lambda count: None,
         origin: Mapping[str, Any] | None = None,
     ) -> None:
-        self.teacher, self.store = teacher, store
+        self.teacher = teacher
+        self.store = store
+        self.run = run
+        # What the teacher may ask of the store: replies to parts of a question are paid for only once.
         teacher.recall = lambda question: store.paid_replies(question, teacher.signature)
         teacher.occasion = lambda question: store.occasion(question, teacher.signature)
         teacher.keep = lambda question, reply: store.keep_reply(question, teacher.signature, reply)
-        self._budget, self.run, self._task, self._arrived = budget, run, task, arrived
+        self._budget = budget
+        self._task = task
+        self._arrived = arrived
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="labelling")
         self._round: Future[Answers] | None = None
         self._given_up = False
@@ -142,6 +147,7 @@ class BackgroundLabeller:
         self._worker.shutdown(wait=True, cancel_futures=True)
 
     def _answer(self, questions: list[Question], context: Context) -> Answers:
+        """Ask a round of questions, those that the store remembers no answer to; runs in the worker's thread."""
         asking = _Round(questions, context, [self._remembered(question) for question in questions])
         new = asking.unanswered()
         remembered = len(questions) - len(new)
@@ -157,7 +163,8 @@ class BackgroundLabeller:
             if not new and asking.elsewhere:
                 # What somebody else is asking is waited for, and asked here only if they fail.
                 time.sleep(POLL)
-                new, asking.elsewhere = asking.elsewhere, []
+                new = asking.elsewhere
+                asking.elsewhere = []
         since = [name for name in self.store.models(self.teacher.signature) if name not in before]
         is_whole = all(answer is not None and answer.outcome is not Outcome.FAILED for answer in asking.answers)
         return Answers(
@@ -175,24 +182,27 @@ class BackgroundLabeller:
 
     def _ask_while_affordable(self, places: list[int], asking: _Round) -> None:
         """Ask the questions at these places of a round and fill in their answers."""
-        taken: list[int] = []
+        # Places of the questions that the teacher has drawn from `affordable`, in the order in which it numbers them.
+        begun_places: list[int] = []
         signature = self.teacher.signature
 
         def affordable() -> Iterator[Question]:
             for i in places:
-                under_way = sum(asking.answers[j] is None for j in taken)
+                # Before each question: what those that are under way will cost counts, too.
+                under_way = sum(asking.answers[j] is None for j in begun_places)
                 asking.reached = asking.reached or self._reached(under_way)
                 asking.exhausted = self.teacher.exhausted
                 if self._is_over(asking):
                     return
                 question = asking.questions[i]
+                # Claimed, so that no two runs on one store pay for the same question.
                 if not (self.teacher.records_itself or self.store.claim(question, signature)):
                     asking.elsewhere.append(i)
                     continue
                 # Another run on the same store may have asked meanwhile.
                 asking.answers[i] = self._remembered(question)
                 if asking.answers[i] is None:
-                    taken.append(i)
+                    begun_places.append(i)
                     yield question
                 else:
                     self.store.release(question, signature)
@@ -200,32 +210,37 @@ class BackgroundLabeller:
         try:
             with closing(self.teacher.answers(affordable())) as arriving:
                 for number, answer in arriving:
-                    i = taken[number]
+                    i = begun_places[number]
                     if self.teacher.exhausted and not answer.exchanges and answer.outcome is Outcome.FAILED:
                         continue  # it was begun, and never asked
                     if not self.teacher.records_itself:
+                        # Stored before it is used: a run that is killed has lost no answer.
                         self.store.record(asking.questions[i], self.teacher, answer, asking.context)
                         self._spent = self._spent.with_calls(answer.exchanges)
                         self.store.release(asking.questions[i], signature)
                     asking.answers[i] = answer
-                    failed = answer.outcome is Outcome.FAILED
-                    asking.failures = [*asking.failures, answer.reason] if failed else []
+                    if answer.outcome is Outcome.FAILED:
+                        asking.failures = [*asking.failures, answer.reason]
+                    else:
+                        asking.failures = []
                     self._arrived(len(asking.answers) - asking.answers.count(None))
             asking.exhausted = self.teacher.exhausted
         finally:
-            for i in taken:
+            # A claim that stays would have other runs wait for an answer that never comes.
+            for i in begun_places:
                 self.store.release(asking.questions[i], signature)
 
     def _remembered(self, question: Question) -> Answer | None:
         """This teacher's stored answer to the question, or to the same pair in the other order."""
-        known = self.store.find(question, self.teacher.signature)
-        if known is None and question.kind == "compare":
-            other = self.store.find(question.mirrored(), self.teacher.signature)
-            known = None if other is None else other.mirrored()
-        return known
+        answer = self.store.find(question, self.teacher.signature)
+        if answer is not None or question.kind != "compare":
+            return answer
+        mirrored = self.store.find(question.mirrored(), self.teacher.signature)
+        return None if mirrored is None else mirrored.mirrored()
 
     @property
     def _is_limited(self) -> bool:
+        """True if the budget limits what the teacher's model costs, and not the number of questions alone."""
         budget = self._budget
         return not (self.teacher.records_itself or budget.requests == budget.tokens == budget.money is None)
 
@@ -234,15 +249,17 @@ class BackgroundLabeller:
         as questions of this run usually do."""
         if not self._is_limited:
             return ""
-        spent, budget = self._spent, self._budget
-        if spent.replies and not spent.tokens and (budget.tokens or budget.money):
+        costs = self._spent
+        budget = self._budget
+        if costs.replies and not costs.tokens and (budget.tokens or budget.money):
             return "the server does not say how many tokens it reads and writes; set budget.requests instead"
-        share = (spent.questions + under_way + 1) / max(spent.questions, 1)
-        if budget.requests is not None and spent.requests * share > budget.requests:
+        # Growth of the costs, if each question costs what those so far did on average.
+        growth = (costs.questions + under_way + 1) / max(costs.questions, 1)
+        if budget.requests is not None and costs.requests * growth > budget.requests:
             return f"{budget.requests} requests"
-        if budget.tokens is not None and spent.tokens * share > budget.tokens:
+        if budget.tokens is not None and costs.tokens * growth > budget.tokens:
             return f"{budget.tokens} tokens"
-        if budget.money is not None and spent.money * share > budget.money:
+        if budget.money is not None and costs.money * growth > budget.money:
             return f"{budget.money:g} in money"
         return ""
 
@@ -259,7 +276,9 @@ def _other_model(before: Sequence[str], since: Sequence[str]) -> str:
     """The line that says that other versions of a model answer than before; empty if none does."""
     if not since or len(before) + len(since) == 1:
         return ""
-    former = f"'{before[-1]}' answered before" if before else f"{len(since)} versions have answered"
+    former = f"{len(since)} versions have answered"
+    if before:
+        former = f"'{before[-1]}' answered before"
     return (
         f"answers come from the model '{since[-1]}' now, and {former}: the labels are of both; name a version that "
         "lasts (reward.teacher.model), or ask anew into another store (reward.label_store)"

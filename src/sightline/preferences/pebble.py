@@ -63,25 +63,44 @@ class Pebble(OnlineRewardModel):
         context: RunContext,
         lessons: Sequence[Lesson] = (),
     ) -> None:
-        self.config, self.learned = config, model
-        of_teacher: frozenset[Need] = frozenset({"frames", "states"} if context.visited else {"frames"})
-        self.needs = model.needs | of_teacher
+        self.config = config
+        self.learned = model
+        # Besides what the model reads: frames for the teacher, and states for novelty, where there are any.
+        extra_needs: set[Need] = {"frames"}
+        self._novelty: NoveltyReward | None = None
+        if context.visited:
+            extra_needs.add("states")
+            self._novelty = NoveltyReward(context.visited, context.seed)
+        self.needs = model.needs | extra_needs
         self.resets_critic = config.reset_critic
-        self._seed, self._steps, self._say = context.seed, context.steps, context.say
+        self._seed = context.seed
+        self._steps = context.steps
+        self._say = context.say
         self._learner = PreferenceLearner(config, model, context.goal, context.frame_shape, context.seed)
-        self._novelty = NoveltyReward(context.visited, context.seed) if context.visited else None
         self._scales: Scale = (None, None)
         self._round: QueryRound | None = None
         self._next_round = config.explore
         self._asked_at = 0
         self._chunks = 0
-        self._lessons, self._has_rewarded = lessons, False
-        self._finished, self._has_warned = config.questions == 0, False
+        self._lessons = lessons
+        self._has_rewarded = False
+        self._finished = config.questions == 0
+        self._has_warned = False
         self._store = store
-        people = TeacherRunContext(store, lambda: self._labelling.context, context.say)
-        asked = (teacher or config.teacher.in_run(people)) if config.questions else Teacher()
-        asked.say = context.say
-        self._labelling = BackgroundLabeller(asked, store, config.budget, RunFolder(context.folder).id, context.env)
+        self._labelling = BackgroundLabeller(
+            self._prepared_teacher(teacher, context), store, config.budget, RunFolder(context.folder).id, context.env
+        )
+
+    def _prepared_teacher(self, teacher: Teacher | None, context: RunContext) -> Teacher:
+        """The teacher of this run: the one given, one that is reached through the store, or, without questions, one
+        that is never asked."""
+        if not self.config.questions:
+            teacher = Teacher()
+        elif teacher is None:
+            in_run = TeacherRunContext(self._store, lambda: self._labelling.context, context.say)
+            teacher = self.config.teacher.in_run(in_run)
+        teacher.say = context.say
+        return teacher
 
     def close(self) -> None:
         """Begin no further question, and wait a little for what is under way; what was answered is in the store."""
@@ -96,28 +115,37 @@ class Pebble(OnlineRewardModel):
         return self.learned.embed(clip)
 
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
-        # Networks that were never fitted would reward at random; novelty at least makes the first queries diverse.
         if self.learned.ready:
             return self.learned.score(features, clip)
-        return np.zeros(clip.shape, np.float32) if self._novelty is None else self._novelty.score(features, clip)
+        # Networks that were never fitted would reward at random; novelty at least makes the first queries diverse.
+        if self._novelty is not None:
+            return self._novelty.score(features, clip)
+        return np.zeros(clip.shape, np.float32)
 
     def capture(self, clip: Clip) -> dict[str, np.ndarray]:
         """Keep the frames of a few random segments of the chunk, for questions."""
         assert clip.frames is not None, "a teacher looks at frames"
         steps, envs = clip.shape
-        config, length = self.config, self.config.segment
+        length = self.config.segment
         self._chunks += 1
-        share = config.pool / (ROUNDS_IN_POOL * config.every)
-        wanted = max(1, round(share * steps * envs))
+
+        # As many as make the pool a random share of the transitions of the last few rounds.
+        share = self.config.pool / (ROUNDS_IN_POOL * self.config.every)
+        count = max(1, round(share * steps * envs))
+
         # Seeded by the chunk's number: a resumed run captures the same segments, and no generator needs saving.
         rng = np.random.default_rng([self._seed, self._chunks])
         # An episode's last transition is the one before a first; that of the chunk's last step does not matter, since
         # no segment goes on behind it.
         ends = np.concatenate([clip.first[1:], np.zeros((1, envs), bool)])
-        places = whole_segments(ends, length, wanted, rng)
+        places = whole_segments(ends, length, count, rng)
+
+        # [T, N, H, W, 3] -> [K, L, H, W, 3]
         frames = to_numpy(clip.frames)
-        shown = [frames[start : start + length, env] for start, env in places]
-        return {"places": places, "frames": np.stack(shown) if shown else np.zeros((0, length, *frames.shape[2:]))}
+        segments = [frames[start : start + length, env] for start, env in places]
+        if not segments:
+            return {"places": places, "frames": np.zeros((0, length, *frames.shape[2:]))}
+        return {"places": places, "frames": np.stack(segments)}
 
     def collected(self, features: np.ndarray, clip: Clip, captured: dict[str, np.ndarray]) -> None:
         """Take the captured segments into the pool, with their features and true rewards."""
@@ -125,7 +153,9 @@ class Pebble(OnlineRewardModel):
         self._has_rewarded = True  # from now on there are transitions to relabel
         for (start, env), frames in zip(captured["places"], captured["frames"], strict=True):
             span = slice(start, start + self.config.segment)
-            self._learner.pool.add(frames[None], features[span, env][None], clip.env_reward[span, env][None])
+            segment_features = features[span, env]
+            true_rewards = clip.env_reward[span, env]
+            self._learner.pool.add(frames[None], segment_features[None], true_rewards[None])
 
     # -- asking and learning -------------------------------------------------------------------------------------
 
@@ -136,123 +166,149 @@ class Pebble(OnlineRewardModel):
             Interrupted: told to stop while waiting for answers, or the teacher answers no more for now.
             RunFailed: the teacher has given no usable answer at all, or no episode is as long as a segment.
         """
+        # Labels that exist come first, as soon as there are transitions that they can relabel.
         if self._lessons and self._has_rewarded:
             return self._begin_with(self._lessons)
+
+        # With lag, the answers of the round before are due when the next is; they are learned from before it is asked,
+        # so that its questions are chosen by the newest reward.
         update = None
-        if self._round is not None and step >= self._round.due:
+        if self._round is not None and step >= self._round.due_step:
             update = self._fit(self._round, should_stop)
         if self._round is None and step >= self._next_round and not self._finished:
             self._ask(step)
             # Without lag the answers are due at once, and training waits for them here.
-            if self._round is not None and step >= self._round.due:
+            if self._round is not None and step >= self._round.due_step:
                 update = self._fit(self._round, should_stop)
         return update
 
     def _begin_with(self, lessons: Sequence[Lesson]) -> RewardUpdate:
         """Learn from labels that exist, once."""
         self._lessons = ()
-        numbers = self._learner.learn_lessons(lessons)
-        self._say(f"begins with {len(lessons)} labels that exist{_how_good(numbers)}")
-        return self._taken_over(numbers, first=True)
+        metrics = self._learner.learn_lessons(lessons)
+        self._say(f"begins with {len(lessons)} labels that exist{_quality(metrics)}")
+        return self._update(metrics, first=True)
 
     def _ask(self, step: int) -> None:
-        due = step + self.config.every if self.config.answers_lag else step
-        if due >= self._steps or self._nothing_to_ask_about():
+        """Begin a round of questions, if its answers can teach something still."""
+        due_step = step + self.config.every if self.config.answers_lag else step
+        if due_step >= self._steps or self._nothing_to_ask_about():
             return  # or the answers would come too late to teach anything
-        left = self.config.budget.questions - self._learner.questions
-        count = min(left, _size_of_round(self.config, step, self._steps))
         # Counted from the plan rather than from `step`, so that late rounds do not delay those that follow.
         self._next_round += self.config.every
-        composed = self._learner.compose(count, due) if count > 0 else None
-        if left <= 0:
-            self._end_asking(f"all {self.config.budget.questions} questions of the budget are asked")
-        elif composed is not None and len(composed.questions) < count:
+
+        budget = self.config.budget.questions
+        questions_left = budget - self._learner.questions
+        if questions_left <= 0:
+            self._end_asking(f"all {budget} questions of the budget are asked")
+            return
+        count = min(questions_left, _round_size(self.config, step, self._steps))
+        query_round = self._learner.compose(count, due_step)
+        pool = self._learner.pool
+        if len(query_round.questions) < count:
             self._say(
-                f"{len(composed.questions)} instead of {count} questions: only {self._learner.pool.looks} of "
-                f"{len(self._learner.pool)} segments in the pool look different, and nothing is asked twice"
+                f"{len(query_round.questions)} instead of {count} questions: only {pool.looks} of {len(pool)} segments "
+                "in the pool look different, and nothing is asked twice"
             )
-        if composed is not None and composed.questions:
+        if query_round.questions:
             # Before asking: the labeller's threads read the scale with the first question.
-            self._set_scales(self._measured_scale(composed))
-            self._labelling.ask(composed.questions, step)
-            self._round, self._asked_at = composed, step
+            self._set_scales(self._measured_scale(query_round))
+            self._labelling.ask(query_round.questions, step)
+            self._round = query_round
+            self._asked_at = step
 
     def _nothing_to_ask_about(self) -> bool:
-        pool, labelled = self._learner.pool, len(self._learner.examples)
+        """True as long as no two segments in the pool look different."""
+        pool = self._learner.pool
         if pool.looks > 1:
             return False
-        if self._chunks >= PATIENCE and len(pool) == 0:
+        if self._chunks < PATIENCE:
+            return True
+        if len(pool) == 0:
             raise RunFailed(
                 f"no episode had {self.config.segment} steps within one chunk so far, so there is nothing to ask "
                 "about; lower reward.segment, or raise learner.chunk"
             )
-        if self._chunks >= PATIENCE and len(pool):
-            same = (
-                f"all {len(pool)} segments in the pool look the same, so there is nothing to ask about; look at what "
-                "the environment draws: its camera, and what moves in front of it"
-            )
-            if not labelled:
-                raise RunFailed(same)
-            if not self._has_warned:
-                self._say(f"warning: {same}")
-            self._has_warned = True
+        message = (
+            f"all {len(pool)} segments in the pool look the same, so there is nothing to ask about; look at what "
+            "the environment draws: its camera, and what moves in front of it"
+        )
+        if not len(self._learner.examples):
+            raise RunFailed(message)
+        # With labels of earlier rounds there is a reward, and the policy may well have come to rest.
+        if not self._has_warned:
+            self._say(f"warning: {message}")
+        self._has_warned = True
         return True
 
-    def _measured_scale(self, asked: QueryRound) -> Scale:
+    def _measured_scale(self, query_round: QueryRound) -> Scale:
         """The teacher's scale for a round; its range is never narrower than in earlier rounds, so that a level means
         much the same over the whole run."""
-        average, seen = self._labelling.teacher.measure_scale(asked.questions, self._learner.pool.true_returns)
-        _, before = self._scales
-        if seen is None or before is None:
-            return average, seen
-        return average, (min(seen[0], before[0]), max(seen[1], before[1]))
+        true_returns = self._learner.pool.true_returns
+        average, span = self._labelling.teacher.measure_scale(query_round.questions, true_returns)
+        _, former_span = self._scales
+        if span is None or former_span is None:
+            return average, span
+        return average, (min(span[0], former_span[0]), max(span[1], former_span[1]))
 
     def _set_scales(self, scales: Scale) -> None:
         """Set the teacher's scale for this round; kept with it, so that a question asked again gets the same answer."""
         self._scales = scales
         self._labelling.teacher.use_scale(scales)
 
-    def _fit(self, asked: QueryRound, should_stop: Callable[[], bool]) -> RewardUpdate:
-        waited = time.monotonic()
+    def _fit(self, query_round: QueryRound, should_stop: Callable[[], bool]) -> RewardUpdate:
+        """Wait for the answers of a round, and fit the reward to them and to all labels before."""
+        began = time.monotonic()
         answers = self._labelling.collect(should_stop)
         if answers is None:
             raise Interrupted
         if answers.exhausted:
             # The round stays open: what was answered is in the store, and a resumed run asks the rest.
             raise Interrupted(f"{answers.exhausted}; what was answered is kept")
-        waited = time.monotonic() - waited
+        seconds = time.monotonic() - began
         first = not self.learned.ready
-        numbers = self._learner.learn(asked, answers.answers)
+        metrics = self._learner.learn(query_round, answers.answers)
         self._round = None
-        self._report(answers, numbers)
+        self._report(answers, metrics)
         if answers.over_budget:
             self._end_asking(f"the budget is reached ({answers.over_budget})")
-        numbers["time/waiting_for_teacher"] = waited
+        metrics["time/waiting_for_teacher"] = seconds
         if not self.learned.ready:
-            return RewardUpdate(numbers)
-        return self._taken_over(numbers, first)
+            return RewardUpdate(metrics)
+        return self._update(metrics, first)
 
-    def _taken_over(self, numbers: dict[str, float | None], first: bool) -> RewardUpdate:
-        # The first lesson takes over from novelty: values learned so far mean nothing now.
-        reset, updates = first and self.config.reset_critic, self.config.reset_updates if first else 0
-        return RewardUpdate(numbers, relabel=True, reset_critic=reset, updates=updates)
+    def _update(self, metrics: dict[str, float | None], first: bool) -> RewardUpdate:
+        """What the trainer does after a fit: relabel; after the first one, reset the critic, too."""
+        if not first:
+            return RewardUpdate(metrics, relabel=True)
+        # The first fitted reward takes over from novelty: values learned so far mean nothing now.
+        config = self.config
+        return RewardUpdate(metrics, relabel=True, reset_critic=config.reset_critic, updates=config.reset_updates)
 
-    def _report(self, answers: Answers, numbers: dict[str, float | None]) -> None:
-        spent = self._store.spent(self._labelling.run)
-        numbers |= {"labels/remembered": answers.remembered, "labels/requests": spent.requests}
-        numbers |= {"labels/tokens": spent.tokens, "labels/cost": spent.money}
+    def _report(self, answers: Answers, metrics: dict[str, float | None]) -> None:
+        """Add to the metrics what the labels cost, and print how good they are.
+
+        Raises:
+            RunFailed: there is no usable answer, in this round or before.
+        """
+        costs = self._store.spent(self._labelling.run)
+        metrics["labels/remembered"] = answers.remembered
+        metrics["labels/requests"] = costs.requests
+        metrics["labels/tokens"] = costs.tokens
+        metrics["labels/cost"] = costs.money
         if len(self._learner.examples) == 0:
             raise RunFailed(_nothing_usable(answers))
-        failed = answers.failures
-        if failed:
-            self._say(f"{len(failed)} of {len(answers.answers)} questions failed ({_most_frequent(failed)})")
+        failures = answers.failures
+        if failures:
+            self._say(f"{len(failures)} of {len(answers.answers)} questions failed ({_most_frequent(failures)})")
         if answers.other_model:
             self._say(f"warning: {answers.other_model}")
-        self._say(f"labels {numbers['labels/kept']:.0f} of {numbers['labels/asked']:.0f}{_how_good(numbers)}")
+        self._say(f"labels {metrics['labels/kept']:.0f} of {metrics['labels/asked']:.0f}{_quality(metrics)}")
 
     def _end_asking(self, why: str) -> None:
+        """Ask nothing more in this run."""
         self._finished = True
-        self._say(f"{why}; training goes on with {self._learner.kept} labels")
+        self._say(f"{why}; training goes on with {self._learner.usable_answers} labels")
 
     # -- state ---------------------------------------------------------------------------------------------------
 
@@ -277,47 +333,57 @@ class Pebble(OnlineRewardModel):
         if self._novelty is not None:
             self._novelty.restore(state["novelty"])
         self._round = None if state["round"] is None else QueryRound.of(state["round"])
-        self._next_round, self._asked_at = int(state["next_round"]), int(state["asked_at"])
-        self._chunks, self._finished = int(state["chunks"]), bool(state["finished"])
+        self._next_round = int(state["next_round"])
+        self._asked_at = int(state["asked_at"])
+        self._chunks = int(state["chunks"])
+        self._finished = bool(state["finished"])
         if state.get("begun_with_labels", True):
             self._lessons = ()
+        # Before asking, as in `_ask`: a question that is asked again is to get the same answer.
         self._set_scales(state["scales"])
         if self._round is not None:
             self._labelling.ask(self._round.questions, self._asked_at)
 
 
-def _how_good(numbers: dict[str, float | None]) -> str:
-    """What is known of labels and reward, each part after a comma."""
-    parts = ""
-    for name, text in (("labels/accuracy", "as ground truth"), ("reward/held_out_accuracy", "held out")):
-        value = numbers.get(name)
-        if value is not None:
-            parts += f", {text} {100 * value:.0f} %"
-    correlation = numbers.get("reward/rank_correlation")
+def _quality(metrics: dict[str, float | None]) -> str:
+    """Quality of labels and reward as far as it is measured, each part after a comma."""
+    line = ""
+    accuracy = metrics.get("labels/accuracy")
+    if accuracy is not None:
+        line += f", as ground truth {100 * accuracy:.0f} %"
+    held_out = metrics.get("reward/held_out_accuracy")
+    if held_out is not None:
+        line += f", held out {100 * held_out:.0f} %"
+    correlation = metrics.get("reward/rank_correlation")
     if correlation is not None:
-        parts += f", reward's rank correlation with ground truth {correlation:.2f}"
-    return parts
+        line += f", reward's rank correlation with ground truth {correlation:.2f}"
+    return line
 
 
 def _nothing_usable(answers: Answers) -> str:
     """Error message of a round without any usable answer, in one line."""
-    told = [answer for answer in answers.answers if answer is not None]
-    reasons = [answer.reason for answer in told if answer.reason]
+    received = [answer for answer in answers.answers if answer is not None]
+    reasons = [answer.reason for answer in received if answer.reason]
     why = f" ({_most_frequent(reasons)})" if reasons else ""
     if answers.over_budget:
         why += f", and the budget is reached: {answers.over_budget}"
-    if all(answer.outcome is Outcome.FAILED for answer in told):
+    if all(answer.outcome is Outcome.FAILED for answer in received):
         fix = "fix it, then resume with --resume"
     else:
         fix = "what was said is kept: start a new run with another teacher, prompt or goal"
-    return f"the teacher gave no usable answer to {len(told)} questions{why}; {fix}"
+    return f"the teacher gave no usable answer to {len(received)} questions{why}; {fix}"
 
 
 def _most_frequent(reasons: list[str]) -> str:
+    # Sorted first, so that of equally frequent ones the same is named in every run.
     return max(sorted(set(reasons)), key=reasons.count)
 
 
-def _size_of_round(config: LearnedSettings, step: int, steps: int) -> int:
+def _round_size(config: LearnedSettings, step: int, steps: int) -> int:
     """Questions at this step of a run; the schedules are PEBBLE's."""
-    share = {"constant": 1.0, "falling": (steps - step) / steps, "rising": steps / (steps - step + 1)}
-    return max(1, int(config.questions * share[config.schedule]))
+    factor = 1.0
+    if config.schedule == "falling":
+        factor = (steps - step) / steps
+    elif config.schedule == "rising":
+        factor = steps / (steps - step + 1)
+    return max(1, int(config.questions * factor))

@@ -29,11 +29,13 @@ class SegmentPool:
     def __init__(
         self, size: int, length: int, frame_shape: tuple[int, ...], feature_shape: tuple[int, ...], feature_dtype: Any
     ) -> None:
-        self.size, self.length = size, length
+        self.size = size
+        self.length = length
         self.added = 0
+        height, width = frame_shape[:2]
         check_room(
             size * length * math.prod(frame_shape),
-            f"the pool of segments ({size:,} of {length} frames of {frame_shape[0]}x{frame_shape[1]} pixels)",
+            f"the pool of segments ({size:,} of {length} frames of {height}x{width} pixels)",
             "lower reward.pool or reward.segment, or let smaller frames be rendered (reward.frame_size, env_options)",
         )
         self._frames = np.zeros((size, length, *frame_shape), np.uint8)
@@ -50,8 +52,8 @@ class SegmentPool:
         self._frames[places] = frames
         self._features[places] = features
         self._true_rewards[places] = true_rewards
-        for place, shown in zip(places, frames, strict=True):
-            self._digests[place] = Segment(shown, np.zeros(0)).digest
+        for place in places.tolist():
+            self._digests[place] = self._digest(place)
         self.added += len(frames)
 
     @property
@@ -95,7 +97,10 @@ class SegmentPool:
         if reached != added:
             raise ValueError(f"segments {reached} to {added} are missing")
         for place in range(len(self)):
-            self._digests[place] = Segment(self._frames[place], np.zeros(0)).digest
+            self._digests[place] = self._digest(place)
+
+    def _digest(self, place: int) -> str:
+        return Segment(self._frames[place], np.zeros(0)).digest
 
     def _arrays(self) -> dict[str, np.ndarray]:
         return {"frames": self._frames, "features": self._features, "true_rewards": self._true_rewards}
@@ -107,7 +112,7 @@ def whole_segments(ended: np.ndarray, length: int, count: int, rng: np.random.Ge
     Args:
         ended: bool[T, N], whether an episode ended with a step.
         length: steps in a segment.
-        count: how many are wanted; fewer come back if the chunk holds fewer.
+        count: how many to choose; fewer come back if the chunk holds fewer.
 
     Returns:
         int[K, 2]: first step and environment of each, without repetition.
@@ -115,9 +120,12 @@ def whole_segments(ended: np.ndarray, length: int, count: int, rng: np.random.Ge
     steps, envs = ended.shape
     if steps < length:
         return np.zeros((0, 2), np.int64)
-    ends = np.vstack([np.zeros((1, envs), np.int64), np.cumsum(ended, axis=0)])
+    # Ends before each step, [T + 1, N]: a difference of two rows counts the ends between two steps.
+    nothing = np.zeros((1, envs), np.int64)
+    ends_before = np.vstack([nothing, np.cumsum(ended, axis=0)])
     # An end is allowed with the last step of a segment, and not before it.
-    inner = ends[length - 1 : steps] - ends[: steps - length + 1]
-    possible = np.argwhere(inner == 0)
-    chosen = rng.choice(len(possible), min(count, len(possible)), replace=False)
-    return possible[np.sort(chosen)]
+    inner_ends = ends_before[length - 1 : steps] - ends_before[: steps - length + 1]
+    candidates = np.argwhere(inner_ends == 0)
+    rows = rng.choice(len(candidates), min(count, len(candidates)), replace=False)
+    # In the order of the chunk, so that frames are read from front to back.
+    return candidates[np.sort(rows)]

@@ -28,31 +28,42 @@ class QueryRound:
     """A round of queries, asked together.
 
     Attributes:
-        due: the step at which the answers are needed.
+        due_step: the step at which the answers are needed.
         questions: what is asked.
         features: of each question's segments, [L, …] each.
     """
 
-    due: int
+    due_step: int
     questions: list[Question]
     features: list[tuple[np.ndarray, ...]]
 
     def state(self) -> dict[str, Any]:
         """Plain data, for a checkpoint."""
-        questions = [
-            {"kind": q.kind, "segments": [s.state() for s in q.segments], "goal": list(q.goal), "levels": q.levels}
-            for q in self.questions
-        ]
-        return {"due": self.due, "questions": questions, "features": self.features}
+        questions = []
+        for question in self.questions:
+            segments = [segment.state() for segment in question.segments]
+            goal = list(question.goal)
+            questions.append({"kind": question.kind, "segments": segments, "goal": goal, "levels": question.levels})
+        return {"due": self.due_step, "questions": questions, "features": self.features}
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> QueryRound:
         """The round that `state` was taken from."""
-        questions = [
-            Question(q["kind"], tuple(map(Segment.of, q["segments"])), tuple(q["goal"]), int(q["levels"]))
-            for q in state["questions"]
-        ]
-        return cls(int(state["due"]), questions, [tuple(features) for features in state["features"]])
+        questions = []
+        for entry in state["questions"]:
+            segments = tuple(map(Segment.of, entry["segments"]))
+            questions.append(Question(entry["kind"], segments, tuple(entry["goal"]), int(entry["levels"])))
+        features = [tuple(arrays) for arrays in state["features"]]
+        return cls(int(state["due"]), questions, features)
+
+
+@dataclass(frozen=True)
+class _Labelled:
+    """A question of a round with its answer, and the features of its segments, [L, …] each."""
+
+    question: Question
+    features: tuple[np.ndarray, ...]
+    answer: Answer
 
 
 class PreferenceLearner:
@@ -67,7 +78,7 @@ class PreferenceLearner:
 
     Attributes:
         questions: how many were asked so far and replied to, in whatever way.
-        kept: how many of the answers taught something.
+        usable_answers: how many of the answers taught something.
         asked: digests of the segments of every question that need not be asked again.
         pool: segments of the recent past to ask about.
         examples: labels so far, with the features of their segments.
@@ -82,62 +93,77 @@ class PreferenceLearner:
         frame_shape: tuple[int, ...],
         seed: int,
     ) -> None:
-        self.config, self.reward = config, reward
+        self.config = config
+        self.reward = reward
         self.pool = SegmentPool(config.pool, config.segment, frame_shape, reward.feature_shape, reward.feature_dtype)
         self.examples = Examples()
-        self.questions, self.kept = 0, 0
+        self.questions = 0
+        self.usable_answers = 0
         self.asked: list[tuple[str, ...]] = []
-        self._goal, self._seed = goal, seed
         self.memory: Any = config.feedback.memory()
+        self._goal = goal
+        self._seed = seed
 
-    def compose(self, count: int, due: int) -> QueryRound:
+    def compose(self, count: int, due_step: int) -> QueryRound:
         """Choose the questions of a round; fewer come back if there is less to ask about."""
         # Seeded by the questions so far: a resumed run composes the same round, and no generator needs saving.
         rng = np.random.default_rng([self._seed, self.questions])
         feedback = self.config.feedback
-        composed = feedback.compose(self, count, rng)
-        questions = [
-            Question(feedback.question, segments, self._goal, feedback.question_levels) for segments, _ in composed
-        ]
-        return QueryRound(due, questions, [features for _, features in composed])
+        query_round = QueryRound(due_step, [], [])
+        for segments, features in feedback.compose(self, count, rng):
+            question = Question(feedback.question, segments, self._goal, feedback.question_levels)
+            query_round.questions.append(question)
+            query_round.features.append(features)
+        return query_round
 
-    def learn(self, asked: QueryRound, answers: Sequence[Answer | None]) -> dict[str, float | None]:
-        """Shape the reward by a round's answers, None where none was given; returns how it went, for the metrics."""
-        told = [(q, f, a) for q, f, a in zip(asked.questions, asked.features, answers, strict=True) if a is not None]
+    def learn(self, query_round: QueryRound, answers: Sequence[Answer | None]) -> dict[str, float | None]:
+        """Shape the reward by a round's answers.
+
+        Args:
+            query_round: what was asked.
+            answers: one for each question, None where none was given.
+
+        Returns:
+            How it went, for the metrics.
+        """
+        labelled = []
+        for question, features, answer in zip(query_round.questions, query_round.features, answers, strict=True):
+            if answer is not None:
+                labelled.append(_Labelled(question, features, answer))
+
         # A failed question counts as never asked: it costs no budget, and its segments may be asked about again.
-        done = [question for question, _, answer in told if answer.outcome is not Outcome.FAILED]
-        self.questions += len(done)
-        self.asked += [tuple(segment.digest for segment in question.segments) for question in done]
-        usable = [
-            (q, f, a.value) for q, f, a in told if a.value is not None and self.config.feedback.teaches(a.outcome)
-        ]
-        self.kept += len(usable)
-        numbers = self._count([(question, answer) for question, _, answer in told])
-        for _, features, value in usable:
-            self.examples.add(features, value)
-        return numbers | self._shape(usable) if len(self.examples) else numbers
+        for label in labelled:
+            if label.answer.outcome is not Outcome.FAILED:
+                self.questions += 1
+                self.asked.append(tuple(segment.digest for segment in label.question.segments))
+
+        # Some answers teach nothing: "I cannot say", or a tie where the feedback sets ties aside.
+        usable = []
+        for label in labelled:
+            value = label.answer.value
+            if value is not None and self.config.feedback.teaches(label.answer.outcome):
+                usable.append((label.question, label.features, value))
+                self.examples.add(label.features, value)
+        self.usable_answers += len(usable)
+
+        metrics = self._label_metrics(labelled)
+        if len(self.examples):
+            metrics |= self._shape_reward(usable)
+        return metrics
 
     def learn_lessons(self, lessons: Sequence[Lesson]) -> dict[str, float | None]:
         """Shape the reward by labels that exist, which cost no question; their pairs are not asked about again."""
         for lesson in lessons:
             self.examples.add(lesson.features, lesson.value)
             self.asked.append(lesson.segments)
-        return {"labels/existing": len(lessons)} | self._shape([])
-
-    def _shape(self, usable: Sequence[tuple[Question, tuple[np.ndarray, ...], float]]) -> dict[str, float | None]:
-        numbers = self.config.feedback.learn(self, usable)
-        # All segments ever labelled: in the end the recent past alone is too uniform to set a scale.
-        self.reward.fit_normalizer(self.examples.steps())
-        steps = self.pool.features.reshape(-1, *self.reward.feature_shape)
-        returns = self.reward.rewards_of(steps).reshape(len(self.pool), self.config.segment).sum(axis=1)
-        return numbers | {"reward/rank_correlation": spearman(returns, self.pool.true_returns)}
+        return {"labels/existing": len(lessons)} | self._shape_reward([])
 
     def fit(self) -> dict[str, float | None]:
         """Fit the reward's networks to all labels so far; gives metrics."""
         assert isinstance(self.reward, EnsembleReward)
-        return _numbers_of(
-            fit(self.reward, self.examples, self.config.feedback, self.config.segment, self._seed + self.questions)
-        )
+        # Another order of the minibatches in every round, and the same one in a resumed run.
+        seed = self._seed + self.questions
+        return _fit_metrics(fit(self.reward, self.examples, self.config.feedback, self.config.segment, seed))
 
     def state(self, archives: Archives) -> dict[str, Any]:
         """Everything asked and learned, for a checkpoint; segments and labels are appended to archives."""
@@ -145,7 +171,7 @@ class PreferenceLearner:
         self.examples.archive_to(archives["examples"])
         return {
             "added": self.pool.added,
-            "counts": (self.questions, self.kept),
+            "counts": (self.questions, self.usable_answers),
             "asked": self.asked,
             "reward": self.reward.state_dict(),
             "memory": None if self.memory is None else self.memory.state(),
@@ -156,25 +182,27 @@ class PreferenceLearner:
         self.pool.restore(int(state["added"]), archives["segments"])
         self.examples.restore(archives["examples"])
         self.asked = [tuple(digests) for digests in state["asked"]]
-        self.questions, self.kept = state["counts"]
+        self.questions, self.usable_answers = state["counts"]
         self.reward.load_state_dict(state["reward"])
         if self.memory is not None:
             self.memory.restore(state["memory"])
 
-    # -- pairs and single segments -------------------------------------------------------------------------------
+    # -- what kinds of feedback choose questions from --------------------------------------------------------------
 
     def view(self) -> PoolView:
-        """The pool, and what each network says of its segments, for choosing pairs."""
+        """The pool, and the returns that each network predicts for its segments, for choosing pairs."""
         features = self.pool.features
         returns = None
         if isinstance(self.reward, EnsembleReward) and self.reward.ready:
-            steps = self.reward.members(features.reshape(-1, *self.reward.feature_shape))
-            returns = steps.reshape(len(steps), len(features), -1).sum(axis=2)
+            # [N, L, …] -> rewards of all steps [M, N * L] -> returns [M, N]
+            rewards = self.reward.members(features.reshape(-1, *self.reward.feature_shape))
+            returns = rewards.reshape(len(rewards), len(features), -1).sum(axis=2)
         return PoolView(self.pool.digests, _flat(features), returns)
 
     def choose_singles(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """int[K, 1]: places of segments that were not asked about yet."""
-        return choose_singles(count, self.view(), rng, {digest for (digest,) in self.asked})[:, None]
+        digests = {digest for (digest,) in self.asked}
+        return choose_singles(count, self.view(), rng, digests)[:, None]
 
     def asked_pairs(self, with_features: bool) -> AskedPairs:
         """Pairs that were asked before, with the features of the latest if wanted."""
@@ -184,23 +212,46 @@ class PreferenceLearner:
         latest = self.examples.features[-REMEMBERED:]
         return AskedPairs(digests, np.stack([_flat(np.stack(pair)) for pair in latest]))
 
-    def _count(self, told: list[tuple[Question, Answer]]) -> dict[str, float | None]:
-        outcomes = Counter(answer.outcome.value for _, answer in told)
-        numbers: dict[str, float | None] = {"labels/asked": self.questions, "labels/kept": self.kept}
-        numbers |= {f"labels/{outcome}": outcomes[outcome.value] / len(told) for outcome in Outcome if told}
-        # Only decided answers about pairs that the ground truth decides as well: ties say nothing about accuracy.
-        judged = [
-            answer.value == truth
-            for question, answer in told
-            if question.kind == "compare" and answer.outcome in (Outcome.FIRST, Outcome.SECOND)
-            for truth in [true_preference(question.segments[0], question.segments[1])]
-            if truth in (0.0, 1.0)
-        ]
-        numbers["labels/accuracy"] = float(np.mean(judged)) if judged else None
-        # The time of model calls alone: an answer without an exchange was not asked of a model.
-        seconds = [answer.seconds for _, answer in told if answer.exchanges]
-        numbers["labels/seconds"] = float(np.mean(seconds)) if seconds else None
-        return numbers
+    # -- shaping the reward, and the metrics -----------------------------------------------------------------------
+
+    def _shape_reward(
+        self, usable: Sequence[tuple[Question, tuple[np.ndarray, ...], float]]
+    ) -> dict[str, float | None]:
+        """Have the feedback learn from all labels, of which `usable` are new, and set the scale of the reward."""
+        metrics = dict(self.config.feedback.learn(self, usable))
+
+        # The scale comes from all segments ever labelled: in the end the recent past alone is too uniform to set one.
+        self.reward.fit_normalizer(self.examples.steps())
+
+        # Does the reward order the segments of the recent past as the environment's own reward does?
+        steps = self.pool.features.reshape(-1, *self.reward.feature_shape)
+        rewards = self.reward.rewards_of(steps).reshape(len(self.pool), self.config.segment)
+        metrics["reward/rank_correlation"] = spearman(rewards.sum(axis=1), self.pool.true_returns)
+        return metrics
+
+    def _label_metrics(self, labelled: Sequence[_Labelled]) -> dict[str, float | None]:
+        """Metrics of a round's labels."""
+        metrics: dict[str, float | None] = {"labels/asked": self.questions, "labels/kept": self.usable_answers}
+
+        # Shares of the outcomes.
+        counts = Counter(label.answer.outcome.value for label in labelled)
+        if labelled:
+            for outcome in Outcome:
+                metrics[f"labels/{outcome}"] = counts[outcome.value] / len(labelled)
+
+        # Accuracy is of answers that decide a pair which the ground truth decides as well: ties say nothing about it.
+        agreements = []
+        for label in labelled:
+            if label.question.kind == "compare" and label.answer.outcome in (Outcome.FIRST, Outcome.SECOND):
+                truth = true_preference(label.question.segments[0], label.question.segments[1])
+                if truth in (0.0, 1.0):
+                    agreements.append(label.answer.value == truth)
+        metrics["labels/accuracy"] = float(np.mean(agreements)) if agreements else None
+
+        # Seconds are those of model calls alone: an answer without an exchange was not asked of a model.
+        seconds = [label.answer.seconds for label in labelled if label.answer.exchanges]
+        metrics["labels/seconds"] = float(np.mean(seconds)) if seconds else None
+        return metrics
 
 
 def _flat(features: np.ndarray) -> np.ndarray:
@@ -208,13 +259,16 @@ def _flat(features: np.ndarray) -> np.ndarray:
     return flat(features).astype(np.float32)
 
 
-def _numbers_of(fitted: Fit) -> dict[str, float | None]:
-    numbers = {
-        "reward/epochs": float(fitted.epochs),
-        "reward/loss": fitted.loss,
-        "reward/held_out_loss": fitted.held_out_loss,
-        "reward/accuracy": fitted.accuracy,
-        "reward/held_out_accuracy": fitted.held_out_accuracy,
+def _fit_metrics(result: Fit) -> dict[str, float | None]:
+    """Metrics of a fit. JSON has no NaN: where nothing was held out, or no pair is decided, a value is None."""
+    values = {
+        "reward/epochs": float(result.epochs),
+        "reward/loss": result.loss,
+        "reward/held_out_loss": result.held_out_loss,
+        "reward/accuracy": result.accuracy,
+        "reward/held_out_accuracy": result.held_out_accuracy,
     }
-    # JSON has no NaN; nothing held out, or no decided pair, is a missing value.
-    return {name: None if np.isnan(value) else value for name, value in numbers.items()}
+    metrics: dict[str, float | None] = {}
+    for name, value in values.items():
+        metrics[name] = None if np.isnan(value) else value
+    return metrics

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 
 def _separated(stores: object) -> object:
     """Folders of a text that are separated by commas."""
-    return [folder.strip() for folder in stores.split(",") if folder.strip()] if isinstance(stores, str) else stores
+    if not isinstance(stores, str):
+        return stores
+    return [folder.strip() for folder in stores.split(",") if folder.strip()]
 
 
-TEACHER, FEEDBACK = Plugin("teacher", "encoder"), Plugin("feedback", "pairs")
+TEACHER = Plugin("teacher", "encoder")
+FEEDBACK = Plugin("feedback", "pairs")
 Teacher = Annotated[TeacherConfig, TEACHER]
 Feedback = Annotated[FeedbackConfig, FEEDBACK]
 PLAIN_SIZE = (64, 64)
@@ -119,6 +122,7 @@ class LearnedSettings(RewardConfig):
             if self.model.reads_states:
                 raise ValueError("reward.model.kind=states reads states, and an agent sees pictures; choose another")
             return  # its updates have no chunks of fixed length
+        # Questions are asked, and answers learned from, between two chunks: steps are rounded up to whole ones.
         chunk = recipe.learner.chunk * recipe.envs
         first_lesson = -(-self.explore // chunk) * chunk
         if self.answers_lag:
@@ -153,7 +157,9 @@ class LearnedSettings(RewardConfig):
             "Feedback": self.feedback.facts(),
             "Reward network": self.model.facts(),
         }
-        return facts | ({"Labels from": ", ".join(self.labels_from)} if self.labels_from else {})
+        if self.labels_from:
+            facts["Labels from"] = ", ".join(self.labels_from)
+        return facts
 
     def shown_size(self, encoder: Encoder | None) -> tuple[int, int]:
         """Height and width of the frames that the teacher is shown."""
@@ -161,4 +167,6 @@ class LearnedSettings(RewardConfig):
             return self.frame_size
         if self.questions and self.teacher.shown_size is not None:
             return self.teacher.shown_size
-        return (encoder.image_size, encoder.image_size) if encoder else PLAIN_SIZE
+        if encoder is not None:
+            return encoder.image_size, encoder.image_size
+        return PLAIN_SIZE

@@ -1,4 +1,4 @@
-"""Labels that exist, to learn from: of a label store, whoever gave them, or of any segments.
+"""Labels of a label store, whoever gave them, as a reward model learns from them.
 
 store ──► answers of the kind that is learned from, for one goal ──► segments, or their states ──► features, value
 """
@@ -29,17 +29,18 @@ def usable_labels(
 
     Args:
         goal: the goal that they must be for; None if all are for one.
-        any_goal: take them whatever they are for.
+        any_goal: take them whatever goal they are for.
 
     Raises:
         BadInput: they are for several goals, or for another; ratings on other levels; or a value that is none.
     """
-    labels = [
-        label
-        for label in store.labels()
-        if label.kind == feedback.question and label.answer.value is not None and feedback.teaches(label.answer.outcome)
-    ]
-    labels = labels if any_goal else _for_one_goal(labels, feedback, goal)
+    labels = []
+    for label in store.labels():
+        is_usable = label.answer.value is not None and feedback.teaches(label.answer.outcome)
+        if label.kind == feedback.question and is_usable:
+            labels.append(label)
+    if not any_goal:
+        labels = _for_one_goal(labels, feedback, goal)
     if feedback.question == "rate":
         labels = _on_levels(labels, feedback)
     for label in labels:
@@ -75,8 +76,8 @@ def lessons_of(
 
     if not isinstance(reward, EnsembleReward):
         raise BadInput(f"feedback={config.feedback.kind} learns from questions of its own; leave out labels_from")
-    found: list[Lesson] = []
-    known: set[tuple[str, str]] = set()
+    lessons: list[Lesson] = []
+    read: set[tuple[str, str]] = set()
     for folder in folders:
         with LabelStore(existing_store(Path(folder)), read_only=True) as store:
             try:
@@ -87,17 +88,21 @@ def lessons_of(
                 ) from error
             if not labels:
                 raise BadInput(f"there are no usable {config.feedback.noun} in '{folder}'")
-            new = [(label, value) for label, value in labels if (label.key, label.time) not in known]
-            known |= {(label.key, label.time) for label, _ in new}
-            found += _lessons(new, store, config, reward, frame_shape)
-    widest = max(config.feedback.question_levels - 1, 1)
-    contradictions = sum(max(v) - min(v) > widest / 2 for v in _values_by_question(found).values())
+            new = [(label, value) for label, value in labels if (label.key, label.time) not in read]
+            read |= {(label.key, label.time) for label, _ in new}
+            lessons += _lessons(new, store, config, reward, frame_shape)
+
+    # Labels of one question contradict each other if they are more than half of the scale apart.
+    highest = max(config.feedback.question_levels - 1, 1)
+    contradictions = 0
+    for values in _values_by_question(lessons).values():
+        contradictions += max(values) - min(values) > highest / 2
     if contradictions:
         warn(
             f"{contradictions} {config.feedback.noun} in labels_from have labels that contradict each other; all of "
             "them are learned from. `sightline label stats` shows who said what"
         )
-    return found
+    return lessons
 
 
 def _lessons(
@@ -107,7 +112,8 @@ def _lessons(
     reward: EnsembleReward,
     frame_shape: Sequence[int],
 ) -> Iterator[Lesson]:
-    """
+    """Labels with the features of their segments.
+
     Raises:
         BadInput: naming the store, what differs, and how it is allowed.
     """
@@ -117,20 +123,20 @@ def _lessons(
             if digest in features:
                 continue
             segment = store.segment(digest)
-            seen = _states(segment, reward, store) if config.model.reads_states else segment.frames
-            if len(seen) != config.segment:
+            reward_input = _states(segment, reward, store) if config.model.reads_states else segment.frames
+            if len(reward_input) != config.segment:
                 raise BadInput(
-                    f"the labels in '{store.folder}' are of segments of {len(seen)} steps, and this run's have "
-                    f"{config.segment}; say reward.segment={len(seen)}"
+                    f"the labels in '{store.folder}' are of segments of {len(reward_input)} steps, and this run's have "
+                    f"{config.segment}; say reward.segment={len(reward_input)}"
                 )
             shape = segment.frames.shape[1:]
             if not config.model.reads_states and shape != tuple(frame_shape) and not config.labels_resize:
                 raise BadInput(
                     f"the labels in '{store.folder}' are of frames of {shape[0]}x{shape[1]}, and this run's have "
-                    f"{frame_shape[0]}x{frame_shape[1]}; say reward.frame_size=[{shape[0]},{shape[1]}], or allow it by "
-                    "reward.labels_resize=true"
+                    f"{frame_shape[0]}x{frame_shape[1]}; say reward.frame_size=[{shape[0]},{shape[1]}], or allow it "
+                    "by reward.labels_resize=true"
                 )
-            features[digest] = reward.features_of(seen)
+            features[digest] = reward.features_of(reward_input)
         yield Lesson(label.segments, tuple(features[digest] for digest in label.segments), value, label.goal)
 
 
@@ -138,9 +144,9 @@ def _states(segment: Segment, reward: EnsembleReward, store: LabelStore) -> np.n
     """States of a segment as the reward model reads them, without the actions that may stand behind them."""
     shape = reward.seen_shape
     if segment.states is None or len(shape) != 1 or segment.states.shape[1] < shape[0]:
-        held = "no states" if segment.states is None else f"states of {segment.states.shape[1]} numbers"
+        content = "no states" if segment.states is None else f"states of {segment.states.shape[1]} numbers"
         raise BadInput(
-            f"the labels in '{store.folder}' have {held}, and reward.model.kind=states reads "
+            f"the labels in '{store.folder}' have {content}, and reward.model.kind=states reads "
             f"{'x'.join(map(str, shape))}; choose a model that reads frames"
         )
     return segment.states[:, : shape[0]]
@@ -150,24 +156,27 @@ def _values_by_question(lessons: Sequence[Lesson]) -> dict[tuple[tuple[str, ...]
     """Values of all labels of each question; of a pair, in one order of its segments."""
     values: dict[tuple[tuple[str, ...], ...], list[float]] = defaultdict(list)
     for lesson in lessons:
-        ordered = tuple(sorted(lesson.segments))
-        values[lesson.goal, ordered].append(lesson.value if ordered == lesson.segments else 1.0 - lesson.value)
+        segments = tuple(sorted(lesson.segments))
+        # A preference for the second segment is one for the first of the pair in the other order.
+        value = lesson.value if segments == lesson.segments else 1.0 - lesson.value
+        values[lesson.goal, segments].append(value)
     return values
 
 
 def _for_one_goal(
     labels: list[StoredLabel], feedback: FeedbackConfig, goal: str | Sequence[str] | None
 ) -> list[StoredLabel]:
+    """The labels for a goal; all of them must be for one if it is None."""
     goals = list(dict.fromkeys(label.goal for label in labels))
     listed = ", ".join(map(_in_words, goals))
     if goal is None:
         if len(goals) > 1:
             raise BadInput(f"these {feedback.noun} are for several goals, {listed}; say which: goal=…")
         return labels
-    wanted = sentences_of(goal)
-    if labels and wanted not in goals:
-        raise BadInput(f"there are no {feedback.noun} for the goal {_in_words(wanted)}, only for {listed}")
-    return [label for label in labels if label.goal == wanted]
+    sentences = sentences_of(goal)
+    if labels and sentences not in goals:
+        raise BadInput(f"there are no {feedback.noun} for the goal {_in_words(sentences)}, only for {listed}")
+    return [label for label in labels if label.goal == sentences]
 
 
 def answer_of(number: Any, feedback: FeedbackConfig) -> Answer:
@@ -176,19 +185,23 @@ def answer_of(number: Any, feedback: FeedbackConfig) -> Answer:
     Raises:
         ValueError: it is no number, or not one of those.
     """
-    highest, meaning = 1, ""
+    highest = 1
+    meaning = ""
     if feedback.question == "compare":
         meaning = " (0 first, 1 second, 0.5 equal)"
     elif feedback.question == "rate":
-        highest, meaning = feedback.question_levels - 1, " (the level)"
+        highest = feedback.question_levels - 1
+        meaning = " (the level)"
     try:
         value = float(number)
     except (TypeError, ValueError, RuntimeError):
         value = float("nan")
-    if not 0 <= value <= highest:
-        shown = " ".join(repr(number).split())[:60]
-        raise ValueError(f"the answer must be a number from 0 to {highest}{meaning}, not {shown}")
-    return preference(value) if feedback.question == "compare" else Answer(Outcome.VALUE, value)
+    if not 0 <= value <= highest:  # NaN is refused, too
+        text = " ".join(repr(number).split())[:60]
+        raise ValueError(f"the answer must be a number from 0 to {highest}{meaning}, not {text}")
+    if feedback.question == "compare":
+        return preference(value)
+    return Answer(Outcome.VALUE, value)
 
 
 def _in_words(goal: tuple[str, ...]) -> str:
@@ -198,11 +211,12 @@ def _in_words(goal: tuple[str, ...]) -> str:
 def _on_levels(labels: list[StoredLabel], feedback: FeedbackConfig) -> list[StoredLabel]:
     """The ratings on as many levels as the feedback has; all must be on those unless its levels were chosen."""
     levels = sorted({label.levels for label in labels})
-    chosen = [label for label in labels if label.levels == feedback.question_levels]
-    if labels and (not chosen or (len(levels) > 1 and "levels" not in feedback.model_fields_set)):
+    matching = [label for label in labels if label.levels == feedback.question_levels]
+    is_ambiguous = len(levels) > 1 and "levels" not in feedback.model_fields_set
+    if labels and (not matching or is_ambiguous):
         listed = " and ".join(map(str, levels))
         raise BadInput(
             f"these {feedback.noun} are on {listed} levels, not on {feedback.question_levels}; say "
             f"feedback={{'kind': '{feedback.kind}', 'levels': {levels[-1]}}}"
         )
-    return chosen
+    return matching

@@ -37,7 +37,7 @@ class Learner(Protocol):
     def reward(self) -> LearnedReward: ...
 
     def view(self) -> PoolView:
-        """The pool, and what each network says of its segments."""
+        """The pool, and the returns that each network predicts for its segments."""
         ...
 
     def choose_singles(self, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -99,36 +99,38 @@ class FeedbackConfig(Strict):
         self, learner: Learner, count: int, rng: np.random.Generator
     ) -> list[tuple[tuple[Any, ...], tuple[np.ndarray, ...]]]:
         """The segments of each question and their features, [L, …] each."""
-        pool = learner.pool
-        return [
-            (tuple(pool.segment(i) for i in places), tuple(pool.features[i].copy() for i in places))
-            for places in self.choose(learner, count, rng)
-        ]
+        questions = []
+        for places in self.choose(learner, count, rng):
+            segments = tuple(learner.pool.segment(i) for i in places)
+            # Copies: the pool overwrites its rows, and these are kept as training examples.
+            features = tuple(learner.pool.features[i].copy() for i in places)
+            questions.append((segments, features))
+        return questions
 
     def teaches(self, outcome: Outcome) -> bool:
         """True if an answer with this outcome is learned from."""
         return True
 
     def learn(
-        self, learner: Learner, told: Sequence[tuple[Any, tuple[np.ndarray, ...], float]]
+        self, learner: Learner, labels: Sequence[tuple[Any, tuple[np.ndarray, ...], float]]
     ) -> dict[str, float | None]:
-        """Shape the learner's reward by all labels so far; `told` are this round's (question, features, value)."""
+        """Shape the learner's reward by all labels so far; `labels` are this round's (question, features, value)."""
         return learner.fit()
 
-    def batches(self, values: np.ndarray, chosen: np.ndarray, size: int, rng: np.random.Generator) -> list[np.ndarray]:
-        """Minibatches of one pass over the chosen labels, as indices."""
-        order = rng.permutation(chosen)
-        return [order[i : i + size] for i in range(0, len(order), size)]
+    def batches(self, values: np.ndarray, indices: np.ndarray, size: int, rng: np.random.Generator) -> list[np.ndarray]:
+        """Minibatches of one pass over the labels with these indices, as indices."""
+        order = rng.permutation(indices)
+        return [order[start : start + size] for start in range(0, len(order), size)]
 
-    def strata(self, values: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
-        """The chosen labels in groups that count equally when the loss is averaged."""
-        return [chosen]
+    def strata(self, values: np.ndarray, indices: np.ndarray) -> list[np.ndarray]:
+        """The labels with these indices, in groups that count equally when the loss is averaged."""
+        return [indices]
 
     def label_loss(self, returns: Sequence[Tensor], values: Tensor, segment: int) -> Tensor:
         """float[M]: each network's loss, averaged over B labels.
 
         Args:
-            returns: for each segment of a question, float[M, B]: what the networks say of it, summed over its steps.
+            returns: for each segment of a question, float[M, B]: the networks' rewards, summed over its steps.
             values: float[B], the labels.
             segment: steps in a segment.
         """

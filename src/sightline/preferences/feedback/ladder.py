@@ -43,6 +43,7 @@ class LadderConfig(FeedbackConfig):
     def build_reward(self, network: RewardNetConfig, fitting: FittingConfig, **options: Any) -> LadderReward:
         from sightline.rewards.learned.reward import LadderReward
 
+        # Nothing is drawn or trained: these two are of networks.
         options.pop("seed")
         options.pop("device")
         return LadderReward(network, **options)
@@ -57,31 +58,43 @@ class LadderConfig(FeedbackConfig):
 
         memory: LadderMemory = learner.memory
         pool = learner.pool
+
+        # Any segment of the pool may challenge; of those that look the same, one does.
         places = {digest: i for i, digest in enumerate(pool.digests)}
-        newcomers = [Candidate(digest, _flat(pool.features[i : i + 1])[0]) for digest, i in places.items()]
-        matches = memory.ladder.propose(count, newcomers, rng, {frozenset(pair) for pair in learner.asked})
+        newcomers = []
+        for digest, i in places.items():
+            embedding = _flat(pool.features[i : i + 1])[0]
+            newcomers.append(Candidate(digest, embedding))
+        previous = {frozenset(pair) for pair in learner.asked}
 
-        def shown(candidate: Candidate) -> Segment:
-            known = memory.segments.get(candidate.digest)
-            return known or pool.segment(places[candidate.digest])
+        def segment_of(candidate: Candidate) -> Segment:
+            # One on the ladder may have left the pool long ago.
+            return memory.segments.get(candidate.digest) or pool.segment(places[candidate.digest])
 
-        return [((shown(a), shown(b)), (a.embedding[None], b.embedding[None])) for a, b in matches]
+        questions: list[tuple[tuple[Segment, ...], tuple[np.ndarray, ...]]] = []
+        for first, second in memory.ladder.propose(count, newcomers, rng, previous):
+            segments = (segment_of(first), segment_of(second))
+            features = (first.embedding[None], second.embedding[None])
+            questions.append((segments, features))
+        return questions
 
     def learn(
-        self, learner: Learner, told: Sequence[tuple[Question, tuple[np.ndarray, ...], float]]
+        self, learner: Learner, labels: Sequence[tuple[Question, tuple[np.ndarray, ...], float]]
     ) -> dict[str, float | None]:
         from sightline.rewards.learned.ladder import Candidate
 
         memory: LadderMemory = learner.memory
-        seen = dict(memory.segments)
-        for question, features, value in told:
-            a, b = (
-                Candidate(segment.digest, embedding[0])
-                for segment, embedding in zip(question.segments, features, strict=True)
+        by_digest = dict(memory.segments)
+        for question, features, value in labels:
+            first, second = question.segments
+            by_digest[first.digest] = first
+            by_digest[second.digest] = second
+            memory.ladder.record(
+                Candidate(first.digest, features[0][0]), Candidate(second.digest, features[1][0]), value
             )
-            seen |= {segment.digest: segment for segment in question.segments}
-            memory.ladder.record(a, b, value)
-        memory.segments = {entry.candidate.digest: seen[entry.candidate.digest] for entry in memory.ladder.entries}
+        # Only the candidates on the ladder can be asked about again.
+        on_ladder = [entry.candidate.digest for entry in memory.ladder.entries]
+        memory.segments = {digest: by_digest[digest] for digest in on_ladder}
         reward: Any = learner.reward
         reward.top = memory.ladder.top()
         return {}

@@ -38,8 +38,9 @@ class PairsConfig(FeedbackConfig):
         return f"pairs, {self.sampler.replace('_', ' ')}"
 
     def choose(self, learner: Learner, count: int, rng: np.random.Generator) -> np.ndarray:
-        asked = learner.asked_pairs(with_features=self.sampler.startswith("k_center"))
-        return choose_pairs(self.sampler, count, learner.view(), rng, self.candidates, asked)
+        # Only k-center samplers measure how far a pair is from those that were asked before.
+        previous = learner.asked_pairs(with_features=self.sampler.startswith("k_center"))
+        return choose_pairs(self.sampler, count, learner.view(), rng, self.candidates, previous)
 
     def teaches(self, outcome: Outcome) -> bool:
         return self.ties or outcome.value != "equal"

@@ -36,17 +36,20 @@ class RatingsConfig(FeedbackConfig):
     def choose(self, learner: Learner, count: int, rng: np.random.Generator) -> np.ndarray:
         return learner.choose_singles(count, rng)
 
-    def batches(self, values: np.ndarray, chosen: np.ndarray, size: int, rng: np.random.Generator) -> list[np.ndarray]:
+    def batches(self, values: np.ndarray, indices: np.ndarray, size: int, rng: np.random.Generator) -> list[np.ndarray]:
         from sightline.rewards.learned.fitting import stratified_batches
 
-        levels = values[chosen].round().astype(int)
-        return [chosen[batch] for batch in stratified_batches(levels, size, rng)]
+        levels = values[indices].round().astype(int)
+        return [indices[batch] for batch in stratified_batches(levels, size, rng)]
 
-    def strata(self, values: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
-        levels = values[chosen].round()
-        return [chosen[levels == level] for level in np.unique(levels)]
+    def strata(self, values: np.ndarray, indices: np.ndarray) -> list[np.ndarray]:
+        # By level: good segments are rare at first, and would hardly count.
+        levels = values[indices].round()
+        return [indices[levels == level] for level in np.unique(levels)]
 
     def label_loss(self, returns: Sequence[Tensor], values: Tensor, segment: int) -> Tensor:
         from sightline.rewards.learned.losses import rating_loss
 
-        return rating_loss(returns[0] / segment, values, self.levels)
+        # Networks are bounded to [0, 1] at every step, and so is their mean over a segment.
+        mean_rewards = returns[0] / segment
+        return rating_loss(mean_rewards, values, self.levels)

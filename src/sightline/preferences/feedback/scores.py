@@ -30,4 +30,6 @@ class ScoresConfig(FeedbackConfig):
     def label_loss(self, returns: Sequence[Tensor], values: Tensor, segment: int) -> Tensor:
         from sightline.rewards.learned.losses import score_loss
 
-        return score_loss(returns[0] / segment, values)
+        # Networks are bounded to [0, 1] at every step, and so is their mean over a segment.
+        mean_rewards = returns[0] / segment
+        return score_loss(mean_rewards, values)
