@@ -31,18 +31,24 @@ class NoveltyReward(RewardModel):
     needs: frozenset[Need] = frozenset({"states"})
 
     def __init__(self, visited: Callable[[], np.ndarray], seed: int = 0) -> None:
-        self.count, self.mean, self.squares = 0, 0.0, 0.0
-        self._visited, self._seed = visited, seed
+        # Of all distances so far: how many, their mean, and the sum of their squared deviations from it.
+        self.count = 0
+        self.mean = 0.0
+        self.squares = 0.0
+        self._visited = visited
+        self._seed = seed
 
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
         assert clip.states is not None, "a model is given what it needs"
         states = to_numpy(clip.states).reshape(-1, *clip.states.shape[2:])
-        among = self._visited()
-        if len(among) > AMONG:
+        visited = self._visited()
+        if len(visited) > AMONG:
+            # Seeded by the distances so far, so that no generator needs saving.
             rng = np.random.default_rng([self._seed, self.count])
-            among = among[rng.choice(len(among), AMONG, replace=False)]
-        distances = _to_neighbour(flat(states).astype(np.float64), flat(among).astype(np.float64))
-        self._take_in(distances)
+            visited = visited[rng.choice(len(visited), AMONG, replace=False)]
+        # In float64: differences of large squares would lose the small distances in float32.
+        distances = _neighbour_distances(flat(states).astype(np.float64), flat(visited).astype(np.float64))
+        self._update_deviation(distances)
         deviation = (self.squares / max(self.count, 1)) ** 0.5
         return np.asarray(distances / max(deviation, 1e-6), np.float32).reshape(clip.shape)
 
@@ -52,14 +58,18 @@ class NoveltyReward(RewardModel):
 
     def restore(self, state: Mapping[str, float]) -> None:
         """Take over what `state` gave."""
-        self.count, self.mean, self.squares = int(state["count"]), state["mean"], state["squares"]
+        self.count = int(state["count"])
+        self.mean = state["mean"]
+        self.squares = state["squares"]
 
-    def _take_in(self, values: np.ndarray) -> None:
+    def _update_deviation(self, distances: np.ndarray) -> None:
         """Chan's parallel update: count, mean and sum of squared deviations of all distances so far."""
-        count, mean = len(values), float(values.mean())
+        count = len(distances)
+        mean = float(distances.mean())
+        squares = float(((distances - mean) ** 2).sum())
         total = self.count + count
         delta = mean - self.mean
-        self.squares += float(((values - mean) ** 2).sum()) + delta**2 * self.count * count / total
+        self.squares += squares + delta**2 * self.count * count / total
         self.mean += delta * count / total
         self.count = total
 
@@ -71,13 +81,16 @@ def flat(features: np.ndarray) -> np.ndarray:
     to 1.
     """
     if features.ndim >= 4 and features.dtype == np.uint8:
-        a, b, c = (slice(None, None, max(1, size // THINNED)) for size in features.shape[-3:])
-        features = features[..., a, b, c].astype(np.float32) / 255
+        rows, columns, layers = (slice(None, None, max(1, size // THINNED)) for size in features.shape[-3:])
+        features = features[..., rows, columns, layers].astype(np.float32) / 255
     return features.reshape(len(features), math.prod(features.shape[1:]))
 
 
-def _to_neighbour(states: np.ndarray, among: np.ndarray) -> np.ndarray:
+def _neighbour_distances(states: np.ndarray, visited: np.ndarray) -> np.ndarray:
     """float[N]: distance to the k-th nearest other state; a state's own distance of 0 counts as the nearest."""
-    k = min(NEIGHBOUR, len(among) - 1)
-    squared = (states**2).sum(1)[:, None] + (among**2).sum(1)[None] - 2 * states @ among.T
-    return np.asarray(np.sqrt(np.maximum(np.partition(squared, k, axis=1)[:, k], 0)))
+    k = min(NEIGHBOUR, len(visited) - 1)
+    # [N, M], by |x - y|^2 = |x|^2 + |y|^2 - 2 x·y, which rounding may bring a little below 0.
+    norms = (states**2).sum(1)[:, None] + (visited**2).sum(1)[None]
+    squared = norms - 2 * states @ visited.T
+    nearest = np.partition(squared, k, axis=1)[:, k]
+    return np.asarray(np.sqrt(np.maximum(nearest, 0)))

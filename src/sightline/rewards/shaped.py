@@ -26,7 +26,7 @@ class ShapedConfig(CombinedConfig):
 
     kind: Literal["shaped"] = "shaped"
     reward: Annotated[RewardBlock, REWARD] = GroundTruthConfig()
-    """The reward whose best policy is wanted."""
+    """The reward whose best policy is to be learned."""
     potential: Annotated[RewardBlock, REWARD] = Field(default_factory=REWARD.make_default)
     """Any reward model, as the potential of the states reached."""
     gamma: float = Field(default=0.99, gt=0, le=1)
@@ -37,15 +37,17 @@ class ShapedConfig(CombinedConfig):
         return {"reward": self.reward, "potential": self.potential}
 
     def build(self, context: RewardContext) -> RewardSetup:
-        reward, potential = reward_config(self.reward).build(context), reward_config(self.potential).build(context)
-        return self.combined(ShapedReward(reward.model, potential.model, self.gamma, self.weight), reward, potential)
+        reward = reward_config(self.reward).build(context)
+        potential = reward_config(self.potential).build(context)
+        model = ShapedReward(reward.model, potential.model, self.gamma, self.weight)
+        return self.combined(model, reward, potential)
 
 
 class ShapedReward(RewardModel):
     """Potential-based shaping of a reward.
 
     Args:
-        reward: the reward model whose best policy is wanted.
+        reward: the reward model whose best policy is to be learned.
         potential: reward model whose reward of a state is its potential.
         gamma: discount factor of the learner.
         weight: factor of the potential.
@@ -53,7 +55,8 @@ class ShapedReward(RewardModel):
 
     def __init__(self, reward: RewardModel, potential: RewardModel, gamma: float = 0.99, weight: float = 1.0) -> None:
         self.parts = (reward, potential)
-        self.gamma, self.weight = gamma, weight
+        self.gamma = gamma
+        self.weight = weight
         self.needs = reward.needs | potential.needs
         # The potential of the state before is that of the step before.
         self.window = max(reward.window, potential.window + 1)
@@ -63,9 +66,15 @@ class ShapedReward(RewardModel):
         return self._shrink(frames)
 
     def reward(self, clip: Clip) -> np.ndarray:
-        reward, potential = (np.asarray(part.reward(clip), np.float32) for part in self.parts)
+        reward_model, potential_model = self.parts
+        reward = np.asarray(reward_model.reward(clip), np.float32)
+        potential = np.asarray(potential_model.reward(clip), np.float32)
         before = windows(potential, clip.first, 2)[:, :, 0]
         # At an episode's first step `windows` repeats the step itself; there is no state before it.
         before = np.where(clip.first, np.float32(0), before)
-        after = potential if clip.terminated is None else np.where(clip.terminated, np.float32(0), potential)
-        return np.asarray(reward + self.weight * (self.gamma * after - before), np.float32)
+        # The potential of a terminal state is 0, or the best policy would be another.
+        after = potential
+        if clip.terminated is not None:
+            after = np.where(clip.terminated, np.float32(0), potential)
+        shaping = self.gamma * after - before
+        return np.asarray(reward + self.weight * shaping, np.float32)

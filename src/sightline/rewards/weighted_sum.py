@@ -45,7 +45,8 @@ class WeightedSum(RewardModel):
     """
 
     def __init__(self, models: Sequence[RewardModel], weights: Sequence[float]) -> None:
-        self.models, self.weights = tuple(models), tuple(weights)
+        self.models = tuple(models)
+        self.weights = tuple(weights)
         self.needs = frozenset().union(*(model.needs for model in models))
         self.window = max(model.window for model in models)
         self._shrink = common_shrinker(models)
@@ -56,5 +57,6 @@ class WeightedSum(RewardModel):
     def reward(self, clip: Clip) -> np.ndarray:
         total = np.zeros(clip.shape, np.float32)
         for model, weight in zip(self.models, self.weights, strict=True):
-            total += np.float32(weight) * np.asarray(model.reward(clip), np.float32)
+            rewards = np.asarray(model.reward(clip), np.float32)
+            total += np.float32(weight) * rewards
         return total

@@ -44,9 +44,11 @@ class RewardNetConfig(Strict):
 
     def facts(self) -> str:
         """The network in a few words."""
-        return self.kind if self.encoder_name is None else f"{self.kind}, {self.encoder_name}"
+        if self.encoder_name is None:
+            return self.kind
+        return f"{self.kind}, {self.encoder_name}"
 
-    def features(self, seen: np.ndarray, encoder: Encoder | None) -> np.ndarray:
+    def features(self, inputs: np.ndarray, encoder: Encoder | None) -> np.ndarray:
         """The network's input features, [N, …], of frames uint8[N, H, W, 3] or states [N, …]."""
         raise NotImplementedError
 
@@ -89,20 +91,22 @@ class EmbeddingHeadConfig(RewardNetConfig):
         size = embedding_size(self.encoder)
         return None if size is None else 2.0 * size
 
-    def features(self, seen: np.ndarray, encoder: Encoder | None) -> np.ndarray:
+    def features(self, inputs: np.ndarray, encoder: Encoder | None) -> np.ndarray:
         assert encoder is not None, "loaded with the reward"
-        return encoder.embed_frames(seen).astype(np.float16)
+        return encoder.embed_frames(inputs).astype(np.float16)
 
     def scaled(self, features: Tensor) -> Tensor:
-        # Unit vectors of D numbers have components of about 1/sqrt(D); networks like them of about 1.
-        scaled: Tensor = features.float() * features.shape[1] ** 0.5
-        return scaled
+        # Unit vectors of D numbers have components of about 1/sqrt(D); networks learn best from numbers of about 1.
+        dimension = features.shape[1]
+        inputs: Tensor = features.float() * dimension**0.5
+        return inputs
 
     def build(self, feature_shape: tuple[int, ...], members: int) -> nn.Module:
         from sightline.rewards.learned.networks import MLPEnsemble
 
-        check_layers([math.prod(feature_shape), *self.hidden], members, "reward.model.hidden")
-        return MLPEnsemble(math.prod(feature_shape), self.hidden, members)
+        inputs = math.prod(feature_shape)
+        check_layers([inputs, *self.hidden], members, "reward.model.hidden")
+        return MLPEnsemble(inputs, self.hidden, members)
 
 
 class CNNConfig(RewardNetConfig):
@@ -117,10 +121,10 @@ class CNNConfig(RewardNetConfig):
     def feature_bytes(self) -> float | None:
         return 3.0 * self.size[0] * self.size[1]
 
-    def features(self, seen: np.ndarray, encoder: Encoder | None) -> np.ndarray:
+    def features(self, inputs: np.ndarray, encoder: Encoder | None) -> np.ndarray:
         from sightline.rewards.learned.networks import resize
 
-        return resize(seen, self.size)
+        return resize(inputs, self.size)
 
     def build(self, feature_shape: tuple[int, ...], members: int) -> nn.Module:
         from sightline.rewards.learned.networks import FrameEnsemble, cnn
@@ -138,10 +142,10 @@ class ResNetConfig(RewardNetConfig):
     def feature_bytes(self) -> float | None:
         return 3.0 * self.size[0] * self.size[1]
 
-    def features(self, seen: np.ndarray, encoder: Encoder | None) -> np.ndarray:
+    def features(self, inputs: np.ndarray, encoder: Encoder | None) -> np.ndarray:
         from sightline.rewards.learned.networks import resize
 
-        return resize(seen, self.size)
+        return resize(inputs, self.size)
 
     def build(self, feature_shape: tuple[int, ...], members: int) -> nn.Module:
         from sightline.rewards.learned.networks import FrameEnsemble, resnet
@@ -159,15 +163,17 @@ class StatesConfig(RewardNetConfig):
     def reads_states(self) -> bool:
         return True
 
-    def features(self, seen: np.ndarray, encoder: Encoder | None) -> np.ndarray:
-        is_picture = seen.ndim == 4 and seen.dtype == np.uint8
-        return seen if is_picture else seen.astype(np.float32)
+    def features(self, inputs: np.ndarray, encoder: Encoder | None) -> np.ndarray:
+        if inputs.ndim == 4 and inputs.dtype == np.uint8:
+            return inputs  # states that are pictures are kept small, and scaled by the network
+        return inputs.astype(np.float32)
 
     def build(self, feature_shape: tuple[int, ...], members: int) -> nn.Module:
         from sightline.rewards.learned.networks import MLPEnsemble
 
-        check_layers([math.prod(feature_shape), *self.hidden], members, "reward.model.hidden")
-        return MLPEnsemble(math.prod(feature_shape), self.hidden, members)
+        inputs = math.prod(feature_shape)
+        check_layers([inputs, *self.hidden], members, "reward.model.hidden")
+        return MLPEnsemble(inputs, self.hidden, members)
 
 
 RewardNet = Annotated[

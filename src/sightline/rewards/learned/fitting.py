@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -36,19 +38,21 @@ class Examples:
         self.features.append(features)
         self.values.append(value)
 
-    def segments(self, place: int, chosen: np.ndarray) -> np.ndarray:
-        """[B, L, …]: the first (0) or second (1) segments of chosen labels."""
-        return np.stack([self.features[i][place] for i in chosen])
+    def segments(self, place: int, indices: np.ndarray) -> np.ndarray:
+        """[B, L, …]: the first (0) or second (1) segments of some labels."""
+        return np.stack([self.features[i][place] for i in indices])
 
     def steps(self) -> np.ndarray:
         """[N, …]: the features of every step of every labelled segment."""
-        return np.concatenate([segment for segments in self.features for segment in segments])
+        return np.concatenate(list(itertools.chain.from_iterable(self.features)))
 
     def archive_to(self, archive: Archive) -> None:
         """Append the labels that are not archived yet."""
-        new = slice(archive.end, None)
-        columns = {f"segment_{i}": np.stack(column) for i, column in enumerate(zip(*self.features[new], strict=True))}
-        archive.append(archive.end, columns | {"values": np.array(self.values[new], np.float64)})
+        columns = {}
+        for place, segments in enumerate(zip(*self.features[archive.end :], strict=True)):
+            columns[f"segment_{place}"] = np.stack(segments)
+        columns["values"] = np.array(self.values[archive.end :], np.float64)
+        archive.append(archive.end, columns)
 
     def restore(self, archive: Archive) -> None:
         """Take over what was archived.
@@ -57,10 +61,12 @@ class Examples:
             KeyError: it holds no labels.
             Damaged: a file of the archive is.
         """
-        self.features, self.values = [], []
+        self.features = []
+        self.values = []
         for _, rows in archive.read():
             values = rows.pop("values").tolist()
-            self.features += zip(*(rows[name] for name in sorted(rows)), strict=True)
+            places = [rows[name] for name in sorted(rows)]  # segment_0, segment_1
+            self.features += zip(*places, strict=True)
             self.values += values
 
 
@@ -73,10 +79,10 @@ class LabelLoss(Protocol):
         ...
 
     def batches(
-        self, values: np.ndarray, chosen: np.ndarray, size: int, rng: np.random.Generator
+        self, values: np.ndarray, indices: np.ndarray, size: int, rng: np.random.Generator
     ) -> list[np.ndarray]: ...
 
-    def strata(self, values: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]: ...
+    def strata(self, values: np.ndarray, indices: np.ndarray) -> list[np.ndarray]: ...
 
     def label_loss(self, returns: Sequence[Tensor], values: Tensor, segment: int) -> Tensor: ...
 
@@ -115,18 +121,27 @@ def fit(reward: EnsembleReward, examples: Examples, feedback: LabelLoss, segment
     Raises:
         RunFailed: the loss is not a finite number.
     """
-    config, labels = reward.fitting, Labels(reward, examples, feedback, segment)
-    apart = held_out(len(examples), config.held_out)
-    train, test = np.flatnonzero(~apart), np.flatnonzero(apart)
+    config = reward.fitting
+    labels = Labels(reward, examples, feedback, segment)
+    is_held_out = held_out(len(examples), config.held_out)
+    train = np.flatnonzero(~is_held_out)
+    test = np.flatnonzero(is_held_out)
+
+    # From the first weights again, unless the recipe says otherwise: networks that were fitted to few labels learn
+    # less from many than fresh ones.
     if config.reset_weights:
         reward.reset_weights()
     ensemble = reward.ensemble
     optimiser = torch.optim.AdamW(ensemble.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
     rng = np.random.default_rng(seed)
-    best, best_weights, best_epoch = np.inf, copy.deepcopy(ensemble.state_dict()), 0
+
+    best_loss = np.inf
+    best_weights = copy.deepcopy(ensemble.state_dict())
+    best_epoch = 0
     for epoch in range(1, config.epochs + 1):
         ensemble.train()
         for batch in feedback.batches(labels.values, train, config.batch_size, rng):
+            # A sum over members: no weight is shared, so each gets its own gradient.
             loss = labels.loss(batch).sum()
             if not torch.isfinite(loss):
                 raise RunFailed(f"the reward model's loss is {loss.item()}; lower reward.fitting.learning_rate")
@@ -134,33 +149,37 @@ def fit(reward: EnsembleReward, examples: Examples, feedback: LabelLoss, segment
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
         ensemble.eval()
+        # Without held-out labels nothing says when to stop, and the last weights are taken.
         if len(test) == 0:
             best_epoch = epoch
             continue
-        score = labels.mean_loss(test)
-        if score < best:
-            best, best_weights, best_epoch = score, copy.deepcopy(ensemble.state_dict()), epoch
+        held_out_loss = labels.mean_loss(test)
+        if held_out_loss < best_loss:
+            best_loss = held_out_loss
+            best_weights = copy.deepcopy(ensemble.state_dict())
+            best_epoch = epoch
         elif epoch - best_epoch >= config.patience:
             break
     if len(test):
         ensemble.load_state_dict(best_weights)
     return Fit(
-        len(examples),
-        best_epoch,
-        labels.mean_loss(train),
-        labels.mean_loss(test),
-        labels.accuracy(train),
-        labels.accuracy(test),
+        labels=len(examples),
+        epochs=best_epoch,
+        loss=labels.mean_loss(train),
+        held_out_loss=labels.mean_loss(test),
+        accuracy=labels.accuracy(train),
+        held_out_accuracy=labels.accuracy(test),
     )
 
 
 def held_out(count: int, share: float) -> np.ndarray:
     """bool[count], the labels held out; growing `count` never changes what was decided before. The first is never."""
-    drawn = np.random.default_rng(0).random(count)
+    # The n-th draw of a fixed seed decides on the n-th label, however many there are.
+    draws = np.random.default_rng(0).random(count)
     if count:
-        drawn[0] = 1.0
-    chosen: np.ndarray = drawn < share
-    return chosen
+        draws[0] = 1.0  # the only label of a first round is to be learned from
+    is_held_out: np.ndarray = draws < share
+    return is_held_out
 
 
 def stratified_batches(levels: np.ndarray, batch_size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
@@ -180,10 +199,13 @@ def stratified_batches(levels: np.ndarray, batch_size: int, rng: np.random.Gener
     size = min(batch_size, len(levels))
     strata = [_endless(np.flatnonzero(levels == level), rng) for level in rng.permutation(np.unique(levels))]
     turn = 0
-    for _ in range(-(-len(levels) // batch_size)):
-        batch = np.array([next(strata[(turn + place) % len(strata)]) for place in range(size)], np.int64)
-        turn += size
-        yield rng.permutation(batch)
+    for _ in range(math.ceil(len(levels) / batch_size)):
+        # The levels take turns, and go on in the next batch where this one stopped.
+        batch = []
+        for _ in range(size):
+            batch.append(next(strata[turn % len(strata)]))
+            turn += 1
+        yield rng.permutation(np.array(batch, np.int64))
 
 
 def _endless(indices: np.ndarray, rng: np.random.Generator) -> Iterator[int]:
@@ -197,50 +219,59 @@ class Labels:
 
     def __init__(self, reward: EnsembleReward, examples: Examples, feedback: LabelLoss, segment: int) -> None:
         self.values = np.asarray(examples.values)
-        self._reward, self._examples, self._feedback, self._segment = reward, examples, feedback, segment
+        self._reward = reward
+        self._examples = examples
+        self._feedback = feedback
+        self._segment = segment
 
     def loss(self, batch: np.ndarray) -> Tensor:
         """float[M]: each network's mean loss over some labels."""
         values = torch.tensor(self.values[batch], dtype=torch.float32, device=self._reward.device)
-        # The segments of all places of a question go through the networks together.
-        count, places = len(batch), self._examples.places
-        segments = np.concatenate([self._examples.segments(place, batch) for place in range(places)])
+        # The segments of all places of a question go through the networks together: of pairs, all the first ones, and
+        # behind them all the second ones, [2 * B, L, …] -> [M, 2 * B].
+        places = range(self._examples.places)
+        segments = np.concatenate([self._examples.segments(place, batch) for place in places])
         returns = self._returns(segments)
-        parts = [returns[:, place * count : (place + 1) * count] for place in range(places)]
-        return self._feedback.label_loss(parts, values, self._segment)
+        by_place = torch.split(returns, len(batch), dim=1)
+        return self._feedback.label_loss(by_place, values, self._segment)
 
-    def mean_loss(self, chosen: np.ndarray) -> float:
+    def mean_loss(self, indices: np.ndarray) -> float:
         """Mean loss; NaN without labels. Of ratings it is the mean over levels, which are equally frequent in training
         too: if rare levels counted less here, fitting would stop as soon as it began to see them."""
-        if len(chosen) == 0:
+        if len(indices) == 0:
             return float("nan")
         means = []
         with torch.inference_mode():
-            for stratum in self._feedback.strata(self.values, chosen):
-                parts = [(self.loss(part), len(part)) for part in _parts(stratum)]
-                means.append(float(sum(loss.mean().item() * count for loss, count in parts) / len(stratum)))
+            for stratum in self._feedback.strata(self.values, indices):
+                total = 0.0
+                for batch in _batches(stratum):
+                    total += self.loss(batch).mean().item() * len(batch)
+                means.append(float(total / len(stratum)))
         return float(np.mean(means))
 
-    def accuracy(self, chosen: np.ndarray) -> float:
+    def accuracy(self, indices: np.ndarray) -> float:
         """Share of decided pairs that the ensemble's mean orders as the label; NaN without any."""
-        chosen = chosen[self.values[chosen] != 0.5] if len(chosen) else chosen
-        if not self._feedback.orders or len(chosen) == 0:
+        if not self._feedback.orders or len(indices) == 0:
             return float("nan")
-        right = 0
+        decided = indices[self.values[indices] != 0.5]
+        if len(decided) == 0:
+            return float("nan")
+        correct = 0
         with torch.inference_mode():
-            for part in _parts(chosen):
-                first, second = (
-                    self._returns(self._examples.segments(place, part)).mean(0).cpu().numpy() for place in (0, 1)
-                )
-                right += int(((second > first) == (self.values[part] > 0.5)).sum())
-        return right / len(chosen)
+            for batch in _batches(decided):
+                # The mean over members is the reward that policies learn from.
+                first = self._returns(self._examples.segments(0, batch)).mean(0).cpu().numpy()
+                second = self._returns(self._examples.segments(1, batch)).mean(0).cpu().numpy()
+                agrees = (second > first) == (self.values[batch] > 0.5)
+                correct += int(agrees.sum())
+        return correct / len(decided)
 
     def _returns(self, segments: np.ndarray) -> Tensor:
-        """[B, L, …] features -> float[M, B] sums of what each network says of the steps."""
+        """Features [B, L, …] -> float[M, B]: each network's rewards, summed over the steps of a segment."""
         count, length = segments.shape[:2]
-        steps = self._reward.forward(segments.reshape(count * length, *segments.shape[2:]))
-        return steps.reshape(-1, count, length).sum(dim=2)
+        rewards = self._reward.forward(segments.reshape(count * length, *segments.shape[2:]))
+        return rewards.reshape(-1, count, length).sum(dim=2)
 
 
-def _parts(chosen: np.ndarray) -> list[np.ndarray]:
-    return [chosen[i : i + 256] for i in range(0, len(chosen), 256)]
+def _batches(indices: np.ndarray) -> list[np.ndarray]:
+    return [indices[start : start + 256] for start in range(0, len(indices), 256)]

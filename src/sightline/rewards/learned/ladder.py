@@ -41,7 +41,7 @@ class Candidate:
 
 @dataclass(eq=False)
 class Entry:
-    """A candidate on the ladder, with its rating and the matches it has played since it entered."""
+    """A candidate on the ladder, with its rating and the number of its matches since it entered."""
 
     candidate: Candidate
     rating: float
@@ -72,32 +72,42 @@ class Ladder:
         count: int,
         pool: Sequence[Candidate],
         rng: np.random.Generator,
-        asked: Collection[frozenset[str]] = frozenset(),
+        previous: Collection[frozenset[str]] = frozenset(),
     ) -> list[Match]:
         """Matches to ask the teacher about.
 
         Before there are two candidates on the ladder, some of the pool stand in for them.
 
         Args:
-            count: matches wanted.
+            count: matches to propose.
             pool: where challengers come from.
-            asked: digests of pairs that have been matched; they are not proposed again.
+            previous: digests of pairs that have been matched; they are not proposed again.
 
         Returns:
             `count` pairs, in random order within a pair; fewer if there are no more.
         """
-        met = set(asked)
+        excluded = set(previous)
         on_ladder = {entry.candidate.digest for entry in self.entries}
-        newcomers = list({c.digest: c for c in pool if c.digest not in on_ladder}.values())
+        by_digest = {candidate.digest: candidate for candidate in pool if candidate.digest not in on_ladder}
+        newcomers = list(by_digest.values())
         newcomers = [newcomers[i] for i in rng.permutation(len(newcomers))]
-        standing = self.entries
-        if len(standing) < 2:
-            founders, newcomers = newcomers[: self.size], newcomers[self.size :]
-            standing = [*standing, *(Entry(candidate, self._foot()) for candidate in founders)]
-        challenges = _challenges(count, standing, newcomers, rng, met)
-        among = _among(count - min(len(challenges), (count + 1) // 2), standing, rng, met)
-        chosen = [*challenges[: count - len(among)], *among]
-        return [pair if rng.random() < 0.5 else pair[::-1] for pair in chosen]
+
+        entries = list(self.entries)
+        if len(entries) < 2:
+            entries += [Entry(candidate, self._foot()) for candidate in newcomers[: self.size]]
+            newcomers = newcomers[self.size :]
+
+        # Half of each, or more of one kind where there are too few of the other.
+        challenges = _challenges(count, entries, newcomers, rng, excluded)
+        share = min(len(challenges), (count + 1) // 2)
+        matches = _matches_among(count - share, entries, rng, excluded)
+        matches = [*challenges[: count - len(matches)], *matches]
+
+        # A teacher may prefer whatever it sees first, so the order within a pair is random.
+        ordered = []
+        for first, second in matches:
+            ordered.append((first, second) if rng.random() < 0.5 else (second, first))
+        return ordered
 
     def record(self, first: Candidate, second: Candidate, value: float) -> None:
         """Rate both by a match, and let a newcomer onto the ladder if it won or if there is room.
@@ -105,12 +115,16 @@ class Ladder:
         Args:
             value: as `Answer.value`: 0.0 the first won, 1.0 the second, 0.5 neither.
         """
-        a, b = self._entry(first), self._entry(second)
+        a = self._entry(first)
+        b = self._entry(second)
+        # What one gains the other loses, by how far the result is from the one that the ratings predicted.
         gain = self.k_factor * ((1.0 - value) - expected(a.rating, b.rating))
-        a.rating, b.rating = a.rating + gain, b.rating - gain
-        a.matches, b.matches = a.matches + 1, b.matches + 1
-        for entry, won in ((a, value < 0.5), (b, value > 0.5)):
-            if entry not in self.entries and (won or len(self.entries) < self.size):
+        a.rating += gain
+        b.rating -= gain
+        a.matches += 1
+        b.matches += 1
+        for entry, has_won in ((a, value < 0.5), (b, value > 0.5)):
+            if entry not in self.entries and (has_won or len(self.entries) < self.size):
                 self._enter(entry)
 
     def top(self) -> np.ndarray | None:
@@ -134,30 +148,35 @@ class Ladder:
     def restore(self, state: dict[str, Any]) -> None:
         """Restore the ladder that `state` was taken from."""
         columns = (state["embeddings"], state["digests"], state["ratings"], state["matches"])
-        self.entries = [
-            Entry(Candidate(str(digest), embedding.copy()), float(rating), int(matches))
-            for embedding, digest, rating, matches in zip(*columns, strict=True)
-        ]
+        self.entries = []
+        for embedding, digest, rating, matches in zip(*columns, strict=True):
+            candidate = Candidate(str(digest), embedding.copy())
+            self.entries.append(Entry(candidate, float(rating), int(matches)))
 
     def _entry(self, candidate: Candidate) -> Entry:
         """Entry of a candidate on the ladder, or a newcomer's."""
-        known = (entry for entry in self.entries if entry.candidate.digest == candidate.digest)
-        return next(known, None) or Entry(candidate, self._foot())
+        for entry in self.entries:
+            if entry.candidate.digest == candidate.digest:
+                return entry
+        return Entry(candidate, self._foot())
 
     def _enter(self, newcomer: Entry) -> None:
         """Add a newcomer; of a full ladder the weakest leaves, which may be the newcomer itself."""
         self.entries.append(newcomer)
         if len(self.entries) > self.size:
+            # Of equally weak ones the newest, so that a newcomer does not replace its equal.
             self.entries.remove(min(reversed(self.entries), key=lambda entry: entry.rating))
 
     def _foot(self) -> float:
         """The rating at which newcomers start."""
-        return START if len(self.entries) < self.size else min(entry.rating for entry in self.entries)
+        if len(self.entries) < self.size:
+            return START
+        return min(entry.rating for entry in self.entries)
 
 
-def expected(rating: float, other: float) -> float:
+def expected(rating: float, opponent: float) -> float:
     """Share of points that a player with the first rating is expected to win against the second (Elo, 1978)."""
-    return float(1 / (1 + 10 ** ((other - rating) / 400)))
+    return float(1 / (1 + 10 ** ((opponent - rating) / 400)))
 
 
 def nearness(features: np.ndarray, goal: np.ndarray) -> np.ndarray:
@@ -168,44 +187,54 @@ def nearness(features: np.ndarray, goal: np.ndarray) -> np.ndarray:
 
 def _challenges(
     count: int,
-    standing: Sequence[Entry],
+    entries: Sequence[Entry],
     newcomers: Sequence[Candidate],
     rng: np.random.Generator,
-    met: set[frozenset[str]],
+    excluded: set[frozenset[str]],
 ) -> list[Match]:
     """One match for each newcomer, with a candidate drawn by its strength: 400 points are a factor of ten."""
-    ratings = np.array([entry.rating for entry in standing])
+    ratings = np.array([entry.rating for entry in entries])
+    # Divided by the strongest one's, so that no power overflows.
+    strengths = 10 ** ((ratings - ratings.max()) / 400) if len(ratings) else ratings
     matches: list[Match] = []
     for newcomer in newcomers:
         if len(matches) == count:
             break
-        free = np.array([_key(newcomer, entry.candidate) not in met for entry in standing])
-        if free.any():
-            strength = np.where(free, 10 ** ((ratings - ratings.max()) / 400), 0.0)
-            opponent = standing[rng.choice(len(standing), p=strength / strength.sum())].candidate
-            matches.append((newcomer, opponent))
+        is_free = np.array([_pair_key(newcomer, entry.candidate) not in excluded for entry in entries])
+        if is_free.any():
+            weights = np.where(is_free, strengths, 0.0)
+            opponent = entries[rng.choice(len(entries), p=weights / weights.sum())]
+            matches.append((newcomer, opponent.candidate))
     return matches
 
 
-def _among(count: int, standing: Sequence[Entry], rng: np.random.Generator, met: set[frozenset[str]]) -> list[Match]:
-    """Matches among candidates: whoever has played least meets whoever is strongest of those it has not met."""
-    played = {id(entry): entry.matches for entry in standing}
-    pairs = [pair for pair in combinations(standing, 2) if _key(pair[0].candidate, pair[1].candidate) not in met]
+def _matches_among(
+    count: int, entries: Sequence[Entry], rng: np.random.Generator, excluded: set[frozenset[str]]
+) -> list[Match]:
+    """Matches among candidates: the one with the fewest matches meets the strongest of those it has not met."""
+    match_counts = {id(entry): entry.matches for entry in entries}
+    pairs = []
+    for a, b in combinations(entries, 2):
+        if _pair_key(a.candidate, b.candidate) not in excluded:
+            pairs.append((a, b))
+    # Shuffled, so that chance decides between pairs of equal urgency.
     pairs = [pairs[i] for i in rng.permutation(len(pairs))]
 
     def urgency(pair: tuple[Entry, Entry]) -> tuple[float, ...]:
-        counts = [played[id(entry)] for entry in pair]
-        return min(counts), -max(entry.rating for entry in pair), sum(counts)
+        counts = [match_counts[id(entry)] for entry in pair]
+        highest_rating = max(entry.rating for entry in pair)
+        return min(counts), -highest_rating, sum(counts)
 
     matches: list[Match] = []
     while pairs and len(matches) < count:
         a, b = min(pairs, key=urgency)
         pairs.remove((a, b))
-        played[id(a)] += 1
-        played[id(b)] += 1
+        # Matches of this round count already: the next one goes to other candidates.
+        match_counts[id(a)] += 1
+        match_counts[id(b)] += 1
         matches.append((a.candidate, b.candidate))
     return matches
 
 
-def _key(a: Candidate, b: Candidate) -> frozenset[str]:
+def _pair_key(a: Candidate, b: Candidate) -> frozenset[str]:
     return frozenset((a.digest, b.digest))

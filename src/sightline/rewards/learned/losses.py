@@ -63,15 +63,16 @@ def preference_loss(
     difference = returns_second - returns_first
     targets = labels.to(difference.dtype).expand_as(difference)
     cross_entropy = functional.binary_cross_entropy_with_logits(difference, targets, reduction="none")
-    if kind == "cross_entropy":
+    # Without noise the forward correction changes nothing, and cross-entropy of logits is the more exact.
+    if kind == "cross_entropy" or (kind == "noise_aware" and noise == 0):
         return cross_entropy.mean(dim=1)
-    second = torch.sigmoid(difference)
+    prefers_second = torch.sigmoid(difference)
     if kind == "noise_aware":
-        if noise == 0:
-            return cross_entropy.mean(dim=1)
-        expected = noise + (1 - 2 * noise) * second
+        # The probability of the label, after a share of labels has been flipped.
+        expected = noise + (1 - 2 * noise) * prefers_second
         return functional.binary_cross_entropy(expected, targets, reduction="none").mean(dim=1)
-    reverse = -(second * _log(targets) + (1 - second) * _log(1 - targets))
+    # Reverse cross-entropy H(P, y): bounded, so that a wrong label can pull only so far.
+    reverse = -(prefers_second * _log(targets) + (1 - prefers_second) * _log(1 - targets))
     return (cross_entropy + reverse).mean(dim=1)
 
 
@@ -81,8 +82,10 @@ def rating_probabilities(values: torch.Tensor, levels: int) -> torch.Tensor:
     import torch
 
     bounds = torch.linspace(0, 1, levels + 1, dtype=values.dtype, device=values.device)
+    # The product of the distances to both ends of an interval is negative inside of it, and positive outside.
     x = values.unsqueeze(-1)
-    return torch.softmax(-SHARPNESS * levels**2 * (x - bounds[:-1]) * (x - bounds[1:]), dim=-1)
+    logits = -SHARPNESS * levels**2 * (x - bounds[:-1]) * (x - bounds[1:])
+    return torch.softmax(logits, dim=-1)
 
 
 def rating_loss(values: torch.Tensor, ratings: torch.Tensor, levels: int) -> torch.Tensor:
@@ -99,9 +102,12 @@ def rating_loss(values: torch.Tensor, ratings: torch.Tensor, levels: int) -> tor
     """
     import torch
 
-    steps = torch.arange(levels, dtype=values.dtype, device=values.device)
-    targets = (1 - (ratings.to(values.dtype).unsqueeze(-1) - steps).abs()).clamp(min=0)
-    return 0.5 * (rating_probabilities(values, levels) - targets).abs().sum(dim=-1).mean(dim=1)
+    # float[B, levels]: 1 at the level of the rating; shared out between the two levels next to it if it is in between.
+    places = torch.arange(levels, dtype=values.dtype, device=values.device)
+    distances = (ratings.to(values.dtype).unsqueeze(-1) - places).abs()
+    targets = (1 - distances).clamp(min=0)
+    errors = (rating_probabilities(values, levels) - targets).abs()
+    return 0.5 * errors.sum(dim=-1).mean(dim=1)
 
 
 def score_loss(values: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

@@ -18,18 +18,27 @@ class MLPEnsemble(nn.Module):
 
     def __init__(self, inputs: int, hidden: tuple[int, ...], members: int) -> None:
         super().__init__()
-        widths = [inputs, *hidden, 1]
-        pairs = list(itertools.pairwise(widths))
-        self.weights = nn.ParameterList([nn.Parameter(_uniform(members, a, b, fan_in=a)) for a, b in pairs])
-        self.biases = nn.ParameterList([nn.Parameter(torch.zeros(members, 1, b)) for _, b in pairs])
+        weights = []
+        biases = []
+        for before, after in itertools.pairwise([inputs, *hidden, 1]):
+            weights.append(nn.Parameter(_uniform(members, before, after, fan_in=before)))
+            biases.append(nn.Parameter(torch.zeros(members, 1, after)))
+        self.weights = nn.ParameterList(weights)
+        self.biases = nn.ParameterList(biases)
 
     def forward(self, features: Tensor) -> Tensor:
         """float[B, …] -> float[M, B]; pictures (uint8) are read as numbers from 0 to 1."""
-        flat = features.flatten(1).float()
-        x = (flat / 255 if features.dtype == torch.uint8 else flat).unsqueeze(0).expand(len(self.weights[0]), -1, -1)
-        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+        inputs = features.flatten(1).float()
+        if features.dtype == torch.uint8:
+            inputs = inputs / 255
+        # All members read the same inputs: [B, D] -> [M, B, D], without a copy.
+        members = len(self.weights[0])
+        x = inputs.unsqueeze(0).expand(members, -1, -1)
+        last = len(self.weights) - 1
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            # [M, B, in] x [M, in, out] + [M, 1, out]
             x = torch.baddbmm(bias, x, weight)
-            if i < len(self.weights) - 1:
+            if layer < last:
                 x = nn.functional.leaky_relu(x)
         return x.squeeze(-1)
 
@@ -49,25 +58,38 @@ class FrameEnsemble(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """uint8[B, H, W, 3] -> float[M, B]."""
-        place = features.device.type
-        dtype = torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else torch.float32
+        device_type = features.device.type
+        dtype = torch.float32
+        if torch.is_autocast_enabled(device_type):
+            dtype = torch.get_autocast_dtype(device_type)
+        # Channels come first by their names, and stay last in memory.
         pixels = features.permute(0, 3, 1, 2).to(dtype).div_(255)
-        if torch.is_inference_mode_enabled() and all(isinstance(member, nn.Sequential) for member in self.members):
+        are_cnns = all(isinstance(member, nn.Sequential) for member in self.members)
+        if torch.is_inference_mode_enabled() and are_cnns:
             return self._side_by_side(pixels).float()
-        return torch.stack([member(pixels).squeeze(-1) for member in self.members]).float()
+        outputs = [member(pixels).squeeze(-1) for member in self.members]
+        return torch.stack(outputs).float()
 
     def _side_by_side(self, pixels: Tensor) -> Tensor:
         """Members made by `cnn`, float[B, 3, H, W] -> float[M, B]."""
-        stacks: list[Any] = list(self.members)
-        layers = [[layer for layer in stack if isinstance(layer, nn.Conv2d)] for stack in stacks]
+        members: list[Any] = list(self.members)
         x = pixels
-        for depth, same in enumerate(zip(*layers, strict=True)):
-            weight = torch.cat([conv.weight for conv in same]).to(memory_format=torch.channels_last)
-            bias = torch.cat([conv.bias for conv in same if conv.bias is not None])
-            groups = 1 if depth == 0 else len(same)
-            x = nn.functional.relu(nn.functional.conv2d(x, weight, bias, same[0].stride, groups=groups))
-        parts = x.chunk(len(stacks), dim=1)
-        return torch.stack([stack[-1](part.flatten(1)).squeeze(-1) for stack, part in zip(stacks, parts, strict=True)])
+        for depth, layers in enumerate(zip(*members, strict=True)):
+            if not isinstance(layers[0], nn.Conv2d):
+                continue
+            # The maps of all members, one member's after the other's: [M * out, in, kernel, kernel].
+            weight = torch.cat([layer.weight for layer in layers]).to(memory_format=torch.channels_last)
+            bias = torch.cat([layer.bias for layer in layers])
+            # The first convolution reads the pixels, later ones only the maps of their own member.
+            groups = 1 if depth == 0 else len(members)
+            x = nn.functional.conv2d(x, weight, bias, layers[0].stride, groups=groups)
+            x = nn.functional.relu(x)
+        # The linear layers are small, and each reads its member's maps alone.
+        outputs = []
+        for member, maps in zip(members, x.chunk(len(members), dim=1), strict=True):
+            linear = member[-1]
+            outputs.append(linear(maps.flatten(1)).squeeze(-1))
+        return torch.stack(outputs)
 
 
 def _uniform(*shape: int, fan_in: int) -> Tensor:
@@ -78,12 +100,17 @@ def _uniform(*shape: int, fan_in: int) -> Tensor:
 def cnn(frame: tuple[int, ...], channels: tuple[int, ...]) -> nn.Module:
     """Four convolutions of kernel 5, 3, 3, 3 and stride 3, 2, 2, 2 without padding (RL-VLM-F, appendix)."""
     layers: list[nn.Module] = []
-    before, height, width = 3, frame[0], frame[1]
-    for i, after in enumerate(channels):
-        kernel, stride = (5, 3) if i == 0 else (3, 2)
-        height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+    before = 3
+    height, width = frame[:2]
+    kernel = 5
+    stride = 3
+    for after in channels:
         layers += [nn.Conv2d(before, after, kernel, stride), nn.ReLU()]
+        height = (height - kernel) // stride + 1
+        width = (width - kernel) // stride + 1
         before = after
+        kernel = 3
+        stride = 2
     if height < 1 or width < 1:
         raise BadInput(
             f"frames of {frame[0]}x{frame[1]} are too small for {len(channels)} convolutions; raise "

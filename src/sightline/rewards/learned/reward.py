@@ -22,7 +22,8 @@ from sightline.rewards.learned.ladder import nearness
 from sightline.runs.files import read_document, write_document
 from sightline.runs.state import read_state, restoring, write_state
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
 IN_RUN = "reward"
 """Folder of the learned reward inside a run folder."""
 BOUND = 5.0
@@ -73,24 +74,31 @@ class LearnedReward(RewardModel):
         seen_dtype: Any = np.float32,
         scale: float = 1.0,
     ) -> None:
-        self.network, self.encoder, self.scale = network, encoder, scale
-        self.seen_shape, self.seen_dtype = tuple(seen_shape), np.dtype(seen_dtype)
+        self.network = network
+        self.encoder = encoder
+        self.scale = scale
+        self.seen_shape = tuple(seen_shape)
+        self.seen_dtype = np.dtype(seen_dtype)
         self.needs = frozenset({"states" if network.reads_states else "frames"})
-        probe = self.features_of(np.zeros((1, *seen_shape), np.uint8 if "frames" in self.needs else seen_dtype))
+        # One blank frame or state tells what features look like.
+        dtype = seen_dtype if network.reads_states else np.uint8
+        probe = self.features_of(np.zeros((1, *seen_shape), dtype))
         self.feature_shape: tuple[int, ...] = probe.shape[1:]
         self.feature_dtype: Any = probe.dtype
         self.ready = False
-        self._mean, self._deviation = 0.0, 1.0
+        self._mean = 0.0
+        self._deviation = 1.0
 
     def raw_reward(self, features: np.ndarray) -> np.ndarray:
         """Features [N, …] -> float32[N], on whatever scale."""
         raise NotImplementedError
 
     def embed(self, clip: Clip) -> np.ndarray:
-        seen = clip.frames if "frames" in self.needs else clip.states
-        assert seen is not None, "a model is given what it needs"
-        flat = to_numpy(seen).reshape(-1, *seen.shape[2:])
-        return self.features_of(flat).reshape(*clip.shape, *self.feature_shape)
+        inputs = clip.frames if "frames" in self.needs else clip.states
+        assert inputs is not None, "a model is given what it needs"
+        # [T, N, …] -> [T * N, …] -> features [T, N, …]
+        inputs = to_numpy(inputs).reshape(-1, *inputs.shape[2:])
+        return self.features_of(inputs).reshape(*clip.shape, *self.feature_shape)
 
     def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
         return self._shrinker(frames)
@@ -105,10 +113,10 @@ class LearnedReward(RewardModel):
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
         return self.rewards_of(features.reshape(-1, *self.feature_shape)).reshape(clip.shape)
 
-    def features_of(self, seen: np.ndarray) -> np.ndarray:
+    def features_of(self, inputs: np.ndarray) -> np.ndarray:
         """Frames or states -> features: float16[N, D] embeddings, uint8[N, *size, 3] frames, float32[N, …] states, or
         uint8[N, C, H, W] states that are pictures."""
-        return self.network.features(seen, self.encoder)
+        return self.network.features(inputs, self.encoder)
 
     def rewards_of(self, features: np.ndarray) -> np.ndarray:
         """Features [N, …] -> float32[N] rewards, standardised and bounded."""
@@ -118,7 +126,8 @@ class LearnedReward(RewardModel):
     def fit_normalizer(self, features: np.ndarray) -> None:
         """Choose origin and scale by these states. From now on it is ready."""
         values = self.raw_reward(features)
-        self._mean, self._deviation = float(values.mean()), max(float(values.std()), 1e-6)
+        self._mean = float(values.mean())
+        self._deviation = max(float(values.std()), 1e-6)
         self.ready = True
 
     def save(self, folder: str | Path) -> None:
@@ -155,12 +164,14 @@ class LearnedReward(RewardModel):
             BadInput: there is none, or it is damaged.
         """
         folder = Path(folder)
-        place = folder / IN_RUN if (folder / IN_RUN / CONFIG).is_file() else folder
-        if not (place / CONFIG).is_file():
+        reward_folder = folder
+        if (folder / IN_RUN / CONFIG).is_file():
+            reward_folder = folder / IN_RUN
+        if not (reward_folder / CONFIG).is_file():
             raise BadInput(f"'{folder}' holds no learned reward: neither a run that learned one, nor a folder of one")
-        document = read_document(place / CONFIG)
-        state = read_state(place / WEIGHTS)
-        with restoring(place):
+        document = read_document(reward_folder / CONFIG)
+        state = read_state(reward_folder / WEIGHTS)
+        with restoring(reward_folder):
             network = TypeAdapter(RewardNet).validate_python(document["network"])
             options = {
                 "seen_shape": tuple(document["seen_shape"]),
@@ -190,7 +201,9 @@ class LearnedReward(RewardModel):
         return {"mean": self._mean, "deviation": self._deviation, "fitted": self.ready}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._mean, self._deviation, self.ready = state["mean"], state["deviation"], state["fitted"]
+        self._mean = state["mean"]
+        self._deviation = state["deviation"]
+        self.ready = state["fitted"]
 
 
 class EnsembleReward(LearnedReward):
@@ -199,7 +212,7 @@ class EnsembleReward(LearnedReward):
     Args:
         network, options: see `LearnedReward`.
         fitting: how many members there are, and how they are fitted.
-        bounded: whether they say numbers from 0 to 1, as for ratings and scores, or any.
+        bounded: whether their outputs are from 0 to 1, as for ratings and scores, or any numbers.
         seed: of the networks' first weights.
         device: where they are.
     """
@@ -215,7 +228,9 @@ class EnsembleReward(LearnedReward):
         **options: Any,
     ) -> None:
         super().__init__(network, **options)
-        self.fitting, self.bounded, self.seed = fitting or FittingConfig(), bounded, seed
+        self.fitting = fitting or FittingConfig()
+        self.bounded = bounded
+        self.seed = seed
         self.device = choose_device(device)
         self.reset_weights()
 
@@ -232,28 +247,31 @@ class EnsembleReward(LearnedReward):
         """Features [N, …] -> float[M, N] on the ensemble's device, for learning; in [0, 1] if ratings or scores are
         learned."""
         tensor = torch.from_numpy(np.ascontiguousarray(features)).to(self.device)
-        out: Tensor = self.ensemble(self.network.scaled(tensor))
-        return torch.sigmoid(out) if self.bounded else out
+        outputs: Tensor = self.ensemble(self.network.scaled(tensor))
+        return torch.sigmoid(outputs) if self.bounded else outputs
 
     def members(self, features: np.ndarray) -> np.ndarray:
-        """Features [N, …] -> float32[M, N]: what each member says. Frames are read in bfloat16 where that is fast."""
-        pictures = _are_pictures(features)
-        size = max(16, FRAME_BYTES_AT_ONCE // features[:1].nbytes) if pictures and len(features) else FEATURES_AT_ONCE
-        dtype = fast_dtype(self.device) if pictures and "frames" in self.needs else torch.float32
-        lower = torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32)
-        with torch.inference_mode(), lower:
-            parts = [self.forward(features[i : i + size]).cpu() for i in range(0, len(features), size)]
-        if not parts:
+        """Features [N, …] -> float32[M, N]: each member's reward. Frames are read in bfloat16 where that is fast."""
+        if not len(features):
             return np.zeros((self.fitting.ensemble, 0), np.float32)
-        return torch.cat(parts, dim=1).numpy()
+        batch_size = FEATURES_AT_ONCE
+        dtype = torch.float32
+        if features.ndim == 4 and features.dtype == np.uint8:
+            batch_size = max(16, FRAME_BYTES_AT_ONCE // features[:1].nbytes)
+            # Not for pictures that are states: their values are read as they are.
+            if "frames" in self.needs:
+                dtype = fast_dtype(self.device)
+        batches = [features[start : start + batch_size] for start in range(0, len(features), batch_size)]
+        with torch.inference_mode(), torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
+            outputs = [self.forward(batch).cpu() for batch in batches]
+        return torch.cat(outputs, dim=1).numpy()
 
     def raw_reward(self, features: np.ndarray) -> np.ndarray:
         return np.asarray(self.members(features).mean(axis=0))
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {
-            "weights": {name: value.cpu() for name, value in self.ensemble.state_dict().items()}
-        }
+        weights = {name: value.cpu() for name, value in self.ensemble.state_dict().items()}
+        return super().state_dict() | {"weights": weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
@@ -280,7 +298,3 @@ class LadderReward(LearnedReward):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.top = state["top"]
-
-
-def _are_pictures(features: np.ndarray) -> bool:
-    return features.ndim == 4 and features.dtype == np.uint8
