@@ -56,17 +56,20 @@ def within_groups(
     Returns:
         None for broken or empty episodes, and for groups that carry no signal: all their advantages are 0.
     """
-    found: list[list[Advantages | None]] = []
+    results: list[list[Advantages | None]] = []
     for group in groups:
-        of_group: list[Advantages | None] = [None] * len(group)
+        group_advantages: list[Advantages | None] = [None] * len(group)
+        results.append(group_advantages)
         # A broken episode says nothing about the policy, so the others are not compared with it.
         complete = [i for i, episode in enumerate(group) if is_complete(episode)]
-        advantages = compare([group[i] for i in complete]) if len(complete) > 1 else []
-        if any(each.any() for each in advantages):
-            for i, each in zip(complete, advantages, strict=True):
-                of_group[i] = Advantages(each)
-        found.append(of_group)
-    return found
+        if len(complete) < 2:
+            continue
+        advantages = compare([group[i] for i in complete])
+        # Where nothing tells the episodes apart there is no gradient, and they need not pass through the model.
+        if any(turn_advantages.any() for turn_advantages in advantages):
+            for i, turn_advantages in zip(complete, advantages, strict=True):
+                group_advantages[i] = Advantages(turn_advantages)
+    return results
 
 
 def standardised(
@@ -78,13 +81,20 @@ def standardised(
         advantages: of each group and episode.
         among: what has that mean and deviation, if it is more than these.
     """
-    known = [one.advantages for group in among or advantages for one in group if one is not None]
-    if not known:
+    population: list[np.ndarray] = []
+    for group in among or advantages:
+        population += [episode.advantages for episode in group if episode is not None]
+    if not population:
         return advantages
     # Over turns, not episodes: the unit that the loss sums over.
-    together = np.concatenate(known)
-    mean, deviation = together.mean(), together.std()
-    return [
-        [one and Advantages((one.advantages - mean) / (deviation + EPSILON), one.returns) for one in group]
-        for group in advantages
-    ]
+    turns = np.concatenate(population)
+    mean = turns.mean()
+    deviation = turns.std()
+
+    def standardise(episode: Advantages | None) -> Advantages | None:
+        if episode is None:
+            return None
+        return Advantages((episode.advantages - mean) / (deviation + EPSILON), episode.returns)
+
+    # Back into the groups that they came in.
+    return [[standardise(episode) for episode in group] for group in advantages]

@@ -26,7 +26,7 @@ import numpy as np
 from pydantic import NonNegativeFloat
 
 from sightline.agents.algorithms.base import AlgorithmConfig, GroupSize, within_groups
-from sightline.agents.algorithms.grpo import Deviation, of_episodes, relative_to_group
+from sightline.agents.algorithms.grpo import Deviation, episode_advantages, relative_to_group
 from sightline.agents.algorithms.returns import discounted_returns
 from sightline.agents.prompting import common_start
 from sightline.agents.types import Advantages, Group, Turn
@@ -57,17 +57,21 @@ class GiGPO(AlgorithmConfig):
 
     def _compare(self, episodes: Group) -> list[np.ndarray]:
         # Undiscounted between episodes, as in GRPO; discounted between turns: a shorter way from a state is better.
-        whole = of_episodes(episodes, self.deviation)
+        among_episodes = episode_advantages(episodes, self.deviation)
         returns = [discounted_returns(episode.rewards, self.gamma) for episode in episodes]
-        of_turns = _turn_advantages(episodes, returns, self.deviation, self.similarity)
-        return [one + self.turn_weight * turns for one, turns in zip(whole, of_turns, strict=True)]
+        among_turns = _turn_advantages(episodes, returns, self.deviation, self.similarity)
+        return [outcome + self.turn_weight * turns for outcome, turns in zip(among_episodes, among_turns, strict=True)]
 
 
 def _turn_advantages(
     group: Group, returns: list[np.ndarray], deviation: Deviation, similarity: float
 ) -> list[np.ndarray]:
     """float64[turns] for each episode: discounted returns relative to those of turns in the same anchor state."""
-    anchors = _anchors({turn.state: turn for episode in group for turn in episode.turns}, similarity)
+    states: dict[str, Turn] = {}
+    for episode in group:
+        states |= {turn.state: turn for turn in episode.turns}
+    anchors = _anchors(states, similarity)
+    # Anchor state -> (episode, turn) of each visit, by any episode of the group.
     visits: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for i, episode in enumerate(group):
         for j, turn in enumerate(episode.turns):
@@ -75,8 +79,9 @@ def _turn_advantages(
     advantages = [np.zeros(len(episode.turns)) for episode in group]
     # Comparing turns in the same state removes what the state is worth from the advantage, as a critic would.
     for places in visits.values():
-        values = np.array([returns[i][j] for i, j in places])
-        for (i, j), advantage in zip(places, relative_to_group(values, deviation), strict=True):
+        returns_from_here = np.array([returns[i][j] for i, j in places])
+        relative = relative_to_group(returns_from_here, deviation)
+        for (i, j), advantage in zip(places, relative, strict=True):
             advantages[i][j] = advantage
     return advantages
 
@@ -86,15 +91,16 @@ def _anchors(states: Mapping[str, Turn], similarity: float) -> dict[str, str]:
     if similarity == 1.0:
         return {state: state for state in states}
     anchors: dict[str, str] = {}
-    heads: dict[tuple[str, ...], list[str]] = defaultdict(list)  # digests of pictures -> anchors with these
+    # Digests of pictures -> anchors with these: only words may differ a little.
+    candidates: dict[tuple[str, ...], list[str]] = defaultdict(list)
     # Rules and instructions are most of a prompt: beside them all states would look alike.
     texts = dict(zip(states, _what_differs([turn.exchange.text for turn in states.values()]), strict=True))
     for state, turn in states.items():
-        heads_here = heads[tuple(picture.digest for picture in turn.exchange.pictures)]
-        alike = (one for one in heads_here if _likeness(texts[one], texts[state]) >= similarity)
-        anchors[state] = next(alike, state)
+        same_pictures = candidates[tuple(picture.digest for picture in turn.exchange.pictures)]
+        similar = (anchor for anchor in same_pictures if _likeness(texts[anchor], texts[state]) >= similarity)
+        anchors[state] = next(similar, state)
         if anchors[state] == state:
-            heads_here.append(state)
+            same_pictures.append(state)
     return anchors
 
 
@@ -106,5 +112,5 @@ def _what_differs(texts: Sequence[str]) -> list[str]:
     return [text[: len(text) - end] for text in rest]
 
 
-def _likeness(one: str, other: str) -> float:
-    return SequenceMatcher(None, one, other, autojunk=False).ratio()
+def _likeness(first: str, second: str) -> float:
+    return SequenceMatcher(None, first, second, autojunk=False).ratio()

@@ -42,14 +42,16 @@ class GRPO(AlgorithmConfig):
 
     def compute_advantages(self, groups: Sequence[Group]) -> list[list[Advantages | None]]:
         """GRPO advantages of each trajectory; None for broken or empty episodes, and for groups of equal returns."""
-        return within_groups(groups, lambda episodes: of_episodes(episodes, self.deviation))
+        return within_groups(groups, lambda episodes: episode_advantages(episodes, self.deviation))
 
 
-def of_episodes(episodes: Group, deviation: Deviation) -> list[np.ndarray]:
+def episode_advantages(episodes: Group, deviation: Deviation) -> list[np.ndarray]:
     """float64[turns] for each episode: its return relative to the group's, to all of its turns alike (outcome
     supervision)."""
-    relative = relative_to_group(np.array([episode.rewards.sum() for episode in episodes]), deviation)
-    return [np.full(len(episode.turns), one) for episode, one in zip(episodes, relative, strict=True)]
+    # Undiscounted: what counts is the outcome, not how soon it came.
+    returns = np.array([episode.rewards.sum() for episode in episodes])
+    relative = relative_to_group(returns, deviation)
+    return [np.full(len(episode.turns), advantage) for episode, advantage in zip(episodes, relative, strict=True)]
 
 
 def relative_to_group(returns: np.ndarray, deviation: Deviation) -> np.ndarray:
@@ -57,7 +59,9 @@ def relative_to_group(returns: np.ndarray, deviation: Deviation) -> np.ndarray:
     if all_equal(returns):
         # Dividing rounding errors by EPSILON would turn them into advantages.
         return np.zeros(len(returns))
-    centered = returns - returns.mean()
+    centred = returns - returns.mean()
     if deviation == "none":
-        return np.asarray(centered)
-    return np.asarray(centered / (float(returns.std(ddof=int(deviation == "sample"))) + EPSILON))
+        return np.asarray(centred)
+    # Bessel's correction: the sample deviation divides by n - 1, as libraries do, not by n, as the equation says.
+    correction = 1 if deviation == "sample" else 0
+    return np.asarray(centred / (float(returns.std(ddof=correction)) + EPSILON))

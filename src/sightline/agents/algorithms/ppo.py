@@ -54,20 +54,18 @@ class PPO(AlgorithmConfig):
         `Advantages.returns` are advantages plus values, before normalisation. With `normalise`, advantages have mean 0
         and standard deviation 1 over all turns of all groups: pass those of all processes together.
         """
-        advantages = [[self._of_episode(episode) for episode in group] for group in groups]
-        return standardised(advantages) if self.normalise else advantages
+        advantages = [[self._episode_advantages(episode) for episode in group] for group in groups]
+        if self.normalise:
+            return standardised(advantages)
+        return advantages
 
-    def _of_episode(self, episode: Trajectory) -> Advantages | None:
+    def _episode_advantages(self, episode: Trajectory) -> Advantages | None:
         if not is_complete(episode):
             return None
         values = np.array([turn.value for turn in episode.turns], np.float64)
-        advantages = generalised_advantages(
-            episode.rewards,
-            values,
-            episode.last_value if episode.truncated else 0.0,
-            self.gamma,
-            self.gae_lambda,
-        )
+        # A terminated episode is worth nothing after its end; one that was cut off would have gone on.
+        last_value = episode.last_value if episode.truncated else 0.0
+        advantages = generalised_advantages(episode.rewards, values, last_value, self.gamma, self.gae_lambda)
         # The critic's target is the lambda-return: A_t + V_t.
         return Advantages(advantages, advantages + values)
 

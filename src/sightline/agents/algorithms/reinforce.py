@@ -25,7 +25,7 @@ from pydantic import PositiveInt
 
 from sightline.agents.algorithms.base import EPSILON, AlgorithmConfig
 from sightline.agents.algorithms.returns import discounted_returns, is_complete
-from sightline.agents.types import Advantages, Group
+from sightline.agents.types import Advantages, Group, Trajectory
 from sightline.config.basics import Fraction
 
 
@@ -44,21 +44,30 @@ class Reinforce(AlgorithmConfig):
     def compute_advantages(self, groups: Sequence[Group]) -> list[list[Advantages | None]]:
         """Advantages of each trajectory; None for broken or empty episodes. A turn that only one episode has reached
         has nothing to be compared with, and an advantage of 0."""
-        episodes = [episode for group in groups for episode in group if is_complete(episode)]
+        episodes = list[Trajectory]()
+        for group in groups:
+            episodes += [episode for episode in group if is_complete(episode)]
         returns = [discounted_returns(episode.rewards, self.gamma) for episode in episodes]
-        longest = max((len(each) for each in returns), default=0)
-        totals, counts = np.zeros(longest), np.zeros(longest)
-        for each in returns:
-            totals[: len(each)] += each
-            counts[: len(each)] += 1
+        # Down the columns: the sum and the number of all returns from the same turn on.
+        longest = max((len(episode_returns) for episode_returns in returns), default=0)
+        totals = np.zeros(longest)
+        counts = np.zeros(longest)
+        for episode_returns in returns:
+            totals[: len(episode_returns)] += episode_returns
+            counts[: len(episode_returns)] += 1
 
-        def relative(own: np.ndarray) -> np.ndarray:
+        def relative_to_others(own: np.ndarray) -> np.ndarray:
             # Without the episode's own return the baseline does not depend on its actions; the gradient is unbiased:
             # G - (total - G) / (n - 1) = (n * G - total) / (n - 1).
-            n, total = counts[: len(own)], totals[: len(own)]
+            n = counts[: len(own)]
+            total = totals[: len(own)]
             return np.where(n > 1, (n * own - total) / np.maximum(n - 1, 1), 0.0)
 
-        found = [relative(each) for each in returns]
-        deviation = float(np.concatenate(found).std()) + EPSILON if self.normalise and found else 1.0
-        advantages = iter([Advantages(each / deviation) for each in found])
-        return [[next(advantages) if is_complete(episode) else None for episode in group] for group in groups]
+        relative = [relative_to_others(episode_returns) for episode_returns in returns]
+        deviation = 1.0
+        if self.normalise and relative:
+            # Not centred again: the baseline has done that, turn by turn.
+            deviation = float(np.concatenate(relative).std()) + EPSILON
+        scaled = iter([Advantages(turn_advantages / deviation) for turn_advantages in relative])
+        # Back into groups, with None for the episodes that broke.
+        return [[next(scaled) if is_complete(episode) else None for episode in group] for group in groups]

@@ -19,9 +19,9 @@ import numpy as np
 from pydantic import PositiveInt
 
 from sightline.agents.algorithms.base import AlgorithmConfig, standardised, within_groups
-from sightline.agents.algorithms.grpo import of_episodes
+from sightline.agents.algorithms.grpo import episode_advantages
 from sightline.agents.algorithms.returns import is_complete
-from sightline.agents.types import Advantages, Group
+from sightline.agents.types import Advantages, Group, Trajectory
 
 
 class ReinforcePlusPlus(AlgorithmConfig):
@@ -36,14 +36,21 @@ class ReinforcePlusPlus(AlgorithmConfig):
     def compute_advantages(self, groups: Sequence[Group]) -> list[list[Advantages | None]]:
         """Advantages of each trajectory; None for broken or empty episodes, and for groups of two or more whose returns
         are all the same."""
-        if self.group > 1:
-            relative = within_groups(groups, lambda episodes: of_episodes(episodes, "none"))
-            played = [pair for of_group in map(zip, groups, relative) for pair in of_group]
-            # Episodes of equal returns teach nothing, but their zeros count in the mean and in what is divided by.
-            equal = [np.zeros(len(one.turns)) for one, found in played if found is None and is_complete(one)]
-            return standardised(relative, [*relative, [*map(Advantages, equal)]])
-        returns = [
-            [Advantages(np.full(len(one.turns), one.rewards.sum())) if is_complete(one) else None for one in group]
-            for group in groups
-        ]
-        return standardised(returns)
+        if self.group < 2:
+            # One episode a task: only the whole update can say what is more than usual.
+            return standardised([[_return_for_every_turn(episode) for episode in group] for group in groups])
+        relative = within_groups(groups, lambda episodes: episode_advantages(episodes, "none"))
+        # Episodes of equal returns teach nothing, but their zeros count in the mean and in what is divided by.
+        zeros = list[Advantages | None]()
+        for group, group_advantages in zip(groups, relative, strict=True):
+            for episode, advantages in zip(group, group_advantages, strict=True):
+                if advantages is None and is_complete(episode):
+                    zeros.append(Advantages(np.zeros(len(episode.turns))))
+        return standardised(relative, among=[*relative, zeros])
+
+
+def _return_for_every_turn(episode: Trajectory) -> Advantages | None:
+    """The episode's return, for each of its turns (outcome supervision); None if it broke."""
+    if not is_complete(episode):
+        return None
+    return Advantages(np.full(len(episode.turns), episode.rewards.sum()))

@@ -36,7 +36,10 @@ class RLOO(AlgorithmConfig):
 
 def _against_the_others(episodes: Group) -> list[np.ndarray]:
     returns = np.array([episode.rewards.sum() for episode in episodes])
-    # mean of the others = (sum - own) / (n - 1)
+    # Mean of the others = (sum - own) / (n - 1): without its own return, a baseline does not bias the gradient.
     baselines = (returns.sum() - returns) / (len(episodes) - 1)
-    advantages = np.zeros(len(returns)) if all_equal(returns) else returns - baselines
-    return [np.full(len(episode.turns), one) for episode, one in zip(episodes, advantages, strict=True)]
+    advantages = returns - baselines
+    if all_equal(returns):
+        # Exactly zero, not a rounding error: the group is dropped.
+        advantages = np.zeros(len(returns))
+    return [np.full(len(episode.turns), advantage) for episode, advantage in zip(episodes, advantages, strict=True)]

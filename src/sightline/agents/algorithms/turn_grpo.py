@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import NonNegativeFloat
 
 from sightline.agents.algorithms.base import AlgorithmConfig, GroupSize, within_groups
-from sightline.agents.algorithms.grpo import Deviation, of_episodes, relative_to_group
+from sightline.agents.algorithms.grpo import Deviation, episode_advantages, relative_to_group
 from sightline.agents.algorithms.returns import discounted_returns
 from sightline.agents.types import Advantages, Group
 from sightline.config.basics import Fraction
@@ -48,11 +48,14 @@ class TurnGRPO(AlgorithmConfig):
 
     def _compare(self, episodes: Group) -> list[np.ndarray]:
         returns = [discounted_returns(episode.rewards, self.gamma) for episode in episodes]
-        advantages = [self.outcome_weight * whole for whole in of_episodes(episodes, self.deviation)]
+        outcomes = episode_advantages(episodes, self.deviation)
+        advantages = [self.outcome_weight * outcome for outcome in outcomes]
+        # Column by column: only episodes that lasted as long have a return from turn t on.
         for t in range(max(map(len, returns))):
-            reached = [i for i, each in enumerate(returns) if len(each) > t]
+            lasting = [i for i, episode_returns in enumerate(returns) if len(episode_returns) > t]
+            column = np.array([returns[i][t] for i in lasting])
             # A turn that one episode alone has reached is compared with itself: 0.
-            compared = relative_to_group(np.array([returns[i][t] for i in reached]), self.deviation)
-            for i, advantage in zip(reached, compared, strict=True):
+            relative = relative_to_group(column, self.deviation)
+            for i, advantage in zip(lasting, relative, strict=True):
                 advantages[i][t] += advantage
         return advantages
